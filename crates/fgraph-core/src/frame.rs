@@ -1,0 +1,197 @@
+//! One frame of the shadow stack: a traced call that somebody wants the return of.
+//!
+//! ```text
+//!            +----------------------+
+//!   frame +0 | frame pointer        | \  of the caller: a frame record, so a walker of frame
+//!         +8 | return address       | /  pointers goes from the body through here to the caller
+//!        +16 | site                 |    which function
+//!        +24 | slot                 |    where on the machine stack the return address stood
+//!        +32 | epoch       | bitmap |    48 bits: newest registration at entry; 16 bits: who wants
+//!            |                      |    the return, slot 0 in the highest bit
+//!        +40 | back     | depth     |    bytes to the previous frame; traced calls up to this one
+//!            +----------------------+
+//!        +48 | data of user i       |    rounded up to 16 bytes        \
+//!            | size | i | unused    |    a trailer of 16 bytes          | one record for each
+//!            +----------------------+                                   | accepting user with
+//!            | data of user j > i   |                                   | data, in slot order
+//!            | size | j | unused    |                                  /
+//!            +----------------------+
+//!        end                             the next frame, or the top
+//! ```
+//!
+//! The returns are delivered last slot first. So the trailer stands behind the data, where it is
+//! found from the end; and the bitmap has the last slot in the lowest bit, which machines find
+//! fastest.
+//!
+//! Example: users 0 (no data) and 3 (24 bytes) accepted a call at epoch 7: `bitmap` is `0x9000`,
+//! the word at +32 is `0x7_9000`, the data of user 3 is at +48, its trailer `{size: 32, slot: 3}` at
+//! +80, the end at +96.
+//!
+//! The oldest frame of a stack is a *sentinel*, no call's frame: its `slot` is above any address
+//! and its bitmap empty, so it is never found dead and nobody is told of it.
+
+use crate::site::Site;
+
+/// The fixed part of a frame.
+#[repr(C, align(16))]
+#[derive(Debug)]
+pub struct Frame {
+    /// The caller's frame pointer.
+    pub frame_pointer: usize,
+    /// Where the traced function returns to.
+    pub return_address: usize,
+    /// The function.
+    pub site: *const Site,
+    /// Where on the machine stack the return address stood.
+    pub slot: usize,
+    /// Epoch and bitmap.
+    pub(crate) word: u64,
+    /// Bytes down to the previous frame; 0 in the sentinel.
+    pub(crate) back: u32,
+    /// Traced calls going on while this frame is the newest: those beneath, and itself until it is
+    /// unwound; 0 in the sentinel.
+    pub(crate) depth: u32,
+}
+
+/// Bytes of the fixed part.
+pub const HEADER: usize = size_of::<Frame>();
+/// Bytes of a record's trailer.
+pub const TRAILER: usize = size_of::<Trailer>();
+/// Alignment of frames and of every user's data.
+pub const ALIGN: usize = 16;
+
+const BITMAP_BITS: u32 = 16;
+const BITMAP_MASK: u64 = (1 << BITMAP_BITS) - 1;
+
+const _: () = assert!(HEADER == 48 && TRAILER == ALIGN && HEADER.is_multiple_of(ALIGN));
+
+/// Stands behind each user's data.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug)]
+struct Trailer {
+    /// Bytes of the data, rounded up.
+    size: u32,
+    /// Whose it is.
+    slot: u32,
+}
+
+/// The bit of a slot in the bitmap.
+#[inline(always)]
+pub(crate) const fn bit(slot: u32) -> u32 {
+    0x8000 >> slot
+}
+
+/// The slot of the lowest bit in a bitmap that is not empty.
+#[inline(always)]
+pub(crate) const fn last_slot(bitmap: u32) -> u32 {
+    15 - bitmap.trailing_zeros()
+}
+
+/// The word at +32 without any user: an epoch where the frame keeps it.
+#[inline(always)]
+pub(crate) const fn stamp(epoch: u64) -> u64 {
+    epoch << BITMAP_BITS
+}
+
+/// The epoch in the word at +32, or in a [`stamp`].
+#[inline(always)]
+pub(crate) const fn epoch(word: u64) -> u64 {
+    word >> BITMAP_BITS
+}
+
+/// Whether a registration is younger than a frame, told from its stamp and the frame's word.
+#[inline(always)]
+pub(crate) const fn younger(stamp: u64, word: u64) -> bool {
+    // The bitmap, in the low bits, makes no difference: a stamp has none.
+    stamp > word
+}
+
+impl Frame {
+    /// The newest registration when the call was entered.
+    #[inline(always)]
+    pub(crate) const fn epoch(&self) -> u64 {
+        epoch(self.word)
+    }
+
+    /// Who wants the return, a bit for each slot.
+    #[inline(always)]
+    pub(crate) const fn bitmap(&self) -> u16 {
+        (self.word & BITMAP_MASK) as u16
+    }
+
+    /// The frame before `frame` on its shadow stack; the sentinel's is itself.
+    ///
+    /// # Safety
+    ///
+    /// `frame` must be a frame of a shadow stack.
+    #[inline(always)]
+    pub(crate) unsafe fn previous(frame: *mut Self) -> *mut Self {
+        // SAFETY: the caller vouches for `frame`.
+        frame.wrapping_byte_sub(unsafe { (*frame).back } as usize)
+    }
+}
+
+/// Bytes that a record with `size` bytes of data takes.
+#[inline(always)]
+pub(crate) const fn record_len(size: usize) -> usize {
+    size.next_multiple_of(ALIGN) + TRAILER
+}
+
+/// Writes the trailer of a record that begins at `record`, and returns its end.
+///
+/// # Safety
+///
+/// [`record_len`] bytes at `record` must be this thread's to write, and aligned to [`ALIGN`].
+#[inline(always)]
+pub(crate) unsafe fn close_record(record: *mut u8, size: usize, slot: u32) -> *mut u8 {
+    let size = size.next_multiple_of(ALIGN);
+    let trailer = record.wrapping_add(size);
+    // SAFETY: in the record, which the caller vouches for.
+    unsafe {
+        trailer.cast::<Trailer>().write(Trailer {
+            size: size as u32,
+            slot,
+        });
+    }
+    trailer.wrapping_add(TRAILER)
+}
+
+/// The data in the last record before `end` that is `slot`'s. Records of others, whose owners are
+/// gone, are passed over.
+///
+/// # Safety
+///
+/// There must be such a record in the frame, and `end` be the end of the frame or of one of its
+/// records.
+#[inline(always)]
+pub(crate) unsafe fn last_record(mut end: *mut u8, slot: u32) -> *mut u8 {
+    loop {
+        let trailer = end.wrapping_sub(TRAILER);
+        // SAFETY: a record that ends here ends with a trailer.
+        let Trailer { size, slot: owner } = unsafe { trailer.cast::<Trailer>().read() };
+        end = trailer.wrapping_sub(size as usize);
+        if owner == slot {
+            return end;
+        }
+    }
+}
+
+/// As [`last_record`], but there may be none in the frame, which ends at `end`.
+///
+/// # Safety
+///
+/// `frame` must be a frame of a shadow stack, and `end` its end.
+pub(crate) unsafe fn find_record(frame: *mut Frame, end: *mut u8, slot: u32) -> Option<*mut u8> {
+    let first = frame.cast::<u8>().wrapping_add(HEADER);
+    let mut record = end;
+    while record > first {
+        let trailer = record.wrapping_sub(TRAILER);
+        // SAFETY: what is between the header and the end are records.
+        let Trailer { size, slot: owner } = unsafe { trailer.cast::<Trailer>().read() };
+        record = trailer.wrapping_sub(size as usize);
+        if owner == slot {
+            return Some(record);
+        }
+    }
+    None
+}

@@ -1,0 +1,141 @@
+//! Epochs, marks and the grace period.
+//!
+//! *Epoch.* Every registration gets a number of its own, counted up. A frame records the newest
+//! number at its entry. A slot that is younger than the frame is not called for that frame, neither
+//! at entry nor at return, so a user gets the returns of exactly those entries that it accepted,
+//! however often its index changes hands meanwhile.
+//!
+//! *Mark.* A thread that is about to call a user writes the user's slot index into its own mark
+//! with a plain store, and clears the mark when it is done.
+//!
+//! *Grace period.* To take a user away, the writer puts the stub into the slot, makes every thread
+//! pass a full fence (the heavy barrier), and waits until no mark names the slot. After that no
+//! callback of that user runs or will ever run:
+//!
+//! ```text
+//!   thread                               writer
+//!     mark = k                             slot[k] = stub
+//!     (light barrier)                      heavy barrier
+//!     r = slot[k]                          wait while any mark == k
+//!     call r                               free what was in slot[k]
+//! ```
+//!
+//! Either the thread's mark was stored before the heavy barrier, then the writer sees it and waits;
+//! or the thread's load comes after it, then it loads the stub. The readers pay one plain store.
+
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+
+/// The number of the newest registration.
+#[derive(Debug)]
+pub struct Epoch(AtomicU64);
+
+impl Epoch {
+    /// The bits that a frame keeps of an epoch; 2^48 registrations outlast the process.
+    pub const BITS: u32 = 48;
+
+    /// No registration yet.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// No registration yet.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The number of the newest registration.
+    #[inline(always)]
+    pub fn now(&self) -> u64 {
+        // Relaxed is enough: a stale number makes a frame older than it is, and an older frame only
+        // skips more of the slots that are being published at this moment.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The number for a new registration. It must be taken before the slot is published.
+    pub fn advance(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl Default for Epoch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Which slot's callback a thread is in.
+#[derive(Debug)]
+pub struct Mark(AtomicU32);
+
+impl Mark {
+    /// The value of a mark that names no slot.
+    pub const NONE: u32 = u32::MAX;
+
+    /// In none.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(Self::NONE))
+    }
+
+    /// In none.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(Self::NONE))
+    }
+
+    /// The thread is about to call slot `index`.
+    #[inline(always)]
+    pub fn set(&self, index: usize) {
+        // Release: leaving the previous slot's callback is part of this store, see `clear`.
+        self.0.store(index as u32, Ordering::Release);
+    }
+
+    /// The slot that was set last.
+    #[inline(always)]
+    pub fn get(&self) -> u32 {
+        // Relaxed: read by the thread that set it.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The thread is in no callback.
+    #[inline(always)]
+    pub fn clear(&self) {
+        // Release pairs with the Acquire in `is`: what the callback did happens before the user's
+        // value is handed back.
+        self.0.store(Self::NONE, Ordering::Release);
+    }
+
+    /// Whether the thread is, or is about to be, in a callback of slot `index`.
+    pub fn is(&self, index: usize) -> bool {
+        self.0.load(Ordering::Acquire) == index as u32
+    }
+
+    /// Whether the thread is in a callback of any user.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != Self::NONE
+    }
+}
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Waits until none of `marks` names slot `index`.
+///
+/// `heavy` must make every running thread of the process pass a full fence before it returns;
+/// `pause` is called each time a mark is found set, and may say that the thread is gone (`false`).
+pub fn wait<'a>(
+    index: usize,
+    marks: impl Iterator<Item = &'a Mark>,
+    heavy: impl FnOnce(),
+    mut pause: impl FnMut(&'a Mark) -> bool,
+) {
+    heavy();
+    for mark in marks {
+        while mark.is(index) && pause(mark) {}
+    }
+}

@@ -1,0 +1,19 @@
+//! Atomics from `core`, or from loom when its model checker runs the protocols.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// The reader's side of an asymmetric barrier: keeps the compiler from moving accesses across it.
+///
+/// It orders a store before a later load only together with a *heavy* barrier
+/// (`membarrier(PRIVATE_EXPEDITED)`) of the writer, which makes every running thread execute a full
+/// fence. Loom does not know asymmetric barriers, so there it is a full fence as well.
+#[inline(always)]
+pub fn light_barrier() {
+    #[cfg(not(loom))]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}

@@ -1,0 +1,120 @@
+//! The registers that a call may carry, as the machine layer saves them.
+//!
+//! The layout is shared by the trampolines, which fill it, and the callbacks' [`Entry`] and
+//! [`Return`], which read and write it: at most six integer arguments, eight vector arguments and
+//! two results of each kind (the System V ABI of x86-64 has exactly these).
+//!
+//! ```text
+//!   EntryRegs                               Link, on the machine stack
+//!   +0    int[0..6]                         +0   a register that the trampoline needs
+//!   +48   scratch[0..2]                     +8   return address
+//!   +64   link  -------------------------->  +16  stack arguments ...
+//!   +72   site
+//!   +80   thread
+//!   +128  vector[0..8]    64 bytes each
+//!
+//!   ReturnRegs
+//!   +0    int[0..2]
+//!   +16   frame
+//!   +24   thread
+//!   +32   unwinding
+//!   +48   vector[0..2]    64 bytes each
+//! ```
+//!
+//! What is used by every call comes first: the nearer to the start, the shorter the instructions.
+//!
+//! The records are at the same time the context that the callbacks are handed, so that nothing has
+//! to be copied for them. What the dispatch itself needs of them, the machine layer passes to it in
+//! registers as well: a word that is stored and loaded again comes several cycles late.
+//!
+//! [`Entry`]: crate::Entry
+//! [`Return`]: crate::Return
+
+use crate::frame::Frame;
+use crate::site::Site;
+use crate::thread::Thread;
+
+/// Integer arguments that travel in registers.
+pub const INT_ARGS: usize = 6;
+/// Vector and floating-point arguments that travel in registers.
+pub const VECTOR_ARGS: usize = 8;
+/// Registers of each kind that a result may come back in.
+pub const RESULTS: usize = 2;
+
+/// One vector register, as wide as the machine may have it.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug)]
+pub struct Vector(pub [u8; 64]);
+
+/// What stands on the machine stack at a function's entry, with the word that the trampoline pushes.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Link {
+    /// The caller's value of the register that the trampoline uses to find its stack again.
+    pub saved: usize,
+    /// Where the function returns to.
+    pub return_address: usize,
+}
+
+/// The argument registers at entry.
+#[repr(C, align(16))]
+#[derive(Debug)]
+pub struct EntryRegs {
+    /// Integer and pointer arguments.
+    pub int: [u64; INT_ARGS],
+    /// Registers with a meaning at entry that are no arguments (rax: count of vector arguments of
+    /// a variadic call; r10: static chain).
+    pub scratch: [u64; 2],
+    /// The place of the return address.
+    pub link: *mut Link,
+    /// The site that was hit.
+    pub site: *const Site,
+    /// The thread that hit it.
+    pub thread: *const Thread,
+    /// So that each vector is in one cache line.
+    pub unused: [u64; 5],
+    /// Vector and floating-point arguments.
+    pub vector: [Vector; VECTOR_ARGS],
+}
+
+impl EntryRegs {
+    /// The address at which the return address stands.
+    ///
+    /// # Safety
+    ///
+    /// `link` must be the machine stack's.
+    #[inline(always)]
+    pub unsafe fn slot(&self) -> usize {
+        // SAFETY: the caller vouches for `link`; no access is made.
+        unsafe { (&raw const (*self.link).return_address) as usize }
+    }
+}
+
+/// The result registers at return.
+#[repr(C, align(16))]
+#[derive(Debug)]
+pub struct ReturnRegs {
+    /// Integer and pointer results.
+    pub int: [u64; RESULTS],
+    /// The frame of the call.
+    pub frame: *mut Frame,
+    /// The thread that is in it.
+    pub thread: *const Thread,
+    /// Not 0 when the frame is unwound, and there are no results.
+    pub unwinding: u32,
+    /// Vector and floating-point results.
+    pub vector: [Vector; RESULTS],
+}
+
+impl ReturnRegs {
+    /// Of a frame that is unwound.
+    pub(crate) fn unwinding(frame: *mut Frame, thread: *const Thread) -> Self {
+        Self {
+            int: [0; RESULTS],
+            frame,
+            thread,
+            unwinding: 1,
+            vector: [Vector([0; 64]); RESULTS],
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The shadow stack: the frames of the traced calls that are going on, oldest first.
+//!
+//! ```text
+//!   base                             newest            top           last      limit
+//!    | sentinel | frame |   ...   |  frame             |    untouched   |  HEADER |
+//! ```
+//!
+//! It belongs to one machine stack and is used by the thread that runs on it. A frame is *built*
+//! above the top, where nothing is in use, and becomes part of the stack with [`commit`] when at
+//! least one user wants the return; so a call that nobody wants leaves no trace, and neither does a
+//! signal handler that leaves in the middle by `siglongjmp`. No second call is ever built at the
+//! same time: the thread is marked as inside fgraph meanwhile, and what a signal handler calls is
+//! then not traced.
+//!
+//! *Dead frames.* A function left by `longjmp` never returns, and its frame stays behind. The
+//! machine stack grows down, so a frame whose return address stood *below* the one of the call that
+//! is made now is dead. If it stood at the *same* place, either the older call has jumped to the
+//! newer one (a tail call), which then returns to our trampoline: both live. Or the place has been
+//! written again by another call: the older frame is dead.
+//!
+//! *Unwound frames.* While a frame is unwound its users are told, but its memory must stay as it
+//! is, because the unwinder still takes the caller's frame pointer from it. It only loses its
+//! bitmap, and is dropped later as a dead frame.
+//!
+//! [`commit`]: ShadowStack::commit
+
+use core::cell::Cell;
+use core::ptr;
+
+use crate::frame::{self, Frame, HEADER};
+use crate::site::Site;
+
+/// The frames of one machine stack.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ShadowStack {
+    top: Cell<*mut u8>,
+    /// The last place where the fixed part of a frame fits.
+    last: Cell<*mut u8>,
+    newest: Cell<*mut Frame>,
+    base: Cell<*mut u8>,
+}
+
+impl ShadowStack {
+    /// A stack without room.
+    pub const fn new() -> Self {
+        Self {
+            top: Cell::new(ptr::null_mut()),
+            last: Cell::new(ptr::null_mut()),
+            newest: Cell::new(ptr::null_mut()),
+            base: Cell::new(ptr::null_mut()),
+        }
+    }
+
+    /// Makes the stack an empty one in `len` bytes at `base`.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must be readable and writable, aligned to [`frame::ALIGN`], at least
+    /// [`frame::HEADER`], at most 2^32 - 1, and nobody else's for as long as the stack is used.
+    pub unsafe fn reset(&self, base: *mut u8, len: usize) {
+        debug_assert!(base.addr().is_multiple_of(frame::ALIGN));
+        debug_assert!(len >= HEADER && u32::try_from(len).is_ok());
+        let sentinel = base.cast::<Frame>();
+        // SAFETY: the caller vouches for the place.
+        unsafe {
+            sentinel.write(Frame {
+                frame_pointer: 0,
+                return_address: 0,
+                site: ptr::null(),
+                slot: usize::MAX,
+                word: 0,
+                back: 0,
+                depth: 0,
+            });
+        }
+        self.base.set(base);
+        self.newest.set(sentinel);
+        self.top.set(base.wrapping_add(HEADER));
+        self.last.set(base.wrapping_add(len - HEADER));
+    }
+
+    /// The memory of the stack.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        (
+            self.base.get(),
+            self.last.get().addr() + HEADER - self.base.get().addr(),
+        )
+    }
+
+    /// Traced calls going on.
+    pub fn depth(&self) -> u32 {
+        // SAFETY: a frame of this stack.
+        unsafe { (*self.newest.get()).depth }
+    }
+
+    /// The newest frame, or the sentinel.
+    #[inline(always)]
+    pub fn newest(&self) -> *mut Frame {
+        self.newest.get()
+    }
+
+    /// The end of the newest frame.
+    #[inline(always)]
+    pub(crate) fn top(&self) -> *mut u8 {
+        self.top.get()
+    }
+
+    /// Whether a call whose return address stands at `slot` may show that frames are dead.
+    #[inline(always)]
+    pub fn has_dead(&self, slot: usize) -> bool {
+        // SAFETY: a frame of this stack.
+        slot >= unsafe { (*self.newest.get()).slot }
+    }
+
+    /// Drops the frames that a call whose return address stands at `slot` shows to be dead.
+    ///
+    /// `tail` tells whether the call returns to our trampoline. The bitmap of each dropped frame is
+    /// given to `lost`.
+    pub fn drop_dead(&self, slot: usize, tail: bool, mut lost: impl FnMut(u16)) {
+        loop {
+            let newest = self.newest.get();
+            // SAFETY: a frame of this stack.
+            let frame = unsafe { &*newest };
+            if slot < frame.slot || (slot == frame.slot && tail) {
+                return;
+            }
+            lost(frame.bitmap());
+            self.pop();
+        }
+    }
+
+    /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
+    /// frame on this stack.
+    pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u16)) -> bool {
+        let mut older = self.newest.get();
+        while older > frame {
+            // SAFETY: a frame of this stack.
+            older = unsafe { Frame::previous(older) };
+        }
+        if older != frame {
+            return false;
+        }
+        while self.newest.get() != frame {
+            let newest = self.newest.get();
+            // SAFETY: a frame of this stack.
+            lost(unsafe { (*newest).bitmap() });
+            self.pop();
+        }
+        true
+    }
+
+    /// Begins a frame at the top, if its fixed part fits: without the caller's registers, which are
+    /// the machine layer's to fill in, and without users.
+    #[inline(always)]
+    pub(crate) fn open(&self, site: *const Site, slot: usize, stamp: u64) -> Option<*mut Frame> {
+        let place = self.top.get();
+        if place > self.last.get() {
+            return None;
+        }
+        let frame = place.cast::<Frame>();
+        // SAFETY: there is room, and nothing is in use above the top.
+        unsafe {
+            (*frame).site = site;
+            (*frame).slot = slot;
+            (*frame).word = stamp;
+        }
+        Some(frame)
+    }
+
+    /// The word of the frame that is being built.
+    #[inline(always)]
+    pub(crate) fn building_word(&self) -> u64 {
+        // SAFETY: the frame was opened at the top.
+        unsafe { (*self.top.get().cast::<Frame>()).word }
+    }
+
+    /// Whether `len` bytes fit at `at`, a place behind the fixed part of the frame that is being
+    /// built.
+    #[inline(always)]
+    pub(crate) fn fits(&self, at: *mut u8, len: usize) -> bool {
+        self.last.get().addr() + HEADER - at.addr() >= len
+    }
+
+    /// Makes the frame that was built from the top to `end` the newest.
+    ///
+    /// # Safety
+    ///
+    /// A frame must have been [opened](Self::open), and `end` be behind its closed records.
+    #[inline(always)]
+    pub(crate) unsafe fn commit(&self, bitmap: u32, end: *mut u8) -> *mut Frame {
+        let frame = self.top.get().cast::<Frame>();
+        let newest = self.newest.get();
+        // SAFETY: the caller vouches for the frame; `newest` is a frame of this stack.
+        unsafe {
+            // The bitmap is empty until here.
+            (*frame).word += u64::from(bitmap);
+            (*frame).back = (frame.addr() - newest.addr()) as u32;
+            (*frame).depth = (*newest).depth + 1;
+        }
+        self.newest.set(frame);
+        self.top.set(end);
+        frame
+    }
+
+    /// Removes the newest frame.
+    #[inline(always)]
+    pub(crate) fn pop(&self) {
+        let frame = self.newest.get();
+        // SAFETY: a frame of this stack.
+        self.newest.set(unsafe { Frame::previous(frame) });
+        self.top.set(frame.cast());
+    }
+
+    /// Ends the newest frame without giving up its memory: nobody wants its return any more.
+    pub(crate) fn unwound(&self, frame: *mut Frame) {
+        // SAFETY: a frame of this stack.
+        unsafe {
+            if (*frame).bitmap() != 0 {
+                (*frame).word = frame::stamp((*frame).epoch());
+                (*frame).depth -= 1;
+            }
+        }
+    }
+
+    /// The data that the user in `slot` keeps in one of the frames beneath the one at `end`: that
+    /// of its `generation`-th call from there, counted from 0, if it is registered since `epoch`.
+    ///
+    /// The pointer is dangling but aligned when the user keeps no data.
+    pub(crate) fn ancestor(
+        &self,
+        mut frame: *mut Frame,
+        mut end: *mut u8,
+        slot: u32,
+        epoch: u64,
+        mut generation: usize,
+    ) -> Option<*mut u8> {
+        // SAFETY, here and below: frames of this stack, from one to its previous.
+        while unsafe { (*frame).back } != 0 {
+            let current = unsafe { &*frame };
+            if u32::from(current.bitmap()) & frame::bit(slot) != 0 && epoch <= current.epoch() {
+                if generation == 0 {
+                    let data = unsafe { frame::find_record(frame, end, slot) };
+                    return Some(data.unwrap_or(ptr::without_provenance_mut(frame::ALIGN)));
+                }
+                generation -= 1;
+            }
+            end = frame.cast();
+            frame = unsafe { Frame::previous(frame) };
+        }
+        None
+    }
+}
+
+impl Default for ShadowStack {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,229 @@
+//! What each thread of the program carries: its marks, its shadow stack, its counters, and a word
+//! for each user.
+//!
+//! A thread's state is made by the runtime when the thread first hits a site. It is never unmapped:
+//! when the thread is gone another takes it over. The states form a list that only grows at its
+//! head, so it may be walked at any time without a lock.
+//!
+//! ```text
+//!   line 0    inside, machine stack, mark, shadow stack      written by every traced call
+//!   line 2    id, next                                       written when the state changes hands
+//!   then      words of the users, counters                   written by their owner
+//! ```
+//!
+//! Only the thread itself writes to its state while it runs traced code.
+
+use core::cell::Cell;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use crate::MAX_USERS;
+use crate::counters::{Counters, LiveCounters};
+use crate::grace::Mark;
+use crate::shadow::ShadowStack;
+
+/// The state of one thread.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Thread {
+    /// 0, [`Thread::INTERNAL`], or the stack pointer at which the thread entered fgraph. While it is
+    /// not 0, calls are not traced.
+    pub inside: AtomicUsize,
+    /// Lowest address of the machine stack.
+    pub stack_low: Cell<usize>,
+    /// Bytes of the machine stack.
+    pub stack_span: Cell<usize>,
+    /// The frames of the calls going on.
+    pub shadow: ShadowStack,
+    /// Which user's callback the thread is in.
+    pub mark: Mark,
+    /// Bytes of each vector register that the trampolines save here.
+    pub vector_bytes: Cell<u32>,
+    /// The thread's `errno`.
+    pub errno: Cell<*mut i32>,
+    owner: CachePadded<Owner>,
+    words: [Word; MAX_USERS],
+    /// Of all users together.
+    pub total: LiveCounters,
+    /// Of each user.
+    pub users: [LiveCounters; MAX_USERS],
+}
+
+/// Whose state this is.
+#[derive(Debug)]
+struct Owner {
+    /// The kernel's id of the thread; 0: nobody's.
+    id: AtomicU32,
+    next: AtomicPtr<Thread>,
+    /// The counters when the present owner took the state over.
+    before: Cell<Counters>,
+    no_errno: Cell<i32>,
+}
+
+/// A user's word, and the registration that it belongs to.
+#[derive(Debug)]
+struct Word {
+    value: Cell<u64>,
+    epoch: Cell<u64>,
+}
+
+// SAFETY: other threads read the atomics only. The cells are used by the owner, or by whoever
+// has just claimed the state from nobody.
+unsafe impl Sync for Thread {}
+// SAFETY: nothing in it depends on the thread that made it.
+unsafe impl Send for Thread {}
+
+impl Thread {
+    /// [`inside`](Self::inside) of a thread that runs fgraph's own code outside of a call.
+    pub const INTERNAL: usize = 1;
+
+    /// A state that is nobody's.
+    pub const fn new() -> Self {
+        Self {
+            inside: AtomicUsize::new(0),
+            stack_low: Cell::new(0),
+            stack_span: Cell::new(0),
+            shadow: ShadowStack::new(),
+            mark: Mark::new(),
+            vector_bytes: Cell::new(0),
+            errno: Cell::new(ptr::null_mut()),
+            owner: CachePadded::new(Owner {
+                id: AtomicU32::new(0),
+                next: AtomicPtr::new(ptr::null_mut()),
+                before: Cell::new(Counters {
+                    missed: 0,
+                    overrun: 0,
+                    unreserved: 0,
+                    lost: 0,
+                    foreign: 0,
+                }),
+                no_errno: Cell::new(0),
+            }),
+            words: [const {
+                Word {
+                    value: Cell::new(0),
+                    epoch: Cell::new(0),
+                }
+            }; MAX_USERS],
+            total: LiveCounters::new(),
+            users: [const { LiveCounters::new() }; MAX_USERS],
+        }
+    }
+
+    /// A state whose thread is always inside: what it calls is counted as missed, never traced.
+    pub const fn always_inside() -> Self {
+        let mut thread = Self::new();
+        thread.inside = AtomicUsize::new(Self::INTERNAL);
+        thread
+    }
+
+    /// The kernel's id of the thread; 0 when the state is nobody's.
+    pub fn id(&self) -> u32 {
+        self.owner.id.load(Ordering::Relaxed)
+    }
+
+    /// Tries to take the state over for thread `id`; it must be nobody's.
+    pub fn claim(&self, id: u32) -> bool {
+        // Acquire pairs with the Release in `release`: the former owner's writes come first.
+        let claimed = self
+            .owner
+            .id
+            .compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
+        if claimed {
+            self.owner.before.set(self.total.read());
+        }
+        claimed
+    }
+
+    /// Makes the state nobody's. Its thread must be gone.
+    pub fn release(&self, id: u32) -> bool {
+        self.mark.clear();
+        self.inside.store(0, Ordering::Relaxed);
+        self.owner
+            .id
+            .compare_exchange(id, 0, Ordering::Release, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Notes that the thread goes by another id: a forked child's.
+    pub fn rename(&self, id: u32) {
+        self.owner.id.store(id, Ordering::Relaxed);
+    }
+
+    /// What was not traced in this thread since it took the state over.
+    pub fn counters(&self) -> Counters {
+        self.total.read() - self.owner.before.get()
+    }
+
+    /// Where errors are kept when the thread has no `errno`.
+    pub fn no_errno(&self) -> *mut i32 {
+        self.owner.no_errno.as_ptr()
+    }
+
+    /// The word of the user in `slot`, registered at `epoch`; zero at its first use.
+    pub(crate) fn word(&self, slot: usize, epoch: u64) -> &Cell<u64> {
+        let word = &self.words[slot];
+        if word.epoch.replace(epoch) != epoch {
+            word.value.set(0);
+        }
+        &word.value
+    }
+}
+
+impl Default for Thread {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The states of all threads that have ever hit a site.
+#[derive(Debug)]
+pub struct Threads {
+    head: AtomicPtr<Thread>,
+}
+
+impl Threads {
+    /// No state yet.
+    pub const fn new() -> Self {
+        Self {
+            head: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// All states, also those that are nobody's at this moment.
+    pub fn iter(&self) -> impl Iterator<Item = &'static Thread> {
+        // Acquire pairs with the Release in `push`: the state is complete.
+        let head = self.head.load(Ordering::Acquire);
+        // SAFETY: states are never unmapped.
+        core::iter::successors(unsafe { head.as_ref() }, |thread| {
+            // SAFETY: as above; `next` was written before the state was published.
+            unsafe { thread.owner.next.load(Ordering::Relaxed).as_ref() }
+        })
+    }
+
+    /// Adds a state to the list.
+    pub fn push(&self, thread: &'static Thread) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            thread.owner.next.store(head, Ordering::Relaxed);
+            match self.head.compare_exchange_weak(
+                head,
+                ptr::from_ref(thread).cast_mut(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        Self::new()
+    }
+}

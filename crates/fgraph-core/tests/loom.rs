@@ -1,0 +1,704 @@
+//! The protocols of `slot` and `grace`, checked by loom in all interleavings up to a bound on the
+//! preemptions. Run by `.ci/loom.sh`.
+//!
+//! The types are the real ones; around them stand the steps of `dispatch::enter`, of
+//! `dispatch::returns` and of the runtime's register and unregister. A test that should panic is the
+//! twin of a model with one step left out: it shows that the model notices.
+//!
+//! A registration is never really freed here. Its owner writes to the cell that the readers read
+//! (`Registration::epoch`) when it would free it, so that loom reports a use after free as a race
+//! and a broken twin does not corrupt the test's own memory.
+
+#![cfg(loom)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use fgraph_core::grace::{self, Epoch, Mark};
+use fgraph_core::primitive::{AtomicPtr, Ordering, light_barrier};
+use fgraph_core::slot::Slots;
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+/// A registration that is newer than any frame: the stub, or one that was freed.
+const NEVER: u64 = u64::MAX;
+
+static STUB: User = User(None);
+
+/// What a slot points to: a registration, or the stub. (A cell of loom cannot be in a static.)
+#[derive(Debug)]
+struct User(Option<Registration>);
+
+// SAFETY: loom watches the cells.
+unsafe impl Sync for User {}
+// SAFETY: as above.
+unsafe impl Send for User {}
+
+#[derive(Debug)]
+struct Registration {
+    /// Stands for all of the registration's memory: published with it, read by every use of it,
+    /// written again when it would be freed.
+    epoch: UnsafeCell<u64>,
+    /// What the callbacks write, one cell per thread.
+    seen: [UnsafeCell<u32>; 2],
+    // These three are the observer's, not the protocol's. They are not loom's, so they add no
+    // interleavings and no ordering: loom runs one thread at a time.
+    calls: AtomicU32,
+    unregistering: AtomicBool,
+    unregistered: AtomicBool,
+}
+
+impl User {
+    fn new() -> Self {
+        Self(Some(Registration {
+            epoch: UnsafeCell::new(NEVER),
+            seen: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            calls: AtomicU32::new(0),
+            unregistering: AtomicBool::new(false),
+            unregistered: AtomicBool::new(false),
+        }))
+    }
+
+    fn registration(&self) -> &Registration {
+        self.0.as_ref().expect("the stub has no registration")
+    }
+
+    fn epoch(&self) -> u64 {
+        match &self.0 {
+            // SAFETY: loom panics if anybody writes it meanwhile.
+            Some(registration) => registration.epoch.with(|epoch| unsafe { *epoch }),
+            None => NEVER,
+        }
+    }
+
+    /// A callback; `false` from the stub, which declines entries and ignores returns.
+    fn call(&self, thread: usize) -> bool {
+        let Some(registration) = &self.0 else {
+            return false;
+        };
+        registration.epoch.with(|_| {
+            let returned = registration.unregistered.load(Ordering::Relaxed);
+            assert!(!returned, "a callback ran after unregister had returned");
+            // SAFETY: loom panics if anybody else uses it meanwhile.
+            registration.seen[thread].with_mut(|seen| unsafe { *seen += 1 });
+            registration.calls.fetch_add(1, Ordering::Relaxed);
+        });
+        true
+    }
+
+    /// How many callbacks the owner finds in its value.
+    fn seen(&self) -> u32 {
+        let seen = self.registration().seen.iter();
+        // SAFETY: loom panics if anybody writes it meanwhile.
+        seen.map(|seen| seen.with(|seen| unsafe { *seen })).sum()
+    }
+}
+
+/// How the owner waits for the threads that are in its callback.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wait {
+    Acquiring,
+    Relaxed,
+    Not,
+}
+
+/// What a thread does wrong with its mark.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum MarkFault {
+    None,
+    SetAfterLoad,
+    ClearedBeforeCall,
+    MovedOnBeforeCall,
+}
+
+/// Which steps are taken; a twin leaves one out.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    heavy_barrier: bool,
+    wait: Wait,
+    mark: MarkFault,
+    epoch_at_entry: bool,
+    epoch_at_return: bool,
+    new_epoch_after_grace: bool,
+}
+
+const ALL: Steps = Steps {
+    heavy_barrier: true,
+    wait: Wait::Acquiring,
+    mark: MarkFault::None,
+    epoch_at_entry: true,
+    epoch_at_return: true,
+    new_epoch_after_grace: true,
+};
+
+/// What threads and owners share.
+#[derive(Debug)]
+struct World {
+    steps: Steps,
+    slots: Slots<User>,
+    epoch: Epoch,
+    marks: [Mark; 2],
+    a: User,
+    b: User,
+}
+
+/// A call going on: who has accepted its entry, by slot.
+#[derive(Debug)]
+struct Frame {
+    epoch: u64,
+    accepted: [*const User; 2],
+}
+
+impl World {
+    fn new(steps: Steps) -> Arc<Self> {
+        Arc::new(Self {
+            steps,
+            slots: Slots::new(&STUB),
+            epoch: Epoch::new(),
+            marks: [Mark::new(), Mark::new()],
+            a: User::new(),
+            b: User::new(),
+        })
+    }
+
+    fn publish(&self, user: &User, index: usize, epoch: u64) {
+        let place = &user.registration().epoch;
+        // SAFETY: loom panics if anybody else uses it meanwhile.
+        place.with_mut(|place| unsafe { *place = epoch });
+        self.slots.publish(index, user);
+    }
+
+    fn register(&self, user: &User, index: usize) {
+        self.publish(user, index, self.epoch.advance());
+    }
+
+    /// Takes a user away, and lets its owner look at the value that it gets back.
+    fn unregister(&self, user: &User, index: usize) {
+        let registration = user.registration();
+        registration.unregistering.store(true, Ordering::Relaxed);
+        self.slots.retire(index);
+        let heavy = || {
+            if self.steps.heavy_barrier {
+                heavy_barrier();
+            }
+        };
+        match self.steps.wait {
+            Wait::Acquiring => grace::wait(index, self.marks.iter(), heavy, |_| pause()),
+            Wait::Relaxed => {
+                heavy();
+                for mark in &self.marks {
+                    while mark.is_set() && pause() {}
+                }
+            }
+            Wait::Not => grace::wait(index, self.marks.iter(), heavy, |_| false),
+        }
+        registration.unregistered.store(true, Ordering::Relaxed);
+        let calls = registration.calls.load(Ordering::Relaxed);
+        assert_eq!(user.seen(), calls, "the owner misses what a callback wrote");
+        // SAFETY: loom panics if anybody else uses it meanwhile.
+        registration
+            .epoch
+            .with_mut(|epoch| unsafe { *epoch = NEVER });
+    }
+
+    /// The index changes hands at once: the order in which indices are reused does not help.
+    fn hand_over(&self, from: &User, to: &User, index: usize) {
+        if self.steps.new_epoch_after_grace {
+            self.unregister(from, index);
+            self.register(to, index);
+        } else {
+            let epoch = self.epoch.advance();
+            self.unregister(from, index);
+            self.publish(to, index, epoch);
+        }
+    }
+
+    /// Offers a call or its return to whoever is in slot `index`; returns who took it.
+    fn offer(&self, thread: usize, index: usize, newest: u64) -> *const User {
+        let mark = &self.marks[thread];
+        let user = if self.steps.mark == MarkFault::SetAfterLoad {
+            let user = self.slots.acquire(&Mark::new(), index);
+            mark.set(index);
+            user
+        } else {
+            self.slots.acquire(mark, index)
+        };
+        // SAFETY: users live as long as the world; loom watches their cells.
+        let user = unsafe { &*user };
+        if user.epoch() > newest {
+            return std::ptr::null();
+        }
+        match self.steps.mark {
+            MarkFault::ClearedBeforeCall => mark.clear(),
+            MarkFault::MovedOnBeforeCall => mark.set(index + 1),
+            MarkFault::None | MarkFault::SetAfterLoad => {}
+        }
+        if user.call(thread) {
+            user
+        } else {
+            std::ptr::null()
+        }
+    }
+
+    fn enter(&self, thread: usize, slots: &[usize]) -> Frame {
+        let epoch = self.epoch.now();
+        let newest = if self.steps.epoch_at_entry {
+            epoch
+        } else {
+            NEVER
+        };
+        let mut accepted = [std::ptr::null(); 2];
+        for &index in slots {
+            accepted[index] = self.offer(thread, index, newest);
+        }
+        self.marks[thread].clear();
+        Frame { epoch, accepted }
+    }
+
+    fn leave(&self, thread: usize, frame: &Frame) {
+        let newest = if self.steps.epoch_at_return {
+            frame.epoch
+        } else {
+            NEVER
+        };
+        for (index, &accepted) in frame.accepted.iter().enumerate().rev() {
+            // SAFETY: users live as long as the world.
+            let Some(user) = (unsafe { accepted.as_ref() }) else {
+                continue;
+            };
+            let delivered = self.offer(thread, index, newest);
+            if delivered.is_null() {
+                let unregistering = user.registration().unregistering.load(Ordering::Relaxed);
+                assert!(
+                    unregistering,
+                    "a registered user accepted a call and missed its return"
+                );
+            } else {
+                assert!(
+                    std::ptr::eq(delivered, user),
+                    "a user got the return of a call that another one had accepted"
+                );
+            }
+        }
+        self.marks[thread].clear();
+    }
+
+    /// A thread that makes one traced call.
+    fn caller(self: &Arc<Self>, thread: usize, slots: &'static [usize]) -> thread::JoinHandle<()> {
+        let world = Arc::clone(self);
+        thread::spawn(move || {
+            let frame = world.enter(thread, slots);
+            world.leave(thread, &frame);
+        })
+    }
+}
+
+/// What `membarrier` does to each running thread. Loom's light barrier is a full fence already, so
+/// one on the writer's side is all that is missing.
+fn heavy_barrier() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+fn pause() -> bool {
+    thread::yield_now();
+    true
+}
+
+fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+// Unregister against entry and return, and what the owner gets back.
+
+fn unregister_during_calls(steps: Steps, callers: usize) {
+    loom::model(move || {
+        let world = World::new(steps);
+        world.register(&world.a, 0);
+        let threads: Vec<_> = (0..callers)
+            .map(|thread| world.caller(thread, &[0]))
+            .collect();
+        world.unregister(&world.a, 0);
+        join(threads);
+    });
+}
+
+#[test]
+fn no_callback_runs_after_unregister_and_the_value_comes_back_whole() {
+    unregister_during_calls(ALL, 1);
+}
+
+#[test]
+fn no_callback_of_two_threads_runs_after_unregister() {
+    unregister_during_calls(ALL, 2);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn without_heavy_barrier_a_callback_runs_after_unregister() {
+    let steps = Steps {
+        heavy_barrier: false,
+        ..ALL
+    };
+    unregister_during_calls(steps, 1);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn without_waiting_for_marks_a_callback_runs_after_unregister() {
+    let steps = Steps {
+        wait: Wait::Not,
+        ..ALL
+    };
+    unregister_during_calls(steps, 1);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn with_the_mark_set_after_the_load_a_callback_runs_after_unregister() {
+    let steps = Steps {
+        mark: MarkFault::SetAfterLoad,
+        ..ALL
+    };
+    unregister_during_calls(steps, 1);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn with_the_mark_cleared_early_a_callback_runs_after_unregister() {
+    let steps = Steps {
+        mark: MarkFault::ClearedBeforeCall,
+        ..ALL
+    };
+    unregister_during_calls(steps, 1);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn without_acquire_on_the_mark_the_value_comes_back_torn() {
+    let steps = Steps {
+        wait: Wait::Relaxed,
+        ..ALL
+    };
+    unregister_during_calls(steps, 1);
+}
+
+// One mark serves all slots: going on to the next user also ends the callback of the previous one.
+
+fn unregister_while_the_mark_moves_on(steps: Steps) {
+    loom::model(move || {
+        let world = World::new(steps);
+        world.register(&world.a, 0);
+        world.register(&world.b, 1);
+        let thread = world.caller(0, &[0, 1]);
+        world.unregister(&world.a, 0);
+        join([thread]);
+        assert_eq!(
+            world.b.seen(),
+            2,
+            "the user that stayed gets the entry and the return"
+        );
+    });
+}
+
+#[test]
+fn moving_the_mark_to_the_next_slot_ends_the_previous_callback() {
+    unregister_while_the_mark_moves_on(ALL);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn with_the_mark_moved_on_early_a_callback_runs_after_unregister() {
+    let steps = Steps {
+        mark: MarkFault::MovedOnBeforeCall,
+        ..ALL
+    };
+    unregister_while_the_mark_moves_on(steps);
+}
+
+// Epochs.
+
+fn register_during_a_call(steps: Steps) {
+    loom::model(move || {
+        let world = World::new(steps);
+        let thread = world.caller(0, &[0]);
+        world.register(&world.a, 0);
+        join([thread]);
+        assert_ne!(world.a.seen(), 1, "an entry without its return");
+    });
+}
+
+#[test]
+fn a_user_registered_during_a_call_gets_both_entry_and_return_or_neither() {
+    register_during_a_call(ALL);
+}
+
+#[test]
+#[should_panic(expected = "a registered user accepted a call and missed its return")]
+fn without_the_epoch_at_entry_a_new_user_misses_a_return() {
+    let steps = Steps {
+        epoch_at_entry: false,
+        ..ALL
+    };
+    register_during_a_call(steps);
+}
+
+fn reuse_a_slot_during_calls(steps: Steps, callers: usize) {
+    loom::model(move || {
+        let world = World::new(steps);
+        world.register(&world.a, 0);
+        let threads: Vec<_> = (0..callers)
+            .map(|thread| world.caller(thread, &[0]))
+            .collect();
+        world.hand_over(&world.a, &world.b, 0);
+        join(threads);
+    });
+}
+
+#[test]
+fn the_new_owner_of_a_slot_gets_only_returns_of_its_own_entries() {
+    reuse_a_slot_during_calls(ALL, 1);
+}
+
+#[test]
+fn the_new_owner_of_a_slot_gets_only_returns_of_its_own_entries_from_two_threads() {
+    reuse_a_slot_during_calls(ALL, 2);
+}
+
+#[test]
+#[should_panic(expected = "a user got the return of a call that another one had accepted")]
+fn without_the_epoch_at_return_the_new_owner_gets_a_foreign_return() {
+    let steps = Steps {
+        epoch_at_return: false,
+        ..ALL
+    };
+    reuse_a_slot_during_calls(steps, 1);
+}
+
+/// A frame of the old owner could be as new as the new owner: the number must be taken after the
+/// grace period, not only before the slot is published.
+#[test]
+#[should_panic(expected = "a user got the return of a call that another one had accepted")]
+fn with_the_epoch_taken_before_the_grace_period_the_new_owner_gets_a_foreign_return() {
+    let steps = Steps {
+        new_epoch_after_grace: false,
+        ..ALL
+    };
+    reuse_a_slot_during_calls(steps, 1);
+}
+
+// A user whose callback panicked is retired by the thread that it panicked in.
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Retire {
+    /// As `dispatch::refused` does.
+    MarkedAndCompared,
+    Blindly,
+}
+
+fn panic_while_the_slot_changes_hands(retire: Retire) {
+    loom::model(move || {
+        let world = World::new(ALL);
+        world.register(&world.a, 0);
+        let thread = thread::spawn({
+            let world = Arc::clone(&world);
+            move || {
+                let mark = &world.marks[0];
+                let user = world.slots.acquire(mark, 0);
+                if std::ptr::eq(user, &world.a) {
+                    match retire {
+                        Retire::MarkedAndCompared => world.slots.retire_if(0, user),
+                        Retire::Blindly => {
+                            mark.clear();
+                            world.slots.retire(0);
+                        }
+                    }
+                }
+                mark.clear();
+            }
+        });
+        world.hand_over(&world.a, &world.b, 0);
+        join([thread]);
+        let owner = world.slots.acquire(&world.marks[0], 0);
+        assert!(
+            std::ptr::eq(owner, &world.b),
+            "the new owner of the slot was retired"
+        );
+    });
+}
+
+#[test]
+fn a_panic_retires_only_the_user_that_panicked() {
+    panic_while_the_slot_changes_hands(Retire::MarkedAndCompared);
+}
+
+#[test]
+#[should_panic(expected = "the new owner of the slot was retired")]
+fn with_a_blind_retire_after_the_mark_is_cleared_a_panic_retires_the_new_owner() {
+    panic_while_the_slot_changes_hands(Retire::Blindly);
+}
+
+// The list of threads. `thread::Threads` cannot be built for loom, because the state of a thread
+// holds much that knows no loom; this is its list with the same orderings.
+
+#[derive(Debug)]
+struct Node {
+    mark: Mark,
+    next: AtomicPtr<Node>,
+    /// Stands for what else the state holds when it is published.
+    made: UnsafeCell<bool>,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            mark: Mark::new(),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            made: UnsafeCell::new(false),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Attaching {
+    world: Arc<World>,
+    head: AtomicPtr<Node>,
+    nodes: [Node; 2],
+}
+
+// SAFETY: loom watches the cells.
+unsafe impl Sync for Attaching {}
+// SAFETY: as above.
+unsafe impl Send for Attaching {}
+
+impl Attaching {
+    /// As `Threads::push`.
+    fn push(&self, node: &Node) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            node.next.store(head, Ordering::Relaxed);
+            match self.head.compare_exchange_weak(
+                head,
+                std::ptr::from_ref(node).cast_mut(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// As `Threads::iter`, which reads the head when it is called, not when it is first asked.
+    fn iter(&self) -> impl Iterator<Item = &Node> {
+        let head = self.head.load(Ordering::Acquire);
+        // SAFETY: the nodes live as long as the list.
+        std::iter::successors(unsafe { head.as_ref() }, |node| {
+            // SAFETY: as above.
+            unsafe { node.next.load(Ordering::Relaxed).as_ref() }
+        })
+    }
+
+    /// A thread that attaches itself, then offers one entry to slot 0.
+    fn attach_and_call(&self, thread: usize) {
+        let node = &self.nodes[thread];
+        // SAFETY: loom panics if anybody else uses it meanwhile.
+        node.made.with_mut(|made| unsafe { *made = true });
+        self.push(node);
+        let user = self.world.slots.acquire(&node.mark, 0);
+        // SAFETY: users live as long as the world.
+        unsafe { (*user).call(thread) };
+        node.mark.clear();
+    }
+}
+
+fn attach_during_unregister(head_after_heavy_barrier: bool) {
+    loom::model(move || {
+        let list = Arc::new(Attaching {
+            world: World::new(ALL),
+            head: AtomicPtr::new(std::ptr::null_mut()),
+            nodes: [Node::new(), Node::new()],
+        });
+        let user = &list.world.a;
+        list.world.register(user, 0);
+        let threads = [0, 1].map(|thread| {
+            let list = Arc::clone(&list);
+            thread::spawn(move || list.attach_and_call(thread))
+        });
+
+        list.world.slots.retire(0);
+        if head_after_heavy_barrier {
+            // As `Fgraph::wait_for_grace`.
+            heavy_barrier();
+            for node in list.iter() {
+                // SAFETY: loom panics if anybody writes it meanwhile.
+                assert!(node.made.with(|made| unsafe { *made }));
+                grace::wait(0, std::iter::once(&node.mark), || (), |_| pause());
+            }
+        } else {
+            let marks = list.iter().map(|node| &node.mark);
+            grace::wait(0, marks, heavy_barrier, |_| pause());
+        }
+        let registration = user.registration();
+        // SAFETY: loom panics if anybody else uses it meanwhile.
+        registration
+            .epoch
+            .with_mut(|epoch| unsafe { *epoch = NEVER });
+
+        join(threads);
+        let listed: Vec<_> = list.iter().map(std::ptr::from_ref).collect();
+        assert_eq!(listed.len(), 2, "a thread was lost from the list");
+        assert_ne!(listed[0], listed[1]);
+    });
+}
+
+#[test]
+fn a_thread_that_attaches_during_unregister_is_waited_for_or_finds_the_stub() {
+    attach_during_unregister(true);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn with_the_list_read_before_the_heavy_barrier_an_attaching_thread_is_missed() {
+    attach_during_unregister(false);
+}
+
+// What the other models rest on: loom does let a store pass a later load of another place, unless
+// both sides have their barrier.
+
+fn mark_against_retire(writer_fence: bool) {
+    loom::model(move || {
+        let world = World::new(ALL);
+        world.register(&world.a, 0);
+        let thread = thread::spawn({
+            let world = Arc::clone(&world);
+            move || {
+                world.marks[0].set(0);
+                light_barrier();
+                // Without clearing it: the mark is seen, or the stub is.
+                std::ptr::eq(world.slots.acquire(&Mark::new(), 0), &STUB)
+            }
+        });
+        world.slots.retire(0);
+        if writer_fence {
+            heavy_barrier();
+        }
+        let mark_seen = world.marks[0].is(0);
+        assert!(
+            thread.join().unwrap() | mark_seen,
+            "neither side saw the other"
+        );
+    });
+}
+
+#[test]
+fn with_both_barriers_the_mark_or_the_stub_is_seen() {
+    mark_against_retire(true);
+}
+
+#[test]
+#[should_panic(expected = "neither side saw the other")]
+fn without_the_heavy_barrier_neither_the_mark_nor_the_stub_is_seen() {
+    mark_against_retire(false);
+}

@@ -1,0 +1,514 @@
+//! Random programs against a model: users come and go while functions call, return, jump out of
+//! several calls at once, call in tail position and are unwound, over a shadow stack so small that
+//! it overflows. What the users are told, and what is counted, must be what the model says.
+//!
+//! The model keeps lists of calls where the shadow stack keeps bytes; the two share only the sizes
+//! of header and trailer, which say when the stack is full.
+
+#![cfg(not(loom))]
+
+use std::cell::RefCell;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+
+use fgraph_core::counters::Counters;
+use fgraph_core::dispatch::{self, FGRAPH};
+use fgraph_core::frame::{Frame, HEADER, TRAILER};
+use fgraph_core::registration::{Catch, Header, Registration};
+use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
+use fgraph_core::thread::Thread;
+use fgraph_core::{Entry, FgraphOps, MAX_USERS, Module, Return, Site};
+use proptest::prelude::*;
+
+/// Where the machine layer's calls return to.
+const RETURN_POINT: usize = 0xf00;
+/// Bytes of the shadow stack: the sentinel and a few calls.
+const SHADOW: usize = 1536;
+/// Calls that the machine stack has room for.
+const LEVELS: usize = 40;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The current function calls another, in tail position or not.
+    Call { tail: bool },
+    /// The current function returns.
+    Return,
+    /// The current function leaves `calls` calls by a jump.
+    Jump { calls: usize },
+    /// The `calls` innermost calls are unwound.
+    Unwind { calls: usize },
+    /// A user with data of `SIZES[size]` bytes takes a free slot.
+    Register { slot: usize, size: usize },
+    /// The user in a slot goes.
+    Unregister { slot: usize },
+}
+
+const SIZES: [usize; 4] = [0, 8, 24, 200];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => any::<bool>().prop_map(|tail| Step::Call { tail }),
+        6 => Just(Step::Return),
+        1 => (1..8usize).prop_map(|calls| Step::Jump { calls }),
+        1 => (1..5usize).prop_map(|calls| Step::Unwind { calls }),
+        2 => (0..4usize, 0..SIZES.len()).prop_map(|(slot, size)| Step::Register { slot: slot * 5, size }),
+        1 => (0..4usize).prop_map(|slot| Step::Unregister { slot: slot * 5 }),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// What a user was told.
+#[derive(Clone, Debug, PartialEq)]
+enum Told {
+    Entry {
+        user: u64,
+        call: u64,
+        depth: usize,
+        parent: Option<u64>,
+    },
+    Return {
+        user: u64,
+        call: u64,
+        depth: usize,
+        parent: Option<u64>,
+        unwinding: bool,
+    },
+}
+
+thread_local! {
+    static TOLD: RefCell<Vec<Told>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether user `user` wants the return of call `call`.
+fn accepts(user: u64, call: u64) -> bool {
+    (user * 7 + call * 13) % 5 != 0
+}
+
+/// A user whose data is `N` bytes: the number of the call, over and over.
+struct User<const N: usize>(u64);
+
+fn data_of<const N: usize>(call: u64) -> [u8; N] {
+    std::array::from_fn(|at| call.to_le_bytes()[at % 8])
+}
+
+fn call_of<const N: usize>(data: &[u8; N]) -> u64 {
+    if N == 0 {
+        return 0;
+    }
+    let call = u64::from_le_bytes(std::array::from_fn(|at| data[at]));
+    assert_eq!(*data, data_of::<N>(call), "data is not what was stored");
+    call
+}
+
+impl<const N: usize> FgraphOps for User<N> {
+    type Data = [u8; N];
+
+    fn entry(&self, call: &mut Entry<'_, [u8; N]>) -> Option<[u8; N]> {
+        let number = call.arg(0)?;
+        let told = Told::Entry {
+            user: self.0,
+            call: number,
+            depth: call.depth(),
+            parent: call.parent_data().map(call_of),
+        };
+        TOLD.with_borrow_mut(|log| log.push(told));
+        accepts(self.0, number).then(|| data_of(number))
+    }
+
+    fn ret(&self, call: &mut Return<'_, [u8; N]>, data: [u8; N]) {
+        let told = Told::Return {
+            user: self.0,
+            call: call_of(&data),
+            depth: call.depth(),
+            parent: call.parent_data().map(call_of),
+            unwinding: call.unwinding(),
+        };
+        TOLD.with_borrow_mut(|log| log.push(told));
+    }
+}
+
+struct StdCatch;
+
+impl Catch for StdCatch {
+    fn catch<R>(call: impl FnOnce() -> R) -> Option<R> {
+        catch_unwind(AssertUnwindSafe(call)).ok()
+    }
+}
+
+/// A registered user, in the model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Owner {
+    user: u64,
+    size: usize,
+}
+
+/// A call that is going on, in the model.
+#[derive(Clone, Debug)]
+struct Call {
+    number: u64,
+    /// How deep on the machine stack its return address stands; the same as the caller's if it is a
+    /// tail call.
+    level: usize,
+    /// What `enter` returned.
+    frame: *mut Frame,
+}
+
+/// A frame on the shadow stack, in the model.
+#[derive(Clone, Debug)]
+struct Kept {
+    call: u64,
+    level: usize,
+    /// Slot and owner of those who want the return, in the order of the slots.
+    accepted: Vec<(usize, Owner)>,
+    /// Where the frame starts.
+    start: usize,
+    /// Live calls beneath it.
+    depth: usize,
+}
+
+#[derive(Default)]
+struct Model {
+    owners: [Option<Owner>; MAX_USERS],
+    calls: Vec<Call>,
+    kept: Vec<Kept>,
+    top: usize,
+    depth: usize,
+    told: Vec<Told>,
+    counters: Counters,
+}
+
+impl Model {
+    /// The data of the nearest enclosing frame in which `owner` takes part.
+    fn parent(&self, kept: &[Kept], slot: usize, owner: Owner) -> Option<u64> {
+        let call = kept
+            .iter()
+            .rev()
+            .find(|kept| kept.accepted.contains(&(slot, owner)))?
+            .call;
+        Some(if owner.size == 0 { 0 } else { call })
+    }
+
+    fn pop(&mut self) -> Option<Kept> {
+        let kept = self.kept.pop()?;
+        self.top = kept.start;
+        self.depth = kept.depth;
+        Some(kept)
+    }
+
+    fn lose(&mut self) {
+        if self.pop().is_some_and(|kept| !kept.accepted.is_empty()) {
+            self.counters.lost += 1;
+        }
+    }
+
+    fn enter(&mut self, number: u64, level: usize, tail: bool) {
+        // A deeper level is a lower address.
+        while self
+            .kept
+            .last()
+            .is_some_and(|kept| kept.level > level || (kept.level == level && !tail))
+        {
+            self.lose();
+        }
+        let interested = self.owners.iter().any(Option::is_some);
+        let mut end = self.top + HEADER;
+        if end > SHADOW {
+            self.counters.overrun += u64::from(interested);
+            return;
+        }
+        let mut accepted = Vec::new();
+        for (slot, owner) in self.owners.into_iter().enumerate() {
+            let Some(owner) = owner else { continue };
+            let record = match owner.size {
+                0 => 0,
+                size => size.next_multiple_of(16) + TRAILER,
+            };
+            if end + record > SHADOW {
+                self.counters.unreserved += 1;
+                continue;
+            }
+            self.told.push(Told::Entry {
+                user: owner.user,
+                call: number,
+                depth: self.depth,
+                parent: self.parent(&self.kept, slot, owner),
+            });
+            if accepts(owner.user, number) {
+                accepted.push((slot, owner));
+                end += record;
+            }
+        }
+        if !accepted.is_empty() {
+            self.kept.push(Kept {
+                call: number,
+                level,
+                accepted,
+                start: self.top,
+                depth: self.depth,
+            });
+            self.top = end;
+            self.depth += 1;
+        }
+    }
+
+    fn returns(&mut self, number: u64, unwinding: bool) {
+        while self.kept.last().expect("the frame is there").call != number {
+            self.lose();
+        }
+        let (kept, below) = self.kept.split_last().expect("the frame is there");
+        for &(slot, owner) in kept.accepted.iter().rev() {
+            if self.owners[slot] == Some(owner) {
+                self.told.push(Told::Return {
+                    user: owner.user,
+                    call: if owner.size == 0 { 0 } else { number },
+                    depth: kept.depth,
+                    parent: self.parent(below, slot, owner),
+                    unwinding,
+                });
+            }
+        }
+        if unwinding {
+            // Its memory stays as it is until it is found dead.
+            self.depth = kept.depth;
+            let last = self.kept.last_mut().expect("the frame is there");
+            last.accepted.clear();
+        } else {
+            self.pop();
+        }
+    }
+}
+
+/// A machine with one thread, one function, and a stack of return addresses.
+struct Machine {
+    stack: Vec<Link>,
+    thread: &'static Thread,
+    site: &'static Site,
+    users: Vec<(usize, *mut (), unsafe fn(*mut ()))>,
+}
+
+static MODULE: Module = Module {
+    path: "/model",
+    demangle: |symbol, out| out.write_str(symbol),
+};
+
+impl Machine {
+    fn new() -> Self {
+        FGRAPH.set_return_point(RETURN_POINT);
+        let stack: Vec<Link> = (0..LEVELS)
+            .map(|_| Link {
+                saved: 0,
+                return_address: 0,
+            })
+            .collect();
+        let thread: &'static Thread = Box::leak(Box::new(Thread::new()));
+        let memory = vec![0u128; SHADOW / 16].leak();
+        // SAFETY: leaked for the thread.
+        unsafe { thread.shadow.reset(memory.as_mut_ptr().cast(), SHADOW) };
+        thread.stack_low.set(stack.as_ptr().addr());
+        thread.stack_span.set(mem::size_of_val(stack.as_slice()));
+        thread.errno.set(thread.no_errno());
+        let site = Box::leak(Box::new(Site {
+            entry: 0x1000,
+            body: 0x1005,
+            interest: AtomicU16::new(0),
+            lead: 0,
+            state: AtomicU8::new(0),
+            symbol: "function",
+            module: &MODULE,
+            stub: 0,
+            runtime: AtomicU64::new(0),
+        }));
+        Self {
+            stack,
+            thread,
+            site,
+            users: Vec::new(),
+        }
+    }
+
+    fn register<const N: usize>(&mut self, slot: usize, user: u64) {
+        unsafe fn free<const N: usize>(registration: *mut ()) {
+            // SAFETY: made below, for the same N.
+            drop(unsafe { Box::from_raw(registration.cast::<Registration<User<N>>>()) });
+        }
+        let epoch = FGRAPH.epoch.advance();
+        let registration = Box::new(Registration::new::<StdCatch>(User::<N>(user), slot, epoch));
+        let header: *const Header = registration.header();
+        FGRAPH.slots.publish(slot, header);
+        self.site.interest.fetch_or(1 << slot, Ordering::Relaxed);
+        self.users
+            .push((slot, Box::into_raw(registration).cast(), free::<N>));
+    }
+
+    fn unregister(&mut self, slot: usize) {
+        self.site
+            .interest
+            .fetch_and(!(1 << slot), Ordering::Relaxed);
+        FGRAPH.slots.retire(slot);
+        let at = self
+            .users
+            .iter()
+            .position(|user| user.0 == slot)
+            .expect("it is registered");
+        let (_, registration, free) = self.users.swap_remove(at);
+        // SAFETY: out of its slot, and this is the only thread.
+        unsafe { free(registration) };
+    }
+
+    fn enter(&mut self, number: u64, level: usize, tail: bool) -> *mut Frame {
+        let link = &mut self.stack[LEVELS - 1 - level];
+        link.return_address = if tail {
+            RETURN_POINT
+        } else {
+            0x2000 + number as usize
+        };
+        let place = (&raw const link.return_address).addr();
+        // SAFETY: integers and pointers, for which zero is a value.
+        let mut regs: EntryRegs = unsafe { mem::zeroed() };
+        regs.int[0] = number;
+        regs.link = link;
+        regs.site = self.site;
+        regs.thread = self.thread;
+        // SAFETY: the registers are those of a call of this thread.
+        unsafe { dispatch::enter(&FGRAPH, &mut regs, self.site, self.thread, place) }
+    }
+
+    fn leave(&self, frame: *mut Frame) {
+        // SAFETY: as in `enter`.
+        let mut regs: ReturnRegs = unsafe { mem::zeroed() };
+        regs.frame = frame;
+        regs.thread = self.thread;
+        // SAFETY: the frame is of the call that is back now.
+        unsafe { dispatch::leave(&FGRAPH, &mut regs, frame, self.thread) };
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for (slot, registration, free) in self.users.drain(..) {
+            FGRAPH.slots.retire(slot);
+            // SAFETY: as in `unregister`.
+            unsafe { free(registration) };
+        }
+    }
+}
+
+fn run(steps: &[Step]) {
+    let mut machine = Machine::new();
+    let mut model = Model {
+        // Behind the sentinel.
+        top: HEADER,
+        ..Model::default()
+    };
+    let mut number = 0;
+    TOLD.take();
+    for step in steps {
+        match *step {
+            Step::Call { tail } => {
+                // Only a call whose caller was called by us returns to us.
+                let tail = tail
+                    && model
+                        .calls
+                        .last()
+                        .is_some_and(|caller| !caller.frame.is_null());
+                let level = match model.calls.last() {
+                    None => 0,
+                    Some(caller) if tail => caller.level,
+                    Some(caller) => caller.level + 1,
+                };
+                if level == LEVELS {
+                    continue;
+                }
+                number += 1;
+                model.enter(number, level, tail);
+                let frame = machine.enter(number, level, tail);
+                let kept = model.kept.last().is_some_and(|kept| kept.call == number);
+                assert_eq!(!frame.is_null(), kept, "whether somebody wants the return");
+                model.calls.push(Call {
+                    number,
+                    level,
+                    frame,
+                });
+            }
+            Step::Return => {
+                let Some(call) = model.calls.pop() else {
+                    continue;
+                };
+                if !call.frame.is_null() {
+                    model.returns(call.number, false);
+                    machine.leave(call.frame);
+                }
+                // A caller that jumped to this one has not come back yet, so nothing is between.
+            }
+            Step::Jump { calls } => {
+                // A function cannot jump out of only one of two calls with one return address.
+                let mut keep = model.calls.len().saturating_sub(calls);
+                while keep > 0
+                    && model
+                        .calls
+                        .get(keep)
+                        .is_some_and(|call| call.level == model.calls[keep - 1].level)
+                {
+                    keep -= 1;
+                }
+                model.calls.truncate(keep);
+            }
+            Step::Unwind { calls } => {
+                for _ in 0..calls {
+                    let Some(call) = model.calls.pop() else { break };
+                    if !call.frame.is_null() {
+                        model.returns(call.number, true);
+                        // SAFETY: the innermost call of this thread.
+                        unsafe { dispatch::unwind(&FGRAPH, machine.thread, call.frame) };
+                    }
+                }
+            }
+            Step::Register { slot, size } => {
+                if model.owners[slot].is_none() {
+                    number += 1;
+                    model.owners[slot] = Some(Owner {
+                        user: number,
+                        size: SIZES[size],
+                    });
+                    match size {
+                        0 => machine.register::<{ SIZES[0] }>(slot, number),
+                        1 => machine.register::<{ SIZES[1] }>(slot, number),
+                        2 => machine.register::<{ SIZES[2] }>(slot, number),
+                        _ => machine.register::<{ SIZES[3] }>(slot, number),
+                    }
+                }
+            }
+            Step::Unregister { slot } => {
+                if model.owners[slot].take().is_some() {
+                    machine.unregister(slot);
+                }
+            }
+        }
+        assert_eq!(TOLD.take(), mem::take(&mut model.told), "after {step:?}");
+        assert_eq!(
+            machine.thread.shadow.depth() as usize,
+            model.depth,
+            "after {step:?}"
+        );
+    }
+    assert_eq!(machine.thread.total.read(), model.counters);
+    assert!(ptr::eq(
+        machine.thread.errno.get(),
+        machine.thread.no_errno()
+    ));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn users_are_told_what_the_model_says(steps in steps()) {
+        run(&steps);
+    }
+}
