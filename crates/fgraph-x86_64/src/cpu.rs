@@ -1,0 +1,39 @@
+//! What the machine has.
+
+use core::arch::asm;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+
+/// Bytes of a vector register that the processor has and the kernel keeps: 16, 32 or 64.
+pub fn vector_bytes() -> u32 {
+    const OSXSAVE: u32 = 1 << 27;
+    const AVX: u32 = 1 << 28;
+    const AVX512F: u32 = 1 << 16;
+    /// SSE and AVX state.
+    const YMM: u32 = 0b110;
+    /// And the opmasks, the upper halves of zmm0-15, and zmm16-31.
+    const ZMM: u32 = YMM | 0b1110_0000;
+
+    let features = __cpuid(1).ecx;
+    if features & OSXSAVE == 0 || features & AVX == 0 {
+        return 16;
+    }
+    let (enabled, _high): (u32, u32);
+    // SAFETY: the processor has xgetbv, since OSXSAVE is set.
+    unsafe {
+        asm!("xgetbv", in("ecx") 0, out("eax") enabled, out("edx") _high,
+            options(nomem, nostack, preserves_flags));
+    }
+    if enabled & YMM != YMM {
+        return 16;
+    }
+    let extended = if __cpuid(0).eax >= 7 {
+        __cpuid_count(7, 0).ebx
+    } else {
+        0
+    };
+    if extended & AVX512F != 0 && enabled & ZMM == ZMM {
+        64
+    } else {
+        32
+    }
+}

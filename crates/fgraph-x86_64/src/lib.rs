@@ -1,0 +1,25 @@
+//! The x86-64 part of fgraph: everything that knows an x86 byte.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`nop`] | which bytes at a function's entry may be patched |
+//! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
+//! | [`poke`] | the protocol that changes sites while threads run through them |
+//! | [`trap`] | what a thread does that meets the breakpoint of a half-written site |
+//! | [`trampoline`] | the entry trampoline, the return point, their unwind information |
+//! | [`cpu`] | what the machine has |
+//!
+//! [`nop`], [`stub`] and [`poke`] plan: bytes in, bytes out, no access to the running program but
+//! through what the caller hands them.
+
+#![no_std]
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+pub mod cpu;
+pub mod nop;
+pub mod poke;
+pub mod stub;
+pub mod trampoline;
+pub mod trap;

@@ -1,0 +1,588 @@
+//! The entry trampoline: call through, do not hijack.
+//!
+//! A site jumps to its stub, the stub loads the address of the site's record into r11 and jumps
+//! here. We save what a callee may read, offer the entry to the users, and then
+//!
+//! - jump to the body, when nobody wants the return: the return address was never touched;
+//! - or *call* the body, when somebody does. Its `ret` comes back to us, predicted, because it pairs
+//!   with our call; we offer the return to the users and return ourselves, predicted, because our
+//!   `ret` pairs with the caller's call.
+//!
+//! The machine stack, with S the address of the return address:
+//!
+//! ```text
+//!             at entry            while the users are asked        while the body runs
+//!
+//!   S+8   stack arguments        stack arguments                  stack arguments
+//!   S     return address <- rsp  return address                   return point     <- rsp
+//!   S-8                          caller's rbp    <- rbp           the body's own frame
+//!                                (aligned to 64)
+//!                                EntryRegs       <- rsp           rbp = the shadow frame
+//! ```
+//!
+//! While the body runs, the return address and the caller's rbp are the first two words of the
+//! shadow frame, and rbp points to them. The body, like any function, preserves rbp: when it returns,
+//! rbp *is* the frame, without a look-up. And since the frame begins like any frame record, a
+//! walker of frame pointers gets through.
+//!
+//! # Unwind information
+//!
+//! It is right at every instruction, because a profiler's signal may arrive at any. There are three
+//! stretches:
+//!
+//! | stretch | CFA | rbp | return address | rsp |
+//! |---|---|---|---|---|
+//! | before `push rbp`, and the last `ret` and `jmp` | rsp+8 | as is | CFA-8 | CFA |
+//! | until rbp becomes the frame | rbp+16 | CFA-16 | CFA-8 | CFA |
+//! | from there until rbp is the caller's again | \[rbp+24\]+16 | \[rbp+0\] | \[rbp+8\] | \[rbp+24\]+8 |
+//!
+//! In the third the CFA is 8 above the stack pointer that the caller gets back. That looks odd, and
+//! must be so: libgcc knows a frame by its CFA and takes two frames with the same one for the same
+//! frame, so the CFA must differ from our caller's, which is at most at its own stack pointer; and
+//! gdb takes a stack whose CFAs do not ascend to be corrupt, so it must not be lower.
+//!
+//! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
+//! `pthread_exit`, a cancellation) goes through the return point; it tells the users.
+//!
+//! # Which registers
+//!
+//! A site with a NOP made by the compiler may rely on the ABI: rdi rsi rdx rcx r8 r9, rax (count of
+//! vector arguments), r10 (static chain) and the vector arguments 0 to 7 survive, r11 is free. Vector
+//! registers are saved as wide as the machine has them, with plain moves: fxsave, xsave, and even
+//! asking xgetbv what is in use, cost several times what the moves do (`docs/design.md`).
+
+use core::arch::{asm, global_asm};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use fgraph_core::counters::LiveCounters;
+use fgraph_core::dispatch::{self, FGRAPH};
+use fgraph_core::frame::Frame;
+use fgraph_core::grace::Mark;
+use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
+use fgraph_core::site::Site;
+use fgraph_core::thread::Thread;
+
+/// Makes the calling thread's state at its first hit.
+///
+/// The argument is an address on its machine stack; null means that it cannot be traced.
+pub type Attach = extern "C" fn(stack: usize) -> *const Thread;
+
+/// Ends the process: a return address is in doubt. The arguments are the frame and the stack pointer.
+pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
+
+static ATTACH: AtomicUsize = AtomicUsize::new(0);
+static ABORT: AtomicUsize = AtomicUsize::new(0);
+
+/// The state of a thread whose own is being made.
+static ATTACHING: Thread = Thread::always_inside();
+
+// One word of thread-local storage, in the initial-exec model: two plain loads from anywhere, also
+// in a signal handler and in a shared library, where `thread_local!` may call the allocator.
+global_asm!(
+    ".pushsection .tbss.fgraph_thread, \"awT\", @nobits",
+    ".p2align 3",
+    ".globl fgraph_thread",
+    ".hidden fgraph_thread",
+    ".type fgraph_thread, @object",
+    ".size fgraph_thread, 8",
+    "fgraph_thread:",
+    ".zero 8",
+    ".popsection",
+);
+
+/// The calling thread's state; null before its first hit.
+#[inline(always)]
+pub fn current() -> *const Thread {
+    let thread;
+    // SAFETY: reads one word of this thread's own storage.
+    unsafe {
+        asm!(
+            "mov {thread}, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov {thread}, qword ptr fs:[{thread}]",
+            thread = out(reg) thread,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    thread
+}
+
+/// Sets the calling thread's state.
+///
+/// # Safety
+///
+/// The state must be this thread's own, and stay so.
+pub unsafe fn set_current(thread: *const Thread) {
+    // SAFETY: writes one word of this thread's own storage.
+    unsafe {
+        asm!(
+            "mov {place}, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov qword ptr fs:[{place}], {thread}",
+            place = out(reg) _,
+            thread = in(reg) thread,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Moves of the vector registers `$n` to their slots.
+macro_rules! store {
+    ($base:literal, $mov:literal, $reg:literal, $width:literal $(, $n:literal)*) => {
+        concat!($($mov, " ", $width, " ptr [rsp + {", $base, "} + 64*", $n, "], ", $reg, $n, "\n"),*)
+    };
+}
+
+/// Moves of the vector registers `$n` from their slots.
+macro_rules! load {
+    ($base:literal, $mov:literal, $reg:literal, $width:literal $(, $n:literal)*) => {
+        concat!($($mov, " ", $reg, $n, ", ", $width, " ptr [rsp + {", $base, "} + 64*", $n, "]\n"),*)
+    };
+}
+
+/// Tells the users of a return. rsp points to room for the results, rbp to the frame; afterwards rcx
+/// is the true return address, and r8 the thread's state. Leaves through 60 if the thread is inside
+/// already.
+macro_rules! leave_call {
+    ($mov:literal, $reg:literal, $width:literal) => {
+        concat!(
+            "mov [rsp + {result}], rax\n",
+            "mov [rsp + {result} + 8], rdx\n",
+            store!("result_vector", $mov, $reg, $width, 0, 1),
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
+            "mov rcx, fs:[rcx]\n",
+            "test rcx, rcx\n",
+            "jz 60f\n",
+            "cmp qword ptr [rcx + {inside}], 0\n",
+            "jne 60f\n",
+            // From here on what a signal handler calls is not traced.
+            "mov [rcx + {inside}], rsp\n",
+            "mov [rsp + {result_thread}], rcx\n",
+            "mov [rsp + {result_frame}], rbp\n",
+            "mov dword ptr [rsp + {unwinding}], 0\n",
+            "mov rdi, rsp\n",
+            "mov rsi, rbp\n",
+            "mov rdx, rcx\n",
+            "call {leave}\n",
+            load!("result_vector", $mov, $reg, $width, 0, 1),
+            "mov r8, rax\n",
+            "mov rax, [rsp + {result}]\n",
+            "mov rdx, [rsp + {result} + 8]\n",
+            "mov rcx, [rbp + 8]\n",
+        )
+    };
+}
+
+/// One entry trampoline, which moves vector registers with `$mov`.
+macro_rules! trampoline {
+    ($name:literal, $return_point:literal, $mov:literal, $reg:literal, $width:literal) => {
+        global_asm!(
+            ".pushsection fgraph_text, \"ax\", @progbits",
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!(".globl ", $return_point),
+            concat!(".hidden ", $return_point),
+            ".p2align 6",
+            concat!($name, ":"),
+            ".cfi_startproc",
+            ".cfi_personality 0x1b, {personality}",
+            ".cfi_remember_state",
+            "push rbx",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset rbx, -16",
+            "mov rbx, rsp",
+            ".cfi_def_cfa_register rbx",
+            // gcc calls local functions without aligning the stack; the vector slots want 64.
+            "and rsp, -64",
+            "sub rsp, {entry_regs}",
+            "mov [rsp + {int}], rdi",
+            "mov [rsp + {int} + 8], rsi",
+            "mov [rsp + {int} + 16], rdx",
+            "mov [rsp + {int} + 24], rcx",
+            "mov [rsp + {int} + 32], r8",
+            "mov [rsp + {int} + 40], r9",
+            "mov [rsp + {scratch}], rax",
+            "mov [rsp + {scratch} + 8], r10",
+            "mov [rsp + {site}], r11",
+            "mov rdx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov rdx, fs:[rdx]",
+            "test rdx, rdx",
+            "jz 20f",
+            "cmp qword ptr [rdx + {inside}], 0",
+            "jne 30f",
+            // From here on what a signal handler calls is not traced.
+            "23:",
+            "mov [rdx + {inside}], rsp",
+            store!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
+            "22:",
+            "mov [rsp + {link}], rbx",
+            "mov [rsp + {thread}], rdx",
+            "mov rdi, rsp",
+            "mov rsi, r11",
+            "lea rcx, [rbx + 8]",
+            "call {enter}",
+            load!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
+            "mov rdi, [rsp + {int}]",
+            "mov rsi, [rsp + {int} + 8]",
+            "mov rdx, [rsp + {int} + 16]",
+            "mov r8, [rsp + {int} + 32]",
+            "mov r9, [rsp + {int} + 40]",
+            "mov r10, [rsp + {scratch} + 8]",
+            "mov r11, [rsp + {site}]",
+            "test rax, rax",
+            "jz 40f",
+            // What the body must not see any more moves into the frame.
+            "mov rcx, [rbx + 8]",
+            "mov [rax], rbp",
+            "mov [rax + 8], rcx",
+            ".cfi_remember_state",
+            "mov rbp, rax",
+            // DW_CFA_def_cfa_expression, 5 bytes: breg6(rbp) +24, deref, plus_uconst 16.
+            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            // DW_CFA_expression rip (16), 2 bytes: breg6 +8.
+            ".cfi_escape 0x10, 16, 2, 0x76, 8",
+            // DW_CFA_expression rbp (6), 2 bytes: breg6 +0.
+            ".cfi_escape 0x10, 6, 2, 0x76, 0",
+            // DW_CFA_val_expression rsp (7), 5 bytes: breg6 +24, deref, plus_uconst 8.
+            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+            // DW_CFA_expression rbx (3), 4 bytes: breg6 +24, deref, lit8, minus.
+            ".cfi_escape 0x10, 3, 5, 0x76, {slot}, 0x06, 0x38, 0x1c",
+            "mov rax, [rsp + {scratch}]",
+            "mov rcx, [rsp + {int} + 24]",
+            // Pops the caller's rbx and the return address. For an unwinder that comes by before the
+            // next line, rbx stays readable in the red zone.
+            "lea rsp, [rbx + 16]",
+            "mov rbx, [rbx]",
+            ".cfi_same_value rbx",
+            // Pushes our return point where the return address stood.
+            "call qword ptr [r11 + {body}]",
+            concat!($return_point, ":"),
+            // Nobody but a broken body can come back with another rbp or another stack.
+            "lea rcx, [rsp - 8]",
+            "cmp rcx, [rbp + {slot}]",
+            "jne 50f",
+            // The slot is 8 above a multiple of 16 if the caller has kept to the ABI. Then rsp can
+            // be put back by adding a constant; from memory it would have to wait for a load.
+            "test cl, 8",
+            "jz 51f",
+            "sub rsp, {return_regs}",
+            leave_call!($mov, $reg, $width),
+            "add rsp, {return_regs} - 8",
+            "52:",
+            // S, with the true return address in its old place. The frame is not on the shadow
+            // stack any more, but nothing is traced, and so nothing written there, until `inside` is
+            // cleared.
+            "mov [rsp], rcx",
+            "mov rbp, [rbp]",
+            ".cfi_restore_state",
+            ".cfi_restore_state",
+            ".cfi_remember_state",
+            "mov qword ptr [r8 + {inside}], 0",
+            "ret",
+            ".cfi_restore_state",
+            ".cfi_remember_state",
+            ".cfi_def_cfa rbx, 16",
+            ".cfi_offset rbx, -16",
+            // First hit of this thread. Until its state is made, its hits count as missed.
+            "20:",
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "lea rdx, [rip + {attaching}]",
+            "mov fs:[rcx], rdx",
+            store!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
+            "lea rdi, [rbx + 8]",
+            "call qword ptr [rip + {attach}]",
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov fs:[rcx], rax",
+            "mov r11, [rsp + {site}]",
+            "mov rdx, rax",
+            "test rax, rax",
+            "jz 24f",
+            "mov [rdx + {inside}], rsp",
+            "jmp 22b",
+            "24:",
+            load!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
+            "mov rdi, [rsp + {int}]",
+            "mov rsi, [rsp + {int} + 8]",
+            "mov r8, [rsp + {int} + 32]",
+            "mov r9, [rsp + {int} + 40]",
+            "mov r10, [rsp + {scratch} + 8]",
+            "mov r11, [rsp + {site}]",
+            "jmp 33f",
+            // The thread is inside fgraph already. If it is not in fgraph's own code, and the mark and
+            // this call are both on the thread's own stack, and the mark is the deeper one, then a
+            // signal handler has left a callback by siglongjmp: the mark is stale.
+            "30:",
+            "mov rax, [rdx + {inside}]",
+            "cmp rax, {internal}",
+            "je 31f",
+            "cmp rsp, rax",
+            "jbe 31f",
+            "sub rax, [rdx + {stack_low}]",
+            "cmp rax, [rdx + {stack_span}]",
+            "jae 31f",
+            "mov rax, rbx",
+            "sub rax, [rdx + {stack_low}]",
+            "cmp rax, [rdx + {stack_span}]",
+            "jae 31f",
+            "mov dword ptr [rdx + {mark}], {no_mark}",
+            "jmp 23b",
+            // Count the call, for the thread and for each user that wants the function. Locked,
+            // because `ATTACHING` is shared.
+            "31:",
+            "movzx eax, word ptr [r11 + {interest}]",
+            "test eax, eax",
+            "jz 33f",
+            "lock inc qword ptr [rdx + {total_missed}]",
+            "32:",
+            "bsf ecx, eax",
+            "shl ecx, 6",
+            "lock inc qword ptr [rdx + rcx + {user_missed}]",
+            "lea ecx, [rax - 1]",
+            "and eax, ecx",
+            "jnz 32b",
+            "33:",
+            "mov rdx, [rsp + {int} + 16]",
+            // Not traced, or nobody wants the return: on to the body as if nothing had been.
+            "40:",
+            "mov rax, [rsp + {scratch}]",
+            "mov rcx, [rsp + {int} + 24]",
+            "mov rsp, rbx",
+            ".cfi_def_cfa_register rsp",
+            "pop rbx",
+            ".cfi_restore_state",
+            ".cfi_remember_state",
+            "jmp qword ptr [r11 + {body}]",
+            ".cfi_restore_state",
+            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            ".cfi_escape 0x10, 16, 2, 0x76, 8",
+            ".cfi_escape 0x10, 6, 2, 0x76, 0",
+            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+            "50:",
+            "mov rdi, rbp",
+            "mov rsi, rsp",
+            "and rsp, -64",
+            "call qword ptr [rip + {abort}]",
+            "ud2",
+            // The caller's stack was not aligned: as above, but rsp comes from the frame.
+            "51:",
+            "and rsp, -16",
+            "sub rsp, {return_regs}",
+            leave_call!($mov, $reg, $width),
+            "mov rsp, [rbp + {slot}]",
+            "jmp 52b",
+            // The thread is inside fgraph, which only a callback that switches stacks can bring
+            // about. Return to the caller and leave the frame to be dropped as a dead one.
+            "60:",
+            "mov rsp, [rbp + {slot}]",
+            "mov rcx, [rbp + 8]",
+            "mov [rsp], rcx",
+            "mov rbp, [rbp]",
+            ".cfi_def_cfa rsp, 8",
+            ".cfi_offset rip, -8",
+            ".cfi_same_value rbp",
+            ".cfi_restore rsp",
+            "ret",
+            ".cfi_endproc",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+            personality = sym personality,
+            enter = sym enter,
+            leave = sym leave,
+            attach = sym ATTACH,
+            abort = sym ABORT,
+            attaching = sym ATTACHING,
+            entry_regs = const size_of::<EntryRegs>(),
+            return_regs = const size_of::<ReturnRegs>(),
+            vector = const offset_of!(EntryRegs, vector),
+            int = const offset_of!(EntryRegs, int),
+            scratch = const offset_of!(EntryRegs, scratch),
+            site = const offset_of!(EntryRegs, site),
+            link = const offset_of!(EntryRegs, link),
+            thread = const offset_of!(EntryRegs, thread),
+            result_vector = const offset_of!(ReturnRegs, vector),
+            result = const offset_of!(ReturnRegs, int),
+            result_frame = const offset_of!(ReturnRegs, frame),
+            result_thread = const offset_of!(ReturnRegs, thread),
+            unwinding = const offset_of!(ReturnRegs, unwinding),
+            inside = const offset_of!(Thread, inside),
+            internal = const Thread::INTERNAL,
+            stack_low = const offset_of!(Thread, stack_low),
+            stack_span = const offset_of!(Thread, stack_span),
+            mark = const offset_of!(Thread, mark),
+            no_mark = const Mark::NONE,
+            total_missed = const offset_of!(Thread, total) + offset_of!(LiveCounters, missed),
+            user_missed = const offset_of!(Thread, users) + offset_of!(LiveCounters, missed),
+            interest = const offset_of!(Site, interest),
+            body = const offset_of!(Site, body),
+            slot = const offset_of!(Frame, slot),
+        );
+    };
+}
+
+trampoline!(
+    "fgraph_entry_sse",
+    "fgraph_return_sse",
+    "movups",
+    "xmm",
+    "xmmword"
+);
+trampoline!(
+    "fgraph_entry_avx",
+    "fgraph_return_avx",
+    "vmovups",
+    "ymm",
+    "ymmword"
+);
+trampoline!(
+    "fgraph_entry_avx512",
+    "fgraph_return_avx512",
+    "vmovups",
+    "zmm",
+    "zmmword"
+);
+
+// What the assembly takes for granted.
+const _: () = assert!(
+    size_of::<LiveCounters>() == 1 << 6,
+    "the missed loop shifts by 6"
+);
+const _: () = assert!(offset_of!(EntryRegs, vector) % 64 == 0 && size_of::<EntryRegs>() % 64 == 0);
+const _: () = assert!(offset_of!(Frame, frame_pointer) == 0);
+const _: () = assert!(offset_of!(Frame, return_address) == 8);
+const _: () = assert!(
+    offset_of!(Frame, slot) < 64,
+    "one byte of LEB128 in the unwind rules"
+);
+const _: () = assert!(offset_of!(Link, return_address) == 8);
+
+unsafe extern "C" {
+    fn fgraph_entry_sse();
+    fn fgraph_return_sse();
+    fn fgraph_entry_avx();
+    fn fgraph_return_avx();
+    fn fgraph_entry_avx512();
+    fn fgraph_return_avx512();
+}
+
+/// The bounds of the code that must never be traced, made by the linker from the section's name.
+pub fn own_text() -> core::ops::Range<usize> {
+    unsafe extern "C" {
+        #[link_name = "__start_fgraph_text"]
+        static START: u8;
+        #[link_name = "__stop_fgraph_text"]
+        static STOP: u8;
+    }
+    (&raw const START).addr()..(&raw const STOP).addr()
+}
+
+/// Called by the trampolines, see [`dispatch::enter`].
+#[unsafe(link_section = "fgraph_text")]
+unsafe extern "C" fn enter(
+    regs: *mut EntryRegs,
+    site: &Site,
+    thread: &Thread,
+    slot: usize,
+) -> *mut Frame {
+    // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the state
+    // of this thread, which it has marked.
+    let frame = unsafe { dispatch::enter(&FGRAPH, regs, site, thread, slot) };
+    // From here on what a signal handler calls may be traced: the frame is on the shadow stack.
+    // Release, so that it is there before: the order matters to this thread only.
+    thread.inside.store(0, Ordering::Release);
+    frame
+}
+
+/// Called by the trampolines, see [`dispatch::leave`].
+#[unsafe(link_section = "fgraph_text")]
+unsafe extern "C" fn leave(
+    regs: *mut ReturnRegs,
+    frame: *mut Frame,
+    thread: &Thread,
+) -> *const Thread {
+    // SAFETY: the trampoline passes the results it has saved, the frame that `enter` gave it, and the
+    // state of this thread, which it has marked.
+    unsafe { dispatch::leave(&FGRAPH, regs, frame, thread) };
+    thread
+}
+
+/// Of an unwinder's context: opaque.
+#[repr(C)]
+struct UnwindContext([u8; 0]);
+
+unsafe extern "C" {
+    fn _Unwind_GetGR(context: *mut UnwindContext, register: i32) -> usize;
+    fn _Unwind_GetIP(context: *mut UnwindContext) -> usize;
+}
+
+/// The unwinder calls this for each trampoline frame that it goes through.
+#[unsafe(link_section = "fgraph_text")]
+unsafe extern "C" fn personality(
+    _version: i32,
+    actions: i32,
+    _class: u64,
+    _exception: *mut u8,
+    context: *mut UnwindContext,
+) -> i32 {
+    const CLEANUP_PHASE: i32 = 2;
+    const CONTINUE_UNWIND: i32 = 8;
+    const RBP: i32 = 6;
+    // SAFETY: the unwinder passes its context.
+    let at_return_point = unsafe { _Unwind_GetIP(context) } == FGRAPH.return_point();
+    // SAFETY: null or the state of this thread, which is never unmapped.
+    let thread = unsafe { current().as_ref() };
+    if let Some(thread) = thread
+        && actions & CLEANUP_PHASE != 0
+        && at_return_point
+        && thread.inside.load(Ordering::Relaxed) == 0
+    {
+        thread.inside.store(Thread::INTERNAL, Ordering::Relaxed);
+        // SAFETY: at the return point rbp is the frame, whose body is being unwound in this thread.
+        unsafe {
+            let frame = _Unwind_GetGR(context, RBP) as *mut Frame;
+            dispatch::unwind(&FGRAPH, thread, frame);
+        }
+        thread.inside.store(0, Ordering::Relaxed);
+    }
+    CONTINUE_UNWIND
+}
+
+/// An entry trampoline.
+#[derive(Clone, Copy, Debug)]
+pub struct Trampoline {
+    /// Where the stubs jump to.
+    pub entry: usize,
+    /// Where a body returns to.
+    pub return_point: usize,
+    /// Bytes that it saves of each vector register.
+    pub vector_bytes: u32,
+}
+
+/// Sets the trampolines up and returns the one that saves what this machine has.
+pub fn install(attach: Attach, abort: Abort) -> Trampoline {
+    ATTACH.store(attach as usize, Ordering::Relaxed);
+    ABORT.store(abort as usize, Ordering::Relaxed);
+    let trampoline = match crate::cpu::vector_bytes() {
+        64 => Trampoline {
+            entry: fgraph_entry_avx512 as *const () as usize,
+            return_point: fgraph_return_avx512 as *const () as usize,
+            vector_bytes: 64,
+        },
+        32 => Trampoline {
+            entry: fgraph_entry_avx as *const () as usize,
+            return_point: fgraph_return_avx as *const () as usize,
+            vector_bytes: 32,
+        },
+        _ => Trampoline {
+            entry: fgraph_entry_sse as *const () as usize,
+            return_point: fgraph_return_sse as *const () as usize,
+            vector_bytes: 16,
+        },
+    };
+    FGRAPH.set_return_point(trampoline.return_point);
+    trampoline
+}
+
+/// Calls of threads whose state was being made at that moment, which count as missed as well.
+pub fn missed_while_attaching() -> fgraph_core::Counters {
+    ATTACHING.total.read()
+}
