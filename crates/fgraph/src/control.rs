@@ -1,0 +1,391 @@
+//! Registering, changing filters, unregistering.
+//!
+//! Everything that changes what is traced goes through one lock. A thread that holds it is marked as
+//! inside fgraph, so no callback runs in it, and it never waits for a callback of another thread:
+//! the wait for the grace period comes after the lock is released. So a callback may block for as
+//! long as it likes, and only the unregistering of its own user waits for it.
+//!
+//! ```text
+//!   register      take a slot -> epoch -> publish -> set bits on sites -> patch
+//!   set_filter    set and clear bits -> patch and unpatch
+//!   unregister    clear bits -> unpatch -> stub -> (unlock) grace period (lock) -> give slot back
+//! ```
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fgraph_core::registration::{Header, Registration};
+use fgraph_core::site::Site;
+use fgraph_core::slot::FreeIndices;
+use fgraph_core::thread::Thread;
+use fgraph_core::{FGRAPH, FgraphOps, MAX_USERS, stop};
+use fgraph_x86_64::poke::{self, Poke, PokeError, Skip};
+use fgraph_x86_64::{stub, trampoline};
+
+use crate::abort;
+use crate::error::{Error, Refusal, Refused, Report, Stop};
+use crate::filter::Filter;
+use crate::handle::StdCatch;
+use crate::membarrier;
+use crate::os;
+use crate::sigtrap;
+use crate::sites::{self, OFF, ON, Sites};
+use crate::text::Text;
+use crate::threads::{self, Inside};
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(crate) struct Control {
+    started: bool,
+    free: FreeIndices,
+    filters: [Option<Filter>; MAX_USERS],
+    sites: Sites,
+    /// Patching has failed: any site may differ from what its mask asks for.
+    unfinished: bool,
+    /// Users to be freed by whoever takes the lock next.
+    dropped: Vec<Dropped>,
+    pub(crate) leave_out: Skip,
+}
+
+static CONTROL: Mutex<Control> = Mutex::new(Control {
+    started: false,
+    free: FreeIndices::new(),
+    filters: [const { None }; MAX_USERS],
+    sites: Sites::new(),
+    unfinished: false,
+    dropped: Vec::new(),
+    leave_out: Skip::NOTHING,
+});
+
+/// How often a site was patched or put back.
+pub(crate) static SITE_PATCHES: AtomicU64 = AtomicU64::new(0);
+
+/// A user that is in no slot any more, but whose callbacks may still be running: its handle was
+/// dropped inside a callback, or its sites could not be patched.
+#[derive(Debug)]
+struct Dropped {
+    slot: usize,
+    /// Freed with the right type.
+    free: unsafe fn(*const Header),
+    header: *const Header,
+}
+
+// SAFETY: the registration is `Send`, since every user is.
+unsafe impl Send for Dropped {}
+
+/// Takes the lock, as a thread that is not in a callback.
+pub(crate) fn lock() -> Result<Locked, Error> {
+    let inside = Inside::enter()?;
+    let mut locked = Locked {
+        control: acquire(),
+        _inside: inside,
+    };
+    locked.control.start()?;
+    if !locked.control.dropped.is_empty() {
+        let dropped = core::mem::take(&mut locked.control.dropped);
+        drop(locked);
+        for user in dropped {
+            wait_for_grace(user.slot)?;
+            // SAFETY: made from a box of that type, and out of use after the grace period.
+            unsafe { (user.free)(user.header) };
+        }
+        return lock();
+    }
+    Ok(locked)
+}
+
+fn acquire() -> MutexGuard<'static, Control> {
+    // A panic under the lock leaves at worst bits set or clear that the next filter sets right.
+    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock, held.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    // Dropped first: nothing is traced until the lock is free.
+    pub(crate) control: MutexGuard<'static, Control>,
+    _inside: Inside,
+}
+
+/// Waits until no callback of the user that was in slot `index` runs any more, and gives the slot
+/// back. After an error the user must not be freed, nor its slot be used again.
+fn wait_for_grace(index: usize) -> Result<(), Error> {
+    membarrier::fence()?;
+    FGRAPH.wait_for_grace(
+        index,
+        || (),
+        |thread: &Thread| {
+            std::thread::yield_now();
+            threads::is_alive(thread)
+        },
+    );
+    // Marked, because a callback that runs with the lock held could want the lock.
+    let _inside = Inside::enter()?;
+    acquire().free.give_back(index);
+    Ok(())
+}
+
+impl Control {
+    /// Sets up what the process needs once.
+    fn start(&mut self) -> Result<(), Error> {
+        if self.started {
+            return Ok(());
+        }
+        membarrier::fence()?;
+        membarrier::sync_core()?;
+        let trampoline = trampoline::install(threads::attach, abort::on_stray_return);
+        threads::set_vector_bytes(trampoline.vector_bytes);
+        self.sites.set_trampoline(trampoline.entry);
+        // SAFETY: the function may be called in a forked child.
+        unsafe { libc::pthread_atfork(None, None, Some(threads::after_fork)) };
+        self.started = true;
+        Ok(())
+    }
+
+    /// Registers a user.
+    pub(crate) fn register<T: FgraphOps>(
+        &mut self,
+        ops: T,
+        filter: Filter,
+    ) -> Result<(Box<Registration<T>>, usize, Report), Error> {
+        if let Some(stop) = stopped() {
+            return Err(Error::Stopped(stop));
+        }
+        let slot = self.free.take().ok_or(Error::NoFreeSlot)?;
+        let registration = Box::new(Registration::new::<StdCatch>(
+            ops,
+            slot,
+            FGRAPH.epoch.advance(),
+        ));
+        FGRAPH.slots.publish(slot, registration.header());
+        match self.set_filter(slot, filter) {
+            Ok(report) => Ok((registration, slot, report)),
+            Err(error) => {
+                self.drop_later(slot, Box::into_raw(registration));
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the user in `slot` away, and leaves it to whoever takes the lock next to free it.
+    fn drop_later<T: FgraphOps>(&mut self, slot: usize, registration: *const Registration<T>) {
+        /// # Safety
+        ///
+        /// `header` must be that of a boxed `Registration<T>`, which nobody uses any more.
+        unsafe fn free<T>(header: *const Header) {
+            // SAFETY: the header is the registration's first field.
+            drop(unsafe { Box::from_raw(header.cast_mut().cast::<Registration<T>>()) });
+        }
+        self.take_away(slot);
+        self.dropped.push(Dropped {
+            slot,
+            free: free::<T>,
+            header: registration.cast(),
+        });
+    }
+
+    /// Makes `filter` the filter of the user in `slot`. After an error it has the one it had.
+    pub(crate) fn set_filter(&mut self, slot: usize, filter: Filter) -> Result<Report, Error> {
+        let mut changed = Vec::new();
+        if self.sites.refresh() {
+            // The other users' filters hold for libraries that are new, too.
+            for other in (0..MAX_USERS).filter(|&other| other != slot) {
+                changed.extend(self.set_bits(other));
+            }
+        }
+        let before = self.filters[slot].replace(filter);
+        changed.extend(self.set_bits(slot));
+        match self.patch(changed) {
+            Ok((patched, refused)) => Ok(self.report(slot, patched, refused)),
+            Err(error) => {
+                self.filters[slot] = before;
+                self.set_bits(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sets the bits of the user in `slot` on the sites that its filter selects, and clears them
+    /// on the others. Returns the sites that changed.
+    fn set_bits(&self, slot: usize) -> Vec<&'static Site> {
+        let bit = 1u16 << slot;
+        let mut changed = Vec::new();
+        self.sites
+            .select(self.filters[slot].as_ref(), |site, selected| {
+                // Relaxed: the bits only choose whom to ask; the slots say who may be asked.
+                if (site.interest.load(Ordering::Relaxed) & bit != 0) != selected {
+                    site.interest.fetch_xor(bit, Ordering::Relaxed);
+                    changed.push(site);
+                }
+            });
+        changed
+    }
+
+    fn report(&self, slot: usize, patched: usize, refused: Vec<Refused>) -> Report {
+        let bit = 1u16 << slot;
+        let wants = |site: &&Site| site.interest.load(Ordering::Relaxed) & bit != 0;
+        let filter = self.filters[slot].as_ref();
+        let mut report = Report {
+            traced: self
+                .sites
+                .iter()
+                .filter(wants)
+                .filter(|site| is_on(site))
+                .count(),
+            patched,
+            refused: filter.map_or(Vec::new(), |filter| self.sites.refused(filter)),
+        };
+        let selected = |refused: &Refused| {
+            filter.is_some_and(|filter| filter.matches(&refused.name, &refused.module))
+        };
+        report.refused.extend(refused.into_iter().filter(selected));
+        report
+    }
+
+    /// Ends the callbacks of the user in `slot`, but for those that are running.
+    pub(crate) fn take_away(&mut self, slot: usize) {
+        self.filters[slot] = None;
+        let changed = self.set_bits(slot);
+        // A site that cannot be put back now costs a look at its empty mask until the next time.
+        let _ = self.patch(changed);
+        FGRAPH.slots.retire(slot);
+    }
+
+    /// Brings the text of `sites` in line with who wants them. Returns how many jump to their stub
+    /// that did not before, and which sites that somebody wants could not be changed.
+    fn patch(&mut self, mut sites: Vec<&'static Site>) -> Result<(usize, Vec<Refused>), Error> {
+        if self.unfinished {
+            sites = self.sites.iter().collect();
+        }
+        sites.retain(|site| (site.interest.load(Ordering::Relaxed) != 0) != is_on(site));
+        if sites.is_empty() {
+            return Ok((0, Vec::new()));
+        }
+        sites.sort_unstable_by_key(|site| site.entry);
+        sites.dedup_by_key(|site| site.entry);
+        self.unfinished = true;
+        sigtrap::ensure()?;
+        if let Some(thread) = sigtrap::blocked_somewhere() {
+            return Err(Error::SignalBlocked { thread });
+        }
+        let pokes: Vec<Poke> = sites.iter().map(|site| poke_of(site)).collect();
+        let mut changed = vec![None; sites.len()];
+        let skip = self.leave_out;
+        let result = self.sites.while_loaded(|| {
+            os::with_sigtrap(|| {
+                let refused = |index: usize, found| changed[index] = Some(found);
+                poke::apply_with(&mut Text::open(), &pokes, refused, skip)
+            })
+        });
+        let Some(result) = result else {
+            // A library came or went meanwhile: some of the sites may be gone.
+            self.sites.refresh();
+            sites.retain(|site| self.sites.is_loaded(site));
+            return self.patch(sites);
+        };
+        match result {
+            // Relaxed: a plain count.
+            Ok(done) => drop(SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed)),
+            Err(PokeError::Stuck { address, error }) => {
+                stop::stop(Stop::Text.code());
+                return Err(Error::Text {
+                    address,
+                    errno: error,
+                });
+            }
+            Err(PokeError::Read { address, error } | PokeError::Write { address, error }) => {
+                return Err(Error::Text {
+                    address,
+                    errno: error,
+                });
+            }
+            Err(PokeError::Sync { error }) => {
+                return Err(crate::Unsupported::Membarrier(error).into());
+            }
+            Err(error) => unreachable!("{error:?}"),
+        }
+        self.unfinished = false;
+        let mut patched = 0;
+        let mut refused = Vec::new();
+        for (site, found) in sites.iter().zip(changed) {
+            match found {
+                None if is_on(site) => site.state.store(OFF, Ordering::Relaxed),
+                None => {
+                    site.state.store(ON, Ordering::Relaxed);
+                    patched += 1;
+                }
+                // It keeps its stub, which finds that nobody wants the call.
+                Some(_) if is_on(site) => {}
+                Some(found) => refused.push(Refused {
+                    name: fgraph_core::Function::of(site).name().to_string(),
+                    module: site.module.path.to_owned(),
+                    address: site.entry,
+                    reason: Refusal::Changed { found },
+                }),
+            }
+        }
+        Ok((patched, refused))
+    }
+
+    /// Takes everything back: every site is a NOP again, and stays so.
+    pub(crate) fn stop(&mut self) {
+        stop::stop(Stop::Asked.code());
+        let all: Vec<&Site> = self.sites.iter().collect();
+        for site in &all {
+            site.interest.store(0, Ordering::Relaxed);
+        }
+        self.filters = [const { None }; MAX_USERS];
+        // As in `take_away`.
+        let _ = self.patch(all);
+    }
+
+    /// Sites, and how many of them are patched.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        self.sites.iter().fold((0, 0), |(sites, patched), site| {
+            (sites + 1, patched + usize::from(is_on(site)))
+        })
+    }
+}
+
+/// Unregisters the user in `slot` and waits until no callback of it runs.
+pub(crate) fn unregister(slot: usize) -> Result<(), Error> {
+    lock()?.control.take_away(slot);
+    wait_for_grace(slot)
+}
+
+/// Unregisters a user from inside a callback. It is freed later, by whoever takes the lock next.
+///
+/// In a signal handler that has interrupted fgraph's own code, which may hold the lock, the user only
+/// loses its slot's contents: it is never freed, and its slot is not used again.
+pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const Registration<T>) {
+    if threads::in_own_code() {
+        FGRAPH.slots.retire_if(slot, registration.cast());
+        return;
+    }
+    acquire().drop_later(slot, registration);
+}
+
+/// Why nothing is traced any more, if so.
+pub(crate) fn stopped() -> Option<Stop> {
+    Stop::from_code(stop::reason())
+}
+
+fn is_on(site: &Site) -> bool {
+    site.state.load(Ordering::Relaxed) == ON
+}
+
+/// The change that a site is due.
+fn poke_of(site: &Site) -> Poke {
+    let original = sites::original(site);
+    let jump = stub::jmp_rel32(site.entry, site.stub).expect("the arena is in reach");
+    let (old, new) = if is_on(site) {
+        (jump, original)
+    } else {
+        (original, jump)
+    };
+    Poke {
+        address: site.entry,
+        old,
+        new,
+    }
+}

@@ -1,0 +1,232 @@
+//! What can go wrong, and what was refused.
+
+use core::convert::Infallible;
+use core::fmt;
+
+use fgraph_core::MAX_USERS;
+use fgraph_x86_64::nop::NopError;
+
+use crate::FilterError;
+
+/// Why an operation was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// All 16 slots are taken.
+    NoFreeSlot,
+    /// The call was made from inside a callback, where it would wait for itself.
+    InsideCallback,
+    /// fgraph has stopped for good in this process.
+    Stopped(Stop),
+    /// The filter is malformed.
+    Filter(FilterError),
+    /// The machine or the kernel lacks something that fgraph cannot do without.
+    Unsupported(Unsupported),
+    /// A thread has SIGTRAP blocked. While sites are patched a thread may meet a breakpoint, and
+    /// the kernel kills the process if the thread blocks the signal. Nothing was patched.
+    SignalBlocked {
+        /// The kernel's id of the thread.
+        thread: u32,
+    },
+    /// Writing to the program's text failed; what had been written was put back.
+    Text {
+        /// Where.
+        address: usize,
+        /// The system's error number.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFreeSlot => write!(f, "all {MAX_USERS} slots are taken"),
+            Self::InsideCallback => f.write_str("not from inside a callback"),
+            Self::Stopped(stop) => write!(f, "fgraph has stopped: {stop}"),
+            Self::Filter(error) => error.fmt(f),
+            Self::Unsupported(error) => error.fmt(f),
+            Self::SignalBlocked { thread } => write!(
+                f,
+                "thread {thread} blocks SIGTRAP and would die at a site that is being patched"
+            ),
+            Self::Text { address, errno } => write!(
+                f,
+                "cannot write to the text at {address:#x}: {}",
+                std::io::Error::from_raw_os_error(*errno)
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl From<FilterError> for Error {
+    fn from(error: FilterError) -> Self {
+        Self::Filter(error)
+    }
+}
+
+impl From<Unsupported> for Error {
+    fn from(error: Unsupported) -> Self {
+        Self::Unsupported(error)
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// What the machine or the kernel lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// `membarrier(2)` with private expedited commands (Linux 4.16); the error number it gave.
+    Membarrier(i32),
+    /// A thread's state could not be mapped; the error number.
+    Memory(i32),
+    /// The handler of SIGTRAP could not be installed; the error number.
+    Sigtrap(i32),
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, errno) = match self {
+            Self::Membarrier(errno) => ("membarrier with private expedited sync-core", errno),
+            Self::Memory(errno) => ("memory for a thread's shadow stack", errno),
+            Self::Sigtrap(errno) => ("a handler of SIGTRAP", errno),
+        };
+        let error = std::io::Error::from_raw_os_error(*errno);
+        write!(f, "this system does not give {what}: {error}")
+    }
+}
+
+impl core::error::Error for Unsupported {}
+
+/// Why fgraph has stopped for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// [`stop`](crate::stop) was called.
+    Asked,
+    /// A call came back whose frame is not on its thread's shadow stack.
+    StrayFrame,
+    /// A site could not be written to, nor put back.
+    Text,
+}
+
+impl Stop {
+    pub(crate) const fn code(self) -> u32 {
+        match self {
+            Self::Asked => 1,
+            Self::StrayFrame => fgraph_core::stop::STRAY_FRAME,
+            Self::Text => 3,
+        }
+    }
+
+    pub(crate) const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => None,
+            1 => Some(Self::Asked),
+            3 => Some(Self::Text),
+            _ => Some(Self::StrayFrame),
+        }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "it was asked to",
+            Self::StrayFrame => "a call came back whose frame is not on its shadow stack",
+            Self::Text => "a site could not be written to, nor put back",
+        })
+    }
+}
+
+/// Why a function that a filter selects cannot be traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The bytes at its entry are not what can be patched.
+    Entry(NopError),
+    /// The bytes at its entry have changed since they were first read.
+    Changed {
+        /// What is there now.
+        found: [u8; 5],
+    },
+    /// No free memory within reach of a jump (2 GiB).
+    OutOfReach,
+    /// Its module cannot be read.
+    Module(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Entry(error) => error.fmt(f),
+            Self::Changed { found } => {
+                f.write_str("now holds")?;
+                found.iter().try_for_each(|byte| write!(f, " {byte:02x}"))
+            }
+            Self::OutOfReach => f.write_str("no free memory within 2 GiB for its stub"),
+            Self::Module(error) => f.write_str(error),
+        }
+    }
+}
+
+/// A function, or a whole module, that cannot be traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Name of the function; empty for a module.
+    pub name: String,
+    /// Path of the module.
+    pub module: String,
+    /// Address of the function's entry; 0 for a module.
+    pub address: usize,
+    /// The reason.
+    pub reason: Refusal,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.address == 0 {
+            write!(f, "{}: {}", self.module, self.reason)
+        } else {
+            write!(f, "{} at {:#x}: {}", self.name, self.address, self.reason)
+        }
+    }
+}
+
+/// What a filter has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Functions that the filter selects and that are traced now.
+    pub traced: usize,
+    /// Of these, functions whose entry was patched just now; the others had a user already.
+    pub patched: usize,
+    /// Functions that the filter selects and that cannot be traced.
+    pub refused: Vec<Refused>,
+}
+
+impl Report {
+    /// Whether the filter selects no function at all: most likely not what was meant.
+    pub fn matches_nothing(&self) -> bool {
+        self.traced == 0 && self.refused.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.matches_nothing() {
+            return f.write_str("warning: the filter matches no function");
+        }
+        write!(f, "{} functions traced", self.traced)?;
+        if !self.refused.is_empty() {
+            write!(f, ", {} refused", self.refused.len())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! The handler of SIGTRAP, and whoever had the signal before.
+//!
+//! The handler itself is in `fgraph_x86_64::trap`; what it does not know it hands to `chain`.
+//!
+//! # Safety
+//!
+//! The unsafe code installs and calls signal handlers. `PREVIOUS` is written before the handler that
+//! reads it is installed, or while it holds an action that was installed by the program itself.
+
+use core::ffi::{c_int, c_void};
+use core::mem;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use fgraph_x86_64::trap;
+
+use crate::error::Unsupported;
+use crate::os;
+
+/// The program's own action, which gets the traps that are not ours. Replaced ones are leaked: a
+/// handler may be reading them.
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+
+/// Sees to it that SIGTRAP comes to us first. Called before each batch, because the program may
+/// have set its own handler meanwhile, which then becomes the one that we hand on to.
+pub(crate) fn ensure() -> Result<(), Unsupported> {
+    let ours = trap::sigtrap_handler as *const () as usize;
+    // SAFETY: both actions are live locals; the handler has the signature that SA_SIGINFO asks for.
+    unsafe {
+        let mut now: libc::sigaction = mem::zeroed();
+        if libc::sigaction(libc::SIGTRAP, ptr::null(), &mut now) != 0 {
+            return Err(Unsupported::Sigtrap(os::errno()));
+        }
+        if now.sa_sigaction == ours {
+            return Ok(());
+        }
+        PREVIOUS.store(Box::into_raw(Box::new(now)), Ordering::Release);
+        trap::CHAIN.store(chain as *mut (), Ordering::Release);
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = ours;
+        // On the alternate stack, if the thread has one: its own may be full. Not deferred, so that
+        // the program's handler may itself run into a site that is being patched.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+        libc::sigemptyset(&mut action.sa_mask);
+        if libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()) != 0 {
+            return Err(Unsupported::Sigtrap(os::errno()));
+        }
+    }
+    Ok(())
+}
+
+/// Does with a trap that is not ours what would have been done without us.
+extern "C" fn chain(signal: c_int, info: *mut c_void, context: *mut c_void) {
+    // SAFETY: set before the handler was installed, and never freed. The action is one that the
+    // program has installed, to be called as its flags say.
+    unsafe {
+        let action = &*PREVIOUS.load(Ordering::Acquire);
+        match action.sa_sigaction {
+            libc::SIG_IGN => {}
+            libc::SIG_DFL => {
+                libc::signal(signal, libc::SIG_DFL);
+                libc::raise(signal);
+            }
+            handler if action.sa_flags & libc::SA_SIGINFO != 0 => {
+                let handler: extern "C" fn(c_int, *mut c_void, *mut c_void) =
+                    mem::transmute(handler);
+                handler(signal, info, context);
+            }
+            handler => {
+                let handler: extern "C" fn(c_int) = mem::transmute(handler);
+                handler(signal);
+            }
+        }
+    }
+}
+
+/// A thread other than this one that blocks SIGTRAP, if there is any.
+///
+/// `None` without `/proc`, where it cannot be known.
+pub(crate) fn blocked_somewhere() -> Option<u32> {
+    let own = os::thread_id();
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    tasks
+        .filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .find(|&thread| thread != own && blocks_sigtrap(thread) == Some(true))
+}
+
+fn blocks_sigtrap(thread: u32) -> Option<bool> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigBlk:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    Some(mask & (1 << (libc::SIGTRAP - 1)) != 0)
+}

@@ -1,0 +1,369 @@
+//! The sites of the program and its libraries.
+//!
+//! For each module that has any: the records, sorted by address, in memory that is never freed,
+//! because frames on shadow stacks and threads on their way through stubs refer to them; an arena
+//! with a stub for each; and a row in the table that the handler of SIGTRAP searches.
+//!
+//! # Safety
+//!
+//! The unsafe code reads the bytes at function entries of loaded modules.
+
+use core::ptr;
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+
+use fgraph_core::site::{Function, Module, Site};
+use fgraph_x86_64::nop::{self, SITE_LEN};
+use fgraph_x86_64::trampoline;
+use fgraph_x86_64::trap::{RECORD_ENTRY, RECORD_STRIDE, TRAP_TABLE, TrapRange, TrapTable};
+
+use crate::arena::Arena;
+use crate::demangle;
+use crate::elf::ElfFile;
+use crate::error::{Refusal, Refused};
+use crate::filter::Filter;
+use crate::modules::{self, Generation};
+
+const _: () = assert!(RECORD_STRIDE == size_of::<Site>());
+const _: () = assert!(RECORD_ENTRY == core::mem::offset_of!(Site, entry));
+
+/// The entry is as the compiler made it.
+pub(crate) const OFF: u8 = 0;
+/// The entry jumps to the stub.
+pub(crate) const ON: u8 = 1;
+
+/// Bytes that are read at an entry: an endbr64 and the longest pad worth telling apart.
+const ENTRY_BYTES: usize = 16;
+
+/// A module's part of the table.
+#[derive(Debug)]
+struct ModuleSites {
+    module: &'static Module,
+    /// Where it is loaded: with the path, what tells two modules apart.
+    bias: usize,
+    sites: &'static [Site],
+    names: Names,
+    refused: Vec<Refused>,
+    stubs: usize,
+    loaded: bool,
+}
+
+/// All sites.
+#[derive(Debug, Default)]
+pub(crate) struct Sites {
+    modules: Vec<ModuleSites>,
+    generation: Option<Generation>,
+    trampoline: usize,
+}
+
+impl Sites {
+    pub(crate) const fn new() -> Self {
+        Self {
+            modules: Vec::new(),
+            generation: None,
+            trampoline: 0,
+        }
+    }
+
+    /// Says where the stubs jump to.
+    pub(crate) fn set_trampoline(&mut self, entry: usize) {
+        self.trampoline = entry;
+    }
+
+    /// Takes in the modules that were loaded since the last time, and leaves out those that are gone;
+    /// `false` if nothing has changed.
+    pub(crate) fn refresh(&mut self) -> bool {
+        if self.generation == Some(modules::generation()) {
+            return false;
+        }
+        let (loaded, generation) = modules::loaded();
+        for known in &mut self.modules {
+            known.loaded = loaded
+                .iter()
+                .any(|module| known.is(&path_of(module), module.load_bias()));
+        }
+        for module in &loaded {
+            let path = path_of(module);
+            let bias = module.load_bias();
+            if !self
+                .modules
+                .iter()
+                .any(|known| known.loaded && known.is(&path, bias))
+            {
+                let module = ModuleSites::find(module, path, self.trampoline);
+                self.modules.push(module);
+            }
+        }
+        self.publish_traps();
+        self.generation = Some(generation);
+        true
+    }
+
+    /// Runs `work` while no library can be loaded or unloaded; `None` if one was since the last
+    /// `refresh`.
+    pub(crate) fn while_loaded<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
+        modules::while_loaded(self.generation?, work)
+    }
+
+    /// Whether the site's module is loaded.
+    pub(crate) fn is_loaded(&self, site: &Site) -> bool {
+        self.loaded()
+            .any(|module| ptr::eq(module.module, site.module))
+    }
+
+    /// All sites of the modules that are loaded.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'static Site> {
+        self.loaded().flat_map(|module| module.sites)
+    }
+
+    fn loaded(&self) -> impl Iterator<Item = &ModuleSites> {
+        self.modules.iter().filter(|module| module.loaded)
+    }
+
+    /// Calls `each` with every site, and whether `filter` selects it. No filter selects nothing.
+    pub(crate) fn select(
+        &self,
+        filter: Option<&Filter>,
+        mut each: impl FnMut(&'static Site, bool),
+    ) {
+        for module in self.loaded() {
+            let path = module.module.path;
+            let filter = filter.filter(|filter| filter.module_may_match(path));
+            for (index, site) in module.sites.iter().enumerate() {
+                let name = module.names.get(index);
+                each(
+                    site,
+                    filter.is_some_and(|filter| filter.matches(name, path)),
+                );
+            }
+        }
+    }
+
+    /// What `filter` selects and cannot be traced.
+    pub(crate) fn refused(&self, filter: &Filter) -> Vec<Refused> {
+        self.loaded()
+            .flat_map(|module| &module.refused)
+            .filter(|refused| {
+                refused.address != 0 && filter.matches(&refused.name, &refused.module)
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Makes the table for the handler of SIGTRAP. The old one is leaked: a handler may be reading it.
+    fn publish_traps(&self) {
+        let ranges: Vec<TrapRange> = self
+            .loaded()
+            .filter_map(|module| {
+                let (first, last) = (module.sites.first()?, module.sites.last()?);
+                Some(TrapRange {
+                    first: first.entry,
+                    last: last.entry,
+                    records: module.sites.as_ptr().cast(),
+                    count: module.sites.len(),
+                    stubs: module.stubs,
+                })
+            })
+            .collect();
+        let ranges = ranges.leak();
+        let table = Box::leak(Box::new(TrapTable {
+            len: ranges.len(),
+            ranges: ranges.as_ptr(),
+        }));
+        // Release: whoever traps sees the table complete. It is published before the first
+        // breakpoint is written.
+        TRAP_TABLE.store(ptr::from_mut(table), Ordering::Release);
+    }
+}
+
+/// The demangled names of a module's sites: filters change often, and demangling takes longer than
+/// matching.
+#[derive(Debug, Default)]
+struct Names {
+    text: String,
+    /// Where in the text each name ends.
+    ends: Vec<u32>,
+}
+
+impl Names {
+    fn of(sites: &'static [Site]) -> Self {
+        use core::fmt::Write as _;
+        let mut names = Self::default();
+        for site in sites {
+            // Writing to a string does not fail.
+            let _ = write!(names.text, "{}", Function::of(site).name());
+            names.ends.push(names.text.len() as u32);
+        }
+        names.text.shrink_to_fit();
+        names
+    }
+
+    fn get(&self, index: usize) -> &str {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[start as usize..self.ends[index] as usize]
+    }
+}
+
+fn path_of(module: &modules::Module) -> String {
+    module.path().to_string_lossy().into_owned()
+}
+
+impl ModuleSites {
+    fn is(&self, path: &str, bias: usize) -> bool {
+        self.bias == bias && self.module.path == path
+    }
+
+    /// Reads a module's list of patchable entries, its symbols, and the bytes at the entries.
+    fn find(loaded: &modules::Module, path: String, trampoline: usize) -> Self {
+        let bias = loaded.load_bias();
+        let module = Box::leak(Box::new(Module {
+            path: path.leak(),
+            demangle: demangle::demangle_to,
+        }));
+        let mut this = Self {
+            module,
+            bias,
+            sites: &[],
+            names: Names::default(),
+            refused: Vec::new(),
+            stubs: 0,
+            loaded: true,
+        };
+        if let Err(error) = this.read(loaded, trampoline) {
+            this.refuse(String::new(), 0, Refusal::Module(error));
+        }
+        this
+    }
+
+    fn refuse(&mut self, name: String, address: usize, reason: Refusal) {
+        self.refused.push(Refused {
+            name,
+            module: self.module.path.to_owned(),
+            address,
+            reason,
+        });
+    }
+
+    fn read(&mut self, loaded: &modules::Module, trampoline: usize) -> Result<(), String> {
+        let bytes = loaded.map().map_err(|error| error.to_string())?;
+        let file = ElfFile::parse(bytes).map_err(|error| error.to_string())?;
+        let entries =
+            modules::patchable_entries(loaded, &file).map_err(|error| error.to_string())?;
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let symbols = file.symbols().map_err(|error| error.to_string())?;
+        let own_text = trampoline::own_text();
+        let mut sites = Vec::with_capacity(entries.len());
+        for address in entries {
+            let symbol = symbols.symbol_at((address - self.bias) as u64);
+            let (name, start) = symbol.map_or(("", address), |symbol| {
+                (symbol.name, symbol.address as usize + self.bias)
+            });
+            if own_text.contains(&address) || is_own(name) {
+                continue;
+            }
+            let Some(text) = loaded.text().find(|text| text.contains(&address)) else {
+                continue;
+            };
+            let mut bytes = [0; ENTRY_BYTES];
+            let bytes = &mut bytes[..ENTRY_BYTES.min(text.end - address)];
+            // SAFETY: within a text segment, which stays while its module is loaded; that it is,
+            // `patchable_entries` has just seen.
+            unsafe {
+                ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len());
+            }
+            let offset = match nop::find(bytes) {
+                Ok(offset) => offset,
+                Err(error) => {
+                    self.refuse(demangle::to_string(name), address, Refusal::Entry(error));
+                    continue;
+                }
+            };
+            let mut original = [0; 8];
+            original[..SITE_LEN].copy_from_slice(&bytes[offset..offset + SITE_LEN]);
+            let entry = address + offset;
+            sites.push(Site {
+                entry,
+                body: entry + SITE_LEN,
+                interest: AtomicU16::new(0),
+                lead: u8::try_from(entry - start).unwrap_or(0),
+                state: AtomicU8::new(OFF),
+                symbol: name,
+                module: self.module,
+                stub: 0,
+                runtime: AtomicU64::new(u64::from_le_bytes(original)),
+            });
+        }
+        self.finish(sites, trampoline);
+        Ok(())
+    }
+
+    /// Gives each site its stub.
+    fn finish(&mut self, mut sites: Vec<Site>, trampoline: usize) {
+        sites.sort_unstable_by_key(|site| site.entry);
+        sites.dedup_by_key(|site| site.entry);
+        let (Some(first), Some(last)) = (sites.first(), sites.last()) else {
+            return;
+        };
+        let Some(arena) = Arena::reserve(first.entry, last.entry, sites.len()) else {
+            for site in sites {
+                let name = demangle::to_string(site.symbol);
+                self.refuse(name, site.entry, Refusal::OutOfReach);
+            }
+            return;
+        };
+        for (index, site) in sites.iter_mut().enumerate() {
+            site.stub = arena.stub(index);
+        }
+        self.stubs = arena.stub(0);
+        self.sites = sites.leak();
+        self.names = Names::of(self.sites);
+        let records = self.sites.iter().map(|site| ptr::from_ref(site) as u64);
+        arena.finish(trampoline, records);
+    }
+}
+
+/// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
+fn is_own(symbol: &str) -> bool {
+    struct Start(String);
+    impl core::fmt::Write for Start {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            self.0.push_str(text);
+            // Enough is known: demangling the rest would be a waste.
+            if self.0.len() < 16 {
+                Ok(())
+            } else {
+                Err(core::fmt::Error)
+            }
+        }
+    }
+    if !symbol.contains("fgraph") {
+        return false;
+    }
+    let mut start = Start(String::new());
+    let _ = demangle::demangle_to(symbol, &mut start);
+    let start = start.0.trim_start_matches(['<', '&']);
+    ["fgraph::", "fgraph_core::", "fgraph_x86_64::"]
+        .iter()
+        .any(|own| start.starts_with(own))
+}
+
+/// The bytes that the compiler made at a site.
+pub(crate) fn original(site: &Site) -> [u8; SITE_LEN] {
+    let [a, b, c, d, e, ..] = site.runtime.load(Ordering::Relaxed).to_le_bytes();
+    [a, b, c, d, e]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_functions_of_fgraph_are_its_own() {
+        assert!(is_own("_ZN6fgraph8register17h0123456789abcdefE"));
+        assert!(is_own("_ZN11fgraph_core4slot17h0123456789abcdefE"));
+        assert!(!is_own("_ZN11fgraph_demo4main17h0123456789abcdefE"));
+        assert!(!is_own("_ZN4demo6fgraph17h0123456789abcdefE"));
+        assert!(!is_own("main"));
+    }
+}

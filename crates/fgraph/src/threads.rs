@@ -1,0 +1,216 @@
+//! States of threads: made at a thread's first hit, taken over when it is gone.
+//!
+//! No destructor runs at thread exit. Destructors of thread-local data need the allocator, and what
+//! runs after them would need a state again. Instead a thread that needs a state takes one whose
+//! owner the kernel does not know any more, before a new one is mapped: there are never more than
+//! twice as many as threads lived at once.
+//!
+//! # Safety
+//!
+//! The unsafe code maps memory for a state, which is never unmapped, and hands it to its thread.
+
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use fgraph_core::FGRAPH;
+use fgraph_core::thread::Thread;
+use fgraph_x86_64::trampoline;
+
+use crate::error::{Error, Unsupported};
+use crate::os::{self, PAGE};
+use crate::stack;
+
+/// Bytes of a shadow stack: room for 5,400 calls without data.
+const DEFAULT_SHADOW_STACK: usize = 256 << 10;
+/// Less than this holds no call.
+const MIN_SHADOW_STACK: usize = 128;
+/// More than this, distances between frames do not fit.
+const MAX_SHADOW_STACK: usize = 1 << 30;
+
+static SHADOW_STACK: AtomicUsize = AtomicUsize::new(DEFAULT_SHADOW_STACK);
+
+/// Bytes of a vector register that the trampoline saves.
+static VECTOR_BYTES: AtomicU32 = AtomicU32::new(16);
+
+/// States in the list.
+static STATES: AtomicUsize = AtomicUsize::new(0);
+/// When there are so many, look whose owners are gone before mapping another.
+static NEXT_REAP: AtomicUsize = AtomicUsize::new(16);
+/// Somebody is looking.
+static REAPING: AtomicBool = AtomicBool::new(false);
+
+/// Sets the size of the shadow stack of threads that hit their first site from now on, in bytes.
+///
+/// Each call that somebody wants the return of takes 48 bytes, and for each user with data that data,
+/// rounded up to 16, and 16 more. When a shadow stack is full, calls are not traced and counted as
+/// [`overrun`](crate::Counters::overrun). Memory is taken when it is touched. The default is 256 KiB;
+/// the value is kept between 128 bytes and 1 GiB.
+pub fn set_shadow_stack_size(bytes: usize) {
+    let bytes = bytes.clamp(MIN_SHADOW_STACK, MAX_SHADOW_STACK);
+    SHADOW_STACK.store(bytes & !15, Ordering::Relaxed);
+}
+
+/// Says how wide the vector registers are that the trampoline saves, in bytes.
+pub(crate) fn set_vector_bytes(bytes: u32) {
+    VECTOR_BYTES.store(bytes, Ordering::Relaxed);
+    // Nothing was traced before, so only this thread can have a state.
+    for thread in FGRAPH.threads.iter() {
+        thread.vector_bytes.set(bytes);
+    }
+}
+
+/// Makes the state of the calling thread, whose stack pointer is near `stack`; null if there is no
+/// memory. Called by the entry trampoline, and so without the allocator.
+pub(crate) extern "C" fn attach(stack: usize) -> *const Thread {
+    let errno = os::errno();
+    let id = os::thread_id();
+    let thread = free_state(id).or_else(|| {
+        if STATES.load(Ordering::Relaxed) >= NEXT_REAP.load(Ordering::Relaxed) {
+            reap(id);
+            if let Some(thread) = free_state(id) {
+                return Some(thread);
+            }
+        }
+        new_state(id)
+    });
+    let state = match thread {
+        Some(thread) => {
+            let bounds = stack::around(stack);
+            thread.stack_low.set(bounds.start);
+            thread.stack_span.set(bounds.end - bounds.start);
+            // SAFETY: valid for as long as this thread lives.
+            thread.errno.set(unsafe { libc::__errno_location() });
+            ptr::from_ref(thread)
+        }
+        None => {
+            // Relaxed: a plain count.
+            FGRAPH.unattached.fetch_add(1, Ordering::Relaxed);
+            ptr::null()
+        }
+    };
+    // SAFETY: the calling thread's own.
+    unsafe { *libc::__errno_location() = errno };
+    state
+}
+
+/// Whether a thread still runs in this process.
+pub(crate) fn is_alive(thread: &Thread) -> bool {
+    os::thread_exists(thread.id())
+}
+
+/// Takes over a state that is nobody's.
+fn free_state(id: u32) -> Option<&'static Thread> {
+    let thread = FGRAPH.threads.iter().find(|thread| thread.claim(id))?;
+    let (base, len) = thread.shadow.memory();
+    // SAFETY: the state's own memory, and the state is ours.
+    unsafe { thread.shadow.reset(base, len) };
+    Some(thread)
+}
+
+/// Frees the states whose owners are gone.
+fn reap(id: u32) {
+    if REAPING.swap(true, Ordering::Acquire) {
+        return;
+    }
+    let mut alive = 0;
+    for thread in FGRAPH.threads.iter() {
+        let owner = thread.id();
+        if owner == 0 {
+            continue;
+        }
+        // A state under our own id is that of a thread that had the id before us.
+        if owner != id && os::thread_exists(owner) {
+            alive += 1;
+            continue;
+        }
+        let (base, len) = thread.shadow.memory();
+        let touched = base.addr().next_multiple_of(PAGE);
+        let len = (base.addr() + len).saturating_sub(touched);
+        // SAFETY: the state's own memory, whose content nobody needs any more.
+        unsafe { libc::madvise(touched as *mut _, len, libc::MADV_DONTNEED) };
+        thread.release(owner);
+    }
+    NEXT_REAP.store(2 * alive + 16, Ordering::Relaxed);
+    REAPING.store(false, Ordering::Release);
+}
+
+/// Maps a new state: the thread's own, and behind it its shadow stack.
+fn new_state(id: u32) -> Option<&'static Thread> {
+    let shadow = SHADOW_STACK.load(Ordering::Relaxed);
+    let offset = size_of::<Thread>().next_multiple_of(PAGE);
+    // SAFETY: a fresh mapping, large enough, page-aligned, and zero, which is not relied on.
+    unsafe {
+        let memory = libc::mmap(
+            ptr::null_mut(),
+            offset + shadow.next_multiple_of(PAGE),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        );
+        if memory == libc::MAP_FAILED {
+            return None;
+        }
+        let thread = memory.cast::<Thread>();
+        thread.write(Thread::new());
+        let thread = &*thread;
+        thread.claim(id);
+        thread.shadow.reset(memory.cast::<u8>().add(offset), shadow);
+        thread
+            .vector_bytes
+            .set(VECTOR_BYTES.load(Ordering::Relaxed));
+        STATES.fetch_add(1, Ordering::Relaxed);
+        FGRAPH.threads.push(thread);
+        Some(thread)
+    }
+}
+
+/// In a forked child: the states of the threads that the child does not have are nobody's.
+pub(crate) extern "C" fn after_fork() {
+    let own = trampoline::current();
+    for thread in FGRAPH.threads.iter() {
+        if ptr::eq(thread, own) {
+            thread.rename(os::thread_id());
+        } else {
+            thread.release(thread.id());
+        }
+    }
+}
+
+/// The calling thread is in fgraph's own code: what it calls is not traced.
+#[derive(Debug)]
+pub(crate) struct Inside(&'static Thread);
+
+impl Inside {
+    /// Enters, unless the thread is in a callback.
+    pub(crate) fn enter() -> Result<Self, Error> {
+        let mut thread = trampoline::current();
+        if thread.is_null() {
+            thread = attach((&raw const thread).addr());
+            // SAFETY: this thread's own state.
+            unsafe { trampoline::set_current(thread) };
+        }
+        // SAFETY: states are never unmapped.
+        let Some(thread) = (unsafe { thread.as_ref() }) else {
+            return Err(Unsupported::Memory(libc::ENOMEM).into());
+        };
+        if thread.inside.load(Ordering::Relaxed) != 0 {
+            return Err(Error::InsideCallback);
+        }
+        thread.inside.store(Thread::INTERNAL, Ordering::Relaxed);
+        Ok(Self(thread))
+    }
+}
+
+/// Whether the calling thread is in fgraph's own code, outside of any callback.
+pub(crate) fn in_own_code() -> bool {
+    // SAFETY: states are never unmapped.
+    let thread = unsafe { trampoline::current().as_ref() };
+    thread.is_some_and(|thread| thread.inside.load(Ordering::Relaxed) == Thread::INTERNAL)
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.inside.store(0, Ordering::Relaxed);
+    }
+}
