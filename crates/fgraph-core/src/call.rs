@@ -6,7 +6,7 @@ use core::ptr;
 
 use crate::frame::Frame;
 use crate::registration::Header;
-use crate::regs::{EntryRegs, ReturnRegs, Vector};
+use crate::regs::{EntryRegs, RESULTS, ReturnRegs, VECTOR_ARGS, Vector};
 use crate::site::{Function, Site};
 use crate::thread::Thread;
 
@@ -181,15 +181,26 @@ impl<D> Entry<'_, D> {
     /// The bytes of vector argument `index` (0 to 7): 16, 32 or 64, as wide as the machine's
     /// vector registers are.
     pub fn vector_arg(&self, index: usize) -> Option<&[u8]> {
-        let width = self.thread().vector_bytes.get() as usize;
+        let width = self.widen();
         self.regs().vector.get(index).map(|arg| &arg.0[..width])
     }
 
     /// As [`vector_arg`](Self::vector_arg), to change it.
     pub fn vector_arg_mut(&mut self, index: usize) -> Option<&mut [u8]> {
-        let width = self.thread().vector_bytes.get() as usize;
+        let width = self.widen();
         let vector = self.regs_mut().vector.get_mut(index);
         vector.map(|arg| &mut arg.0[..width])
+    }
+
+    /// Has the vectors filled up to the machine's width, which it returns.
+    fn widen(&self) -> usize {
+        let width = self.thread().vector_bytes.get();
+        // SAFETY: the registers stay while the callback lives; nobody holds a reference to bytes
+        // of vectors that have not been filled up yet.
+        unsafe {
+            let vectors = (&raw mut (*self.regs).vector).cast();
+            widen(vectors, VECTOR_ARGS, &raw mut (*self.regs).width, width)
+        }
     }
 
     /// Word `index` of the arguments that travel on the stack.
@@ -354,15 +365,48 @@ impl<D> Return<'_, D> {
     /// The bytes of vector result `index` (0 or 1): 16, 32 or 64, as wide as the machine's vector
     /// registers are. `None` while unwinding.
     pub fn vector_result(&self, index: usize) -> Option<&[u8]> {
-        let width = self.thread().vector_bytes.get() as usize;
+        let width = self.widen();
         Some(&self.results()?.vector.get(index)?.0[..width])
     }
 
     /// As [`vector_result`](Self::vector_result), to change it.
     pub fn vector_result_mut(&mut self, index: usize) -> Option<&mut [u8]> {
-        let width = self.thread().vector_bytes.get() as usize;
+        let width = self.widen();
         Some(&mut self.results_mut()?.vector.get_mut(index)?.0[..width])
     }
+
+    /// Has the vectors filled up to the machine's width, which it returns.
+    fn widen(&self) -> usize {
+        let width = self.thread().vector_bytes.get();
+        // SAFETY: as in `Entry::widen`.
+        unsafe {
+            let vectors = (&raw mut (*self.regs).vector).cast();
+            widen(vectors, RESULTS, &raw mut (*self.regs).width, width)
+        }
+    }
+}
+
+/// Fills `count` vectors of which `*saved` bytes are saved up to `width` bytes with the zeros that the
+/// registers hold there.
+///
+/// # Safety
+///
+/// The pointers must be those of a record of registers.
+#[cold]
+unsafe fn widen(vectors: *mut Vector, count: usize, saved: *mut u32, width: u32) -> usize {
+    // SAFETY: the caller vouches for the pointers; a vector is as wide as any register.
+    unsafe {
+        if *saved < width {
+            for index in 0..count {
+                let vector = vectors.add(index).cast::<u8>();
+                vector
+                    .add(*saved as usize)
+                    .write_bytes(0, (width - *saved) as usize);
+            }
+            *saved = width;
+        }
+    }
+    width as usize
 }
 
 impl Vector {

@@ -305,9 +305,7 @@ pub(crate) fn panicked(user: &Header) {
 #[cold]
 #[inline(never)]
 fn foreign(thread: &Thread, wanted: u32) -> *mut Frame {
-    if wanted != 0 {
-        bump(&thread.total.foreign);
-    }
+    bump(&thread.total.foreign);
     for index in bits(wanted) {
         bump(&thread.users[index].foreign);
     }
@@ -317,9 +315,7 @@ fn foreign(thread: &Thread, wanted: u32) -> *mut Frame {
 #[cold]
 #[inline(never)]
 fn overrun(thread: &Thread, wanted: u32) -> *mut Frame {
-    if wanted != 0 {
-        bump(&thread.total.overrun);
-    }
+    bump(&thread.total.overrun);
     for index in bits(wanted) {
         bump(&thread.users[index].overrun);
     }

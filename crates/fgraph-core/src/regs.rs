@@ -11,13 +11,15 @@
 //!   +64   link  -------------------------->  +16  stack arguments ...
 //!   +72   site
 //!   +80   thread
+//!   +88   width           bytes of each vector that are saved
 //!   +128  vector[0..8]    64 bytes each
 //!
 //!   ReturnRegs
 //!   +0    int[0..2]
 //!   +16   frame
 //!   +24   thread
-//!   +32   unwinding
+//!   +32   width           bytes of each vector that are saved
+//!   +36   unwinding
 //!   +48   vector[0..2]    64 bytes each
 //! ```
 //!
@@ -71,8 +73,10 @@ pub struct EntryRegs {
     pub site: *const Site,
     /// The thread that hit it.
     pub thread: *const Thread,
+    /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
+    pub width: u32,
     /// So that each vector is in one cache line.
-    pub unused: [u64; 5],
+    pub unused: [u32; 9],
     /// Vector and floating-point arguments.
     pub vector: [Vector; VECTOR_ARGS],
 }
@@ -100,6 +104,8 @@ pub struct ReturnRegs {
     pub frame: *mut Frame,
     /// The thread that is in it.
     pub thread: *const Thread,
+    /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
+    pub width: u32,
     /// Not 0 when the frame is unwound, and there are no results.
     pub unwinding: u32,
     /// Vector and floating-point results.
@@ -113,6 +119,7 @@ impl ReturnRegs {
             int: [0; RESULTS],
             frame,
             thread,
+            width: 0,
             unwinding: 1,
             vector: [Vector([0; 64]); RESULTS],
         }

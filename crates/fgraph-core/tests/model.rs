@@ -307,7 +307,7 @@ impl Machine {
         // SAFETY: leaked for the thread.
         unsafe { thread.shadow.reset(memory.as_mut_ptr().cast(), SHADOW) };
         thread.stack_low.set(stack.as_ptr().addr());
-        thread.stack_span.set(mem::size_of_val(stack.as_slice()));
+        thread.stack_span.set(size_of_val(stack.as_slice()));
         thread.errno.set(thread.no_errno());
         let site = Box::leak(Box::new(Site {
             entry: 0x1000,

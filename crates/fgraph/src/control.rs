@@ -135,6 +135,7 @@ impl Control {
         membarrier::sync_core()?;
         let trampoline = trampoline::install(threads::attach, abort::on_stray_return);
         threads::set_vector_bytes(trampoline.vector_bytes);
+        FGRAPH.set_find_stack(threads::find_stack);
         self.sites.set_trampoline(trampoline.entry);
         // SAFETY: the function may be called in a forked child.
         unsafe { libc::pthread_atfork(None, None, Some(threads::after_fork)) };

@@ -11,6 +11,7 @@ use core::ffi::{c_int, c_void};
 use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
 
 use fgraph_x86_64::trap;
 
@@ -41,7 +42,10 @@ pub(crate) fn ensure() -> Result<(), Unsupported> {
         // On the alternate stack, if the thread has one: its own may be full. Not deferred, so that
         // the program's handler may itself run into a site that is being patched.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
-        libc::sigemptyset(&mut action.sa_mask);
+        // Everything else waits until the handler is done, which takes no time: the alternate stack may
+        // have no room for the frame of a second signal, and for what its handler does.
+        libc::sigfillset(&mut action.sa_mask);
+        libc::sigdelset(&mut action.sa_mask, libc::SIGTRAP);
         if libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()) != 0 {
             return Err(Unsupported::Sigtrap(os::errno()));
         }
@@ -62,11 +66,13 @@ extern "C" fn chain(signal: c_int, info: *mut c_void, context: *mut c_void) {
                 libc::raise(signal);
             }
             handler if action.sa_flags & libc::SA_SIGINFO != 0 => {
+                block_as_asked(action, context);
                 let handler: extern "C" fn(c_int, *mut c_void, *mut c_void) =
                     mem::transmute(handler);
                 handler(signal, info, context);
             }
             handler => {
+                block_as_asked(action, context);
                 let handler: extern "C" fn(c_int) = mem::transmute(handler);
                 handler(signal);
             }
@@ -74,10 +80,45 @@ extern "C" fn chain(signal: c_int, info: *mut c_void, context: *mut c_void) {
     }
 }
 
-/// A thread other than this one that blocks SIGTRAP, if there is any.
+/// Blocks the signals that are to be blocked while a handler of the program runs: those that the
+/// interrupted thread blocks, and those of its action. But not SIGTRAP, because the handler may meet
+/// a site that is being patched. The return from the signal puts the thread's own mask back.
 ///
-/// `None` without `/proc`, where it cannot be known.
+/// # Safety
+///
+/// `context` must be the `ucontext_t` that the kernel passed to the handler.
+unsafe fn block_as_asked(action: &libc::sigaction, context: *mut c_void) {
+    // SAFETY: the caller vouches for the context; the sets are initialised.
+    unsafe {
+        let mut blocked = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+        for signal in 1..=libc::SIGRTMAX() {
+            if libc::sigismember(&action.sa_mask, signal) == 1 {
+                libc::sigaddset(&mut blocked, signal);
+            }
+        }
+        libc::sigdelset(&mut blocked, libc::SIGTRAP);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &blocked, ptr::null_mut());
+    }
+}
+
+/// A thread other than this one that blocks SIGTRAP and goes on doing so, if there is any.
+///
+/// Threads that are being made or are at their end block all signals for a moment, and run none of
+/// the program's functions meanwhile; these are waited for. `None` without `/proc`, where it cannot
+/// be known.
 pub(crate) fn blocked_somewhere() -> Option<u32> {
+    /// Far longer than the moment takes.
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let mut blocked = look_for_blocked()?;
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_micros(100));
+        blocked = look_for_blocked()?;
+    }
+    Some(blocked)
+}
+
+fn look_for_blocked() -> Option<u32> {
     let own = os::thread_id();
     let tasks = std::fs::read_dir("/proc/self/task").ok()?;
     tasks

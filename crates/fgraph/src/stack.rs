@@ -17,6 +17,19 @@ pub(crate) fn around(address: usize) -> Range<usize> {
     from_maps(address).unwrap_or_else(|| guess(address))
 }
 
+/// Whether `address` is on the calling thread's alternate signal stack.
+pub(crate) fn is_alternate(address: usize) -> bool {
+    let mut stack = libc::stack_t {
+        ss_sp: core::ptr::null_mut(),
+        ss_flags: 0,
+        ss_size: 0,
+    };
+    // SAFETY: writes to the local.
+    unsafe { libc::sigaltstack(core::ptr::null(), &mut stack) };
+    stack.ss_flags & libc::SS_DISABLE == 0
+        && address.wrapping_sub(stack.ss_sp.addr()) < stack.ss_size
+}
+
 /// The stack of the main thread grows down to its limit; another's is mapped as a whole.
 fn from_maps(address: usize) -> Option<Range<usize>> {
     let mut previous_end = 0;

@@ -75,9 +75,8 @@ pub(crate) extern "C" fn attach(stack: usize) -> *const Thread {
     });
     let state = match thread {
         Some(thread) => {
-            let bounds = stack::around(stack);
-            thread.stack_low.set(bounds.start);
-            thread.stack_span.set(bounds.end - bounds.start);
+            thread.stack_span.set(0);
+            find_stack(thread, stack);
             // SAFETY: valid for as long as this thread lives.
             thread.errno.set(unsafe { libc::__errno_location() });
             ptr::from_ref(thread)
@@ -91,6 +90,20 @@ pub(crate) extern "C" fn attach(stack: usize) -> *const Thread {
     // SAFETY: the calling thread's own.
     unsafe { *libc::__errno_location() = errno };
     state
+}
+
+/// Sets the bounds of the thread's own machine stack, if the address is on it and not on the
+/// alternate one of its signal handlers.
+pub(crate) fn find_stack(thread: &Thread, address: usize) {
+    if stack::is_alternate(address) {
+        return;
+    }
+    let errno = os::errno();
+    let bounds = stack::around(address);
+    thread.stack_low.set(bounds.start);
+    thread.stack_span.set(bounds.end - bounds.start);
+    // SAFETY: the calling thread's own.
+    unsafe { *libc::__errno_location() = errno };
 }
 
 /// Whether a thread still runs in this process.
