@@ -1,0 +1,37 @@
+//! Chores of the workspace: `cargo xtask cost`, `cargo xtask patch-test`.
+
+mod cost;
+mod patch_test;
+mod report;
+mod victim;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Chores of the fgraph workspace.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure what a traced call costs, and patching
+    Cost(cost::Options),
+    /// Patch a program while its threads run, and see whether anything goes wrong
+    PatchTest(patch_test::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Cost(options) => cost::run(&options),
+        Command::PatchTest(options) => patch_test::run(&options),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::from(2)
+    })
+}

@@ -1,0 +1,123 @@
+//! The victim as a process: built by cargo, run for a bounded time.
+
+use std::env;
+use std::fmt;
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How the victim ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With an exit code of its own.
+    Exited(i32),
+    /// A signal killed it.
+    Killed(i32),
+    /// It did not end in time, and was killed for that.
+    Hung(Duration),
+}
+
+impl End {
+    fn of(status: ExitStatus) -> Self {
+        match status.code() {
+            Some(code) => Self::Exited(code),
+            None => Self::Killed(status.signal().unwrap_or(0)),
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "exited with code {code}"),
+            Self::Killed(signal) => {
+                let name = match signal {
+                    4 => "SIGILL",
+                    5 => "SIGTRAP",
+                    6 => "SIGABRT",
+                    7 => "SIGBUS",
+                    8 => "SIGFPE",
+                    11 => "SIGSEGV",
+                    _ => "another",
+                };
+                write!(f, "was killed by signal {signal} ({name})")
+            }
+            Self::Hung(limit) => write!(
+                f,
+                "was still running after {} s, and killed",
+                limit.as_secs()
+            ),
+        }
+    }
+}
+
+/// The root of the workspace, whose configuration gives functions their NOPs.
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Builds the victim; returns its path.
+pub(crate) fn build() -> io::Result<PathBuf> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--package",
+            "fgraph-victim",
+        ])
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(workspace())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(io::Error::other("the victim does not build"));
+    }
+    // A line for each thing built, of which one is a program.
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.split_once(r#""executable":""#))
+        .filter_map(|(_, rest)| rest.split('"').next())
+        .next_back()
+        .map(PathBuf::from)
+        .ok_or_else(|| io::Error::other("cargo does not say where the victim is"))
+}
+
+/// The command, for whoever wants to repeat it.
+pub(crate) fn command_line(program: &Path, args: &[String]) -> String {
+    format!("{} {}", program.display(), args.join(" "))
+}
+
+/// Runs the victim for at most `limit`; returns what it prints, and how it ended.
+pub(crate) fn run(program: &Path, args: &[String], limit: Duration) -> io::Result<(String, End)> {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut stdout = child.stdout.take().expect("piped");
+    // Read while it runs, so that it never waits for us.
+    let reader = thread::spawn(move || {
+        let mut output = Vec::new();
+        stdout.read_to_end(&mut output).map(|_| output)
+    });
+    let start = Instant::now();
+    let end = loop {
+        if let Some(status) = child.try_wait()? {
+            break End::of(status);
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            break End::Hung(limit);
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let output = reader.join().expect("reading does not panic")?;
+    Ok((String::from_utf8_lossy(&output).into_owned(), end))
+}

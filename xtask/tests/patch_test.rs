@@ -1,0 +1,75 @@
+//! `cargo xtask patch-test` finds nothing wrong, and would find it if something were.
+
+use std::process::{Command, Output};
+
+fn patch_test(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .arg("patch-test")
+        .args(args)
+        .output()
+        .expect("xtask runs")
+}
+
+/// A member of the only JSON object that was printed.
+fn member<'a>(output: &'a Output, name: &str) -> &'a str {
+    let text = str::from_utf8(&output.stdout)
+        .expect("valid text")
+        .trim_end();
+    assert!(
+        text.starts_with('{') && text.ends_with('}') && text.lines().count() == 1,
+        "not one object: {text}"
+    );
+    let (_, rest) = text
+        .split_once(&format!("\"{name}\":"))
+        .unwrap_or_else(|| panic!("no {name} in {text}"));
+    rest.split([',', '}'])
+        .next()
+        .expect("there is always a first")
+}
+
+fn number(output: &Output, name: &str) -> u64 {
+    member(output, name).parse().expect("a number")
+}
+
+#[test]
+fn a_short_run_finds_nothing_wrong() {
+    let output = patch_test(&["--seconds", "3", "--json"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output:?}\n{errors}");
+    assert_eq!(number(&output, "failures"), 0);
+    assert_eq!(member(&output, "crash"), "null");
+    for name in [
+        "site_patches",
+        "calls",
+        "signals",
+        "traps",
+        "returned",
+        "short_threads",
+    ] {
+        assert_ne!(number(&output, name), 0, "{name}");
+    }
+    assert_eq!(number(&output, "users_at_once"), 16);
+    assert_eq!(
+        number(&output, "registrations"),
+        number(&output, "unregistrations")
+    );
+    assert_eq!(
+        number(&output, "accepted"),
+        number(&output, "returned") + number(&output, "in_flight")
+    );
+}
+
+#[test]
+fn leaving_the_trap_out_is_noticed() {
+    // Within a second or two, under load; the more often sites change, the sooner.
+    let output = patch_test(&["--leave-out", "trap", "--seconds", "15", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_ne!(number(&output, "failures"), 0);
+}
+
+#[test]
+fn what_the_victim_cannot_do_is_refused() {
+    for args in [["--users", "17"], ["--sites", "0"], ["--sites", "4097"]] {
+        assert_eq!(patch_test(&args).status.code(), Some(2), "{args:?}");
+    }
+}

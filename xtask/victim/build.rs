@@ -1,0 +1,55 @@
+//! Writes the list of the victim's functions: their names, shapes and the table of them.
+//!
+//! What a shape looks like is said in `src/functions.rs`, in a macro each.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::{env, fs};
+
+/// How many functions there are.
+const COUNT: usize = 4096;
+
+/// The shapes, in the order in which they follow each other, and the signatures they have. A
+/// function refers to earlier ones of its own group only.
+const SHAPES: [(&str, &str, &[usize]); 16] = [
+    ("leaf", "Int", &[]),
+    ("float", "Float", &[]),
+    ("many", "Many", &[]),
+    ("floats", "Floats", &[]),
+    ("looping", "Int", &[]),
+    ("recursive", "Int", &[]),
+    ("wide", "Wide", &[]),
+    ("thrower", "Int", &[]),
+    ("triple", "Triple", &[]),
+    ("pair", "Pair", &[]),
+    ("calling", "Int", &[0, 5]),
+    ("indirect", "Int", &[10]),
+    ("tail", "Int", &[4]),
+    ("catcher", "Int", &[7]),
+    ("mixed", "Mixed", &[]),
+    ("pointer", "Pointer", &[]),
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let mut source = String::new();
+    let mut table = String::new();
+    for index in 0..COUNT {
+        let group = index - index % SHAPES.len();
+        let (shape, signature, callees) = SHAPES[index % SHAPES.len()];
+        write!(source, "{shape}!(fn_{index:04}, {index}").unwrap();
+        for callee in callees {
+            write!(source, ", fn_{:04}", group + callee).unwrap();
+        }
+        source.push_str(");\n");
+        writeln!(table, "    Signature::{signature}(fn_{index:04}),").unwrap();
+    }
+    write!(
+        source,
+        "/// All functions, by number.\n\
+         pub(crate) static FUNCTIONS: [Signature; {COUNT}] = [\n{table}];\n"
+    )
+    .unwrap();
+    let directory = PathBuf::from(env::var_os("OUT_DIR").unwrap());
+    fs::write(directory.join("functions.rs"), source).unwrap();
+}

@@ -1,0 +1,186 @@
+//! A program whose functions are patched while its threads run, and which notices every mistake.
+//!
+//! `cargo xtask patch-test` runs it. Workers call 4,096 small functions of many shapes at random and
+//! check each result; signal handlers and threads that come and go do the same. Controllers
+//! register, change and unregister users, which check whatever they are told. In the end the
+//! program's text must be what it was. What it has done it prints as pairs of name and value; the
+//! failures go to the standard error.
+
+mod controllers;
+mod failures;
+mod filters;
+mod formula;
+mod functions;
+mod ledger;
+mod options;
+mod rng;
+mod text;
+mod threads;
+mod users;
+mod workers;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Barrier;
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use controllers::Toggles;
+use failures::{Failure, note};
+use options::Options;
+
+/// Those who register and unregister.
+const CONTROLLERS: usize = 2;
+/// Those who start threads that come and go.
+const STARTERS: usize = 2;
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("fgraph-victim: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Err(error) = run(&options) {
+        eprintln!("fgraph-victim: {error}");
+        return ExitCode::from(2);
+    }
+    eprint!("{}", failures::List);
+    if failures::count() == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    functions::prepare();
+    ledger::prepare(options.users, options.threads + CONTROLLERS + STARTERS);
+    let text = text::Snapshot::take()?;
+    if fgraph::status()?.patched != 0 {
+        return Err("something is patched already".into());
+    }
+    // The first user finds the sites.
+    let probe = fgraph::register(users::Watcher::<()>::probe(), "*no_such_function*")?;
+    drop(probe);
+    if fgraph::status()?.sites < functions::FUNCTIONS.len() {
+        return Err("the functions have no NOPs: was it built with the workspace's flags?".into());
+    }
+    if let Some(steps) = options.leave_out {
+        fgraph::testing::leave_out(steps)?;
+    }
+    workers::handle_signals(options.sites)?;
+
+    let start = Instant::now();
+    let toggles = soak(options, start);
+    let elapsed = start.elapsed();
+
+    text.compare();
+    let status = fgraph::status()?;
+    let dropped = status.counters.overrun
+        + status.counters.unreserved
+        + status.counters.lost
+        + status.counters.foreign;
+    if dropped != 0 {
+        note(Failure::Dropped, u64::MAX, dropped);
+    }
+    if status.unattached != 0 {
+        note(Failure::Unattached, status.unattached, 0);
+    }
+    if status.patched != 0 {
+        note(Failure::Patched, status.patched as u64, 0);
+    }
+    if let Some(stop) = status.stopped {
+        eprintln!("fgraph has stopped: {stop}");
+        note(Failure::Refused, u64::MAX, 2);
+    }
+    print(&toggles, &status, elapsed);
+    Ok(())
+}
+
+/// Lets all threads loose until the time is over.
+fn soak(options: &Options, start: Instant) -> Toggles {
+    let Options {
+        threads,
+        sites,
+        users,
+        seed,
+        ..
+    } = *options;
+    let end = start + Duration::from_secs(options.seconds);
+    let range = filters::Range::new(sites);
+    let barrier = Barrier::new(CONTROLLERS);
+    thread::scope(|scope| {
+        for number in 0..threads {
+            spawn(scope, "worker", move || workers::work(number, seed, sites));
+        }
+        for number in threads..threads + STARTERS {
+            spawn(scope, "starter", move || {
+                workers::start_short_threads(number, seed, sites)
+            });
+        }
+        let controllers: Vec<_> = (0..CONTROLLERS)
+            .map(|controller| {
+                let number = threads + STARTERS + controller;
+                let users = (0..users).filter(move |user| user % CONTROLLERS == controller);
+                let (range, barrier) = (&range, &barrier);
+                spawn(scope, "controller", move || {
+                    controllers::control(number, users, seed, range, barrier, end)
+                })
+            })
+            .collect();
+        let mut toggles = Toggles::default();
+        for controller in controllers {
+            match controller.join() {
+                Ok(part) => toggles += part,
+                Err(_) => note(Failure::Refused, u64::MAX, 4),
+            }
+        }
+        // Without users there is nothing to wait for but the time.
+        thread::sleep(end.saturating_duration_since(Instant::now()));
+        workers::stop();
+        toggles
+    })
+}
+
+/// Starts a thread under a name that debuggers and profilers show.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> ScopedJoinHandle<'scope, T> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn_scoped(scope, work)
+        .expect("the system has room for a few threads")
+}
+
+fn print(toggles: &Toggles, status: &fgraph::Status, elapsed: Duration) {
+    let work = workers::work_done();
+    let all = toggles.registrations + toggles.filter_changes + toggles.unregistrations;
+    let figures = [
+        ("elapsed_ms", elapsed.as_millis() as u64),
+        ("toggles", all),
+        ("registrations", toggles.registrations),
+        ("filter_changes", toggles.filter_changes),
+        ("unregistrations", toggles.unregistrations),
+        ("users_at_once", controllers::most_at_once() as u64),
+        ("site_patches", fgraph::testing::site_patches()),
+        ("calls", work.calls),
+        ("signals", work.signals),
+        ("short_threads", work.short_threads),
+        ("accepted", toggles.balance.accepted),
+        ("returned", toggles.balance.returned),
+        ("in_flight", toggles.balance.in_flight),
+        ("declined", toggles.balance.declined),
+        ("traps", fgraph::testing::traps()),
+        ("missed", status.counters.missed),
+        ("overrun", status.counters.overrun),
+        ("lost", status.counters.lost),
+        ("failures", failures::count() as u64),
+    ];
+    for (name, value) in figures {
+        println!("{name} {value}");
+    }
+}

@@ -1,0 +1,65 @@
+//! What the command line asks for. It is written by `cargo xtask patch-test`, which has the help.
+
+use fgraph::testing::Skip;
+
+use crate::functions::FUNCTIONS;
+
+/// How to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) threads: usize,
+    pub(crate) seconds: u64,
+    pub(crate) sites: usize,
+    pub(crate) users: usize,
+    pub(crate) seed: u64,
+    pub(crate) leave_out: Option<Skip>,
+}
+
+impl Options {
+    /// Reads pairs of name and value.
+    pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self {
+            threads: 4,
+            seconds: 10,
+            sites: 2000,
+            users: 16,
+            seed: 1,
+            leave_out: None,
+        };
+        while let Some(name) = args.next() {
+            let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
+            let number = || {
+                let parsed = value.parse::<u64>();
+                parsed.map_err(|error| format!("{name} {value}: {error}"))
+            };
+            match name.as_str() {
+                "--threads" => options.threads = number()? as usize,
+                "--seconds" => options.seconds = number()?,
+                "--sites" => options.sites = number()? as usize,
+                "--users" => options.users = number()? as usize,
+                "--seed" => options.seed = number()?,
+                "--leave-out" => options.leave_out = Some(steps(&value)?),
+                _ => return Err(format!("unknown option {name}")),
+            }
+        }
+        if !(1..=FUNCTIONS.len()).contains(&options.sites) {
+            return Err(format!("--sites must be 1 to {}", FUNCTIONS.len()));
+        }
+        if options.users > fgraph::MAX_USERS {
+            return Err(format!("--users must be at most {}", fgraph::MAX_USERS));
+        }
+        Ok(options)
+    }
+}
+
+/// Steps of the patching protocol, by name.
+fn steps(text: &str) -> Result<Skip, String> {
+    match text {
+        "trap" => Ok(Skip::TRAP),
+        "sync" => Ok(Skip::SYNC),
+        "trap+sync" => Ok(Skip::TRAP | Skip::SYNC),
+        _ => Err(format!(
+            "--leave-out must be trap, sync or trap+sync, not {text}"
+        )),
+    }
+}

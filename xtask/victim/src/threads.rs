@@ -1,0 +1,31 @@
+//! The victim's threads, each under a number of its own.
+
+use std::cell::Cell;
+
+/// Who a thread is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Id {
+    /// Its place in the books. A thread that comes after the end of another may have the same.
+    pub(crate) number: usize,
+    /// What the kernel calls it.
+    pub(crate) kernel: u32,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<Id>> = const { Cell::new(None) };
+}
+
+/// This thread; `None` before [`enter`].
+#[inline(always)]
+pub(crate) fn current() -> Option<Id> {
+    CURRENT.get()
+}
+
+/// This thread is the one with that number.
+pub(crate) fn enter(number: usize) -> Id {
+    // SAFETY: no arguments.
+    let kernel = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    let id = Id { number, kernel };
+    CURRENT.set(Some(id));
+    id
+}
