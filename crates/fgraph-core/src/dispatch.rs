@@ -24,6 +24,9 @@ const ACCEPTED_SHIFT: u32 = 16;
 
 static STUB: Header = Header::STUB;
 
+/// Sets the bounds of the thread's own machine stack, if the address is on it.
+pub type FindStack = fn(&Thread, usize);
+
 /// The state of fgraph in this process.
 pub static FGRAPH: Fgraph = Fgraph::new();
 
@@ -38,6 +41,8 @@ pub struct Fgraph {
     pub threads: Threads,
     /// Where a body returns to that was called by the machine layer.
     return_point: AtomicUsize,
+    /// A [`FindStack`], or 0.
+    find_stack: AtomicUsize,
     /// Hits that could not be traced because a thread's state could not be made.
     pub unattached: core::sync::atomic::AtomicU64,
 }
@@ -49,8 +54,15 @@ impl Fgraph {
             epoch: Epoch::new(),
             threads: Threads::new(),
             return_point: AtomicUsize::new(0),
+            find_stack: AtomicUsize::new(0),
             unattached: core::sync::atomic::AtomicU64::new(0),
         }
+    }
+
+    /// Says who finds the machine stack of a thread that has none yet.
+    pub fn set_find_stack(&self, find_stack: FindStack) {
+        self.find_stack
+            .store(find_stack as usize, Ordering::Relaxed);
     }
 
     /// Says where a body returns to that was called by the machine layer.
@@ -124,7 +136,7 @@ pub unsafe fn enter(
     let shadow = &thread.shadow;
     // Relaxed: a filter that changes at this moment may or may not see this call.
     let mut wanted = u32::from(site.interest.load(Ordering::Relaxed));
-    if place.wrapping_sub(thread.stack_low.get()) >= thread.stack_span.get() {
+    if !thread.is_on_stack(place) && !finds_stack(fgraph, thread, place) {
         return foreign(thread, wanted);
     }
     if shadow.has_dead(place) {
@@ -302,10 +314,27 @@ pub(crate) fn panicked(user: &Header) {
     FGRAPH.slots.retire_if(user.slot as usize, user);
 }
 
+/// Whether `place` is on the thread's own machine stack after all, which is looked for if it is not
+/// known yet: the thread's first hits were on an alternate one.
+#[cold]
+#[inline(never)]
+fn finds_stack(fgraph: &Fgraph, thread: &Thread, place: usize) -> bool {
+    // Relaxed: set once, before anything is patched.
+    let find_stack = fgraph.find_stack.load(Ordering::Relaxed);
+    if thread.stack_span.get() == 0 && find_stack != 0 {
+        // SAFETY: what is not 0 was stored by `set_find_stack`.
+        let find_stack = unsafe { core::mem::transmute::<usize, FindStack>(find_stack) };
+        find_stack(thread, place);
+    }
+    thread.is_on_stack(place)
+}
+
 #[cold]
 #[inline(never)]
 fn foreign(thread: &Thread, wanted: u32) -> *mut Frame {
-    bump(&thread.total.foreign);
+    if wanted != 0 {
+        bump(&thread.total.foreign);
+    }
     for index in bits(wanted) {
         bump(&thread.users[index].foreign);
     }
@@ -315,7 +344,9 @@ fn foreign(thread: &Thread, wanted: u32) -> *mut Frame {
 #[cold]
 #[inline(never)]
 fn overrun(thread: &Thread, wanted: u32) -> *mut Frame {
-    bump(&thread.total.overrun);
+    if wanted != 0 {
+        bump(&thread.total.overrun);
+    }
     for index in bits(wanted) {
         bump(&thread.users[index].overrun);
     }

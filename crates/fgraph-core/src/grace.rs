@@ -53,7 +53,8 @@ impl Epoch {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The number for a new registration. It must be taken before the slot is published.
+    /// The number for a new registration. It must be taken after the grace period of the slot's
+    /// former owner, and before the slot is published.
     pub fn advance(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -125,6 +126,9 @@ impl Default for Mark {
 }
 
 /// Waits until none of `marks` names slot `index`.
+///
+/// `marks` is asked for its first mark after `heavy`. It must not have looked at a list of threads
+/// before, or it could miss one that came meanwhile.
 ///
 /// `heavy` must make every running thread of the process pass a full fence before it returns;
 /// `pause` is called each time a mark is found set, and may say that the thread is gone (`false`).

@@ -33,7 +33,7 @@ pub struct Thread {
     pub inside: AtomicUsize,
     /// Lowest address of the machine stack.
     pub stack_low: Cell<usize>,
-    /// Bytes of the machine stack.
+    /// Bytes of the machine stack; 0 while it is not known.
     pub stack_span: Cell<usize>,
     /// The frames of the calls going on.
     pub shadow: ShadowStack,
@@ -119,6 +119,12 @@ impl Thread {
         thread
     }
 
+    /// Whether an address is on the thread's own machine stack.
+    #[inline(always)]
+    pub fn is_on_stack(&self, address: usize) -> bool {
+        address.wrapping_sub(self.stack_low.get()) < self.stack_span.get()
+    }
+
     /// The kernel's id of the thread; 0 when the state is nobody's.
     pub fn id(&self) -> u32 {
         self.owner.id.load(Ordering::Relaxed)
@@ -134,6 +140,10 @@ impl Thread {
             .is_ok();
         if claimed {
             self.owner.before.set(self.total.read());
+            // The former owner's words are not ours. No registration has the epoch 0.
+            for word in &self.words {
+                word.epoch.set(0);
+            }
         }
         claimed
     }

@@ -15,7 +15,7 @@
 //!
 //!   S+8   stack arguments        stack arguments                  stack arguments
 //!   S     return address <- rsp  return address                   return point     <- rsp
-//!   S-8                          caller's rbp    <- rbp           the body's own frame
+//!   S-8                          caller's rbx    <- rbx           the body's own frame
 //!                                (aligned to 64)
 //!                                EntryRegs       <- rsp           rbp = the shadow frame
 //! ```
@@ -30,11 +30,11 @@
 //! It is right at every instruction, because a profiler's signal may arrive at any. There are three
 //! stretches:
 //!
-//! | stretch | CFA | rbp | return address | rsp |
-//! |---|---|---|---|---|
-//! | before `push rbp`, and the last `ret` and `jmp` | rsp+8 | as is | CFA-8 | CFA |
-//! | until rbp becomes the frame | rbp+16 | CFA-16 | CFA-8 | CFA |
-//! | from there until rbp is the caller's again | \[rbp+24\]+16 | \[rbp+0\] | \[rbp+8\] | \[rbp+24\]+8 |
+//! | stretch | CFA | rbp | rbx | return address | rsp |
+//! |---|---|---|---|---|---|
+//! | before `push rbx`, and the last `ret` and `jmp` | rsp+8 | as is | as is | CFA-8 | CFA |
+//! | until rbp becomes the frame | rbx+16 | as is | CFA-16 | CFA-8 | CFA |
+//! | from there until rbp is the caller's again | \[rbp+24\]+16 | \[rbp+0\] | \[rbp+24\]-8, then as is | \[rbp+8\] | \[rbp+24\]+8 |
 //!
 //! In the third the CFA is 8 above the stack pointer that the caller gets back. That looks odd, and
 //! must be so: libgcc knows a frame by its CFA and takes two frames with the same one for the same
@@ -143,11 +143,18 @@ macro_rules! load {
 /// is the true return address, and r8 the thread's state. Leaves through 60 if the thread is inside
 /// already.
 macro_rules! leave_call {
-    ($mov:literal, $reg:literal, $width:literal) => {
+    ($mov:expr, $reg:expr, $width:expr, $bytes:expr, $full_mov:expr, $full_reg:expr, $full_width:expr, $full_bytes:expr, $if_wide_result:expr, $if_was_wide_result:expr) => {
         concat!(
             "mov [rsp + {result}], rax\n",
             "mov [rsp + {result} + 8], rdx\n",
+            $if_wide_result,
+            "\n",
             store!("result_vector", $mov, $reg, $width, 0, 1),
+            // And clears `unwinding`, which follows.
+            "mov qword ptr [rsp + {result_width}], ",
+            $bytes,
+            "\n",
+            "91:\n",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
             "mov rcx, fs:[rcx]\n",
             "test rcx, rcx\n",
@@ -158,12 +165,14 @@ macro_rules! leave_call {
             "mov [rcx + {inside}], rsp\n",
             "mov [rsp + {result_thread}], rcx\n",
             "mov [rsp + {result_frame}], rbp\n",
-            "mov dword ptr [rsp + {unwinding}], 0\n",
             "mov rdi, rsp\n",
             "mov rsi, rbp\n",
             "mov rdx, rcx\n",
             "call {leave}\n",
+            $if_was_wide_result,
+            "\n",
             load!("result_vector", $mov, $reg, $width, 0, 1),
+            "93:\n",
             "mov r8, rax\n",
             "mov rax, [rsp + {result}]\n",
             "mov rdx, [rsp + {result} + 8]\n",
@@ -174,7 +183,12 @@ macro_rules! leave_call {
 
 /// One entry trampoline, which moves vector registers with `$mov`.
 macro_rules! trampoline {
-    ($name:literal, $return_point:literal, $mov:literal, $reg:literal, $width:literal) => {
+    (
+        $name:literal, $return_point:literal,
+        ($mov:literal, $reg:literal, $width:literal, $bytes:literal),
+        ($full_mov:literal, $full_reg:literal, $full_width:literal, $full_bytes:literal),
+        $if_wide:expr, $if_was_wide:expr, $if_wide_result:expr, $if_was_wide_result:expr
+    ) => {
         global_asm!(
             ".pushsection fgraph_text, \"ax\", @progbits",
             concat!(".globl ", $name),
@@ -213,7 +227,9 @@ macro_rules! trampoline {
             // From here on what a signal handler calls is not traced.
             "23:",
             "mov [rdx + {inside}], rsp",
+            $if_wide,
             store!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
+            concat!("mov dword ptr [rsp + {width}], ", $bytes),
             "22:",
             "mov [rsp + {link}], rbx",
             "mov [rsp + {thread}], rdx",
@@ -221,7 +237,9 @@ macro_rules! trampoline {
             "mov rsi, r11",
             "lea rcx, [rbx + 8]",
             "call {enter}",
+            $if_was_wide,
             load!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
+            "83:",
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov rdx, [rsp + {int} + 16]",
@@ -245,7 +263,7 @@ macro_rules! trampoline {
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             // DW_CFA_val_expression rsp (7), 5 bytes: breg6 +24, deref, plus_uconst 8.
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
-            // DW_CFA_expression rbx (3), 4 bytes: breg6 +24, deref, lit8, minus.
+            // DW_CFA_expression rbx (3), 5 bytes: breg6 +24, deref, lit8, minus.
             ".cfi_escape 0x10, 3, 5, 0x76, {slot}, 0x06, 0x38, 0x1c",
             "mov rax, [rsp + {scratch}]",
             "mov rcx, [rsp + {int} + 24]",
@@ -266,7 +284,7 @@ macro_rules! trampoline {
             "test cl, 8",
             "jz 51f",
             "sub rsp, {return_regs}",
-            leave_call!($mov, $reg, $width),
+            leave_call!($mov, $reg, $width, $bytes, $full_mov, $full_reg, $full_width, $full_bytes, $if_wide_result, $if_was_wide_result),
             "add rsp, {return_regs} - 8",
             "52:",
             // S, with the true return address in its old place. The frame is not on the shadow
@@ -281,6 +299,19 @@ macro_rules! trampoline {
             "ret",
             ".cfi_restore_state",
             ".cfi_remember_state",
+            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            ".cfi_escape 0x10, 16, 2, 0x76, 8",
+            ".cfi_escape 0x10, 6, 2, 0x76, 0",
+            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+            "90:",
+            store!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
+            concat!("mov qword ptr [rsp + {result_width}], ", $full_bytes),
+            "jmp 91b",
+            "92:",
+            load!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
+            "jmp 93b",
+            ".cfi_restore_state",
+            ".cfi_remember_state",
             ".cfi_def_cfa rbx, 16",
             ".cfi_offset rbx, -16",
             // First hit of this thread. Until its state is made, its hits count as missed.
@@ -288,7 +319,8 @@ macro_rules! trampoline {
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "lea rdx, [rip + {attaching}]",
             "mov fs:[rcx], rdx",
-            store!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
+            store!("vector", $full_mov, $full_reg, $full_width, 0, 1, 2, 3, 4, 5, 6, 7),
+            concat!("mov dword ptr [rsp + {width}], ", $full_bytes),
             "lea rdi, [rbx + 8]",
             "call qword ptr [rip + {attach}]",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
@@ -300,7 +332,7 @@ macro_rules! trampoline {
             "mov [rdx + {inside}], rsp",
             "jmp 22b",
             "24:",
-            load!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
+            load!("vector", $full_mov, $full_reg, $full_width, 0, 1, 2, 3, 4, 5, 6, 7),
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov r8, [rsp + {int} + 32]",
@@ -308,6 +340,15 @@ macro_rules! trampoline {
             "mov r10, [rsp + {scratch} + 8]",
             "mov r11, [rsp + {site}]",
             "jmp 33f",
+            // Some vector argument is wide. Only the trampoline for AVX-512 comes here, and to 82, 90 and
+            // 92.
+            "80:",
+            store!("vector", $full_mov, $full_reg, $full_width, 0, 1, 2, 3, 4, 5, 6, 7),
+            concat!("mov dword ptr [rsp + {width}], ", $full_bytes),
+            "jmp 22b",
+            "82:",
+            load!("vector", $full_mov, $full_reg, $full_width, 0, 1, 2, 3, 4, 5, 6, 7),
+            "jmp 83b",
             // The thread is inside fgraph already. If it is not in fgraph's own code, and the mark and
             // this call are both on the thread's own stack, and the mark is the deeper one, then a
             // signal handler has left a callback by siglongjmp: the mark is stale.
@@ -367,9 +408,16 @@ macro_rules! trampoline {
             "51:",
             "and rsp, -16",
             "sub rsp, {return_regs}",
-            leave_call!($mov, $reg, $width),
+            leave_call!($mov, $reg, $width, $bytes, $full_mov, $full_reg, $full_width, $full_bytes, $if_wide_result, $if_was_wide_result),
             "mov rsp, [rbp + {slot}]",
             "jmp 52b",
+            "90:",
+            store!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
+            concat!("mov qword ptr [rsp + {result_width}], ", $full_bytes),
+            "jmp 91b",
+            "92:",
+            load!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
+            "jmp 93b",
             // The thread is inside fgraph, which only a callback that switches stacks can bring
             // about. Return to the caller and leave the frame to be dropped as a dead one.
             "60:",
@@ -403,7 +451,8 @@ macro_rules! trampoline {
             result = const offset_of!(ReturnRegs, int),
             result_frame = const offset_of!(ReturnRegs, frame),
             result_thread = const offset_of!(ReturnRegs, thread),
-            unwinding = const offset_of!(ReturnRegs, unwinding),
+            width = const offset_of!(EntryRegs, width),
+            result_width = const offset_of!(ReturnRegs, width),
             inside = const offset_of!(Thread, inside),
             internal = const Thread::INTERNAL,
             stack_low = const offset_of!(Thread, stack_low),
@@ -419,26 +468,67 @@ macro_rules! trampoline {
     };
 }
 
+/// Goes to the wide moves if they are needed.
+///
+/// The trampoline of machines with AVX-512 looks whether any of the vector registers has a bit set
+/// above the lowest 128, and saves no more than those if not: a store of 64 bytes takes two cycles,
+/// and a load of what it has just stored twelve. The loads of 128 bits clear the rest, whatever the
+/// callbacks have left there.
+///
+/// zmm16 to zmm18 and the masks are free under the ABI.
+macro_rules! wide {
+    (args) => {
+        "vmovdqa64 zmm16, zmm0
+         vmovdqa64 zmm17, zmm3
+         vpternlogq zmm16, zmm1, zmm2, 0xfe
+         vpternlogq zmm17, zmm4, zmm5, 0xfe
+         vpternlogq zmm16, zmm6, zmm7, 0xfe
+         vporq zmm16, zmm16, zmm17
+         vptestmq k1, zmm16, zmm16
+         kmovw eax, k1
+         test al, 0xfc
+         jnz 80f"
+    };
+    (results) => {
+        "vporq zmm16, zmm0, zmm1
+         vptestmq k1, zmm16, zmm16
+         kmovw ecx, k1
+         test cl, 0xfc
+         jnz 90f"
+    };
+}
+
 trampoline!(
     "fgraph_entry_sse",
     "fgraph_return_sse",
-    "movups",
-    "xmm",
-    "xmmword"
+    ("movups", "xmm", "xmmword", 16),
+    ("movups", "xmm", "xmmword", 16),
+    "",
+    "",
+    "",
+    ""
 );
 trampoline!(
     "fgraph_entry_avx",
     "fgraph_return_avx",
-    "vmovups",
-    "ymm",
-    "ymmword"
+    ("vmovups", "ymm", "ymmword", 32),
+    ("vmovups", "ymm", "ymmword", 32),
+    "",
+    "",
+    "",
+    ""
 );
 trampoline!(
     "fgraph_entry_avx512",
     "fgraph_return_avx512",
-    "vmovups",
-    "zmm",
-    "zmmword"
+    ("vmovups", "xmm", "xmmword", 16),
+    ("vmovups", "zmm", "zmmword", 64),
+    wide!(args),
+    "cmp dword ptr [rsp + {width}], 16
+jne 82f",
+    wide!(results),
+    "cmp dword ptr [rsp + {result_width}], 16
+jne 92f"
 );
 
 // What the assembly takes for granted.
@@ -446,7 +536,10 @@ const _: () = assert!(
     size_of::<LiveCounters>() == 1 << 6,
     "the missed loop shifts by 6"
 );
-const _: () = assert!(offset_of!(EntryRegs, vector) % 64 == 0 && size_of::<EntryRegs>() % 64 == 0);
+const _: () = assert!(
+    offset_of!(EntryRegs, vector).is_multiple_of(64) && size_of::<EntryRegs>().is_multiple_of(64)
+);
+const _: () = assert!(offset_of!(ReturnRegs, unwinding) == offset_of!(ReturnRegs, width) + 4);
 const _: () = assert!(offset_of!(Frame, frame_pointer) == 0);
 const _: () = assert!(offset_of!(Frame, return_address) == 8);
 const _: () = assert!(
