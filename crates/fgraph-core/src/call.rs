@@ -270,7 +270,7 @@ impl<D> Return<'_, D> {
     fn enclosing(&self) -> (*mut Frame, *mut u8) {
         let frame = self.regs().frame;
         // SAFETY: as in `frame`.
-        (unsafe { Frame::previous(frame) }, frame.cast())
+        (unsafe { (*frame).previous }, frame.cast())
     }
 
     /// Where the function returns to: the true address, also while it is traced.
@@ -281,7 +281,7 @@ impl<D> Return<'_, D> {
     /// Traced calls that are going on around this one in this thread, of any user.
     pub fn depth(&self) -> usize {
         // The frame counts itself.
-        self.frame().depth as usize - 1
+        self.thread().shadow.depth() as usize - 1
     }
 
     /// The stack pointer of the caller, just before its call instruction pushed the return

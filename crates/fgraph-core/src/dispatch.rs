@@ -2,7 +2,7 @@
 //!
 //! The machine layer calls [`enter`] at the entry of a traced function and [`leave`] when its body
 //! is back, or [`unwind`] when an unwinder goes through it. It has marked the thread as inside
-//! fgraph before, and unmarks it afterwards, so nothing in here is ever entered twice by one thread:
+//! fgraph before, and the mark goes away afterwards, so nothing in here is ever entered twice by one thread:
 //! whatever the callbacks call, or a signal handler calls meanwhile, is not traced.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -15,12 +15,13 @@ use crate::registration::Header;
 use crate::regs::{EntryRegs, ReturnRegs};
 use crate::site::Site;
 use crate::slot::Slots;
+use crate::stop;
 use crate::thread::{Thread, Threads};
 
-/// The users that are yet to be asked, in the word that [`enter`] keeps.
+/// The users that are yet to be asked, in the word that [`ask_next`] hands on.
 const WANTED: u32 = 0xffff;
 /// Where the users that have accepted are in it.
-const ACCEPTED_SHIFT: u32 = 16;
+pub(crate) const ACCEPTED_SHIFT: u32 = 16;
 
 static STUB: Header = Header::STUB;
 
@@ -116,9 +117,9 @@ impl Fgraph {
     }
 }
 
-/// Offers an entry to the users that want the function; returns the frame to leave through, or null
-/// when nobody wants the return. The caller's frame pointer and the return address are not in the
-/// frame yet: the machine layer stores them.
+/// Offers an entry to the users that want the function, and unmarks the thread; returns the frame to
+/// leave through, or null when nobody wants the return. The caller's frame pointer and the return
+/// address are not in the frame yet: the machine layer stores them.
 ///
 /// # Safety
 ///
@@ -127,62 +128,140 @@ impl Fgraph {
 /// same three; the thread must be marked as inside.
 #[inline(always)]
 pub unsafe fn enter(
-    fgraph: &Fgraph,
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
     place: usize,
 ) -> *mut Frame {
-    let shadow = &thread.shadow;
-    // Relaxed: a filter that changes at this moment may or may not see this call.
-    let mut wanted = u32::from(site.interest.load(Ordering::Relaxed));
-    if !thread.is_on_stack(place) && !finds_stack(fgraph, thread, place) {
-        return foreign(thread, wanted);
+    // Whatever happens seldom is left to a function that is jumped to, so that nothing needs to be
+    // kept here.
+    if !thread.is_on_stack(place) || thread.shadow.has_dead(place) {
+        // SAFETY: handed on.
+        return unsafe { enter_slowly(regs, site, thread, place) };
     }
-    if shadow.has_dead(place) {
-        // SAFETY: the caller vouches for the registers.
-        unsafe { drop_dead(fgraph, regs) };
+    // SAFETY: handed on.
+    unsafe { begin(regs, site, thread, place) }
+}
+
+/// [`enter`] for a call on a stack that is not known, or one that shows frames to be dead.
+///
+/// # Safety
+///
+/// As for [`enter`].
+#[cold]
+#[inline(never)]
+unsafe fn enter_slowly(
+    regs: *mut EntryRegs,
+    site: &Site,
+    thread: &Thread,
+    place: usize,
+) -> *mut Frame {
+    if !thread.is_on_stack(place) && !finds_stack(thread, place) {
+        return foreign(thread, site);
     }
-    // What is known of the call goes into the frame at once, so that it need not be kept.
-    let Some(frame) = shadow.open(site, place, frame::stamp(fgraph.epoch.now())) else {
-        return overrun(thread, wanted);
+    // SAFETY: the caller vouches for the registers.
+    let return_address = unsafe { (*(*regs).link).return_address };
+    let tail = return_address == FGRAPH.return_point();
+    thread
+        .shadow
+        .drop_dead(place, tail, |bitmap| lost(thread, bitmap));
+    // SAFETY: handed on.
+    unsafe { begin(regs, site, thread, place) }
+}
+
+/// Begins a frame and asks the first user.
+///
+/// # Safety
+///
+/// As for [`enter`]; no frame may be dead.
+#[inline(always)]
+unsafe fn begin(regs: *mut EntryRegs, site: &Site, thread: &Thread, place: usize) -> *mut Frame {
+    // What is known of the call goes into the frame at once, so that it need not be handed on.
+    let stamp = frame::stamp(FGRAPH.epoch.now());
+    let Some(frame) = thread.shadow.open(site, place, stamp) else {
+        return overrun(thread, site);
     };
-    let mut end = frame.cast::<u8>().wrapping_add(HEADER);
-    // SAFETY: the runtime has set it to the thread's own, or to a cell of the state.
-    let error = unsafe { *thread.errno.get() };
-    // Stores are what a traced call is short of, and everything that lives across a callback costs
-    // one. So the accepting users are kept above the wanted ones, and what can be had by a load is
-    // loaded again: the frame is at the top, the user's index in the mark.
-    while wanted & WANTED != 0 {
-        let index = wanted.trailing_zeros();
-        wanted &= wanted - 1;
-        let header = fgraph.slots.acquire(&thread.mark, index as usize);
-        // SAFETY: the mark keeps the registration until it is set to the next or cleared.
-        let user = unsafe { &*header };
-        if frame::younger(user.stamp, shadow.building_word()) {
-            // Registered after this call began, or the stub.
-            passed_over();
-            continue;
+    // Relaxed: a filter that changes at this moment may or may not see this call.
+    let wanted = u32::from(site.interest.load(Ordering::Relaxed));
+    let end = frame.cast::<u8>().wrapping_add(HEADER);
+    // SAFETY: the runtime has set `errno` to the thread's own, or to a cell of the state; the rest as
+    // `ask_next` wants it.
+    unsafe {
+        (*regs).error = *thread.errno.get();
+        ask_next(regs, thread, wanted, end, frame)
+    }
+}
+
+/// Asks the next user, or ends the entry when there is none. The low half of `users` says who is yet
+/// to be asked, the high half who has accepted.
+///
+/// A user's entry function calls this when it is done, so the users form a chain of jumps, and the
+/// last one returns to the machine layer. That takes one jump for each user, where a loop takes a
+/// call, a return, and the jump back; and nothing has to be kept in memory while a callback runs.
+/// Where the compiler makes calls of the jumps, as it does in debug builds, the chain is at most 16
+/// calls deep.
+///
+/// # Safety
+///
+/// `regs` and `thread` must be as for [`enter`], `frame` the one being built, `end` its end so far.
+#[inline(always)]
+pub(crate) unsafe fn ask_next(
+    regs: *mut EntryRegs,
+    thread: &Thread,
+    mut users: u32,
+    end: *mut u8,
+    frame: *mut Frame,
+) -> *mut Frame {
+    if users & WANTED != 0 {
+        let index = users.trailing_zeros();
+        users &= users - 1;
+        let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
+        // SAFETY: the mark keeps the registration until it is set to the next or cleared; the frame is
+        // being built by this thread.
+        let (user, word) = unsafe { (&*header, (*frame).word) };
+        if frame::younger(user.stamp, word) {
+            // SAFETY: handed on.
+            return unsafe { ask_another(regs, thread, users, end, frame) };
         }
         // SAFETY: the registers are this call's; the function is of this registration, and asks
         // for its data to fit.
-        let result = unsafe { (user.entry)(regs, end, header) };
-        if !result.is_null() {
-            end = result;
-            wanted |= frame::bit(thread.mark.get()) << ACCEPTED_SHIFT;
-        }
+        return unsafe { (user.entry)(regs, thread, users, end, frame, header) };
     }
+    // SAFETY: handed on.
+    unsafe { asked_all(regs, thread, users, end) }
+}
+
+/// Ends an entry: puts the frame on the shadow stack if somebody has accepted.
+///
+/// # Safety
+///
+/// As for [`ask_next`].
+#[inline(always)]
+unsafe fn asked_all(regs: *mut EntryRegs, thread: &Thread, users: u32, end: *mut u8) -> *mut Frame {
     thread.mark.clear();
-    restore_errno(thread, error);
-    let accepted = wanted >> ACCEPTED_SHIFT;
-    if accepted == 0 {
-        return core::ptr::null_mut();
-    }
-    // SAFETY: the frame was opened above, `end` is behind its closed records.
-    unsafe { shadow.commit(accepted, end) }
+    // SAFETY: as in `enter`.
+    restore_errno(thread, unsafe { (*regs).error });
+    let accepted = users >> ACCEPTED_SHIFT;
+    let frame = if accepted == 0 {
+        core::ptr::null_mut()
+    } else {
+        // SAFETY: the frame was opened, `end` is behind its closed records.
+        unsafe { thread.shadow.commit(accepted, end) }
+    };
+    unmark(thread);
+    frame
+}
+
+/// From here on what a signal handler calls may be traced.
+#[inline(always)]
+fn unmark(thread: &Thread) {
+    // Release, so that the frame is on the shadow stack before. The order matters to this thread
+    // only.
+    thread.inside.store(0, Ordering::Release);
 }
 
 /// Gives a return to the users that accepted its entry, in reverse order, and removes the frame.
+/// Returns the thread's state.
 ///
 /// # Safety
 ///
@@ -190,10 +269,49 @@ pub unsafe fn enter(
 /// thread's state, and `frame` what [`enter`] returned for it; `regs` must name the same two; the
 /// thread must be marked as inside.
 #[inline(always)]
-pub unsafe fn leave(fgraph: &Fgraph, regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) {
+pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
+    if thread.shadow.newest() != frame {
+        // SAFETY: handed on.
+        return unsafe { leave_slowly(regs, frame, thread) };
+    }
     // SAFETY: handed on.
-    if unsafe { returns(fgraph, regs, frame, thread) } {
-        thread.shadow.pop();
+    unsafe { end(regs, frame, thread) }
+}
+
+/// [`leave`] for a frame that is not the newest: those above it were left without a return.
+///
+/// # Safety
+///
+/// As for [`leave`].
+#[cold]
+#[inline(never)]
+unsafe fn leave_slowly(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
+    if thread
+        .shadow
+        .drop_above(frame, |bitmap| lost(thread, bitmap))
+    {
+        // SAFETY: handed on.
+        unsafe { end(regs, frame, thread) }
+    } else {
+        // Not on this thread's shadow stack. The return address in it may still be right, and nothing
+        // else of it is used.
+        stop::stop(stop::STRAY_FRAME);
+        thread
+    }
+}
+
+/// Tells the first user.
+///
+/// # Safety
+///
+/// As for [`leave`]; the frame must be the newest.
+#[inline(always)]
+unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
+    // SAFETY: as in `begin`; the frame is on the stack; the rest as `tell_next` wants it.
+    unsafe {
+        (*regs).error = *thread.errno.get();
+        let users = u32::from((*frame).bitmap());
+        tell_next(regs, thread, users, thread.shadow.top(), frame)
     }
 }
 
@@ -203,54 +321,61 @@ pub unsafe fn leave(fgraph: &Fgraph, regs: *mut ReturnRegs, frame: *mut Frame, t
 ///
 /// `frame` must be what [`enter`] returned for the call that is being unwound in the running thread,
 /// whose state is `thread`; the thread must be marked as inside.
-pub unsafe fn unwind(fgraph: &Fgraph, thread: &Thread, frame: *mut Frame) {
+pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
     let mut regs = ReturnRegs::unwinding(frame, thread);
     // SAFETY: handed on.
-    if unsafe { returns(fgraph, &mut regs, frame, thread) } {
-        thread.shadow.unwound(frame);
-    }
+    unsafe { leave(&mut regs, frame, thread) };
 }
 
-/// Calls the return callbacks; `false` if the frame is not on the thread's shadow stack.
+/// Tells the next user of a return, or ends the return when there is none. `users` says who is yet
+/// to be told; `end` is where the last of their records ends. A chain of jumps, as [`ask_next`].
 ///
 /// # Safety
 ///
-/// As for [`leave`].
+/// `regs`, `frame` and `thread` must be as for [`leave`].
 #[inline(always)]
-unsafe fn returns(
-    fgraph: &Fgraph,
+pub(crate) unsafe fn tell_next(
     regs: *mut ReturnRegs,
-    frame: *mut Frame,
     thread: &Thread,
-) -> bool {
-    let shadow = &thread.shadow;
-    if shadow.newest() != frame && !drop_above(thread, frame) {
-        return false;
-    }
-    // SAFETY: the frame is on the stack.
-    let mut bitmap = u32::from(unsafe { (*frame).bitmap() });
-    let mut end = shadow.top();
-    // SAFETY: as in `enter`.
-    let error = unsafe { *thread.errno.get() };
-    while bitmap != 0 {
-        let index = frame::last_slot(bitmap);
-        bitmap &= bitmap - 1;
-        let header = fgraph.slots.acquire(&thread.mark, index as usize);
-        // SAFETY: the mark keeps the registration.
-        let user = unsafe { &*header };
-        // SAFETY: the newest frame is the one that returns.
-        if frame::younger(user.stamp, unsafe { (*shadow.newest()).word }) {
-            // The one that accepted the entry is gone.
-            passed_over();
-            continue;
+    mut users: u32,
+    end: *mut u8,
+    frame: *mut Frame,
+) -> *const Thread {
+    if users != 0 {
+        let index = frame::last_slot(users);
+        users &= users - 1;
+        let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
+        // SAFETY: the mark keeps the registration; the frame is on the stack.
+        let (user, word) = unsafe { (&*header, (*frame).word) };
+        if frame::younger(user.stamp, word) {
+            // SAFETY: handed on.
+            return unsafe { tell_another(regs, thread, users, end, frame) };
         }
         // SAFETY: the registers are this return's; the function is of this registration, which
         // accepted the entry and wrote its record then; records stand in the order of the slots.
-        end = unsafe { (user.ret)(regs, end, header) };
+        return unsafe { (user.ret)(regs, thread, users, end, frame, header) };
     }
+    // SAFETY: handed on.
+    unsafe { told_all(regs, thread, frame) }
+}
+
+/// Ends a return: takes the frame from the shadow stack.
+///
+/// # Safety
+///
+/// As for [`tell_next`].
+#[inline(always)]
+unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, frame: *mut Frame) -> *const Thread {
     thread.mark.clear();
+    // SAFETY: the caller vouches for the registers.
+    let (error, unwinding) = unsafe { ((*regs).error, (*regs).unwinding) };
     restore_errno(thread, error);
-    true
+    if unwinding == 0 {
+        thread.shadow.pop();
+    } else {
+        thread.shadow.unwound(frame);
+    }
+    thread
 }
 
 /// Undoes what the callbacks did to the thread's `errno`.
@@ -265,38 +390,41 @@ fn restore_errno(thread: &Thread, error: i32) {
     }
 }
 
-/// Drops the frames that the call in `regs` shows to be dead.
+/// Goes on after a slot that is empty, or whose owner has registered since the call began.
 ///
 /// # Safety
 ///
-/// As for [`enter`].
+/// As for [`ask_next`].
 #[cold]
 #[inline(never)]
-unsafe fn drop_dead(fgraph: &Fgraph, regs: *mut EntryRegs) {
-    // SAFETY: the caller vouches for the registers; states are never freed.
-    let (thread, slot, return_address) = unsafe {
-        let link = &*(*regs).link;
-        (&*(*regs).thread, (*regs).slot(), link.return_address)
-    };
-    let tail = return_address == fgraph.return_point();
-    thread
-        .shadow
-        .drop_dead(slot, tail, |bitmap| lost(thread, bitmap));
+unsafe fn ask_another(
+    regs: *mut EntryRegs,
+    thread: &Thread,
+    users: u32,
+    end: *mut u8,
+    frame: *mut Frame,
+) -> *mut Frame {
+    // SAFETY: handed on.
+    unsafe { ask_next(regs, thread, users, end, frame) }
 }
 
-/// Drops the frames above `frame`; `false` if there is no such frame.
+/// Goes on after a slot whose former owner, which accepted the entry, is gone.
+///
+/// # Safety
+///
+/// As for [`tell_next`].
 #[cold]
 #[inline(never)]
-fn drop_above(thread: &Thread, frame: *mut Frame) -> bool {
-    thread
-        .shadow
-        .drop_above(frame, |bitmap| lost(thread, bitmap))
+unsafe fn tell_another(
+    regs: *mut ReturnRegs,
+    thread: &Thread,
+    users: u32,
+    end: *mut u8,
+    frame: *mut Frame,
+) -> *const Thread {
+    // SAFETY: handed on.
+    unsafe { tell_next(regs, thread, users, end, frame) }
 }
-
-/// A slot is empty or too young: rare, so the code for it stands out of the way.
-#[cold]
-#[inline(never)]
-const fn passed_over() {}
 
 /// The user's data found no room.
 #[cold]
@@ -318,9 +446,9 @@ pub(crate) fn panicked(user: &Header) {
 /// known yet: the thread's first hits were on an alternate one.
 #[cold]
 #[inline(never)]
-fn finds_stack(fgraph: &Fgraph, thread: &Thread, place: usize) -> bool {
+fn finds_stack(thread: &Thread, place: usize) -> bool {
     // Relaxed: set once, before anything is patched.
-    let find_stack = fgraph.find_stack.load(Ordering::Relaxed);
+    let find_stack = FGRAPH.find_stack.load(Ordering::Relaxed);
     if thread.stack_span.get() == 0 && find_stack != 0 {
         // SAFETY: what is not 0 was stored by `set_find_stack`.
         let find_stack = unsafe { core::mem::transmute::<usize, FindStack>(find_stack) };
@@ -331,25 +459,29 @@ fn finds_stack(fgraph: &Fgraph, thread: &Thread, place: usize) -> bool {
 
 #[cold]
 #[inline(never)]
-fn foreign(thread: &Thread, wanted: u32) -> *mut Frame {
+fn foreign(thread: &Thread, site: &Site) -> *mut Frame {
+    let wanted = u32::from(site.interest.load(Ordering::Relaxed));
     if wanted != 0 {
         bump(&thread.total.foreign);
     }
     for index in bits(wanted) {
         bump(&thread.users[index].foreign);
     }
+    unmark(thread);
     core::ptr::null_mut()
 }
 
 #[cold]
 #[inline(never)]
-fn overrun(thread: &Thread, wanted: u32) -> *mut Frame {
+fn overrun(thread: &Thread, site: &Site) -> *mut Frame {
+    let wanted = u32::from(site.interest.load(Ordering::Relaxed));
     if wanted != 0 {
         bump(&thread.total.overrun);
     }
     for index in bits(wanted) {
         bump(&thread.users[index].overrun);
     }
+    unmark(thread);
     core::ptr::null_mut()
 }
 

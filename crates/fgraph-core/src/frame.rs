@@ -8,7 +8,7 @@
 //!        +24 | slot                 |    where on the machine stack the return address stood
 //!        +32 | epoch       | bitmap |    48 bits: newest registration at entry; 16 bits: who wants
 //!            |                      |    the return, slot 0 in the highest bit
-//!        +40 | back     | depth     |    bytes to the previous frame; traced calls up to this one
+//!        +40 | previous             |    the frame before; null in the sentinel
 //!            +----------------------+
 //!        +48 | data of user i       |    rounded up to 16 bytes        \
 //!            | size | i | unused    |    a trailer of 16 bytes          | one record for each
@@ -46,11 +46,8 @@ pub struct Frame {
     pub slot: usize,
     /// Epoch and bitmap.
     pub(crate) word: u64,
-    /// Bytes down to the previous frame; 0 in the sentinel.
-    pub(crate) back: u32,
-    /// Traced calls going on while this frame is the newest: those beneath, and itself until it is
-    /// unwound; 0 in the sentinel.
-    pub(crate) depth: u32,
+    /// The frame before on the same shadow stack; null in the sentinel.
+    pub(crate) previous: *mut Self,
 }
 
 /// Bytes of the fixed part.
@@ -84,7 +81,8 @@ pub(crate) const fn bit(slot: u32) -> u32 {
 /// The slot of the lowest bit in a bitmap that is not empty.
 #[inline(always)]
 pub(crate) const fn last_slot(bitmap: u32) -> u32 {
-    15 - bitmap.trailing_zeros()
+    // The mask tells the compiler that it is one of 16.
+    (15 - bitmap.trailing_zeros()) & 15
 }
 
 /// The word at +32 without any user: an epoch where the frame keeps it.
@@ -117,17 +115,6 @@ impl Frame {
     #[inline(always)]
     pub(crate) const fn bitmap(&self) -> u16 {
         (self.word & BITMAP_MASK) as u16
-    }
-
-    /// The frame before `frame` on its shadow stack; the sentinel's is itself.
-    ///
-    /// # Safety
-    ///
-    /// `frame` must be a frame of a shadow stack.
-    #[inline(always)]
-    pub(crate) unsafe fn previous(frame: *mut Self) -> *mut Self {
-        // SAFETY: the caller vouches for `frame`.
-        frame.wrapping_byte_sub(unsafe { (*frame).back } as usize)
     }
 }
 

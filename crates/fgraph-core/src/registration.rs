@@ -15,17 +15,31 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::call::{Entry, Return};
 use crate::dispatch;
-use crate::frame;
+use crate::frame::{self, Frame};
 use crate::grace::Epoch;
 use crate::ops::{FgraphOps, MAX_DATA_ALIGN, MAX_DATA_SIZE};
 use crate::regs::{EntryRegs, ReturnRegs};
+use crate::thread::Thread;
 
-/// What an entry function returns: the end of the frame that is being built, behind the user's
-/// record if it has one; or null when the user does not get the return. A return function returns
-/// where the user's record begins.
-pub(crate) type End = *mut u8;
-/// The user does not get the return.
-const DECLINED: End = ptr::null_mut();
+/// Asks a user, and goes on with [`dispatch::ask_next`].
+type EntryFn = unsafe fn(
+    regs: *mut EntryRegs,
+    thread: &Thread,
+    users: u32,
+    end: *mut u8,
+    frame: *mut Frame,
+    user: *const Header,
+) -> *mut Frame;
+
+/// Tells a user, and goes on with [`dispatch::tell_next`].
+type ReturnFn = unsafe fn(
+    regs: *mut ReturnRegs,
+    thread: &Thread,
+    users: u32,
+    end: *mut u8,
+    frame: *mut Frame,
+    user: *const Header,
+) -> *const Thread;
 
 /// Calls a function and stops a panic that comes out of it.
 ///
@@ -39,20 +53,29 @@ pub trait Catch {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
-    pub(crate) entry: unsafe fn(*mut EntryRegs, End, *const Self) -> End,
-    pub(crate) ret: unsafe fn(*mut ReturnRegs, End, *const Self) -> End,
+    pub(crate) entry: EntryFn,
+    pub(crate) ret: ReturnFn,
     pub(crate) stamp: u64,
     pub(crate) slot: u32,
+    /// The user's bit among those that have accepted, as `dispatch::ask_next` keeps them.
+    accepted: u32,
     panicked: AtomicU8,
 }
 
 impl Header {
     /// What a free slot points to.
     pub const STUB: Self = Self {
-        entry: |_, _, _| DECLINED,
-        ret: |_, end, _| end,
+        // SAFETY: handed on as they came.
+        entry: |regs, thread, users, end, frame, _| unsafe {
+            dispatch::ask_next(regs, thread, users, end, frame)
+        },
+        // SAFETY: handed on as they came.
+        ret: |regs, thread, users, end, frame, _| unsafe {
+            dispatch::tell_next(regs, thread, users, end, frame)
+        },
         stamp: frame::stamp((1 << Epoch::BITS) - 1),
         slot: 0,
+        accepted: 0,
         panicked: AtomicU8::new(0),
     };
 
@@ -98,6 +121,7 @@ impl<T: FgraphOps> Registration<T> {
                 ret: ret::<T, C>,
                 stamp: frame::stamp(epoch),
                 slot: slot as u32,
+                accepted: frame::bit(slot as u32) << dispatch::ACCEPTED_SHIFT,
                 panicked: AtomicU8::new(0),
             },
             ops,
@@ -124,65 +148,72 @@ impl<T: FgraphOps> Registration<T> {
 ///
 /// # Safety
 ///
-/// `regs` must hold a call's registers, `user` be the header of a `Registration<T>`; `end` must be
-/// the end of the frame that is being built on the shadow stack of its thread.
+/// As for [`dispatch::ask_next`]; `user` must be the header of a `Registration<T>`, which the thread's
+/// mark names.
 unsafe fn entry<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
-    end: End,
+    thread: &Thread,
+    mut users: u32,
+    mut end: *mut u8,
+    frame: *mut Frame,
     user: *const Header,
-) -> End {
+) -> *mut Frame {
     // SAFETY: the header is the first field of the registration, which the caller vouches for.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
+    let header = &registration.header;
     let size = const { size_of::<T::Data>() };
-    if size != 0 {
-        // SAFETY: states of threads are never unmapped.
-        let thread = unsafe { &*(*regs).thread };
-        if !thread.shadow.fits(end, frame::record_len(size)) {
-            dispatch::unreserved(thread, &registration.header);
-            return DECLINED;
+    if size != 0 && !thread.shadow.fits(end, frame::record_len(size)) {
+        dispatch::unreserved(thread, header);
+    } else {
+        match C::catch(|| registration.ops.entry(&mut Entry::new(regs, user))) {
+            Some(Some(data)) => {
+                users |= header.accepted;
+                if size != 0 {
+                    // SAFETY: the record fits, and frames end at addresses fit for any data.
+                    unsafe {
+                        end.cast::<T::Data>().write(data);
+                        end = frame::close_record(end, size, header.slot);
+                    }
+                }
+            }
+            Some(None) => {}
+            None => dispatch::panicked(header),
         }
     }
-    match C::catch(|| registration.ops.entry(&mut Entry::new(regs, user))) {
-        Some(Some(_)) if size == 0 => end,
-        // SAFETY: the record fits, and frames end at addresses fit for any data.
-        Some(Some(data)) => unsafe {
-            end.cast::<T::Data>().write(data);
-            frame::close_record(end, size, registration.header.slot)
-        },
-        Some(None) => DECLINED,
-        None => {
-            dispatch::panicked(&registration.header);
-            DECLINED
-        }
-    }
+    // SAFETY: handed on; the record is closed.
+    unsafe { dispatch::ask_next(regs, thread, users, end, frame) }
 }
 
 /// Calls the return callback of a `T` with its data, from the last record before `end` that is its
-/// own; returns the place of that record.
+/// own.
 ///
 /// # Safety
 ///
-/// `regs` must hold a return's context, `user` be the header of a `Registration<T>` whose `entry`
-/// accepted the call; `end` must be the end of the frame or of one of its records that is not before
-/// the user's own.
-unsafe fn ret<T: FgraphOps, C: Catch>(regs: *mut ReturnRegs, end: End, user: *const Header) -> End {
+/// As for [`dispatch::tell_next`]; `user` must be the header of a `Registration<T>`, which the thread's
+/// mark names and whose `entry` accepted the call.
+unsafe fn ret<T: FgraphOps, C: Catch>(
+    regs: *mut ReturnRegs,
+    thread: &Thread,
+    users: u32,
+    mut end: *mut u8,
+    frame: *mut Frame,
+    user: *const Header,
+) -> *const Thread {
     // SAFETY: as in `entry`.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
-    let place = if const { size_of::<T::Data>() } == 0 {
-        end
-    } else {
-        // SAFETY: the user has a record in this frame, at or before `end`.
-        unsafe { frame::last_record(end, registration.header.slot) }
-    };
+    let header = &registration.header;
     let data = if const { size_of::<T::Data>() } == 0 {
         ptr::dangling::<T::Data>()
     } else {
-        place.cast()
+        // SAFETY: the user has a record in this frame, at or before `end`.
+        end = unsafe { frame::last_record(end, header.slot) };
+        end.cast()
     };
     // SAFETY: `entry` has written the data there.
     let data = unsafe { data.read() };
     if C::catch(|| registration.ops.ret(&mut Return::new(regs, user), data)).is_none() {
-        dispatch::panicked(&registration.header);
+        dispatch::panicked(header);
     }
-    place
+    // SAFETY: handed on.
+    unsafe { dispatch::tell_next(regs, thread, users, end, frame) }
 }

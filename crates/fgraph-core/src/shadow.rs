@@ -38,6 +38,8 @@ pub struct ShadowStack {
     /// The last place where the fixed part of a frame fits.
     last: Cell<*mut u8>,
     newest: Cell<*mut Frame>,
+    /// Frames, without those that were unwound.
+    depth: Cell<u32>,
     base: Cell<*mut u8>,
 }
 
@@ -48,6 +50,7 @@ impl ShadowStack {
             top: Cell::new(ptr::null_mut()),
             last: Cell::new(ptr::null_mut()),
             newest: Cell::new(ptr::null_mut()),
+            depth: Cell::new(0),
             base: Cell::new(ptr::null_mut()),
         }
     }
@@ -70,12 +73,12 @@ impl ShadowStack {
                 site: ptr::null(),
                 slot: usize::MAX,
                 word: 0,
-                back: 0,
-                depth: 0,
+                previous: ptr::null_mut(),
             });
         }
         self.base.set(base);
         self.newest.set(sentinel);
+        self.depth.set(0);
         self.top.set(base.wrapping_add(HEADER));
         self.last.set(base.wrapping_add(len - HEADER));
     }
@@ -89,9 +92,9 @@ impl ShadowStack {
     }
 
     /// Traced calls going on.
+    #[inline(always)]
     pub fn depth(&self) -> u32 {
-        // SAFETY: a frame of this stack.
-        unsafe { (*self.newest.get()).depth }
+        self.depth.get()
     }
 
     /// The newest frame, or the sentinel.
@@ -126,7 +129,7 @@ impl ShadowStack {
                 return;
             }
             lost(frame.bitmap());
-            self.pop();
+            self.drop_newest();
         }
     }
 
@@ -136,7 +139,7 @@ impl ShadowStack {
         let mut older = self.newest.get();
         while older > frame {
             // SAFETY: a frame of this stack.
-            older = unsafe { Frame::previous(older) };
+            older = unsafe { (*older).previous };
         }
         if older != frame {
             return false;
@@ -145,9 +148,19 @@ impl ShadowStack {
             let newest = self.newest.get();
             // SAFETY: a frame of this stack.
             lost(unsafe { (*newest).bitmap() });
-            self.pop();
+            self.drop_newest();
         }
         true
+    }
+
+    /// Drops the newest frame, unwound or not.
+    fn drop_newest(&self) {
+        // SAFETY: a frame of this stack.
+        if unsafe { (*self.newest.get()).bitmap() } == 0 {
+            // It does not count any more.
+            self.depth.set(self.depth.get() + 1);
+        }
+        self.pop();
     }
 
     /// Begins a frame at the top, if its fixed part fits: without the caller's registers, which are
@@ -168,13 +181,6 @@ impl ShadowStack {
         Some(frame)
     }
 
-    /// The word of the frame that is being built.
-    #[inline(always)]
-    pub(crate) fn building_word(&self) -> u64 {
-        // SAFETY: the frame was opened at the top.
-        unsafe { (*self.top.get().cast::<Frame>()).word }
-    }
-
     /// Whether `len` bytes fit at `at`, a place behind the fixed part of the frame that is being
     /// built.
     #[inline(always)]
@@ -190,25 +196,25 @@ impl ShadowStack {
     #[inline(always)]
     pub(crate) unsafe fn commit(&self, bitmap: u32, end: *mut u8) -> *mut Frame {
         let frame = self.top.get().cast::<Frame>();
-        let newest = self.newest.get();
-        // SAFETY: the caller vouches for the frame; `newest` is a frame of this stack.
+        // SAFETY: the caller vouches for the frame.
         unsafe {
             // The bitmap is empty until here.
             (*frame).word += u64::from(bitmap);
-            (*frame).back = (frame.addr() - newest.addr()) as u32;
-            (*frame).depth = (*newest).depth + 1;
+            (*frame).previous = self.newest.get();
         }
+        self.depth.set(self.depth.get() + 1);
         self.newest.set(frame);
         self.top.set(end);
         frame
     }
 
-    /// Removes the newest frame.
+    /// Removes the newest frame, which was not unwound.
     #[inline(always)]
     pub(crate) fn pop(&self) {
         let frame = self.newest.get();
+        self.depth.set(self.depth.get() - 1);
         // SAFETY: a frame of this stack.
-        self.newest.set(unsafe { Frame::previous(frame) });
+        self.newest.set(unsafe { (*frame).previous });
         self.top.set(frame.cast());
     }
 
@@ -218,7 +224,7 @@ impl ShadowStack {
         unsafe {
             if (*frame).bitmap() != 0 {
                 (*frame).word = frame::stamp((*frame).epoch());
-                (*frame).depth -= 1;
+                self.depth.set(self.depth.get() - 1);
             }
         }
     }
@@ -235,18 +241,18 @@ impl ShadowStack {
         epoch: u64,
         mut generation: usize,
     ) -> Option<*mut u8> {
-        // SAFETY, here and below: frames of this stack, from one to its previous.
-        while unsafe { (*frame).back } != 0 {
-            let current = unsafe { &*frame };
+        // SAFETY: null or a frame of this stack.
+        while let Some(current) = unsafe { frame.as_ref() } {
             if u32::from(current.bitmap()) & frame::bit(slot) != 0 && epoch <= current.epoch() {
                 if generation == 0 {
+                    // SAFETY: the frame ends at `end`.
                     let data = unsafe { frame::find_record(frame, end, slot) };
                     return Some(data.unwrap_or(ptr::without_provenance_mut(frame::ALIGN)));
                 }
                 generation -= 1;
             }
             end = frame.cast();
-            frame = unsafe { Frame::previous(frame) };
+            frame = current.previous;
         }
         None
     }

@@ -372,7 +372,7 @@ impl Machine {
         regs.site = self.site;
         regs.thread = self.thread;
         // SAFETY: the registers are those of a call of this thread.
-        unsafe { dispatch::enter(&FGRAPH, &mut regs, self.site, self.thread, place) }
+        unsafe { dispatch::enter(&mut regs, self.site, self.thread, place) }
     }
 
     fn leave(&self, frame: *mut Frame) {
@@ -381,7 +381,7 @@ impl Machine {
         regs.frame = frame;
         regs.thread = self.thread;
         // SAFETY: the frame is of the call that is back now.
-        unsafe { dispatch::leave(&FGRAPH, &mut regs, frame, self.thread) };
+        unsafe { dispatch::leave(&mut regs, frame, self.thread) };
     }
 }
 
@@ -461,7 +461,7 @@ fn run(steps: &[Step]) {
                     if !call.frame.is_null() {
                         model.returns(call.number, true);
                         // SAFETY: the innermost call of this thread.
-                        unsafe { dispatch::unwind(&FGRAPH, machine.thread, call.frame) };
+                        unsafe { dispatch::unwind(machine.thread, call.frame) };
                     }
                 }
             }

@@ -578,11 +578,7 @@ unsafe extern "C" fn enter(
 ) -> *mut Frame {
     // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the state
     // of this thread, which it has marked.
-    let frame = unsafe { dispatch::enter(&FGRAPH, regs, site, thread, slot) };
-    // From here on what a signal handler calls may be traced: the frame is on the shadow stack.
-    // Release, so that it is there before: the order matters to this thread only.
-    thread.inside.store(0, Ordering::Release);
-    frame
+    unsafe { dispatch::enter(regs, site, thread, slot) }
 }
 
 /// Called by the trampolines, see [`dispatch::leave`].
@@ -594,8 +590,7 @@ unsafe extern "C" fn leave(
 ) -> *const Thread {
     // SAFETY: the trampoline passes the results it has saved, the frame that `enter` gave it, and the
     // state of this thread, which it has marked.
-    unsafe { dispatch::leave(&FGRAPH, regs, frame, thread) };
-    thread
+    unsafe { dispatch::leave(regs, frame, thread) }
 }
 
 /// Of an unwinder's context: opaque.
@@ -632,7 +627,7 @@ unsafe extern "C" fn personality(
         // SAFETY: at the return point rbp is the frame, whose body is being unwound in this thread.
         unsafe {
             let frame = _Unwind_GetGR(context, RBP) as *mut Frame;
-            dispatch::unwind(&FGRAPH, thread, frame);
+            dispatch::unwind(thread, frame);
         }
         thread.inside.store(0, Ordering::Relaxed);
     }
