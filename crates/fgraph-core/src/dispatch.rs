@@ -23,7 +23,7 @@ const WANTED: u32 = 0xffff;
 /// Where the users that have accepted are in it.
 pub(crate) const ACCEPTED_SHIFT: u32 = 16;
 
-static STUB: Header = Header::STUB;
+static STUB: Header = Header::stub();
 
 /// Sets the bounds of the thread's own machine stack, if the address is on it.
 pub type FindStack = fn(&Thread, usize);

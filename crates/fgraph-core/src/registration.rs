@@ -64,20 +64,22 @@ pub struct Header {
 
 impl Header {
     /// What a free slot points to.
-    pub const STUB: Self = Self {
-        // SAFETY: handed on as they came.
-        entry: |regs, thread, users, end, frame, _| unsafe {
-            dispatch::ask_next(regs, thread, users, end, frame)
-        },
-        // SAFETY: handed on as they came.
-        ret: |regs, thread, users, end, frame, _| unsafe {
-            dispatch::tell_next(regs, thread, users, end, frame)
-        },
-        stamp: frame::stamp((1 << Epoch::BITS) - 1),
-        slot: 0,
-        accepted: 0,
-        panicked: AtomicU8::new(0),
-    };
+    pub const fn stub() -> Self {
+        Self {
+            // SAFETY: handed on as they came.
+            entry: |regs, thread, users, end, frame, _| unsafe {
+                dispatch::ask_next(regs, thread, users, end, frame)
+            },
+            // SAFETY: handed on as they came.
+            ret: |regs, thread, users, end, frame, _| unsafe {
+                dispatch::tell_next(regs, thread, users, end, frame)
+            },
+            stamp: frame::stamp((1 << Epoch::BITS) - 1),
+            slot: 0,
+            accepted: 0,
+            panicked: AtomicU8::new(0),
+        }
+    }
 
     /// The number of this registration.
     pub fn epoch(&self) -> u64 {

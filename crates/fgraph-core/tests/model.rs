@@ -83,7 +83,7 @@ thread_local! {
 
 /// Whether user `user` wants the return of call `call`.
 fn accepts(user: u64, call: u64) -> bool {
-    (user * 7 + call * 13) % 5 != 0
+    !(user * 7 + call * 13).is_multiple_of(5)
 }
 
 /// A user whose data is `N` bytes: the number of the call, over and over.
@@ -280,12 +280,15 @@ impl Model {
     }
 }
 
+/// The slot of a registration, the registration, and what frees it.
+type Registered = (usize, *mut (), unsafe fn(*mut ()));
+
 /// A machine with one thread, one function, and a stack of return addresses.
 struct Machine {
     stack: Vec<Link>,
     thread: &'static Thread,
     site: &'static Site,
-    users: Vec<(usize, *mut (), unsafe fn(*mut ()))>,
+    users: Vec<Registered>,
 }
 
 static MODULE: Module = Module {

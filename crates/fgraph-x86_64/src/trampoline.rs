@@ -52,6 +52,7 @@
 //! asking xgetbv what is in use, cost several times what the moves do (`docs/design.md`).
 
 use core::arch::{asm, global_asm};
+use core::ffi::c_void;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -593,13 +594,9 @@ unsafe extern "C" fn leave(
     unsafe { dispatch::leave(regs, frame, thread) }
 }
 
-/// Of an unwinder's context: opaque.
-#[repr(C)]
-struct UnwindContext([u8; 0]);
-
 unsafe extern "C" {
-    fn _Unwind_GetGR(context: *mut UnwindContext, register: i32) -> usize;
-    fn _Unwind_GetIP(context: *mut UnwindContext) -> usize;
+    fn _Unwind_GetGR(context: *mut c_void, register: i32) -> usize;
+    fn _Unwind_GetIP(context: *mut c_void) -> usize;
 }
 
 /// The unwinder calls this for each trampoline frame that it goes through.
@@ -609,7 +606,7 @@ unsafe extern "C" fn personality(
     actions: i32,
     _class: u64,
     _exception: *mut u8,
-    context: *mut UnwindContext,
+    context: *mut c_void,
 ) -> i32 {
     const CLEANUP_PHASE: i32 = 2;
     const CONTINUE_UNWIND: i32 = 8;
@@ -670,7 +667,7 @@ pub fn install(attach: Attach, abort: Abort) -> Trampoline {
     trampoline
 }
 
-/// Calls of threads whose state was being made at that moment, which count as missed as well.
-pub fn missed_while_attaching() -> fgraph_core::Counters {
-    ATTACHING.total.read()
+/// The state of all threads whose own is being made: what they call meanwhile is counted here.
+pub fn attaching() -> &'static Thread {
+    &ATTACHING
 }

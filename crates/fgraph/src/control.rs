@@ -18,7 +18,7 @@ use fgraph_core::registration::{Header, Registration};
 use fgraph_core::site::Site;
 use fgraph_core::slot::FreeIndices;
 use fgraph_core::thread::Thread;
-use fgraph_core::{FGRAPH, FgraphOps, MAX_USERS, stop};
+use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS, stop};
 use fgraph_x86_64::poke::{self, Poke, PokeError, Skip};
 use fgraph_x86_64::{stub, trampoline};
 
@@ -75,6 +75,7 @@ unsafe impl Send for Dropped {}
 
 /// Takes the lock, as a thread that is not in a callback.
 pub(crate) fn lock() -> Result<Locked, Error> {
+    fork::handle();
     let inside = Inside::enter()?;
     let mut locked = Locked {
         control: acquire(),
@@ -97,6 +98,57 @@ pub(crate) fn lock() -> Result<Locked, Error> {
 fn acquire() -> MutexGuard<'static, Control> {
     // A panic under the lock leaves at worst bits set or clear that the next filter sets right.
     CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What happens to the lock when the process forks.
+///
+/// The forking thread takes it before, so that the child does not inherit it locked by a thread that it
+/// does not have, nor text that is half-written.
+mod fork {
+    use core::cell::UnsafeCell;
+    use std::sync::{MutexGuard, Once};
+
+    use super::{Control, acquire};
+    use crate::threads::{self, Inside};
+
+    /// The lock, from before the fork to after it.
+    struct Held(UnsafeCell<Option<(MutexGuard<'static, Control>, Option<Inside>)>>);
+
+    // SAFETY: used only by the thread that holds the lock.
+    unsafe impl Sync for Held {}
+
+    static HELD: Held = Held(UnsafeCell::new(None));
+
+    /// Makes the C library call us around forks.
+    pub(super) fn handle() {
+        static ONCE: Once = Once::new();
+        // SAFETY: the functions may be called around a fork.
+        ONCE.call_once(|| unsafe {
+            libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+        });
+    }
+
+    extern "C" fn before() {
+        // In a signal handler that has interrupted fgraph's own code, which may hold the lock, there is
+        // nothing to wait for.
+        if !threads::in_own_code() {
+            // Not marked if the fork is in a callback, which marks the thread as well.
+            let inside = Inside::enter().ok();
+            let control = acquire();
+            // SAFETY: the lock is held.
+            unsafe { *HELD.0.get() = Some((control, inside)) };
+        }
+    }
+
+    extern "C" fn in_parent() {
+        // SAFETY: if this thread has taken the lock it still holds it; if not, there is nothing.
+        drop(unsafe { (*HELD.0.get()).take() });
+    }
+
+    extern "C" fn in_child() {
+        threads::after_fork();
+        in_parent();
+    }
 }
 
 /// The lock, held.
@@ -137,8 +189,6 @@ impl Control {
         threads::set_vector_bytes(trampoline.vector_bytes);
         FGRAPH.set_find_stack(threads::find_stack);
         self.sites.set_trampoline(trampoline.entry);
-        // SAFETY: the function may be called in a forked child.
-        unsafe { libc::pthread_atfork(None, None, Some(threads::after_fork)) };
         self.started = true;
         Ok(())
     }
@@ -148,7 +198,7 @@ impl Control {
         &mut self,
         ops: T,
         filter: Filter,
-    ) -> Result<(Box<Registration<T>>, usize, Report), Error> {
+    ) -> Result<Registered<T>, Error> {
         if let Some(stop) = stopped() {
             return Err(Error::Stopped(stop));
         }
@@ -158,9 +208,15 @@ impl Control {
             slot,
             FGRAPH.epoch.advance(),
         ));
+        let before = counters(slot);
         FGRAPH.slots.publish(slot, registration.header());
         match self.set_filter(slot, filter) {
-            Ok(report) => Ok((registration, slot, report)),
+            Ok(report) => Ok(Registered {
+                registration,
+                slot,
+                before,
+                report,
+            }),
             Err(error) => {
                 self.drop_later(slot, Box::into_raw(registration));
                 Err(error)
@@ -329,15 +385,14 @@ impl Control {
     }
 
     /// Takes everything back: every site is a NOP again, and stays so.
-    pub(crate) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) -> Result<(), Error> {
         stop::stop(Stop::Asked.code());
         let all: Vec<&Site> = self.sites.iter().collect();
         for site in &all {
             site.interest.store(0, Ordering::Relaxed);
         }
         self.filters = [const { None }; MAX_USERS];
-        // As in `take_away`.
-        let _ = self.patch(all);
+        self.patch(all).map(drop)
     }
 
     /// Sites, and how many of them are patched.
@@ -346,6 +401,23 @@ impl Control {
             (sites + 1, patched + usize::from(is_on(site)))
         })
     }
+}
+
+/// A user that has just been registered.
+#[derive(Debug)]
+pub(crate) struct Registered<T> {
+    pub(crate) registration: Box<Registration<T>>,
+    pub(crate) slot: usize,
+    /// The slot's counters when the user took it.
+    pub(crate) before: Counters,
+    pub(crate) report: Report,
+}
+
+/// What was not traced since the start for whoever was in `slot`.
+pub(crate) fn counters(slot: usize) -> Counters {
+    let mut counters = FGRAPH.user_counters(slot);
+    counters += trampoline::attaching().users[slot].read();
+    counters
 }
 
 /// Unregisters the user in `slot` and waits until no callback of it runs.

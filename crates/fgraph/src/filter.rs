@@ -163,6 +163,15 @@ impl Filter {
             && !self.notrace.iter().any(excluded)
     }
 
+    /// Whether a pattern of the trace list asks for this very module.
+    pub(crate) fn names_module(&self, path: &str) -> bool {
+        self.module_may_match(path)
+            && self
+                .trace
+                .iter()
+                .any(|pattern| pattern.module.is_some() && pattern.matches_module(path))
+    }
+
     fn add_word(&mut self, word: &str) -> Result<(), FilterError> {
         let (list, rest) = match word.strip_prefix('!') {
             Some(rest) => (&mut self.notrace, rest),

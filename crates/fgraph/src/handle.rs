@@ -11,7 +11,7 @@ use core::ops::Deref;
 use std::panic::{self, AssertUnwindSafe};
 
 use fgraph_core::registration::{Catch, Registration};
-use fgraph_core::{Counters, FGRAPH, FgraphOps};
+use fgraph_core::{Counters, FgraphOps};
 
 use crate::control;
 use crate::error::{Error, Report, Stop};
@@ -130,12 +130,12 @@ where
 {
     let filter = filter.try_into()?;
     let mut locked = control::lock()?;
-    let (registration, slot, report) = locked.control.register(ops, filter)?;
+    let registered = locked.control.register(ops, filter)?;
     Ok(Handle {
-        registration: Box::into_raw(registration),
-        slot,
-        before: FGRAPH.user_counters(slot),
-        report: Box::new(report),
+        registration: Box::into_raw(registered.registration),
+        slot: registered.slot,
+        before: registered.before,
+        report: Box::new(registered.report),
     })
 }
 
@@ -179,7 +179,7 @@ impl<T: FgraphOps> Handle<T> {
 
     /// What this user did not see since it was registered, in all threads.
     pub fn counters(&self) -> Counters {
-        FGRAPH.user_counters(self.slot) - self.before
+        control::counters(self.slot) - self.before
     }
 
     /// Takes the user away and returns it.

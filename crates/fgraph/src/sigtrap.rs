@@ -7,6 +7,7 @@
 //! The unsafe code installs and calls signal handlers. `PREVIOUS` is written before the handler that
 //! reads it is installed, or while it holds an action that was installed by the program itself.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem;
 use core::ptr;
@@ -17,6 +18,9 @@ use fgraph_x86_64::trap;
 
 use crate::error::Unsupported;
 use crate::os;
+
+/// What stood before our handler was first installed; null before. Never freed.
+static ORIGINAL: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// The program's own action, which gets the traps that are not ours. Replaced ones are leaked: a
 /// handler may be reading them.
@@ -35,7 +39,11 @@ pub(crate) fn ensure() -> Result<(), Unsupported> {
         if now.sa_sigaction == ours {
             return Ok(());
         }
-        PREVIOUS.store(Box::into_raw(Box::new(now)), Ordering::Release);
+        let now = Box::into_raw(Box::new(now));
+        // Failing is fine: it is set only once.
+        let _ =
+            ORIGINAL.compare_exchange(ptr::null_mut(), now, Ordering::Release, Ordering::Relaxed);
+        PREVIOUS.store(now, Ordering::Release);
         trap::CHAIN.store(chain as *mut (), Ordering::Release);
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = ours;
@@ -53,15 +61,39 @@ pub(crate) fn ensure() -> Result<(), Unsupported> {
     Ok(())
 }
 
+thread_local! {
+    /// The trap that this thread is handing on.
+    static HANDED_ON: Cell<*mut c_void> = const { Cell::new(ptr::null_mut()) };
+}
+
 /// Does with a trap that is not ours what would have been done without us.
 extern "C" fn chain(signal: c_int, info: *mut c_void, context: *mut c_void) {
-    // SAFETY: set before the handler was installed, and never freed. The action is one that the
-    // program has installed, to be called as its flags say.
+    let outer = HANDED_ON.replace(context);
+    // A handler of the program that was installed after ours may hand on to ours what it got from us.
+    let action = if outer == context {
+        &ORIGINAL
+    } else {
+        &PREVIOUS
+    };
+    // SAFETY: both are set before our handler is installed; what the kernel has passed is handed on.
+    unsafe { act(&*action.load(Ordering::Acquire), signal, info, context) };
+    HANDED_ON.set(outer);
+}
+
+/// Does what an action says.
+///
+/// # Safety
+///
+/// The action must be one that the program has installed, the rest what the kernel passes to a handler.
+unsafe fn act(action: &libc::sigaction, signal: c_int, info: *mut c_void, context: *mut c_void) {
+    /// Of a trap that the processor has made, not one that was sent.
+    const SI_KERNEL: c_int = 0x80;
+    // SAFETY: the caller vouches for everything.
     unsafe {
-        let action = &*PREVIOUS.load(Ordering::Acquire);
         match action.sa_sigaction {
-            libc::SIG_IGN => {}
-            libc::SIG_DFL => {
+            // The kernel ignores only what was sent: an int3 kills all the same.
+            libc::SIG_IGN if (*info.cast::<libc::siginfo_t>()).si_code != SI_KERNEL => {}
+            libc::SIG_DFL | libc::SIG_IGN => {
                 libc::signal(signal, libc::SIG_DFL);
                 libc::raise(signal);
             }

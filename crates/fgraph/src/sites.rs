@@ -76,10 +76,15 @@ impl Sites {
             return false;
         }
         let (loaded, generation) = modules::loaded();
+        let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
         for known in &mut self.modules {
-            known.loaded = loaded
-                .iter()
-                .any(|module| known.is(&path_of(module), module.load_bias()));
+            let is_listed = || {
+                loaded
+                    .iter()
+                    .any(|module| known.is(&path_of(module), module.load_bias()))
+            };
+            // One that was gone stays so: what is at its place now is another, with its own text.
+            known.loaded = known.loaded && is_listed() && !(unloaded && known.is_replaced());
         }
         for module in &loaded {
             let path = path_of(module);
@@ -143,7 +148,11 @@ impl Sites {
         self.loaded()
             .flat_map(|module| &module.refused)
             .filter(|refused| {
-                refused.address != 0 && filter.matches(&refused.name, &refused.module)
+                if refused.address == 0 {
+                    filter.names_module(&refused.module)
+                } else {
+                    filter.matches(&refused.name, &refused.module)
+                }
             })
             .cloned()
             .collect()
@@ -210,6 +219,16 @@ fn path_of(module: &modules::Module) -> String {
 impl ModuleSites {
     fn is(&self, path: &str, bias: usize) -> bool {
         self.bias == bias && self.module.path == path
+    }
+
+    /// Whether the same file was unloaded and loaded at the same place again: then its text is as the
+    /// compiler made it, also where we have patched it.
+    fn is_replaced(&self) -> bool {
+        self.sites.iter().any(|site| {
+            // SAFETY: a module is loaded there.
+            let now = || unsafe { (site.entry as *const [u8; SITE_LEN]).read_volatile() };
+            site.state.load(Ordering::Relaxed) == ON && now() == original(site)
+        })
     }
 
     /// Reads a module's list of patchable entries, its symbols, and the bytes at the entries.

@@ -45,13 +45,35 @@ fn from_maps(address: usize) -> Option<Range<usize>> {
             } else {
                 range.start
             };
-            found = Some(start.min(range.start)..range.end);
+            found = Some(start.min(range.start)..end_of(address, &range, grows));
             return false;
         }
         previous_end = range.end;
         true
     });
     found
+}
+
+/// Where the stack in a mapping ends. Of a thread other than the main one, the C library keeps the
+/// thread's block at the top of the stack: what is above it in the same mapping is another's.
+fn end_of(address: usize, mapping: &Range<usize>, is_main: bool) -> usize {
+    let block = thread_pointer();
+    if !is_main && mapping.contains(&block) && address < block {
+        block
+    } else {
+        mapping.end
+    }
+}
+
+/// The address of the calling thread's block.
+fn thread_pointer() -> usize {
+    let block: usize;
+    // SAFETY: the ABI puts the thread pointer's own value there.
+    unsafe {
+        core::arch::asm!("mov {}, fs:[0]", out(reg) block,
+            options(nostack, preserves_flags, readonly));
+    }
+    block
 }
 
 /// Without `/proc`: the main thread's stack ends above the program's name, which the kernel puts
@@ -64,12 +86,7 @@ fn guess(address: usize) -> Range<usize> {
     let end = if address < main_end && main_end - address <= limit {
         main_end
     } else {
-        let block: usize;
-        // SAFETY: the ABI puts the thread pointer's own value there.
-        unsafe {
-            core::arch::asm!("mov {}, fs:[0]", out(reg) block,
-                options(nostack, preserves_flags, readonly));
-        }
+        let block = thread_pointer();
         if address < block && block - address <= limit {
             block
         } else {

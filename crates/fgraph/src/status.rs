@@ -50,7 +50,7 @@ pub fn status() -> Result<Status, Error> {
     let locked = control::lock()?;
     let (sites, patched) = locked.control.counts();
     let mut counters = FGRAPH.counters();
-    counters += trampoline::missed_while_attaching();
+    counters += trampoline::attaching().total.read();
     Ok(Status {
         stopped: control::stopped(),
         sites,
@@ -70,10 +70,11 @@ pub fn status() -> Result<Status, Error> {
 ///
 /// # Errors
 ///
-/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported); and
+/// [`SignalBlocked`](Error::SignalBlocked) or [`Text`](Error::Text) if functions could not be given
+/// their NOPs back: no callback is called then either, but these functions go on to cost a little.
 pub fn stop() -> Result<(), Error> {
-    control::lock()?.control.stop();
-    Ok(())
+    control::lock()?.control.stop()
 }
 
 /// What was not traced in one thread.

@@ -179,7 +179,7 @@ fn new_state(id: u32) -> Option<&'static Thread> {
 }
 
 /// In a forked child: the states of the threads that the child does not have are nobody's.
-pub(crate) extern "C" fn after_fork() {
+pub(crate) fn after_fork() {
     let own = trampoline::current();
     for thread in FGRAPH.threads.iter() {
         if ptr::eq(thread, own) {

@@ -1,0 +1,664 @@
+//! Calls that are not traced, each counted exactly, and none of them harmed.
+
+#[macro_use]
+mod common;
+
+use std::ffi::c_void;
+use std::hint::black_box;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+use common::{CC, Count, numbers, scenario, totals, user};
+use fgraph::{FgraphOps, Handle};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn outer(n: u64) -> u64 {
+    black_box(inner(n)) + 1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn inner(n: u64) -> u64 {
+    black_box(n) * 2
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn deep(n: u64) -> u64 {
+    if n == 0 {
+        0
+    } else {
+        black_box(deep(n - 1)) + 1
+    }
+}
+
+fn count(filter: &str) -> Handle<Count> {
+    fgraph::register(Count::default(), filter).unwrap()
+}
+
+fn of<T: FgraphOps>(handle: &Handle<T>) -> [u64; 5] {
+    numbers(handle.counters())
+}
+
+const fn missed(n: u64) -> [u64; 5] {
+    [n, 0, 0, 0, 0]
+}
+
+const fn overrun(n: u64) -> [u64; 5] {
+    [0, n, 0, 0, 0]
+}
+
+const fn unreserved(n: u64) -> [u64; 5] {
+    [0, 0, n, 0, 0]
+}
+
+const fn lost(n: u64) -> [u64; 5] {
+    [0, 0, 0, n, 0]
+}
+
+const fn foreign(n: u64) -> [u64; 5] {
+    [0, 0, 0, 0, n]
+}
+
+#[test]
+fn calls_of_callbacks_are_missed_by_those_who_want_the_function() {
+    scenario(
+        "calls_of_callbacks_are_missed_by_those_who_want_the_function",
+        || {
+            let caller = fgraph::register(
+                user(
+                    |_| {
+                        for _ in 0..3 {
+                            assert_eq!(inner(5), 10);
+                        }
+                        Some(())
+                    },
+                    |_, ()| assert_eq!(outer(5), 11),
+                ),
+                "outer",
+            )
+            .unwrap();
+            let outside = count("outer");
+            let inside = count("inner");
+            let both = count("inner outer");
+            assert_eq!(outer(21), 43);
+            // At entry three calls of `inner`, at return one of `outer` and through it one of `inner`.
+            assert_eq!(of(&caller), missed(1));
+            assert_eq!(of(&outside), missed(1));
+            assert_eq!(of(&inside), missed(4));
+            assert_eq!(of(&both), missed(5));
+            assert_eq!(totals(), missed(5));
+            assert_eq!(
+                (outside.both(), inside.both(), both.both()),
+                ((1, 1), (1, 1), (2, 2))
+            );
+            // A user's numbers begin with the user.
+            let late = count("inner outer");
+            assert_eq!(of(&late), missed(0));
+            drop(caller);
+            assert_eq!(outer(21), 43);
+            assert_eq!((of(&late), of(&both)), (missed(0), missed(5)));
+        },
+    );
+}
+
+/// The kernel's trace_selftest_function_recursion.
+#[test]
+fn a_callback_that_calls_its_own_function_does_not_recurse() {
+    scenario(
+        "a_callback_that_calls_its_own_function_does_not_recurse",
+        || {
+            let calls = AtomicU64::new(0);
+            let handle = fgraph::register(
+                user(
+                    move |_| {
+                        assert!(calls.fetch_add(1, Ordering::SeqCst) < 2);
+                        Some(inner(black_box(7)))
+                    },
+                    |_, data| assert_eq!(data, inner(black_box(7))),
+                ),
+                "inner",
+            )
+            .unwrap();
+            assert_eq!(inner(1) + inner(2), 6);
+            assert_eq!(handle.status(), fgraph::UserStatus::Active);
+            assert_eq!((of(&handle), totals()), (missed(4), missed(4)));
+        },
+    );
+}
+
+#[test]
+fn missed_calls_of_many_threads_add_up() {
+    scenario("missed_calls_of_many_threads_add_up", || {
+        let handle = fgraph::register(user(|_| Some(inner(1)), |_, _| ()), "inner outer").unwrap();
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..500).for_each(|n| assert_eq!(outer(n), 2 * n + 1)));
+            }
+        });
+        // The threads are gone, what they have counted is not.
+        assert_eq!((of(&handle), totals()), (missed(8_000), missed(8_000)));
+        let each: u64 = fgraph::threads()
+            .iter()
+            .map(|thread| thread.counters.missed)
+            .sum();
+        assert!(each <= 8_000);
+    });
+}
+
+#[test]
+fn a_full_shadow_stack_is_an_overrun() {
+    scenario("a_full_shadow_stack_is_an_overrun", || {
+        // Room for ten frames without data above the oldest, which is no call's.
+        fgraph::set_shadow_stack_size(48 + 10 * 48);
+        let one = fgraph::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+        let calls = AtomicU64::new(0);
+        let other = fgraph::register(
+            user(
+                move |_| {
+                    calls.fetch_add(1, Ordering::SeqCst);
+                    Some(())
+                },
+                |_, ()| (),
+            ),
+            "deep",
+        )
+        .unwrap();
+        let none = count("outer");
+        thread::spawn(|| assert_eq!(deep(49), 49)).join().unwrap();
+        assert_eq!(
+            (of(&one), of(&other), of(&none)),
+            (overrun(40), overrun(40), overrun(0))
+        );
+        assert_eq!(totals(), overrun(40));
+        // Up to the brim, and over it again.
+        thread::spawn(|| {
+            assert_eq!(deep(9), 9);
+            assert_eq!(totals(), overrun(40));
+            assert_eq!(deep(10), 10);
+            assert_eq!(deep(10), 10);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(totals(), overrun(42));
+    });
+}
+
+#[test]
+fn calls_that_overrun_give_no_callbacks_and_right_results() {
+    scenario(
+        "calls_that_overrun_give_no_callbacks_and_right_results",
+        || {
+            // A frame with 8 bytes of data takes 48 + 16 + 16.
+            fgraph::set_shadow_stack_size(48 + 5 * 80);
+            let user = count("deep");
+            for _ in 0..3 {
+                thread::spawn(|| (0..10).for_each(|n| assert_eq!(deep(n), n)))
+                    .join()
+                    .unwrap();
+            }
+            // Of n + 1 calls five find room.
+            let (mut traced, mut not) = (0, 0);
+            for n in 0..10 {
+                traced += (n + 1).min(5);
+                not += (n + 1u64).saturating_sub(5);
+            }
+            let numbers = of(&user);
+            assert_eq!(user.both(), (3 * traced, 3 * traced));
+            assert_eq!(numbers[1] + numbers[2], 3 * not, "{numbers:?}");
+            assert_eq!(numbers, totals());
+        },
+    );
+}
+
+#[test]
+fn the_smallest_shadow_stack_works() {
+    scenario("the_smallest_shadow_stack_works", || {
+        fgraph::set_shadow_stack_size(0);
+        let user = fgraph::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+        thread::spawn(|| assert_eq!(deep(5), 5)).join().unwrap();
+        // 128 bytes: one frame.
+        assert_eq!(of(&user), overrun(5));
+    });
+}
+
+#[test]
+fn data_that_finds_no_room_costs_only_its_user_the_call() {
+    scenario(
+        "data_that_finds_no_room_costs_only_its_user_the_call",
+        || {
+            fgraph::set_shadow_stack_size(2048);
+            let first = fgraph::register(user(|_| Some(1u64), |_, one| assert_eq!(one, 1)), "deep")
+                .unwrap();
+            let asked = AtomicU64::new(0);
+            let large = fgraph::register(
+                user(
+                    move |_| {
+                        assert_eq!(asked.fetch_add(1, Ordering::SeqCst), 0);
+                        Some([2u8; 1024])
+                    },
+                    |_, data| assert_eq!(data, [2; 1024]),
+                ),
+                "deep",
+            )
+            .unwrap();
+            let last = count("deep");
+            // The first call takes 48 + 32 + 1040 + 32 bytes, the others 48 + 32 + 32.
+            thread::spawn(|| assert_eq!(deep(4), 4)).join().unwrap();
+            assert_eq!(of(&first), [0; 5]);
+            assert_eq!(of(&large), unreserved(4));
+            assert_eq!(of(&last), [0; 5]);
+            assert_eq!(last.both(), (5, 5));
+            assert_eq!(totals(), unreserved(4));
+            for status in [first.status(), large.status()] {
+                assert_eq!(status, fgraph::UserStatus::Active);
+            }
+        },
+    );
+}
+
+#[test]
+fn the_default_shadow_stack_holds_4000_calls() {
+    scenario("the_default_shadow_stack_holds_4000_calls", || {
+        let _user = fgraph::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+        let builder = thread::Builder::new().stack_size(16 << 20);
+        builder
+            .spawn(|| assert_eq!(deep(3_999), 3_999))
+            .unwrap()
+            .join()
+            .unwrap();
+        assert_eq!(totals(), [0; 5]);
+        let builder = thread::Builder::new().stack_size(64 << 20);
+        builder
+            .spawn(|| assert_eq!(deep(100_000), 100_000))
+            .unwrap()
+            .join()
+            .unwrap();
+        assert!(totals()[1] > 90_000);
+    });
+}
+
+const JUMPER: &str = r#"
+    #include <setjmp.h>
+    #include <signal.h>
+    static _Thread_local jmp_buf env;
+    static _Thread_local sigjmp_buf sigenv;
+    int guarded(long (*f)(long), long n) { if (setjmp(env) == 0) { f(n); return 0; } return 1; }
+    void bail(void) { longjmp(env, 1); }
+    int sigguarded(long (*f)(long), long n) {
+        if (sigsetjmp(sigenv, 1) == 0) { f(n); return 0; }
+        return 1;
+    }
+    void on_signal(int signal) { (void)signal; siglongjmp(sigenv, 1); }
+"#;
+
+/// Where `jumps` ends: `bail` of the library.
+static BAIL: AtomicUsize = AtomicUsize::new(0);
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn jumps(n: u64) -> u64 {
+    if n == u64::MAX {
+        return 0;
+    }
+    if n == 0 {
+        // SAFETY: the address of `bail`; no frame on its way has anything to drop.
+        unsafe {
+            let bail: extern "C" fn() = std::mem::transmute(BAIL.load(Ordering::Relaxed));
+            bail();
+        }
+    }
+    black_box(jumps(n - 1)) + 1
+}
+
+type Function = extern "C" fn(u64) -> u64;
+
+#[test]
+fn calls_left_by_longjmp_are_lost() {
+    scenario("calls_left_by_longjmp_are_lost", || {
+        let Some(library) = common::library("longjmp", CC, "jumper.c", JUMPER, &[]) else {
+            return;
+        };
+        BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
+        // SAFETY: its type.
+        let guarded = unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("guarded") };
+        let one = count("jumps inner");
+        let other = count("jumps");
+        for round in 1..=1_000 {
+            assert_eq!(guarded(jumps, 2), 1);
+            // Noticed with the next call.
+            assert_eq!(inner(2), 4);
+            assert_eq!(of(&one), lost(3 * round));
+        }
+        assert_eq!(of(&other), lost(3_000));
+        assert_eq!(totals(), lost(3_000));
+        assert_eq!(one.both(), (4_000, 1_000));
+        assert_eq!(other.both(), (3_000, 0));
+    });
+}
+
+#[test]
+fn calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return() {
+    scenario(
+        "calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return",
+        || {
+            static GUARDED: AtomicUsize = AtomicUsize::new(0);
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn around(n: u64) -> u64 {
+                // SAFETY: the address of `guarded`.
+                let guarded: extern "C" fn(Function, u64) -> i32 =
+                    unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
+                black_box(guarded(jumps, n)) as u64 + n
+            }
+            let Some(library) = common::library("longjmp2", CC, "jumper2.c", JUMPER, &[]) else {
+                return;
+            };
+            BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
+            GUARDED.store(library.address("guarded") as usize, Ordering::Relaxed);
+            let user = count("jumps around");
+            for round in 1..=100 {
+                assert_eq!(around(4), 5);
+                assert_eq!(of(&user), lost(5 * round));
+                assert_eq!(user.both(), (6 * round, round));
+            }
+            assert_eq!(totals(), lost(500));
+        },
+    );
+}
+
+#[test]
+fn a_signal_handler_may_leave_a_callback_by_siglongjmp() {
+    scenario(
+        "a_signal_handler_may_leave_a_callback_by_siglongjmp",
+        || {
+            let Some(library) = common::library("siglongjmp", CC, "jumper3.c", JUMPER, &[]) else {
+                return;
+            };
+            // SAFETY: its type.
+            let guarded =
+                unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("sigguarded") };
+            let handler = library.address("on_signal") as usize;
+            // SAFETY: a handler of that signature.
+            unsafe { libc::signal(libc::SIGUSR2, handler) };
+            let other = count("inner outer");
+            let raises = fgraph::register(
+                user(
+                    |call| {
+                        if call.arg(0) == Some(99) {
+                            // SAFETY: its handler leaves this callback, which has nothing to drop.
+                            unsafe { libc::raise(libc::SIGUSR2) };
+                        }
+                        Some(())
+                    },
+                    |_, ()| (),
+                ),
+                "inner",
+            )
+            .unwrap();
+            for round in 1..=100 {
+                assert_eq!(guarded(outer, 99), 1);
+                assert_eq!(outer(4), 9);
+                assert_eq!(other.both(), (4 * round, 2 * round));
+            }
+            assert_eq!(raises.status(), fgraph::UserStatus::Active);
+            // Nothing hangs in the grace period, either.
+            drop(raises);
+            drop(other);
+        },
+    );
+}
+
+plain!(
+    // rdi: function, rsi: its argument, rdx: top of another stack
+    "on_other_stack",
+    "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbp, 0",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "mov rsp, rdx",
+    "mov rax, rdi",
+    "mov rdi, rsi",
+    "call rax",
+    "mov rsp, rbp",
+    ".cfi_def_cfa_register rsp",
+    "pop rbp",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+);
+
+unsafe extern "C" {
+    fn on_other_stack(function: Function, argument: u64, top: *mut u8) -> u64;
+}
+
+/// Memory that is nothing's neighbour.
+fn map(len: usize) -> *mut u8 {
+    // SAFETY: a fresh mapping with a page at either end that is taken away.
+    unsafe {
+        let all = libc::mmap(
+            ptr::null_mut(),
+            len + 8192,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(all, libc::MAP_FAILED);
+        let all = all.cast::<u8>();
+        libc::mprotect(all.cast(), 4096, libc::PROT_NONE);
+        libc::mprotect(all.add(4096 + len).cast(), 4096, libc::PROT_NONE);
+        all.add(4096)
+    }
+}
+
+static OTHER_STACK: AtomicUsize = AtomicUsize::new(0);
+const STACK_LEN: usize = 256 << 10;
+
+/// Goes on on another stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn switches(n: u64) -> u64 {
+    let top = ptr::with_exposed_provenance_mut(OTHER_STACK.load(Ordering::Relaxed));
+    // SAFETY: the top of a stack that nobody uses.
+    black_box(unsafe { on_other_stack(outer, n, top) }) + 100
+}
+
+#[test]
+fn calls_on_a_stack_of_the_programs_own_are_foreign() {
+    scenario("calls_on_a_stack_of_the_programs_own_are_foreign", || {
+        // SAFETY: the end of the mapping.
+        let top = unsafe { map(STACK_LEN).add(STACK_LEN) };
+        OTHER_STACK.store(top.expose_provenance(), Ordering::Relaxed);
+        let one = count("switches outer inner");
+        let other = count("inner");
+        let without = AtomicU64::new(0);
+        for round in 1..=100 {
+            assert_eq!(switches(5), 111);
+            assert_eq!(of(&one), foreign(2 * round));
+            assert_eq!(of(&other), foreign(round));
+            assert_eq!(totals(), foreign(2 * round));
+            without.fetch_add(1, Ordering::Relaxed);
+        }
+        assert_eq!(one.both(), (100, 100));
+        assert_eq!(other.both(), (0, 0));
+        assert_eq!(outer(1), 3);
+        assert_eq!(one.both(), (102, 102));
+    });
+}
+
+#[test]
+fn calls_on_a_signal_stack_are_foreign() {
+    scenario("calls_on_a_signal_stack_are_foreign", || {
+        extern "C" fn handler(_: i32) {
+            assert_eq!(outer(3), 7);
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn raises(n: u64) -> u64 {
+            // SAFETY: its handler is above.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            black_box(n)
+        }
+        // SAFETY: plain data; the stack is never freed.
+        unsafe {
+            let stack = libc::stack_t {
+                ss_sp: map(STACK_LEN).cast(),
+                ss_flags: 0,
+                ss_size: STACK_LEN,
+            };
+            assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            action.sa_flags = libc::SA_ONSTACK;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()), 0);
+        }
+        let user = count("raises outer inner");
+        for round in 1..=100 {
+            assert_eq!(raises(8), 8);
+            assert_eq!(of(&user), foreign(2 * round));
+            assert_eq!(user.both(), (round, round));
+        }
+        assert_eq!(totals(), foreign(200));
+    });
+}
+
+/// A program may take the stacks of its threads and of its coroutines from one pool. What is
+/// above a thread's stack is in the same mapping then, but it is not that stack.
+#[test]
+fn a_stack_above_that_of_the_thread_in_the_same_mapping_is_foreign() {
+    scenario(
+        "a_stack_above_that_of_the_thread_in_the_same_mapping_is_foreign",
+        || {
+            neighbours(STACK_LEN, 0);
+        },
+    );
+}
+
+/// As above, but beneath.
+#[test]
+fn a_stack_below_that_of_the_thread_in_the_same_mapping_does_no_harm() {
+    scenario(
+        "a_stack_below_that_of_the_thread_in_the_same_mapping_does_no_harm",
+        || {
+            neighbours(0, STACK_LEN);
+        },
+    );
+}
+
+/// A thread on a stack at `thread` in a mapping, in which it switches to another at `other`.
+fn neighbours(other: usize, thread: usize) {
+    extern "C" fn body(_: *mut c_void) -> *mut c_void {
+        for _ in 0..100 {
+            assert_eq!(switches(5), 111);
+        }
+        ptr::without_provenance_mut(7)
+    }
+    let user = count("switches outer inner");
+    // SAFETY: a mapping with room for both stacks; the thread is joined.
+    unsafe {
+        let memory = map(2 * STACK_LEN);
+        OTHER_STACK.store(
+            memory.add(other + STACK_LEN).expose_provenance(),
+            Ordering::Relaxed,
+        );
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        libc::pthread_attr_init(&mut attributes);
+        let stack = memory.add(thread).cast();
+        assert_eq!(
+            libc::pthread_attr_setstack(&mut attributes, stack, STACK_LEN),
+            0
+        );
+        let mut thread = 0;
+        assert_eq!(
+            libc::pthread_create(&mut thread, &attributes, body, ptr::null_mut()),
+            0
+        );
+        let mut result = ptr::null_mut();
+        assert_eq!(libc::pthread_join(thread, &mut result), 0);
+        assert_eq!(result.addr(), 7);
+    }
+    // Traced or foreign, but all of them accounted for, and none lost.
+    let (entries, returns) = user.both();
+    assert_eq!(entries, returns);
+    assert_eq!(entries + of(&user)[4], 300);
+    assert_eq!(of(&user)[..4], [0; 4]);
+}
+
+plain!(
+    // rdi: where to keep our stack pointer, rsi: the stack pointer to go on with
+    "switch_stacks",
+    "push rbp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "mov [rdi], rsp",
+    "mov rsp, rsi",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+);
+
+unsafe extern "C" {
+    fn switch_stacks(save: *mut usize, load: usize);
+}
+
+static COROUTINE: AtomicUsize = AtomicUsize::new(0);
+static RESUMER: AtomicUsize = AtomicUsize::new(0);
+
+/// Gives way, in the middle of a traced call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn gives_way(n: u64) -> u64 {
+    // SAFETY: whoever resumed us waits there.
+    unsafe { switch_stacks(COROUTINE.as_ptr(), RESUMER.load(Ordering::Relaxed)) };
+    black_box(n) * 3
+}
+
+extern "C" fn coroutine() -> ! {
+    for n in 0.. {
+        assert_eq!(gives_way(n), 3 * n);
+    }
+    unreachable!()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn resumes(n: u64) -> u64 {
+    // SAFETY: the coroutine has given way, or not begun.
+    unsafe { switch_stacks(RESUMER.as_ptr(), COROUTINE.load(Ordering::Relaxed)) };
+    black_box(n) + 5
+}
+
+/// Calls of two stacks begin and end in no order.
+#[test]
+fn coroutines_that_give_way_inside_traced_calls_are_unharmed() {
+    scenario(
+        "coroutines_that_give_way_inside_traced_calls_are_unharmed",
+        || {
+            // SAFETY: the end of the mapping: six registers, the start, and a return address.
+            unsafe {
+                let top = map(STACK_LEN).add(STACK_LEN).cast::<usize>();
+                top.sub(2).write(coroutine as *const () as usize);
+                COROUTINE.store(top.sub(8).expose_provenance(), Ordering::Relaxed);
+            }
+            let user = count("gives_way resumes inner outer");
+            let rounds = 1_000;
+            for n in 0..rounds {
+                assert_eq!(resumes(n), n + 5);
+                assert_eq!(outer(n), 2 * n + 1);
+            }
+            // Three calls each round on the thread's own stack, one on the other.
+            assert_eq!(user.both(), (3 * rounds, 3 * rounds));
+            assert_eq!(of(&user), foreign(rounds));
+        },
+    );
+}

@@ -1,0 +1,346 @@
+//! Systems that do not give all that fgraph likes to have.
+
+mod common;
+
+use std::ffi::CString;
+use std::hint::black_box;
+use std::ptr;
+use std::thread;
+
+use common::{Count, code, forked, is_patched, scenario, skip};
+use fgraph::{Error, Handle, TextMethod, Unsupported};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn modest(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn modest_too(n: u64) -> u64 {
+    black_box(modest(n)) + 1
+}
+
+const MODEST: *const () = modest as *const ();
+
+fn count(filter: &str) -> Handle<Count> {
+    fgraph::register(Count::default(), filter).unwrap()
+}
+
+/// Takes `/proc` away from this thread; `false` if that is not allowed.
+fn hide_proc() -> bool {
+    let text = |text: &str| CString::new(text).unwrap();
+    let (none, root, tmpfs, proc) = (text("none"), text("/"), text("tmpfs"), text("/proc"));
+    // SAFETY: strings; only the mounts of this thread are changed.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(
+                none.as_ptr(),
+                root.as_ptr(),
+                ptr::null(),
+                libc::MS_REC | libc::MS_PRIVATE,
+                ptr::null(),
+            ) == 0
+            && libc::mount(
+                tmpfs.as_ptr(),
+                proc.as_ptr(),
+                tmpfs.as_ptr(),
+                0,
+                ptr::null(),
+            ) == 0
+    }
+}
+
+#[test]
+fn without_proc_text_is_written_through_mprotect() {
+    scenario("without_proc_text_is_written_through_mprotect", || {
+        if !hide_proc() {
+            return skip(format_args!(
+                "no mounts here: {}",
+                std::io::Error::last_os_error()
+            ));
+        }
+        assert!(!std::path::Path::new("/proc/self").exists());
+        let before: [u8; 5] = code(MODEST);
+        let user = count("modest modest_too");
+        assert_eq!((user.report().traced, user.report().patched), (2, 2));
+        let status = fgraph::status().unwrap();
+        assert_eq!(status.text, TextMethod::Mprotect);
+        assert!(status.to_string().contains("mprotect"), "{status}");
+        assert!(is_patched(MODEST));
+        assert_eq!(modest_too(1), 3);
+        assert_eq!(user.both(), (2, 2));
+        // Other threads, too: nothing can be read about their stacks.
+        thread::spawn(|| (0..10).for_each(|n| assert_eq!(modest_too(n), n + 2)))
+            .join()
+            .unwrap();
+        assert_eq!(user.both(), (22, 22));
+        // While threads call.
+        let done = std::sync::atomic::AtomicBool::new(false);
+        thread::scope(|scope| {
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert_eq!(modest_too(5), 7);
+                }
+            });
+            for _ in 0..100 {
+                drop(count("modest"));
+                user.set_filter("modest_too").unwrap();
+                user.set_filter("modest").unwrap();
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        std::panic::set_hook(Box::new(|_| ()));
+        drop(user);
+        assert_eq!(code::<5>(MODEST), before);
+        assert_eq!(common::totals(), [0; 5]);
+    });
+}
+
+#[test]
+fn without_proc_the_stack_of_a_main_thread_is_known() {
+    scenario("without_proc_the_stack_of_a_main_thread_is_known", || {
+        common::on_main_thread(|| {
+            // In a child, whose only thread has the main thread's stack.
+            let status = forked(|| {
+                if !hide_proc() {
+                    return 17;
+                }
+                let user = count("modest modest_too");
+                assert_eq!(modest_too(1), 3);
+                assert_eq!(user.both(), (2, 2));
+                assert_eq!(common::totals(), [0; 5]);
+                0
+            });
+            match status.code() {
+                Some(17) => skip("no mounts here"),
+                _ => assert!(status.success(), "{status}"),
+            }
+        });
+    });
+}
+
+/// Makes the kernel answer system call `number` with `errno` from now on; `false` if it will not.
+/// The second argument of the call must be `first`, if that is given.
+fn forbid(number: libc::c_long, errno: i32, first: Option<u32>) -> bool {
+    let statement = |code: u32, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let unless = |k: u32, skip: u8| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: skip,
+        k,
+    };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    // Of struct seccomp_data: the number at 0, the first argument at 16.
+    let mut program = vec![statement(load, 0)];
+    match first {
+        None => program.push(unless(number as u32, 1)),
+        Some(first) => program.extend([
+            unless(number as u32, 3),
+            statement(load, 16),
+            unless(first, 1),
+        ]),
+    }
+    program.push(statement(
+        libc::BPF_RET | libc::BPF_K,
+        libc::SECCOMP_RET_ERRNO | errno as u32,
+    ));
+    program.push(statement(
+        libc::BPF_RET | libc::BPF_K,
+        libc::SECCOMP_RET_ALLOW,
+    ));
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: a valid program.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const filter,
+            ) == 0
+    }
+}
+
+#[test]
+fn without_membarrier_nothing_is_patched() {
+    scenario("without_membarrier_nothing_is_patched", || {
+        for errno in [libc::ENOSYS, libc::EPERM] {
+            let status = forked(|| {
+                let before: [u8; 5] = code(MODEST);
+                if !forbid(libc::SYS_membarrier, errno, None) {
+                    return 17;
+                }
+                for _ in 0..20 {
+                    let error = fgraph::register(Count::default(), "modest").unwrap_err();
+                    assert_eq!(error, Error::Unsupported(Unsupported::Membarrier(errno)));
+                    assert!(error.to_string().contains("membarrier"), "{error}");
+                }
+                assert!(fgraph::status().is_err());
+                assert_eq!(code::<5>(MODEST), before);
+                assert_eq!(modest_too(1), 3);
+                0
+            });
+            match status.code() {
+                Some(17) => skip("no seccomp here"),
+                _ => assert!(status.success(), "{status}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn without_sync_core_nothing_is_patched() {
+    scenario("without_sync_core_nothing_is_patched", || {
+        // Kernels before 4.16 know the one but not the other.
+        let status = forked(|| {
+            let command = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+            if !forbid(libc::SYS_membarrier, libc::EINVAL, Some(command)) {
+                return 17;
+            }
+            let error = fgraph::register(Count::default(), "modest").unwrap_err();
+            assert_eq!(
+                error,
+                Error::Unsupported(Unsupported::Membarrier(libc::EINVAL))
+            );
+            assert!(!is_patched(MODEST));
+            assert_eq!(modest_too(1), 3);
+            0
+        });
+        match status.code() {
+            Some(17) => skip("no seccomp here"),
+            _ => assert!(status.success(), "{status}"),
+        }
+    });
+}
+
+#[test]
+fn membarrier_that_is_forbidden_later_does_not_leave_half_a_change() {
+    scenario(
+        "membarrier_that_is_forbidden_later_does_not_leave_half_a_change",
+        || {
+            let status = forked(|| {
+                let user = count("modest_too");
+                if !forbid(libc::SYS_membarrier, libc::EPERM, None) {
+                    return 17;
+                }
+                let before: [u8; 5] = code(MODEST);
+                let error = fgraph::register(Count::default(), "modest").unwrap_err();
+                assert_eq!(
+                    error,
+                    Error::Unsupported(Unsupported::Membarrier(libc::EPERM))
+                );
+                assert_eq!(code::<5>(MODEST), before);
+                // The program and the user that was there go on.
+                assert_eq!(modest_too(1), 3);
+                assert_eq!(user.both(), (1, 1));
+                // It cannot be waited for: leaving it must not crash, whatever it says.
+                drop(user.unregister());
+                assert_eq!(modest_too(1), 3);
+                0
+            });
+            match status.code() {
+                Some(17) => skip("no seccomp here"),
+                _ => assert!(status.success(), "{status}"),
+            }
+        },
+    );
+}
+
+#[test]
+fn a_write_that_the_kernel_refuses_falls_back_to_mprotect() {
+    scenario(
+        "a_write_that_the_kernel_refuses_falls_back_to_mprotect",
+        || {
+            let status = forked(|| {
+                // The file can be opened, but not written to.
+                if !forbid(libc::SYS_pwrite64, libc::EPERM, None) {
+                    return 17;
+                }
+                let before: [u8; 5] = code(MODEST);
+                let user = count("modest");
+                assert!(is_patched(MODEST));
+                assert_eq!(fgraph::status().unwrap().text, TextMethod::Mprotect);
+                assert_eq!(modest(1), 2);
+                assert_eq!(user.unregister().unwrap().both(), (1, 1));
+                assert_eq!(code::<5>(MODEST), before);
+                0
+            });
+            match status.code() {
+                Some(17) => skip("no seccomp here"),
+                _ => assert!(status.success(), "{status}"),
+            }
+        },
+    );
+}
+
+#[test]
+fn a_write_that_is_refused_in_every_way_is_an_error() {
+    scenario("a_write_that_is_refused_in_every_way_is_an_error", || {
+        let status = forked(|| {
+            // Everything that takes mprotect is made before.
+            drop(count("modest_too"));
+            let before: [u8; 5] = code(MODEST);
+            if !forbid(libc::SYS_pwrite64, libc::EPERM, None)
+                || !forbid(libc::SYS_mprotect, libc::EACCES, None)
+            {
+                return 17;
+            }
+            let error = fgraph::register(Count::default(), "modest").unwrap_err();
+            let Error::Text { address, errno } = error else {
+                panic!("{error}")
+            };
+            assert_eq!(errno, libc::EACCES);
+            assert!(address <= MODEST as usize && MODEST as usize - address < 4096);
+            assert_eq!(code::<5>(MODEST), before);
+            assert_eq!(modest_too(1), 3);
+            0
+        });
+        match status.code() {
+            Some(17) => skip("no seccomp here"),
+            _ => assert!(status.success(), "{status}"),
+        }
+    });
+}
+
+#[test]
+fn a_thread_without_memory_for_its_state_is_not_traced() {
+    scenario(
+        "a_thread_without_memory_for_its_state_is_not_traced",
+        || {
+            let status = forked(|| {
+                let user = count("modest modest_too");
+                assert_eq!(modest_too(1), 3);
+                let thread = thread::spawn(|| {
+                    // Only this thread gets no more memory.
+                    if !forbid(libc::SYS_mmap, libc::ENOMEM, None) {
+                        return false;
+                    }
+                    for n in 0..10 {
+                        assert_eq!(modest_too(n), n + 2);
+                    }
+                    true
+                });
+                if !thread.join().unwrap() {
+                    return 17;
+                }
+                assert_eq!(user.both(), (2, 2));
+                assert_eq!(fgraph::status().unwrap().unattached, 20);
+                0
+            });
+            match status.code() {
+                Some(17) => skip("no seccomp here"),
+                _ => assert!(status.success(), "{status}"),
+            }
+        },
+    );
+}

@@ -1,0 +1,485 @@
+//! Which functions can be traced, and what becomes of their bytes.
+
+mod common;
+
+use std::fs;
+use std::hint::black_box;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use common::{CLANG, Count, Library, code, is_patched, overwrite, patched, scenario};
+use fgraph::{Handle, NopError, Refusal, TextMethod};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn site_one(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn site_two(n: u64) -> u64 {
+    black_box(n) + 2
+}
+
+const ONE: *const () = site_one as *const ();
+const TWO: *const () = site_two as *const ();
+
+fn count(filter: &str) -> Handle<Count> {
+    fgraph::register(Count::default(), filter).unwrap()
+}
+
+const C: &str = "
+    int library_one(int n) { return n + 1; }
+    static __attribute__((noinline)) int hidden(int n) { return n * 3; }
+    int library_two(int n) { return hidden(n) + 2; }
+";
+
+type Int = extern "C" fn(i32) -> i32;
+
+/// The two functions of the library.
+fn functions(library: &Library) -> [Int; 2] {
+    // SAFETY: their type.
+    unsafe { [library.get("library_one"), library.get("library_two")] }
+}
+
+/// All of the executable memory of the program and of its libraries.
+fn text() -> Vec<(String, Vec<u8>)> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let lines = maps
+        .lines()
+        .filter(|line| line.contains(" r-xp ") && line.contains('/'));
+    lines
+        .map(|line| {
+            let range = line.split(' ').next().unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+            // SAFETY: mapped for reading just now.
+            let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, to - from) };
+            (line.to_owned(), bytes.to_vec())
+        })
+        .collect()
+}
+
+/// How many mappings are writable and executable at once.
+fn writable_and_executable() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let both = |line: &&str| {
+        let rights = line.split(' ').nth(1).unwrap().as_bytes();
+        rights[1] == b'w' && rights[2] == b'x'
+    };
+    maps.lines().filter(both).count()
+}
+
+#[test]
+fn functions_of_a_library_are_traced() {
+    scenario("functions_of_a_library_are_traced", || {
+        for (file, options) in [
+            ("plain.c", &["-fpatchable-function-entry=5"][..]),
+            (
+                "endbr.c",
+                &["-fpatchable-function-entry=5", "-fcf-protection=full"],
+            ),
+        ] {
+            let Some(library) = common::library("library", CLANG, file, C, options) else {
+                return;
+            };
+            let stem = file.trim_end_matches(".c");
+            let [one, two] = functions(&library);
+            let before: [[u8; 16]; 2] = [code(one as *const ()), code(two as *const ())];
+            let has_endbr = before[0].starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]);
+            assert_eq!(has_endbr, stem == "endbr");
+            let all = count(&format!(":mod:lib{stem}.so"));
+            assert_eq!((all.report().traced, &*all.report().refused), (3, &[][..]));
+            let some = count("library_two");
+            assert!(is_patched(one as *const ()) && is_patched(two as *const ()));
+            assert_eq!((one(1), two(1)), (2, 5));
+            assert_eq!((all.both(), some.both()), ((3, 3), (1, 1)));
+            // An endbr64 stays: it is where indirect jumps may arrive.
+            assert_eq!(
+                code::<4>(one as *const ()) == [0xf3, 0x0f, 0x1e, 0xfa],
+                has_endbr
+            );
+            // The function is where its symbol says, before an endbr64.
+            let log = common::Log::new();
+            let entries = log.clone();
+            let addresses = fgraph::register(
+                common::user(
+                    move |call| {
+                        let function = call.function();
+                        entries.push((function.address(), function.name().to_string()));
+                        assert!(function.module().name().starts_with("lib"));
+                        None
+                    },
+                    |_, ()| (),
+                ),
+                "library_one hidden",
+            )
+            .unwrap();
+            assert_eq!((one(1), two(1)), (2, 5));
+            let seen = log.take();
+            assert_eq!(
+                seen[0],
+                (one as *const () as usize, "library_one".to_owned())
+            );
+            assert_eq!(seen[1].1, "hidden");
+            drop((all, some, addresses));
+            assert_eq!([code(one as *const ()), code(two as *const ())], before);
+            assert_eq!((one(1), two(1)), (2, 5));
+        }
+        assert_eq!(patched(), 0);
+    });
+}
+
+#[test]
+fn a_library_that_is_loaded_later_is_found_by_the_next_filter() {
+    scenario(
+        "a_library_that_is_loaded_later_is_found_by_the_next_filter",
+        || {
+            let user = count("library_*");
+            assert!(user.report().matches_nothing());
+            let options = ["-fpatchable-function-entry=5"];
+            let Some(library) = common::library("later", CLANG, "later.c", C, &options) else {
+                return;
+            };
+            let [one, _] = functions(&library);
+            assert_eq!(one(1), 2);
+            let report = user.set_filter("library_*").unwrap();
+            assert_eq!((report.traced, report.patched), (2, 2));
+            assert_eq!(one(1), 2);
+            assert_eq!(user.both(), (1, 1));
+        },
+    );
+}
+
+#[test]
+fn a_library_may_be_unloaded_while_it_is_traced() {
+    scenario("a_library_may_be_unloaded_while_it_is_traced", || {
+        let options = ["-fpatchable-function-entry=5"];
+        let Some(mut library) = common::library("unload", CLANG, "unload.c", C, &options) else {
+            return;
+        };
+        for round in 0..5 {
+            let user = count("library_* site_one");
+            assert_eq!(user.report().traced, 3, "round {round}");
+            let [one, two] = functions(&library);
+            assert_eq!((one(1), two(1)), (2, 5));
+            assert_eq!(user.both(), (2, 2));
+            let file = library.close();
+            if round % 2 == 0 {
+                assert_eq!(user.set_filter("site_two").unwrap().traced, 1);
+                site_two(1);
+            } else {
+                site_one(1);
+            }
+            assert_eq!(user.unregister().unwrap().both(), (3, 3));
+            assert_eq!(patched(), 0);
+            library = Library::open(&file);
+        }
+    });
+}
+
+/// It most likely comes to the same place, but its functions are NOPs again.
+#[test]
+fn a_library_that_comes_back_is_traced_again() {
+    scenario("a_library_that_comes_back_is_traced_again", || {
+        let options = ["-fpatchable-function-entry=5"];
+        let Some(library) = common::library("again", CLANG, "again.c", C, &options) else {
+            return;
+        };
+        let user = count("library_one");
+        let first = library.address("library_one");
+        assert!(is_patched(first));
+        let library = Library::open(&library.close());
+        let [one, _] = functions(&library);
+        if library.address("library_one") != first {
+            return common::skip("it came to another place");
+        }
+        assert!(!is_patched(first));
+        assert_eq!(one(1), 2);
+        assert_eq!(user.both(), (0, 0));
+        let report = user.set_filter("library_*").unwrap();
+        assert_eq!(report.traced, 2);
+        assert_eq!(one(1), 2);
+        assert_eq!(user.both(), (1, 1), "it was said to be traced");
+        let new = count("library_one");
+        assert_eq!(one(1), 2);
+        assert_eq!((user.both(), new.both()), ((2, 2), (1, 1)));
+    });
+}
+
+#[test]
+fn pads_of_gcc_are_refused_with_the_reason() {
+    scenario("pads_of_gcc_are_refused_with_the_reason", || {
+        let options = ["-fpatchable-function-entry=5"];
+        let Some(library) = common::library("gcc", &["gcc"], "pads.c", C, &options) else {
+            return;
+        };
+        let [one, two] = functions(&library);
+        let before: [u8; 16] = code(one as *const ());
+        if before.starts_with(&[0x0f, 0x1f]) {
+            return common::skip("this gcc makes a single NOP");
+        }
+        let user = count("library_* site_one");
+        let report = user.report();
+        assert_eq!(
+            (report.traced, report.patched, report.refused.len()),
+            (1, 1, 2)
+        );
+        assert!(!report.matches_nothing());
+        for refused in &report.refused {
+            let Refusal::Entry(NopError::Pad { count }) = refused.reason else {
+                panic!("{refused}");
+            };
+            assert!(count >= 5);
+            assert!(refused.name.starts_with("library_"));
+            assert!(refused.module.ends_with("libpads.so"));
+            assert!(refused.to_string().contains(&refused.name), "{refused}");
+        }
+        let addresses = [one as *const () as usize, two as *const () as usize];
+        let mut refused: Vec<usize> = report
+            .refused
+            .iter()
+            .map(|refused| refused.address)
+            .collect();
+        refused.sort_unstable();
+        let mut expected = addresses;
+        expected.sort_unstable();
+        assert_eq!(refused, expected);
+        assert!(report.to_string().contains("2 refused"), "{report}");
+        assert_eq!((one(1), two(1)), (2, 5));
+        assert_eq!(code::<16>(one as *const ()), before);
+        assert_eq!(user.both(), (0, 0));
+    });
+}
+
+#[test]
+fn a_module_that_cannot_be_read_is_refused_with_the_reason() {
+    scenario(
+        "a_module_that_cannot_be_read_is_refused_with_the_reason",
+        || {
+            let options = ["-fpatchable-function-entry=5"];
+            let Some(library) = common::library("gone", CLANG, "gone.c", C, &options) else {
+                return;
+            };
+            library.remove_file();
+            let user = count(":mod:libgone.so");
+            let report = user.report();
+            assert_eq!((report.traced, report.refused.len()), (0, 1), "{report:?}");
+            assert!(matches!(report.refused[0].reason, Refusal::Module(_)));
+            assert!(report.refused[0].module.ends_with("libgone.so"));
+            assert!(!report.matches_nothing());
+        },
+    );
+}
+
+#[test]
+fn an_entry_that_is_no_nop_is_refused_and_left_alone() {
+    scenario("an_entry_that_is_no_nop_is_refused_and_left_alone", || {
+        let original: [u8; 5] = code(ONE);
+        // push rbp; mov rbp, rsp; nop - then what a debugger and another tracer leave there.
+        for (bytes, expected) in [
+            ([0x55, 0x48, 0x89, 0xe5, 0x90], "not"),
+            ([0xcc, 0x1f, 0x44, 0x00, 0x08], "break"),
+            ([0xe9, 0, 0, 0, 0], "jump"),
+        ] {
+            let status = common::forked(|| {
+                overwrite(ONE as usize, &bytes);
+                let user = count("site_*");
+                let report = user.report();
+                assert_eq!((report.traced, report.refused.len()), (1, 1), "{report:?}");
+                let refused = &report.refused[0];
+                let Refusal::Entry(reason) = refused.reason else {
+                    panic!("{refused}")
+                };
+                let fits = match reason {
+                    NopError::NotNop { .. } => expected == "not",
+                    NopError::Breakpoint => expected == "break",
+                    NopError::Jump { opcode: 0xe9 } => expected == "jump",
+                    _ => false,
+                };
+                assert!(fits, "{refused}");
+                assert_eq!(
+                    (refused.name.as_str(), refused.address),
+                    ("site_one", ONE as usize)
+                );
+                assert_eq!(code::<5>(ONE), bytes);
+                assert_eq!(site_two(1), 3);
+                assert_eq!(user.unregister().unwrap().both(), (1, 1));
+                assert_eq!(code::<5>(ONE), bytes);
+                0
+            });
+            assert!(status.success(), "{expected}: {status}");
+        }
+        assert_eq!(code::<5>(ONE), original);
+    });
+}
+
+#[test]
+fn an_entry_that_has_changed_since_is_refused_and_left_alone() {
+    scenario(
+        "an_entry_that_has_changed_since_is_refused_and_left_alone",
+        || {
+            let original: [u8; 5] = code(ONE);
+            let other = count("site_two");
+            // Still a NOP, so that the function may be called.
+            let changed = [0x0f, 0x1f, 0x44, 0x00, 0x77];
+            overwrite(ONE as usize, &changed);
+            let user = count("site_*");
+            let report = user.report();
+            assert_eq!(
+                (report.traced, report.patched, report.refused.len()),
+                (1, 0, 1)
+            );
+            let refused = &report.refused[0];
+            assert_eq!(refused.reason, Refusal::Changed { found: changed });
+            assert_eq!(
+                (refused.name.as_str(), refused.address),
+                ("site_one", ONE as usize)
+            );
+            assert!(refused.to_string().contains("0f 1f 44 00 77"), "{refused}");
+            assert_eq!(site_one(1) + site_two(1), 5);
+            assert_eq!((user.both(), other.both()), ((1, 1), (1, 1)));
+            drop(user);
+            assert_eq!(code::<5>(ONE), changed);
+            // Put right again, it can be traced.
+            overwrite(ONE as usize, &original);
+            let user = count("site_one");
+            assert_eq!((user.report().traced, user.report().refused.len()), (1, 0));
+            site_one(1);
+            assert_eq!(user.unregister().unwrap().both(), (1, 1));
+            assert_eq!(code::<5>(ONE), original);
+        },
+    );
+}
+
+#[test]
+fn a_patched_entry_that_somebody_else_overwrites_is_left_to_them() {
+    scenario(
+        "a_patched_entry_that_somebody_else_overwrites_is_left_to_them",
+        || {
+            let user = count("site_*");
+            assert!(is_patched(ONE));
+            let foreign = [0x0f, 0x1f, 0x44, 0x00, 0x77];
+            overwrite(ONE as usize, &foreign);
+            assert_eq!(site_one(1) + site_two(1), 5);
+            assert_eq!(user.unregister().unwrap().both(), (1, 1));
+            assert_eq!(code::<5>(ONE), foreign);
+            assert!(!is_patched(TWO));
+        },
+    );
+}
+
+#[test]
+fn afterwards_all_text_is_what_it_was() {
+    scenario("afterwards_all_text_is_what_it_was", || {
+        let options = ["-fpatchable-function-entry=5"];
+        let library = common::library("text", CLANG, "text.c", C, &options);
+        // Everything that is loaded later is loaded now.
+        drop(count("site_one"));
+        let before = text();
+        assert!(before.len() > 2);
+        for _ in 0..3 {
+            let everything = count("");
+            let some = count("site_* library_*");
+            assert_ne!(text(), before);
+            site_one(1);
+            some.set_filter("site_one").unwrap();
+            everything.set_filter("*a*").unwrap();
+            drop(everything);
+            drop(some);
+            assert!(text() == before, "some text is not what it was");
+        }
+        drop(library);
+        assert_eq!(fgraph::status().unwrap().text, TextMethod::ProcMem);
+    });
+}
+
+#[test]
+fn no_mapping_is_ever_writable_and_executable() {
+    scenario("no_mapping_is_ever_writable_and_executable", || {
+        assert_eq!(writable_and_executable(), 0);
+        let done = AtomicBool::new(false);
+        let samples = AtomicU64::new(0);
+        let found = thread::scope(|scope| {
+            let sampler = scope.spawn(|| {
+                let mut found = 0;
+                while !done.load(Ordering::Relaxed) {
+                    found += writable_and_executable();
+                    samples.fetch_add(1, Ordering::SeqCst);
+                }
+                found
+            });
+            let patcher = scope.spawn(|| {
+                while samples.load(Ordering::SeqCst) < 200 {
+                    let user = count("*site*");
+                    assert_eq!(site_one(1) + site_two(1), 5);
+                    user.set_filter("site_one").unwrap();
+                }
+            });
+            let result = patcher.join();
+            done.store(true, Ordering::Relaxed);
+            result.unwrap();
+            sampler.join().unwrap()
+        });
+        assert_eq!(found, 0);
+    });
+}
+
+#[test]
+fn mappings_are_not_split_by_patching() {
+    scenario("mappings_are_not_split_by_patching", || {
+        let executable = || text().into_iter().map(|(line, _)| line).collect::<Vec<_>>();
+        let before = executable();
+        let user = count("");
+        assert_eq!(executable(), before);
+        drop(user);
+        assert_eq!(executable(), before);
+    });
+}
+
+#[test]
+fn the_status_says_how_much_is_patched() {
+    scenario("the_status_says_how_much_is_patched", || {
+        let user = count("site_*");
+        let status = fgraph::status().unwrap();
+        assert_eq!((status.patched, status.stopped), (2, None));
+        assert!(status.sites > 10);
+        let text = status.to_string();
+        assert!(
+            text.contains(&format!("2 of {} sites", status.sites)),
+            "{text}"
+        );
+        assert!(text.contains("/proc/self/mem"), "{text}");
+        assert_eq!((status.text, status.unattached), (TextMethod::ProcMem, 0));
+        // More users of the same functions patch nothing.
+        let other = count("site_one");
+        assert_eq!((other.report().traced, other.report().patched), (1, 0));
+        drop((user, other));
+        assert_eq!(patched(), 0);
+    });
+}
+
+#[test]
+fn the_own_functions_of_fgraph_are_no_sites() {
+    scenario("the_own_functions_of_fgraph_are_no_sites", || {
+        let user = count("fgraph::* fgraph_core::* fgraph_x86_64::*");
+        assert!(user.report().matches_nothing(), "{:?}", user.report());
+    });
+}
+
+/// Other programs are run as ever, also while theirs is patched.
+#[test]
+fn other_programs_can_be_run_while_functions_are_traced() {
+    scenario(
+        "other_programs_can_be_run_while_functions_are_traced",
+        || {
+            let user = count("");
+            for _ in 0..10 {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+            assert_eq!(user.status(), fgraph::UserStatus::Active);
+        },
+    );
+}

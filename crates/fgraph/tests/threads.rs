@@ -1,0 +1,776 @@
+//! Threads, signals and forks.
+
+mod common;
+
+use std::hint::black_box;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+
+use common::{Count, forked, is_patched, numbers, patched, scenario, totals, user};
+use fgraph::{Error, Handle, UserStatus};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn works(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn works_too(n: u64) -> u64 {
+    black_box(works(n)) + 1
+}
+
+const WORKS: *const () = works as *const ();
+
+fn count(filter: &str) -> Handle<Count> {
+    fgraph::register(Count::default(), filter).unwrap()
+}
+
+/// Sets the handler of a signal.
+fn handle(signal: i32, handler: usize, flags: i32) -> libc::sigaction {
+    // SAFETY: plain data; the handlers given here are such functions.
+    unsafe {
+        let (mut action, mut before): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags;
+        assert_eq!(libc::sigaction(signal, &action, &mut before), 0);
+        before
+    }
+}
+
+fn int3() {
+    // SAFETY: whoever calls this has a handler, or wants to die.
+    unsafe { std::arch::asm!("int3") };
+}
+
+/// Blocks or unblocks SIGTRAP in this thread.
+fn mask_sigtrap(how: i32) {
+    // SAFETY: plain data.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTRAP);
+        assert_eq!(libc::pthread_sigmask(how, &set, ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn threads_that_exist_and_new_ones_are_traced_at_once() {
+    scenario("threads_that_exist_and_new_ones_are_traced_at_once", || {
+        let (ready, go) = (Barrier::new(4), Barrier::new(4));
+        thread::scope(|scope| {
+            for n in 0..3 {
+                let (ready, go) = (&ready, &go);
+                scope.spawn(move || {
+                    assert_eq!(works(n), n + 1);
+                    ready.wait();
+                    go.wait();
+                    for _ in 0..100 {
+                        assert_eq!(works(n), n + 1);
+                    }
+                    ready.wait();
+                });
+            }
+            ready.wait();
+            let user = count("works");
+            go.wait();
+            ready.wait();
+            assert_eq!(user.both(), (300, 300));
+            scope.spawn(|| assert_eq!(works_too(1), 3)).join().unwrap();
+            assert_eq!(user.both(), (301, 301));
+        });
+    });
+}
+
+#[test]
+fn thousands_of_short_lived_threads_are_traced() {
+    scenario("thousands_of_short_lived_threads_are_traced", || {
+        let missing = fgraph::register(user(|_| Some(works(1)), |_, _| ()), "works_too").unwrap();
+        let all = count("works works_too");
+        let mappings = || {
+            std::fs::read_to_string("/proc/self/maps")
+                .unwrap()
+                .lines()
+                .count()
+        };
+        let mut after_100 = 0;
+        for n in 0..2_000u64 {
+            assert_eq!(thread::spawn(move || works_too(n)).join().unwrap(), n + 2);
+            if n == 100 {
+                after_100 = mappings();
+            }
+        }
+        assert_eq!(all.both(), (4_000, 4_000));
+        // What the dead threads have counted stays in the totals.
+        assert_eq!(numbers(all.counters())[0], 2_000);
+        assert_eq!(numbers(missing.counters())[0], 0);
+        assert_eq!(totals(), [2_000, 0, 0, 0, 0]);
+        // Their states are used again.
+        assert!(
+            mappings() < after_100 + 50,
+            "{} -> {}",
+            after_100,
+            mappings()
+        );
+        assert!(fgraph::threads().len() < 100);
+    });
+}
+
+#[test]
+fn a_threads_counters_are_its_own() {
+    scenario("a_threads_counters_are_its_own", || {
+        let _user =
+            fgraph::register(user(|_| Some(works(1)), |_, _| ()), "works_too works").unwrap();
+        // Long after others have used the state.
+        for _ in 0..100 {
+            thread::spawn(|| {
+                works_too(1);
+                // SAFETY: no arguments.
+                let id = unsafe { libc::gettid() as u32 };
+                let own = fgraph::threads()
+                    .into_iter()
+                    .find(|thread| thread.id == id)
+                    .unwrap();
+                // One for each of the two calls.
+                assert_eq!(own.counters.missed, 2);
+            })
+            .join()
+            .unwrap();
+        }
+        assert_eq!(totals()[0], 200);
+    });
+}
+
+#[test]
+fn users_come_and_go_while_threads_come_and_go() {
+    scenario("users_come_and_go_while_threads_come_and_go", || {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut n = 0;
+                while !done.load(Ordering::Relaxed) {
+                    n += 1;
+                    assert_eq!(thread::spawn(move || works_too(n)).join().unwrap(), n + 2);
+                }
+            });
+            let result = scope
+                .spawn(|| {
+                    for cycle in 0..500 {
+                        match fgraph::register(Count::default(), "works*") {
+                            Ok(user) => drop(user),
+                            Err(error) => return Err((cycle, error)),
+                        }
+                    }
+                    Ok(())
+                })
+                .join();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(result.unwrap(), Ok(()));
+        });
+        assert_eq!(patched(), 0);
+    });
+}
+
+#[test]
+fn the_first_hit_of_a_thread_may_be_in_a_signal_handler() {
+    scenario(
+        "the_first_hit_of_a_thread_may_be_in_a_signal_handler",
+        || {
+            extern "C" fn handler(_: i32) {
+                assert_eq!(works_too(5), 7);
+            }
+            handle(libc::SIGUSR2, handler as *const () as usize, 0);
+            let user = count("works works_too");
+            for _ in 0..50 {
+                thread::spawn(|| {
+                    // SAFETY: its handler is above.
+                    unsafe { libc::raise(libc::SIGUSR2) };
+                    assert_eq!(works_too(1), 3);
+                })
+                .join()
+                .unwrap();
+            }
+            assert_eq!(user.both(), (200, 200));
+            assert_eq!(totals(), [0; 5]);
+        },
+    );
+}
+
+/// The bounds of the stack must not be taken from the signal stack then.
+#[test]
+fn the_first_hit_of_a_thread_may_be_on_a_signal_stack() {
+    scenario("the_first_hit_of_a_thread_may_be_on_a_signal_stack", || {
+        extern "C" fn handler(_: i32) {
+            assert_eq!(works(5), 6);
+        }
+        handle(
+            libc::SIGUSR2,
+            handler as *const () as usize,
+            libc::SA_ONSTACK,
+        );
+        let user = count("works works_too");
+        let threads = 5;
+        for _ in 0..threads {
+            thread::spawn(|| {
+                let mut memory = vec![0u8; 256 << 10];
+                let mut before = libc::stack_t {
+                    ss_sp: ptr::null_mut(),
+                    ss_flags: libc::SS_DISABLE,
+                    ss_size: 0,
+                };
+                // SAFETY: the memory is in use until the old stack is put back; the handler of the
+                // signal is above.
+                unsafe {
+                    let stack = libc::stack_t {
+                        ss_sp: memory.as_mut_ptr().cast(),
+                        ss_flags: 0,
+                        ss_size: memory.len(),
+                    };
+                    assert_eq!(libc::sigaltstack(&stack, &mut before), 0);
+                    libc::raise(libc::SIGUSR2);
+                    assert_eq!(libc::sigaltstack(&before, ptr::null_mut()), 0);
+                }
+                for n in 0..10 {
+                    assert_eq!(works_too(n), n + 2);
+                }
+            })
+            .join()
+            .unwrap();
+        }
+        // The call in the handler may be traced or foreign, those on the thread's stack are traced.
+        let (entries, returns) = user.both();
+        assert_eq!(entries, returns);
+        assert_eq!(entries + numbers(user.counters())[4], 21 * threads);
+        assert!(
+            entries >= 20 * threads,
+            "{entries} of {} calls",
+            21 * threads
+        );
+    });
+}
+
+#[test]
+fn signals_at_any_time_do_no_harm() {
+    scenario("signals_at_any_time_do_no_harm", || {
+        static IN_HANDLER: AtomicU64 = AtomicU64::new(0);
+        extern "C" fn handler(_: i32) {
+            IN_HANDLER.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(works_too(5), 7);
+        }
+        handle(
+            libc::SIGUSR2,
+            handler as *const () as usize,
+            libc::SA_RESTART,
+        );
+        let users: Vec<_> = (0..4).map(|_| count("works works_too")).collect();
+        let done = AtomicBool::new(false);
+        let calls = thread::scope(|scope| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let done = &done;
+            let worker = scope.spawn(move || {
+                // The first hit has a test of its own.
+                works_too(0);
+                // SAFETY: no arguments.
+                sender.send(unsafe { libc::pthread_self() }).unwrap();
+                let mut calls = 1;
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(works_too(calls), calls + 2);
+                    calls += 1;
+                }
+                calls
+            });
+            let target = receiver.recv().unwrap();
+            for sent in 0..3_000 {
+                // SAFETY: the thread runs until told to end.
+                assert_eq!(unsafe { libc::pthread_kill(target, libc::SIGUSR2) }, 0);
+                while IN_HANDLER.load(Ordering::SeqCst) <= sent {
+                    thread::yield_now();
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            worker.join().unwrap()
+        });
+        // Two calls each of the worker and of the handler; those that came inside fgraph were missed.
+        let all = 2 * (calls + IN_HANDLER.load(Ordering::SeqCst));
+        for user in &users {
+            let (entries, returns) = user.both();
+            assert_eq!(entries, returns);
+            let [missed, rest @ ..] = numbers(user.counters());
+            assert_eq!((entries + missed, rest), (all, [0; 4]));
+        }
+        assert_eq!(totals()[1..], [0; 4]);
+    });
+}
+
+#[test]
+fn calls_missed_during_the_first_hit_of_a_thread_are_counted_for_each_user() {
+    scenario(
+        "calls_missed_during_the_first_hit_of_a_thread_are_counted_for_each_user",
+        || {
+            static IN_HANDLER: AtomicU64 = AtomicU64::new(0);
+            extern "C" fn handler(_: i32) {
+                IN_HANDLER.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(works_too(5), 7);
+            }
+            handle(
+                libc::SIGUSR2,
+                handler as *const () as usize,
+                libc::SA_RESTART,
+            );
+            let users: Vec<_> = (0..4).map(|_| count("works works_too")).collect();
+            let threads = 100;
+            for _ in 0..threads {
+                let (sender, receiver) = std::sync::mpsc::channel();
+                let (ready, done) = (&Barrier::new(2), &AtomicBool::new(false));
+                thread::scope(|scope| {
+                    scope.spawn(move || {
+                        // SAFETY: no arguments.
+                        sender.send(unsafe { libc::pthread_self() }).unwrap();
+                        ready.wait();
+                        assert_eq!(works_too(1), 3);
+                        while !done.load(Ordering::SeqCst) {
+                            std::hint::spin_loop();
+                        }
+                    });
+                    let target = receiver.recv().unwrap();
+                    ready.wait();
+                    for _ in 0..20 {
+                        // SAFETY: the thread runs until told to end.
+                        assert_eq!(unsafe { libc::pthread_kill(target, libc::SIGUSR2) }, 0);
+                    }
+                    done.store(true, Ordering::SeqCst);
+                });
+            }
+            let all = 2 * (threads + IN_HANDLER.load(Ordering::SeqCst));
+            assert_eq!(users[0].both().0 + totals()[0], all);
+            for user in &users {
+                assert_eq!(user.both().0 + numbers(user.counters())[0], all);
+            }
+        },
+    );
+}
+
+static OWN_TRAPS: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
+
+extern "C" fn first_handler(signal: i32) {
+    assert_eq!(signal, libc::SIGTRAP);
+    OWN_TRAPS[0].fetch_add(1, Ordering::SeqCst);
+}
+
+extern "C" fn second_handler(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) {
+    // SAFETY: of the kernel.
+    let (code, ip) = unsafe {
+        (
+            (*info).si_code,
+            (*context).uc_mcontext.gregs[libc::REG_RIP as usize],
+        )
+    };
+    // SI_KERNEL: an int3.
+    assert_eq!((signal, code), (libc::SIGTRAP, 0x80));
+    assert_ne!(ip, 0);
+    OWN_TRAPS[1].fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn the_program_keeps_getting_its_own_traps() {
+    scenario("the_program_keeps_getting_its_own_traps", || {
+        let traps = || [0, 1].map(|handler: usize| OWN_TRAPS[handler].load(Ordering::SeqCst));
+        // Of before.
+        handle(libc::SIGTRAP, first_handler as *const () as usize, 0);
+        int3();
+        assert_eq!(traps(), [1, 0]);
+        let user = count("works");
+        int3();
+        assert_eq!(traps(), [2, 0]);
+        // SAFETY: it has a handler.
+        unsafe { libc::raise(libc::SIGTRAP) };
+        assert_eq!(traps(), [3, 0]);
+        // And of after.
+        handle(
+            libc::SIGTRAP,
+            second_handler as *const () as usize,
+            libc::SA_SIGINFO,
+        );
+        int3();
+        assert_eq!(traps(), [3, 1]);
+        let other = count("works_too");
+        int3();
+        assert_eq!(traps(), [3, 2]);
+        assert_eq!(works_too(1), 3);
+        assert_eq!((user.both(), other.both()), ((1, 1), (1, 1)));
+        drop((user, other));
+        int3();
+        assert_eq!(traps(), [3, 3]);
+    });
+}
+
+static PREVIOUS_HANDLER: AtomicU64 = AtomicU64::new(0);
+
+/// Of a crash reporter: no trap is its own, so it hands on.
+extern "C" fn hands_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    OWN_TRAPS[1].fetch_add(1, Ordering::SeqCst);
+    type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
+    match PREVIOUS_HANDLER.load(Ordering::SeqCst) as usize {
+        libc::SIG_DFL => {
+            handle(libc::SIGTRAP, libc::SIG_DFL, 0);
+        }
+        previous => {
+            // SAFETY: the handler that was set before, which wants all three.
+            let previous: Handler = unsafe { std::mem::transmute(previous) };
+            previous(signal, info, context);
+        }
+    }
+}
+
+/// What it hands on to is our own handler, which must not give it back for ever.
+#[test]
+fn a_handler_that_hands_traps_on_to_ours_does_not_get_them_back() {
+    scenario(
+        "a_handler_that_hands_traps_on_to_ours_does_not_get_them_back",
+        || {
+            use std::os::unix::process::ExitStatusExt;
+            let status = forked(|| {
+                // SAFETY: no core files.
+                unsafe {
+                    libc::setrlimit(
+                        libc::RLIMIT_CORE,
+                        &libc::rlimit {
+                            rlim_cur: 0,
+                            rlim_max: 0,
+                        },
+                    )
+                };
+                let first = count("works");
+                let before = handle(
+                    libc::SIGTRAP,
+                    hands_on as *const () as usize,
+                    libc::SA_SIGINFO,
+                );
+                PREVIOUS_HANDLER.store(before.sa_sigaction as u64, Ordering::SeqCst);
+                let second = count("works_too");
+                assert_eq!(works_too(1), 3);
+                assert_eq!((first.both(), second.both()), ((1, 1), (1, 1)));
+                // As without us: it comes to the program's handler, and then to the default action.
+                int3();
+                17
+            });
+            assert_eq!(status.signal(), Some(libc::SIGTRAP), "{status}");
+        },
+    );
+}
+
+#[test]
+fn own_traps_and_patching_at_the_same_time() {
+    scenario("own_traps_and_patching_at_the_same_time", || {
+        handle(libc::SIGTRAP, first_handler as *const () as usize, 0);
+        let done = AtomicBool::new(false);
+        let traps = thread::scope(|scope| {
+            let trapping = scope.spawn(|| {
+                let mut traps = 0;
+                while !done.load(Ordering::Relaxed) {
+                    int3();
+                    assert_eq!(works(traps), traps + 1);
+                    traps += 1;
+                }
+                traps
+            });
+            for _ in 0..200 {
+                drop(count("works"));
+            }
+            done.store(true, Ordering::Relaxed);
+            trapping.join().unwrap()
+        });
+        assert_eq!(u64::from(OWN_TRAPS[0].load(Ordering::SeqCst)), traps);
+    });
+}
+
+#[test]
+fn a_trap_that_nobody_handles_kills_as_ever() {
+    scenario("a_trap_that_nobody_handles_kills_as_ever", || {
+        use std::os::unix::process::ExitStatusExt;
+        let dies = || {
+            // SAFETY: no core files.
+            unsafe {
+                libc::setrlimit(
+                    libc::RLIMIT_CORE,
+                    &libc::rlimit {
+                        rlim_cur: 0,
+                        rlim_max: 0,
+                    },
+                )
+            };
+            int3();
+            0
+        };
+        assert_eq!(forked(dies).signal(), Some(libc::SIGTRAP));
+        let user = count("works");
+        assert_eq!(forked(dies).signal(), Some(libc::SIGTRAP));
+        assert_eq!(
+            forked(|| {
+                // SAFETY: it has no handler of its own.
+                unsafe { libc::raise(libc::SIGTRAP) };
+                0
+            })
+            .signal(),
+            Some(libc::SIGTRAP)
+        );
+        drop(user);
+        assert_eq!(forked(dies).signal(), Some(libc::SIGTRAP));
+    });
+}
+
+/// The kernel does not let a process ignore its own int3.
+#[test]
+fn a_program_that_ignores_sigtrap_ignores_only_what_it_would_without_us() {
+    scenario(
+        "a_program_that_ignores_sigtrap_ignores_only_what_it_would_without_us",
+        || {
+            use std::os::unix::process::ExitStatusExt;
+            handle(libc::SIGTRAP, libc::SIG_IGN, 0);
+            let sent = || {
+                // SAFETY: ignored.
+                unsafe { libc::raise(libc::SIGTRAP) };
+                17
+            };
+            let own = || {
+                int3();
+                17
+            };
+            let both = || (forked(sent).code(), forked(own).signal());
+            let without = both();
+            assert_eq!(without, (Some(17), Some(libc::SIGTRAP)));
+            let _user = count("works");
+            assert_eq!(both(), without);
+        },
+    );
+}
+
+/// A thread that blocks SIGTRAP until it is told to end.
+fn while_blocked<R>(work: impl FnOnce(u32) -> R) -> R {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        mask_sigtrap(libc::SIG_BLOCK);
+        // SAFETY: no arguments.
+        sender.send(unsafe { libc::gettid() as u32 }).unwrap();
+        let _ = ended.recv();
+        mask_sigtrap(libc::SIG_UNBLOCK);
+    });
+    let id = receiver.recv().unwrap();
+    let result = work(id);
+    drop(end);
+    thread.join().unwrap();
+    result
+}
+
+#[test]
+fn a_thread_that_blocks_sigtrap_is_an_error_and_nothing_is_patched() {
+    scenario(
+        "a_thread_that_blocks_sigtrap_is_an_error_and_nothing_is_patched",
+        || {
+            let kept = count("works_too");
+            while_blocked(|thread| {
+                for _ in 0..40 {
+                    let error = fgraph::register(Count::default(), "works").unwrap_err();
+                    assert_eq!(error, Error::SignalBlocked { thread });
+                    assert!(error.to_string().contains(&thread.to_string()), "{error}");
+                }
+                assert!(!is_patched(WORKS));
+                assert_eq!(works_too(1), 3);
+                assert_eq!(kept.both(), (1, 1));
+            });
+            let user = count("works");
+            assert_eq!(works_too(1), 3);
+            assert_eq!((kept.both(), user.both()), ((2, 2), (1, 1)));
+        },
+    );
+}
+
+#[test]
+fn a_filter_that_cannot_be_changed_stays_as_it_is() {
+    scenario("a_filter_that_cannot_be_changed_stays_as_it_is", || {
+        let user = count("works_too");
+        while_blocked(|thread| {
+            let error = user.set_filter("works").unwrap_err();
+            assert_eq!(error, Error::SignalBlocked { thread });
+            assert_eq!(works_too(1), 3);
+            assert_eq!(user.both(), (1, 1));
+        });
+        // Nor does it get what the refused filter selects when somebody else wants that.
+        let other = count("works");
+        assert_eq!(works_too(1), 3);
+        assert_eq!((user.both(), other.both()), ((2, 2), (1, 1)));
+    });
+}
+
+#[test]
+fn a_user_can_leave_while_a_thread_blocks_sigtrap() {
+    scenario("a_user_can_leave_while_a_thread_blocks_sigtrap", || {
+        let user = count("works");
+        while_blocked(|_| {
+            assert_eq!(works(1), 2);
+            assert_eq!(user.unregister().unwrap().both(), (1, 1));
+            assert_eq!(works(1), 2);
+        });
+        // What could not be put back then is put back with the next change.
+        drop(count("works_too"));
+        assert!(!is_patched(WORKS));
+        assert_eq!(patched(), 0);
+    });
+}
+
+#[test]
+fn the_patching_thread_itself_may_block_sigtrap() {
+    scenario("the_patching_thread_itself_may_block_sigtrap", || {
+        mask_sigtrap(libc::SIG_BLOCK);
+        let user = count("works");
+        assert_eq!(works(1), 2);
+        assert_eq!(user.unregister().unwrap().both(), (1, 1));
+        // It still does.
+        // SAFETY: plain data.
+        unsafe {
+            let mut now: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut now);
+            assert_eq!(libc::sigismember(&now, libc::SIGTRAP), 1);
+        }
+    });
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn forks(work: fn() -> i32) -> (i32, i32) {
+    // SAFETY: the child only does `work`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        return (0, work());
+    }
+    (child, 0)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn around_the_fork(work: fn() -> i32) -> (i32, i32) {
+    let (child, result) = forks(work);
+    (black_box(child), result + 1)
+}
+
+#[test]
+fn a_child_goes_on_in_the_middle_of_traced_calls() {
+    scenario("a_child_goes_on_in_the_middle_of_traced_calls", || {
+        static USERS: Mutex<Vec<Handle<Count>>> = Mutex::new(Vec::new());
+        // Threads that the child does not have, some of them inside.
+        let (ready, done) = (Barrier::new(3), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                let (ready, done) = (&ready, &done);
+                scope.spawn(move || {
+                    works(1);
+                    ready.wait();
+                    while !done.load(Ordering::Relaxed) {
+                        works_too(1);
+                    }
+                });
+            }
+            let user = count("forks around_the_fork works");
+            USERS.lock().unwrap().push(count("forks"));
+            ready.wait();
+            let (child, result) = around_the_fork(|| {
+                // The traced calls of the child, and a new user in it.
+                assert_eq!(works_too(40), 42);
+                let own = fgraph::register(Count::default(), "works_too").unwrap();
+                assert_eq!(works_too(40), 42);
+                thread::spawn(|| assert_eq!(works_too(1), 3))
+                    .join()
+                    .unwrap();
+                assert_eq!(own.unregister().unwrap().both(), (2, 2));
+                assert!(is_patched(WORKS));
+                10
+            });
+            if child == 0 {
+                // Its returns are delivered in the child.
+                let mut users = USERS.lock().unwrap();
+                assert_eq!(users[0].both(), (1, 1));
+                assert_eq!(users.pop().unwrap().unregister().unwrap().both(), (1, 1));
+                assert_eq!(user.unregister().unwrap().all().2, 0);
+                assert_eq!(patched(), 0);
+                assert_eq!(works_too(40), 42);
+                // SAFETY: ends the child here.
+                unsafe { libc::_exit(result) }
+            }
+            let mut status = 0;
+            // SAFETY: a child of ours.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(
+                (libc::WIFEXITED(status), libc::WEXITSTATUS(status)),
+                (true, 11)
+            );
+            // The parent's text is not the child's.
+            assert!(is_patched(WORKS));
+            assert_eq!(USERS.lock().unwrap()[0].both(), (1, 1));
+            assert_eq!(user.status(), UserStatus::Active);
+        });
+    });
+}
+
+#[test]
+fn a_fork_while_another_thread_registers_leaves_the_child_able_to() {
+    scenario(
+        "a_fork_while_another_thread_registers_leaves_the_child_able_to",
+        || {
+            let done = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        drop(count("works*"));
+                    }
+                });
+                let mut bad = None;
+                for n in 0..20 {
+                    let status = forked(|| {
+                        // SAFETY: a hang is to end the child.
+                        unsafe { libc::alarm(10) };
+                        let user = fgraph::register(Count::default(), "works").unwrap();
+                        works(1);
+                        i32::from(user.unregister().unwrap().both() != (1, 1))
+                    });
+                    if !status.success() {
+                        bad = Some((n, status));
+                        break;
+                    }
+                }
+                done.store(true, Ordering::Relaxed);
+                assert_eq!(bad, None, "hung (14 is SIGALRM), or failed");
+            });
+        },
+    );
+}
+
+#[test]
+fn other_threads_may_be_cancelled_or_exit_at_any_time() {
+    scenario("other_threads_may_be_cancelled_or_exit_at_any_time", || {
+        // A destructor of thread-local data calls a traced function, long after the thread's main
+        // function has returned.
+        struct AtExit;
+        impl Drop for AtExit {
+            fn drop(&mut self) {
+                assert_eq!(works(9), 10);
+            }
+        }
+        thread_local!(static AT_EXIT: AtExit = const { AtExit });
+        let user = count("works");
+        for _ in 0..100 {
+            thread::spawn(|| AT_EXIT.with(|_| assert_eq!(works(1), 2)))
+                .join()
+                .unwrap();
+        }
+        assert_eq!(user.both(), (200, 200));
+    });
+}

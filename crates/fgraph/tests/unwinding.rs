@@ -1,0 +1,477 @@
+//! Calls that do not return: panics, C++ exceptions, `pthread_exit`, cancellation.
+
+mod common;
+
+use std::ffi::c_void;
+use std::hint::black_box;
+use std::panic::{self, AssertUnwindSafe};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{CLANG, Count, Log, scenario, totals, user};
+use fgraph::Handle;
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C-unwind" fn dive(n: u32) -> u32 {
+    if n == 0 {
+        panic::panic_any("bottom");
+    }
+    black_box(dive(n - 1)) + 1
+}
+
+/// Catches by itself.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C-unwind" fn catches(n: u32) -> u32 {
+    match panic::catch_unwind(|| dive_untraced(n)) {
+        Ok(n) => black_box(n),
+        Err(_) => black_box(1000 + n),
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C-unwind" fn dive_untraced(n: u32) -> u32 {
+    if n == 0 {
+        panic::panic_any("bottom");
+    }
+    black_box(dive_untraced(n - 1)) + 1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C-unwind" fn catches_at(level: u32, n: u32) -> u32 {
+    if n == 0 {
+        panic::panic_any("bottom");
+    }
+    if level == n {
+        return panic::catch_unwind(|| catches_at(0, n - 1)).unwrap_or(100) + 1;
+    }
+    black_box(catches_at(level, n - 1)) + 1
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C-unwind" fn returns(n: u32) -> u32 {
+    if n == 0 {
+        0
+    } else {
+        black_box(returns(n - 1)) + 1
+    }
+}
+
+/// What the callbacks saw: user, entry or return, unwinding, argument at entry, depth.
+type Event = (u32, char, u64, usize);
+
+/// Three users with different data, who note all they get.
+fn three(filter: &str, log: &Log<Event>) -> impl Sized + use<> {
+    fn one<const N: usize>(id: u32, filter: &str, log: &Log<Event>) -> impl Sized + use<N> {
+        let (entries, returns) = (log.clone(), log.clone());
+        let ops = user(
+            move |call| {
+                let argument = call.arg(0)? & 0xffff_ffff;
+                entries.push((id, '>', argument, call.depth()));
+                Some((argument, [id as u8; N]))
+            },
+            move |call, (argument, data)| {
+                assert_eq!(data, [id as u8; N]);
+                let event = if call.unwinding() {
+                    assert_eq!((call.result(), call.result_high()), (None, None));
+                    assert_eq!((call.float_result(), call.float32_result()), (None, None));
+                    assert!(call.vector_result(0).is_none() && call.vector_result_mut(1).is_none());
+                    assert!(!call.set_result(1) && !call.set_result_high(1));
+                    assert!(!call.set_float_result(1.0) && !call.set_float32_result(1.0));
+                    assert_ne!(call.return_address(), 0);
+                    'x'
+                } else {
+                    assert!(call.result().is_some());
+                    '<'
+                };
+                returns.push((id, event, argument, call.depth()));
+            },
+        );
+        let handle = fgraph::register(ops, filter).unwrap();
+        assert!(handle.report().traced >= 1);
+        handle
+    }
+    (
+        one::<0>(0, filter, log),
+        one::<8>(1, filter, log),
+        one::<1000>(2, filter, log),
+    )
+}
+
+fn quiet() {
+    panic::set_hook(Box::new(|_| ()));
+}
+
+#[test]
+fn each_user_gets_one_return_per_entry_however_far_up_a_panic_is_caught() {
+    scenario(
+        "each_user_gets_one_return_per_entry_however_far_up_a_panic_is_caught",
+        || {
+            quiet();
+            let log = Log::new();
+            let _users = three("dive returns", &log);
+            for frames in [0u32, 1, 2, 3, 20, 0, 2] {
+                panic::catch_unwind(|| dive(frames)).unwrap_err();
+                let mut expected = Vec::new();
+                for depth in 0..=frames {
+                    let argument = u64::from(frames - depth);
+                    expected.extend((0..3).map(|id| (id, '>', argument, depth as usize)));
+                }
+                for depth in (0..=frames).rev() {
+                    let argument = u64::from(frames - depth);
+                    expected.extend((0..3).rev().map(|id| (id, 'x', argument, depth as usize)));
+                }
+                assert_eq!(log.take(), expected, "caught {frames} frames up");
+                // Everything is as before.
+                assert_eq!(returns(0), 0);
+                let entries = (0..3).map(|id| (id, '>', 0, 0));
+                let exits = (0..3).rev().map(|id| (id, '<', 0, 0));
+                assert_eq!(log.take(), entries.chain(exits).collect::<Vec<_>>());
+            }
+            assert_eq!(totals(), [0; 5]);
+        },
+    );
+}
+
+#[test]
+fn a_panic_caught_in_the_traced_function_itself_is_none_of_its_business() {
+    scenario(
+        "a_panic_caught_in_the_traced_function_itself_is_none_of_its_business",
+        || {
+            quiet();
+            let log = Log::new();
+            let _users = three("catches", &log);
+            for _ in 0..3 {
+                assert_eq!(catches(4), 1004);
+                let entries = (0..3).map(|id| (id, '>', 4, 0));
+                let exits = (0..3).rev().map(|id| (id, '<', 4, 0));
+                assert_eq!(log.take(), entries.chain(exits).collect::<Vec<_>>());
+            }
+            assert_eq!(totals(), [0; 5]);
+        },
+    );
+}
+
+#[test]
+fn a_panic_caught_half_way_up_the_traced_frames_unwinds_only_those_below() {
+    scenario(
+        "a_panic_caught_half_way_up_the_traced_frames_unwinds_only_those_below",
+        || {
+            quiet();
+            for level in 1..=10 {
+                let count = fgraph::register(Count::default(), "catches_at").unwrap();
+                assert_eq!(catches_at(level, 10), 100 + 10 - level + 1);
+                // Those of arguments 10 to `level` return, those below are unwound.
+                assert_eq!(count.all(), (11, 11, u64::from(level)));
+            }
+            assert_eq!(totals(), [0; 5]);
+        },
+    );
+}
+
+struct CallsOnDrop<'a>(&'a AtomicU64);
+
+impl Drop for CallsOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(u64::from(returns(3)), Ordering::SeqCst);
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn dive_guarded(n: u32, sum: &AtomicU64) -> u32 {
+    let _guard = CallsOnDrop(sum);
+    if n == 0 {
+        panic::panic_any("bottom");
+    }
+    black_box(dive_guarded(n - 1, sum)) + 1
+}
+
+#[test]
+fn traced_calls_of_destructors_that_run_while_unwinding() {
+    scenario(
+        "traced_calls_of_destructors_that_run_while_unwinding",
+        || {
+            quiet();
+            let log = Log::new();
+            let _users = three("dive_guarded", &log);
+            let count = fgraph::register(Count::default(), "returns").unwrap();
+            let sum = AtomicU64::new(0);
+            panic::catch_unwind(AssertUnwindSafe(|| dive_guarded(9, &sum))).unwrap_err();
+            assert_eq!(sum.load(Ordering::SeqCst), 30);
+            assert_eq!(count.all(), (40, 40, 0));
+            let events = log.take();
+            assert_eq!(events.iter().filter(|event| event.1 == '>').count(), 30);
+            let unwound: Vec<_> = events.iter().filter(|event| event.1 == 'x').collect();
+            assert_eq!(unwound.len(), 30);
+            assert!(unwound.is_sorted_by_key(|event| event.2));
+            assert_eq!(totals(), [0; 5]);
+        },
+    );
+}
+
+#[test]
+fn a_user_that_leaves_before_a_panic_gets_no_return() {
+    scenario("a_user_that_leaves_before_a_panic_gets_no_return", || {
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        fn leaves(middle: &mut dyn FnMut()) -> u32 {
+            middle();
+            black_box(dive(2))
+        }
+        quiet();
+        let mut goes = Some(fgraph::register(Count::default(), "leaves dive").unwrap());
+        let stays = fgraph::register(Count::default(), "leaves dive").unwrap();
+        let mut gone = None;
+        let mut comes: Option<Handle<Count>> = None;
+        panic::catch_unwind(AssertUnwindSafe(|| {
+            leaves(&mut || {
+                gone = Some(goes.take().unwrap().unregister().unwrap());
+                comes = Some(fgraph::register(Count::default(), "leaves dive").unwrap());
+            })
+        }))
+        .unwrap_err();
+        assert_eq!(gone.unwrap().all(), (1, 0, 0));
+        assert_eq!(stays.all(), (4, 4, 4));
+        assert_eq!(comes.unwrap().all(), (3, 3, 3));
+        assert_eq!(totals(), [0; 5]);
+    });
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_exit(value: *mut c_void) -> !;
+    fn pthread_testcancel();
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C-unwind" fn exits(n: u32) -> u32 {
+    if n == 0 {
+        // SAFETY: no frame on the way has anything to drop.
+        unsafe { pthread_exit(ptr::without_provenance_mut(42)) }
+    }
+    black_box(exits(n - 1)) + 1
+}
+
+static READY: AtomicU64 = AtomicU64::new(0);
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C-unwind" fn is_cancelled(n: u32) -> u32 {
+    if n == 0 {
+        READY.store(1, Ordering::SeqCst);
+        loop {
+            // SAFETY: no frame on the way has anything to drop.
+            unsafe { pthread_testcancel() };
+        }
+    }
+    black_box(is_cancelled(n - 1)) + 1
+}
+
+extern "C-unwind" fn exiting_thread(_: *mut c_void) -> *mut c_void {
+    ptr::without_provenance_mut(exits(5) as usize)
+}
+
+extern "C-unwind" fn cancelled_thread(_: *mut c_void) -> *mut c_void {
+    ptr::without_provenance_mut(is_cancelled(5) as usize)
+}
+
+type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+fn start(function: Start) -> libc::pthread_t {
+    let mut thread = 0;
+    // SAFETY: the ABIs differ only in that the function may unwind, which is what is tested.
+    unsafe {
+        let function =
+            std::mem::transmute::<Start, extern "C" fn(*mut c_void) -> *mut c_void>(function);
+        assert_eq!(
+            libc::pthread_create(&mut thread, ptr::null(), function, ptr::null_mut()),
+            0
+        );
+    }
+    thread
+}
+
+fn join(thread: libc::pthread_t) -> *mut c_void {
+    let mut value = ptr::null_mut();
+    // SAFETY: joined once.
+    assert_eq!(unsafe { libc::pthread_join(thread, &mut value) }, 0);
+    value
+}
+
+#[test]
+fn pthread_exit_ends_the_calls_that_it_leaves() {
+    scenario("pthread_exit_ends_the_calls_that_it_leaves", || {
+        let log = Log::new();
+        let _users = three("exits", &log);
+        for _ in 0..20 {
+            assert_eq!(join(start(exiting_thread)).addr(), 42);
+            let events = log.take();
+            assert_eq!(events.len(), 36);
+            let mut expected: Vec<Event> = Vec::new();
+            for depth in (0..6).rev() {
+                expected.extend((0..3).rev().map(|id| (id, 'x', 5 - depth, depth as usize)));
+            }
+            assert_eq!(events[18..], expected);
+        }
+        assert_eq!(totals(), [0; 5]);
+    });
+}
+
+#[test]
+fn cancellation_ends_the_calls_that_it_leaves() {
+    scenario("cancellation_ends_the_calls_that_it_leaves", || {
+        let count = fgraph::register(Count::default(), "is_cancelled").unwrap();
+        let thread = start(cancelled_thread);
+        while READY.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        // SAFETY: not joined yet.
+        assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+        // PTHREAD_CANCELED
+        assert_eq!(join(thread).addr(), usize::MAX);
+        assert_eq!(count.all(), (6, 6, 6));
+        assert_eq!(totals(), [0; 5]);
+    });
+}
+
+const CPLUSPLUS: &str = r#"
+    extern "C" int throws(int n) {
+        if (n == 0) throw 17;
+        return throws(n - 1) + 1;
+    }
+    struct Guard { int *count; ~Guard() { ++*count; } };
+    extern "C" int throws_guarded(int n, int *count) {
+        Guard guard{count};
+        if (n == 0) throw 18;
+        return throws_guarded(n - 1, count) + 1;
+    }
+    extern "C" int caught(int n) {
+        try { return throws(n); } catch (int e) { return e; }
+    }
+    extern "C" int caught_guarded(int n, int *count) {
+        try { return throws_guarded(n, count); } catch (int e) { return e; }
+    }
+    extern "C" int caught_and_rethrown(int n) {
+        try {
+            try { return throws(n); } catch (int) { throw; }
+        } catch (int e) { return e + 1; }
+    }
+    extern "C" int calls_back(int (*back)(int), int n) {
+        try { return back(n); } catch (int e) { return -e; }
+    }
+"#;
+
+#[test]
+fn cplusplus_exceptions_go_through_traced_frames() {
+    scenario("cplusplus_exceptions_go_through_traced_frames", || {
+        let Some(library) = common::library(
+            "cplusplus",
+            CLANG,
+            "thrower.cpp",
+            CPLUSPLUS,
+            &["-fpatchable-function-entry=5", "-fexceptions"],
+        ) else {
+            return;
+        };
+        // SAFETY: their types.
+        let (caught, guarded, rethrown) = unsafe {
+            (
+                library.get::<extern "C" fn(i32) -> i32>("caught"),
+                library.get::<extern "C" fn(i32, &mut i32) -> i32>("caught_guarded"),
+                library.get::<extern "C" fn(i32) -> i32>("caught_and_rethrown"),
+            )
+        };
+        assert_eq!((caught(3), rethrown(3)), (17, 18));
+        let log = Log::new();
+        // With the catching functions traced as well, and without.
+        for filter in [
+            "throws* caught*:mod:libthrower.so",
+            "throws*:mod:libthrower.so",
+        ] {
+            let users = three(filter, &log);
+            let count = fgraph::register(Count::default(), filter).unwrap();
+            let traced_catch = u64::from(filter.contains("caught"));
+            let mut calls = 0;
+            for n in [0, 1, 2, 20] {
+                assert_eq!(caught(n), 17);
+                assert_eq!(rethrown(n), 18);
+                let mut destroyed = 0;
+                assert_eq!(guarded(n, &mut destroyed), 18);
+                assert_eq!(destroyed, n + 1);
+                calls += 3 * (n as u64 + 1 + traced_catch);
+                let (entries, returns, unwound) = count.all();
+                assert_eq!((entries, returns), (calls, calls), "{filter}, {n} frames");
+                assert_eq!(
+                    unwound,
+                    calls
+                        - traced_catch
+                            * 3
+                            * [0, 1, 2, 20]
+                                .iter()
+                                .position(|&m| m == n)
+                                .map_or(0, |p| p as u64 + 1)
+                );
+                let events = log.take();
+                let per_user = 2 * 3 * (n as usize + 1 + traced_catch as usize);
+                assert_eq!(events.len(), 3 * per_user);
+                // Reverse order: each event undoes the last one that is not undone.
+                let mut open = Vec::new();
+                for (id, kind, argument, depth) in events {
+                    if kind == '>' {
+                        open.push((id, argument, depth));
+                    } else {
+                        assert_eq!(open.pop(), Some((id, argument, depth)));
+                    }
+                }
+                assert_eq!(open, []);
+            }
+            drop(users);
+        }
+        assert_eq!(totals(), [0; 5]);
+    });
+}
+
+#[test]
+fn a_cplusplus_exception_goes_through_traced_rust_frames() {
+    scenario(
+        "a_cplusplus_exception_goes_through_traced_rust_frames",
+        || {
+            static THROWS: AtomicU64 = AtomicU64::new(0);
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C-unwind" fn rust_in_between(n: i32) -> i32 {
+                // SAFETY: the address of `throws`.
+                let throws: extern "C-unwind" fn(i32) -> i32 =
+                    unsafe { std::mem::transmute(THROWS.load(Ordering::SeqCst) as usize) };
+                black_box(throws(n)) + 1
+            }
+            let Some(library) = common::library(
+                "cplusplus_rust",
+                CLANG,
+                "thrower2.cpp",
+                CPLUSPLUS,
+                &["-fpatchable-function-entry=5", "-fexceptions"],
+            ) else {
+                return;
+            };
+            THROWS.store(library.address("throws") as u64, Ordering::SeqCst);
+            type Back = extern "C-unwind" fn(i32) -> i32;
+            // SAFETY: its type.
+            let calls_back =
+                unsafe { library.get::<extern "C" fn(Back, i32) -> i32>("calls_back") };
+            let count =
+                fgraph::register(Count::default(), "rust_in_between throws calls_back").unwrap();
+            assert_eq!(count.report().traced, 3);
+            for n in 0..5 {
+                assert_eq!(calls_back(rust_in_between, n), -17);
+            }
+            assert_eq!(count.all(), (5 * 3 + 10, 5 * 3 + 10, 5 * 2 + 10));
+            assert_eq!(totals(), [0; 5]);
+        },
+    );
+}
