@@ -1,0 +1,34 @@
+//! Prints what fgraph costs on this machine: one run, one table. See `docs/cost.md`.
+//!
+//! The exit code says whether it could be measured, never whether it is fast.
+
+mod json;
+mod measure;
+mod table;
+mod verdict;
+
+use std::process::ExitCode;
+
+use measure::Figures;
+
+fn main() -> ExitCode {
+    let mut json = false;
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--json" => json = true,
+            _ => {
+                eprintln!("error: unknown argument `{argument}`; there is only --json");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    match Figures::measure() {
+        Ok(figures) if json => println!("{}", json::object(&figures)),
+        Ok(figures) => print!("{}", table::Table(&figures)),
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

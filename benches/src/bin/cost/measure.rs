@@ -1,0 +1,172 @@
+//! Measures.
+//!
+//! Everything that disturbs a measurement makes it longer, so the shortest of many counts, or the median
+//! where it is a difference. The cases
+//! take turns, so that a machine which is slower for a while is so for all of them.
+
+use std::time::Duration;
+
+use fgraph::Error;
+use fgraph_bench::cases::Case;
+use fgraph_bench::functions::Function;
+use fgraph_bench::memory::ShadowStack;
+use fgraph_bench::pair;
+use fgraph_bench::sites::{Batch, Times};
+use fgraph_x86_64::cpu;
+
+/// Turns of the cases.
+const ROUNDS: usize = 100;
+/// Measurements per turn.
+const SAMPLES: usize = 6;
+/// Calls per measurement: so few that most are not interrupted.
+const CALLS: u64 = 8_000;
+/// Turns of the batches.
+const PATCHING_ROUNDS: usize = 51;
+
+/// The cases that are also measured on two threads.
+const PAIRED: [Case; 2] = [Case::Plain, Case::Users(1)];
+
+/// All that is measured.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    /// Bytes of each vector register that fgraph saves here.
+    pub(crate) vector_bytes: u32,
+    pub(crate) shadow_stack: ShadowStack,
+    pub(crate) calls: Vec<Calls>,
+    /// Empty if there is but one processor.
+    pub(crate) pairs: Vec<Pair>,
+    pub(crate) patching: Vec<Patching>,
+    /// Calls that were to be traced and were not.
+    pub(crate) not_traced: u64,
+}
+
+/// One case on one thread: ns per call of each function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calls {
+    pub(crate) case: Case,
+    pub(crate) ns: [f64; 2],
+}
+
+/// One case on two threads: ns per call of each function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) case: Case,
+    pub(crate) alone: [f64; 2],
+    pub(crate) together: [f64; 2],
+}
+
+/// One batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patching {
+    pub(crate) batch: Batch,
+    /// The first time, when the kernel has to copy the pages of the text.
+    pub(crate) first: Times,
+    /// The shortest of each.
+    pub(crate) best: Times,
+    /// The patching alone.
+    pub(crate) patch: Duration,
+    /// The unpatching alone.
+    pub(crate) unpatch: Duration,
+}
+
+impl Figures {
+    pub(crate) fn measure() -> Result<Self, Error> {
+        let shadow_stack = ShadowStack::of_a_new_thread()?;
+        // Before there are other threads: an idle process.
+        let patching = patching()?;
+        let mut figures = Self {
+            vector_bytes: cpu::vector_bytes(),
+            shadow_stack,
+            calls: Case::ALL
+                .map(|case| Calls {
+                    case,
+                    ns: [f64::INFINITY; 2],
+                })
+                .to_vec(),
+            pairs: PAIRED
+                .map(|case| Pair {
+                    case,
+                    alone: [f64::INFINITY; 2],
+                    together: [f64::INFINITY; 2],
+                })
+                .to_vec(),
+            patching,
+            not_traced: 0,
+        };
+        for _ in 0..ROUNDS {
+            figures.calls()?;
+        }
+        match pair::processors() {
+            Some(processors) => {
+                for _ in 0..ROUNDS {
+                    figures.pairs(processors)?;
+                }
+            }
+            None => figures.pairs.clear(),
+        }
+        Ok(figures)
+    }
+
+    /// ns per call of a function, on one thread.
+    pub(crate) fn ns(&self, case: Case, function: usize) -> f64 {
+        let row = self.calls.iter().find(|row| row.case == case);
+        row.map_or(f64::NAN, |row| row.ns[function])
+    }
+
+    fn calls(&mut self) -> Result<(), Error> {
+        for row in &mut self.calls {
+            let active = row.case.set_up()?;
+            for (function, best) in Function::ALL.into_iter().zip(&mut row.ns) {
+                for _ in 0..SAMPLES {
+                    *best = best.min(per_call(active.time(function, CALLS)));
+                }
+            }
+            self.not_traced += active.not_traced();
+        }
+        Ok(())
+    }
+
+    fn pairs(&mut self, processors: [usize; 2]) -> Result<(), Error> {
+        for row in &mut self.pairs {
+            let active = row.case.set_up()?;
+            for (index, function) in Function::ALL.into_iter().enumerate() {
+                let pair = pair::time(function, active.variant(), CALLS, SAMPLES, processors);
+                row.alone[index] = row.alone[index].min(per_call(pair.alone));
+                row.together[index] = row.together[index].min(per_call(pair.together));
+            }
+            self.not_traced += active.not_traced();
+        }
+        Ok(())
+    }
+}
+
+fn patching() -> Result<Vec<Patching>, Error> {
+    // The largest first, so that no page of its text has been patched before.
+    let mut rounds: [Vec<Times>; Batch::ALL.len()] = Default::default();
+    for _ in 0..PATCHING_ROUNDS {
+        for (batch, times) in Batch::ALL.into_iter().zip(&mut rounds).rev() {
+            times.push(batch.time()?);
+        }
+    }
+    let rows = Batch::ALL.into_iter().zip(rounds);
+    Ok(rows
+        .map(|(batch, times)| Patching {
+            batch,
+            first: times[0],
+            best: times.iter().copied().fold(Times::MAX, Times::min),
+            patch: median(times.iter().map(|times| times.patch())),
+            unpatch: median(times.iter().map(|times| times.unpatch())),
+        })
+        .collect())
+}
+
+/// Not the shortest, because a difference is also too short when what is subtracted was disturbed.
+fn median(times: impl Iterator<Item = Duration>) -> Duration {
+    let mut times: Vec<_> = times.collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn per_call(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e9 / CALLS as f64
+}

@@ -1,0 +1,130 @@
+//! The figures for people.
+
+use core::fmt;
+use std::time::Duration;
+
+use fgraph_bench::cases::Case;
+use fgraph_bench::functions::Function;
+use fgraph_bench::memory;
+use fgraph_bench::sites::{Batch, Times};
+
+use crate::measure::Figures;
+use crate::verdict;
+
+/// Prints the figures.
+#[derive(Debug)]
+pub(crate) struct Table<'a>(pub(crate) &'a Figures);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.calls(f)?;
+        self.patching(f)?;
+        self.memory(f)?;
+        self.verdicts(f)
+    }
+}
+
+impl Table<'_> {
+    fn calls(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<28}", "calls")?;
+        for function in Function::ALL {
+            write!(f, "{:>10} ns  ratio   over", function.name())?;
+        }
+        writeln!(f)?;
+        let single = self
+            .0
+            .calls
+            .iter()
+            .map(|row| (row.case.to_string(), row.ns));
+        let pairs = self.0.pairs.iter();
+        let pairs = pairs.map(|row| (format!("{}, 2 threads", row.case), row.together));
+        for (name, ns) in single.chain(pairs) {
+            write!(f, "{name:<28}")?;
+            for (index, ns) in ns.into_iter().enumerate() {
+                let plain = self.0.ns(Case::Plain, index);
+                write!(f, "{ns:>13.2} {:>6.2} {:>6.2}", ns / plain, ns - plain)?;
+            }
+            writeln!(f)?;
+        }
+        if self.0.not_traced != 0 {
+            writeln!(
+                f,
+                "{} calls were not traced: the figures are too low",
+                self.0.not_traced
+            )?;
+        }
+        writeln!(f)
+    }
+
+    fn patching(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<28}{:>13}{:>14}{:>11}{:>11}{:>10}{:>12}",
+            "patching", "patch", "unpatch", "patch", "unpatch", "register", "unregister"
+        )?;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        for row in &self.0.patching {
+            let sites = row.batch.sites();
+            let mut line = |name: String, times: Times, patch: Duration, unpatch: Duration| {
+                let ns = |time: Duration| time.as_secs_f64() * 1e9 / sites as f64;
+                writeln!(
+                    f,
+                    "{name:<28}{:>5.0} ns/site{:>6.0} ns/site{:>8.3} ms{:>8.3} ms{:>7.3} ms{:>9.3} ms",
+                    ns(patch),
+                    ns(unpatch),
+                    ms(patch),
+                    ms(unpatch),
+                    ms(times.register),
+                    ms(times.unregister),
+                )
+            };
+            let name = format!("{sites} {}", if sites == 1 { "site" } else { "sites" });
+            line(name, row.best, row.patch, row.unpatch)?;
+            if row.batch == Batch::All {
+                let name = format!("{sites} sites, first time");
+                line(name, row.first, row.first.patch(), row.first.unpatch())?;
+            }
+        }
+        writeln!(f)
+    }
+
+    fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shadow = self.0.shadow_stack;
+        writeln!(f, "memory")?;
+        writeln!(f, "{:<38}{:>10} bytes", "a site", memory::SITE)?;
+        writeln!(f, "{:<38}{:>10} bytes", "a stub", memory::STUB)?;
+        writeln!(
+            f,
+            "{:<38}{:>10} bytes",
+            "shadow stack of a thread", shadow.size
+        )?;
+        writeln!(
+            f,
+            "{:<38}{:>10} bytes",
+            "  touched by its first call", shadow.touched
+        )?;
+        let width = self.0.vector_bytes;
+        writeln!(
+            f,
+            "{:<38}{width:>10} bytes\n",
+            "saved of each vector register"
+        )
+    }
+
+    fn verdicts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<42}{:>9}     {:>9}", "to reach", "value", "at most")?;
+        for verdict in verdict::all(self.0) {
+            let met = match verdict.is_met() {
+                Some(true) => "ok",
+                Some(false) => "NOT MET",
+                None => "not measured",
+            };
+            let line = format!(
+                "{:<42}{:>9.2}     {:>9.2} {:<6}{met}",
+                verdict.what, verdict.value, verdict.limit, verdict.unit
+            );
+            writeln!(f, "{line}")?;
+        }
+        Ok(())
+    }
+}

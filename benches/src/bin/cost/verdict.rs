@@ -1,0 +1,104 @@
+//! What is to be reached, and whether it is.
+
+use fgraph::MAX_USERS;
+use fgraph_bench::cases::Case;
+use fgraph_bench::functions::Function;
+use fgraph_bench::hijack::Handler;
+use fgraph_bench::memory;
+use fgraph_bench::sites::Batch;
+
+use crate::measure::Figures;
+
+/// One figure that has a limit.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) what: String,
+    /// Not a number if it could not be measured.
+    pub(crate) value: f64,
+    pub(crate) limit: f64,
+    pub(crate) unit: &'static str,
+}
+
+impl Verdict {
+    /// Whether it is reached; `None` if it could not be measured.
+    pub(crate) fn is_met(&self) -> Option<bool> {
+        (!self.value.is_nan()).then_some(self.value <= self.limit)
+    }
+}
+
+/// All of them.
+pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    let mut add = |what: String, value: f64, limit: f64, unit: &'static str| {
+        verdicts.push(Verdict {
+            what,
+            value,
+            limit,
+            unit,
+        });
+    };
+    for (index, function) in Function::ALL.into_iter().enumerate() {
+        let name = function.name();
+        let ns = |case| figures.ns(case, index);
+        let plain = ns(Case::Plain);
+        let one = ns(Case::Users(1));
+        add(
+            format!("{name}: site off / plain"),
+            ns(Case::Off) / plain,
+            1.03,
+            "",
+        );
+        add(
+            format!("{name}: 1 user over plain"),
+            one - plain,
+            12.0,
+            "ns",
+        );
+        add(
+            format!("{name}: 1 user / hijacked, balanced"),
+            one / ns(Case::Hijacked(Handler::Balanced)),
+            0.45,
+            "",
+        );
+        add(
+            format!("{name}: 1 user / hijacked, plain"),
+            one / ns(Case::Hijacked(Handler::Plain)),
+            0.45,
+            "",
+        );
+        add(
+            format!("{name}: each further user"),
+            (ns(Case::Users(MAX_USERS)) - one) / (MAX_USERS - 1) as f64,
+            1.5,
+            "ns",
+        );
+        add(
+            format!("{name}: declined return over plain"),
+            ns(Case::Declined) - plain,
+            8.0,
+            "ns",
+        );
+        let pair = figures
+            .pairs
+            .iter()
+            .find(|pair| pair.case == Case::Users(1));
+        add(
+            format!("{name}: 1 user, 2 threads / 1 thread"),
+            pair.map_or(f64::NAN, |pair| pair.together[index] / pair.alone[index]),
+            1.10,
+            "",
+        );
+    }
+    let all = figures.patching.iter().find(|row| row.batch == Batch::All);
+    let ms = all.map_or(f64::NAN, |row| row.patch.as_secs_f64() * 1e3);
+    add("20,000 sites patched".to_owned(), ms, 10.0, "ms");
+    add("a site".to_owned(), memory::SITE as f64, 64.0, "bytes");
+    add("a stub".to_owned(), memory::STUB as f64, 32.0, "bytes");
+    add(
+        "shadow stack touched by a call".to_owned(),
+        figures.shadow_stack.touched as f64,
+        4096.0,
+        "bytes",
+    );
+    verdicts
+}

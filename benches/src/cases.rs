@@ -1,0 +1,142 @@
+//! Who watches while calls are timed.
+
+use core::fmt;
+use core::hint::black_box;
+use std::time::{Duration, Instant};
+
+use fgraph::{Error, Handle, MAX_USERS};
+
+use crate::functions::{Function, NOT_WATCHED, Variant, WATCHED};
+use crate::hijack::{Handler, Hijack};
+use crate::users::{Declining, Empty, SixteenBytes};
+
+/// Who watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// Nobody, and there is no NOP.
+    Plain,
+    /// Nobody: the NOP runs.
+    Off,
+    /// A user watches a neighbour; its filter excludes the function.
+    FilteredOut,
+    /// A user that does not want the return.
+    Declined,
+    /// So many users with empty callbacks.
+    Users(usize),
+    /// A user that keeps 16 bytes for each call.
+    SixteenBytes,
+    /// One user with empty callbacks, called by a trampoline that replaces the return address.
+    Hijacked(Handler),
+}
+
+impl Case {
+    /// All cases.
+    pub const ALL: [Self; 11] = [
+        Self::Plain,
+        Self::Off,
+        Self::FilteredOut,
+        Self::Declined,
+        Self::Users(1),
+        Self::Users(2),
+        Self::Users(4),
+        Self::Users(MAX_USERS),
+        Self::SixteenBytes,
+        Self::Hijacked(Handler::Balanced),
+        Self::Hijacked(Handler::Plain),
+    ];
+
+    /// Brings the case about, until what is returned is dropped.
+    pub fn set_up(self) -> Result<Active, Error> {
+        let mut active = Active {
+            variant: Variant::Patchable,
+            empty: Vec::new(),
+            declining: None,
+            sixteen_bytes: None,
+            hijack: None,
+        };
+        match self {
+            Self::Plain => active.variant = Variant::Plain,
+            Self::Off => {}
+            Self::FilteredOut => active.empty.push(watch(Empty, NOT_WATCHED)?),
+            Self::Declined => active.declining = Some(watch(Declining, WATCHED)?),
+            Self::Users(users) => {
+                for _ in 0..users {
+                    active.empty.push(watch(Empty, WATCHED)?);
+                }
+            }
+            Self::SixteenBytes => active.sixteen_bytes = Some(watch(SixteenBytes, WATCHED)?),
+            Self::Hijacked(handler) => {
+                active.empty.push(watch(Empty, WATCHED)?);
+                active.hijack = Some(Hijack::of_the_only_user(handler));
+                active.variant = Variant::Hijacked;
+            }
+        }
+        Ok(active)
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Plain => "plain",
+            Self::Off => "site off",
+            Self::FilteredOut => "filtered out",
+            Self::Declined => "declined return",
+            Self::Users(1) => "1 user",
+            Self::Users(2) => "2 users",
+            Self::Users(4) => "4 users",
+            Self::Users(_) => "16 users",
+            Self::SixteenBytes => "1 user, 16 bytes",
+            Self::Hijacked(Handler::Balanced) => "1 user, hijacked, balanced",
+            Self::Hijacked(Handler::Plain) => "1 user, hijacked, plain",
+        })
+    }
+}
+
+fn watch<T: fgraph::FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
+    let user = fgraph::register(ops, filter)?;
+    assert!(user.report().traced > 0, "the functions have NOPs");
+    Ok(user)
+}
+
+/// A case, as long as it lasts.
+#[derive(Debug)]
+pub struct Active {
+    variant: Variant,
+    // Dropped before its user.
+    hijack: Option<Hijack>,
+    empty: Vec<Handle<Empty>>,
+    declining: Option<Handle<Declining>>,
+    sixteen_bytes: Option<Handle<SixteenBytes>>,
+}
+
+impl Active {
+    /// What is called.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Times `calls` calls.
+    pub fn time(&self, function: Function, calls: u64) -> Duration {
+        time(function, self.variant, calls)
+    }
+
+    /// Calls that were to be traced and were not. A figure counts only if this is 0.
+    pub fn not_traced(&self) -> u64 {
+        let empty = self.empty.iter().map(Handle::counters);
+        let declining = self.declining.iter().map(Handle::counters);
+        let sixteen_bytes = self.sixteen_bytes.iter().map(Handle::counters);
+        empty
+            .chain(declining)
+            .chain(sixteen_bytes)
+            .map(|of| of.missed + of.overrun + of.unreserved + of.lost + of.foreign)
+            .sum()
+    }
+}
+
+/// Times `calls` calls of a variant of `function`.
+pub fn time(function: Function, variant: Variant, calls: u64) -> Duration {
+    let start = Instant::now();
+    black_box(function.run(variant, calls));
+    start.elapsed()
+}

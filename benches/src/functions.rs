@@ -1,0 +1,273 @@
+//! The functions that are called.
+//!
+//! Each exists three times, with the same instructions at the same alignment: *plain*; with a NOP
+//! and a row in `__patchable_function_entries`, as a compiler makes them; and with a jump to the
+//! [`hijack`] trampoline in the place of the NOP. They are written in assembly
+//! because only so is nothing but the first five bytes different: `-Zpatchable-function-entry` holds
+//! for a whole crate, and calling a function behind its NOP would leave the recursion inside it
+//! going through the NOP.
+
+use core::arch::global_asm;
+use core::hint::black_box;
+
+use crate::hijack;
+
+/// Calls that one call of [`Function::Recursive`] makes, itself included.
+pub const DEPTH: u64 = 16;
+
+/// Defines a function that begins with `$entry`.
+macro_rules! function {
+    ($name:literal, [$($entry:expr),*], $body:expr) => {
+        global_asm!(
+            concat!(".pushsection .text.", $name, ", \"ax\", @progbits"),
+            ".p2align 6",
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!($name, ":"),
+            ".cfi_startproc",
+            $($entry,)*
+            $body,
+            ".cfi_endproc",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+        );
+    };
+}
+
+/// Defines a function that begins with a NOP and is in the list of those that do.
+macro_rules! patchable {
+    ($name:literal, $body:expr) => {
+        function!(
+            $name,
+            [
+                // The NOP of LLVM: nopl 8(%rax,%rax).
+                ".byte 0x0f, 0x1f, 0x44, 0x00, 0x08",
+                concat!(
+                    ".pushsection __patchable_function_entries, \"awo\", @progbits, ",
+                    $name
+                ),
+                ".p2align 3",
+                concat!(".quad ", $name),
+                ".popsection"
+            ],
+            $body
+        );
+    };
+}
+
+/// Defines a function in all its variants.
+macro_rules! variants {
+    ($body:ident, $plain:literal, $patchable:literal, $hijacked:literal, $stub:literal) => {
+        function!($plain, [], $body!($plain));
+        patchable!($patchable, $body!($patchable));
+        function!(
+            $hijacked,
+            [".byte 0xe9", concat!(".long ", $stub, " - . - 4")],
+            $body!($hijacked)
+        );
+    };
+}
+
+/// `3 * a + b + 1`
+macro_rules! leaf {
+    ($own:literal) => {
+        "lea rax, [rdi + 2*rdi]
+         lea rax, [rax + rsi + 1]
+         ret"
+    };
+}
+
+/// The sum of the numbers up to `a`, by recursion.
+macro_rules! recursive {
+    ($own:literal) => {
+        concat!(
+            "test rdi, rdi
+             jz 7f
+             push rdi
+             .cfi_adjust_cfa_offset 8
+             dec rdi
+             call ",
+            $own,
+            "
+             pop rdi
+             .cfi_adjust_cfa_offset -8
+             add rax, rdi
+             ret
+             7:
+             xor eax, eax
+             ret"
+        )
+    };
+}
+
+variants!(
+    leaf,
+    "fgraph_bench_plain_leaf",
+    "fgraph_bench_call_leaf",
+    "fgraph_bench_hijacked_leaf",
+    "fgraph_bench_hijack_stub_leaf"
+);
+variants!(
+    recursive,
+    "fgraph_bench_plain_recursive",
+    "fgraph_bench_call_recursive",
+    "fgraph_bench_hijacked_recursive",
+    "fgraph_bench_hijack_stub_recursive"
+);
+// It is watched while the others are not.
+patchable!("fgraph_bench_call_bystander", leaf!(""));
+
+unsafe extern "C" {
+    safe fn fgraph_bench_plain_leaf(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_call_leaf(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_hijacked_leaf(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_plain_recursive(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_call_recursive(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_hijacked_recursive(a: u64, b: u64) -> u64;
+    #[link_name = "fgraph_bench_call_bystander"]
+    safe fn bystander(a: u64, b: u64) -> u64;
+}
+
+/// The filter that selects the patchable variants of all [`Function`]s.
+pub const WATCHED: &str = "fgraph_bench_call_leaf fgraph_bench_call_recursive";
+
+/// A filter that selects one other function, which nobody calls.
+pub const BYSTANDER: &str = "fgraph_bench_call_bystander";
+
+/// A filter that selects the same, by excluding the [`Function`]s.
+pub const NOT_WATCHED: &str = "fgraph_bench_call_* !*_leaf !*_recursive";
+
+/// Keeps the function in the program.
+#[used]
+static KEPT: Code = bystander;
+
+/// How a function is called.
+pub type Code = extern "C" fn(u64, u64) -> u64;
+
+/// A function to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// Computes a sum of its two arguments.
+    Leaf,
+    /// Calls itself [`DEPTH`] deep.
+    Recursive,
+}
+
+/// What a function begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Its body.
+    Plain,
+    /// A NOP that fgraph patches.
+    Patchable,
+    /// A jump to the [`hijack`] trampoline.
+    Hijacked,
+}
+
+impl Function {
+    /// All functions.
+    pub const ALL: [Self; 2] = [Self::Leaf, Self::Recursive];
+
+    /// Its name in a table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leaf => "leaf",
+            Self::Recursive => "recursive",
+        }
+    }
+
+    /// How a variant of it is called.
+    pub fn code(self, variant: Variant) -> Code {
+        if variant == Variant::Hijacked {
+            hijack::prepare();
+        }
+        self.entry(variant)
+    }
+
+    /// Where a variant of it begins.
+    pub(crate) fn entry(self, variant: Variant) -> Code {
+        match (self, variant) {
+            (Self::Leaf, Variant::Plain) => fgraph_bench_plain_leaf,
+            (Self::Leaf, Variant::Patchable) => fgraph_bench_call_leaf,
+            (Self::Leaf, Variant::Hijacked) => fgraph_bench_hijacked_leaf,
+            (Self::Recursive, Variant::Plain) => fgraph_bench_plain_recursive,
+            (Self::Recursive, Variant::Patchable) => fgraph_bench_call_recursive,
+            (Self::Recursive, Variant::Hijacked) => fgraph_bench_hijacked_recursive,
+        }
+    }
+
+    /// Makes `calls` calls of a variant, counting those that it makes itself, and returns something
+    /// that depends on all results.
+    pub fn run(self, variant: Variant, calls: u64) -> u64 {
+        if variant == Variant::Hijacked {
+            hijack::prepare();
+        }
+        // A loop for each: the processor predicts a call with one target in 3 cycles less than one
+        // that has had several.
+        match (self, variant) {
+            (Self::Leaf, Variant::Plain) => leaf_calls(calls, || fgraph_bench_plain_leaf),
+            (Self::Leaf, Variant::Patchable) => leaf_calls(calls, || fgraph_bench_call_leaf),
+            (Self::Leaf, Variant::Hijacked) => leaf_calls(calls, || fgraph_bench_hijacked_leaf),
+            (Self::Recursive, Variant::Plain) => {
+                recursive_calls(calls, || fgraph_bench_plain_recursive)
+            }
+            (Self::Recursive, Variant::Patchable) => {
+                recursive_calls(calls, || fgraph_bench_call_recursive)
+            }
+            (Self::Recursive, Variant::Hijacked) => {
+                recursive_calls(calls, || fgraph_bench_hijacked_recursive)
+            }
+        }
+    }
+}
+
+// `code` makes each use a type, and so a loop, of its own; the black box keeps the calls indirect,
+// as those through a library's table or a vtable are.
+
+#[inline(never)]
+fn leaf_calls(calls: u64, code: impl Fn() -> Code) -> u64 {
+    let code = black_box(code());
+    // Each call waits for the result of the one before, as calls mostly do.
+    (0..calls).fold(0, |value, _| code(value, 1))
+}
+
+#[inline(never)]
+fn recursive_calls(calls: u64, code: impl Fn() -> Code) -> u64 {
+    let code = black_box(code());
+    (0..calls / DEPTH).fold(0, |value: u64, _| {
+        value.wrapping_add(code(DEPTH - 1, value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_compute_what_they_say() {
+        assert_eq!(Function::Leaf.code(Variant::Plain)(5, 2), 18);
+        assert_eq!(Function::Recursive.code(Variant::Plain)(15, 0), 120);
+    }
+
+    #[test]
+    fn the_variants_compute_the_same() {
+        for function in Function::ALL {
+            let expected = function.run(Variant::Plain, 1600);
+            assert_eq!(function.run(Variant::Patchable, 1600), expected);
+        }
+    }
+
+    #[test]
+    fn the_variants_differ_in_the_first_five_bytes_only() {
+        for function in Function::ALL {
+            let [plain, patchable] = [Variant::Plain, Variant::Patchable].map(|variant| {
+                let skipped = if variant == Variant::Plain { 0 } else { 5 };
+                let code = function.code(variant) as *const () as *const u8;
+                // SAFETY: 8 bytes, none of which is an address, are in each of the functions.
+                unsafe { core::slice::from_raw_parts(code.add(skipped), 8) }
+            });
+            assert_eq!(plain, patchable);
+        }
+    }
+}

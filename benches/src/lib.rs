@@ -1,0 +1,21 @@
+//! What fgraph costs: the cases that `cargo xtask cost` and the criterion benches measure.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`functions`] | the functions that are called, each with and without a NOP |
+//! | [`users`] | the users that watch them |
+//! | [`cases`] | who watches, and how calls are timed |
+//! | [`pair`] | calls on two threads at once |
+//! | [`sites`] | 20,000 functions to patch, and how patching is timed |
+//! | [`memory`] | what memory sites, stubs and threads take |
+//! | [`hijack`] | for comparison, a trampoline that replaces the return address |
+//!
+//! What the figures mean is in `docs/cost.md`.
+
+pub mod cases;
+pub mod functions;
+pub mod hijack;
+pub mod memory;
+pub mod pair;
+pub mod sites;
+pub mod users;

@@ -1,0 +1,52 @@
+//! What memory fgraph takes.
+
+use std::thread;
+
+use fgraph::Error;
+use fgraph_core::site::Site;
+use fgraph_x86_64::{stub, trampoline};
+
+use crate::functions::{Function, Variant, WATCHED};
+use crate::users::Empty;
+
+/// Bytes of a site.
+pub const SITE: usize = size_of::<Site>();
+/// Bytes of a site's stub.
+pub const STUB: usize = stub::STUB_LEN;
+
+const PAGE: usize = 4096;
+
+/// The memory of a thread's shadow stack.
+#[derive(Clone, Copy, Debug)]
+pub struct ShadowStack {
+    /// Bytes set aside.
+    pub size: usize,
+    /// Bytes of the pages that are there.
+    pub touched: usize,
+}
+
+impl ShadowStack {
+    /// That of a new thread which has made one traced call. To be called before other threads, whose
+    /// memory a new one might take over.
+    pub fn of_a_new_thread() -> Result<Self, Error> {
+        let _user = fgraph::register(Empty, WATCHED)?;
+        let thread = thread::spawn(|| {
+            Function::Leaf.code(Variant::Patchable)(1, 1);
+            // SAFETY: states are never unmapped, and this thread has one since the call.
+            let (base, size) = unsafe { (*trampoline::current()).shadow.memory() };
+            Self {
+                size,
+                touched: resident(base, size),
+            }
+        });
+        Ok(thread.join().expect("nothing in it panics"))
+    }
+}
+
+/// Bytes of the pages from `base` on that are in memory.
+fn resident(base: *mut u8, size: usize) -> usize {
+    let mut pages = vec![0u8; size.div_ceil(PAGE)];
+    // SAFETY: a byte for each page; the memory itself is not read.
+    unsafe { libc::mincore(base.cast(), size, pages.as_mut_ptr()) };
+    pages.iter().filter(|&page| page & 1 != 0).count() * PAGE
+}
