@@ -18,10 +18,13 @@ use crate::slot::Slots;
 use crate::stop;
 use crate::thread::{Thread, Threads};
 
-/// The users that are yet to be asked, in the word that [`ask_next`] hands on.
-const WANTED: u32 = 0xffff;
+/// The users that are yet to be asked or told, in the word that [`ask_next`] and [`tell_next`] hand on.
+const TO_GO: u64 = 0xffff;
 /// Where the users that have accepted are in it.
 pub(crate) const ACCEPTED_SHIFT: u32 = 16;
+/// Where the thread's `errno` before the callbacks is in it: a register that goes from user to user
+/// costs less than a place in memory.
+const ERRNO_SHIFT: u32 = 32;
 
 static STUB: Header = Header::stub();
 
@@ -182,18 +185,35 @@ unsafe fn begin(regs: *mut EntryRegs, site: &Site, thread: &Thread, place: usize
         return overrun(thread, site);
     };
     // Relaxed: a filter that changes at this moment may or may not see this call.
-    let wanted = u32::from(site.interest.load(Ordering::Relaxed));
+    let wanted = u64::from(site.interest.load(Ordering::Relaxed));
     let end = frame.cast::<u8>().wrapping_add(HEADER);
-    // SAFETY: the runtime has set `errno` to the thread's own, or to a cell of the state; the rest as
-    // `ask_next` wants it.
+    // SAFETY: handed on.
+    unsafe { ask_next(regs, thread, wanted | errno(thread), end, frame) }
+}
+
+/// The thread's `errno`, where the word that is handed on has it.
+#[inline(always)]
+fn errno(thread: &Thread) -> u64 {
+    // SAFETY: the runtime has set it to the thread's own, or to a cell of the state.
+    let error = unsafe { *thread.errno.get() };
+    u64::from(error.cast_unsigned()) << ERRNO_SHIFT
+}
+
+/// Undoes what the callbacks did to the thread's `errno`.
+#[inline(always)]
+fn put_errno_back(thread: &Thread, users: u64) {
+    let errno = thread.errno.get();
+    let error = (users >> ERRNO_SHIFT) as i32;
+    // SAFETY: as in `errno`.
     unsafe {
-        (*regs).error = *thread.errno.get();
-        ask_next(regs, thread, wanted, end, frame)
+        if *errno != error {
+            *errno = error;
+        }
     }
 }
 
-/// Asks the next user, or ends the entry when there is none. The low half of `users` says who is yet
-/// to be asked, the high half who has accepted.
+/// Asks the next user, or ends the entry when there is none. `users` says who is yet to be asked and
+/// who has accepted, and what `errno` was.
 ///
 /// A user's entry function calls this when it is done, so the users form a chain of jumps, and the
 /// last one returns to the machine layer. That takes one jump for each user, where a loop takes a
@@ -208,11 +228,11 @@ unsafe fn begin(regs: *mut EntryRegs, site: &Site, thread: &Thread, place: usize
 pub(crate) unsafe fn ask_next(
     regs: *mut EntryRegs,
     thread: &Thread,
-    mut users: u32,
+    mut users: u64,
     end: *mut u8,
     frame: *mut Frame,
 ) -> *mut Frame {
-    if users & WANTED != 0 {
+    if users & TO_GO != 0 {
         let index = users.trailing_zeros();
         users &= users - 1;
         let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
@@ -228,7 +248,7 @@ pub(crate) unsafe fn ask_next(
         return unsafe { (user.entry)(regs, thread, users, end, frame, header) };
     }
     // SAFETY: handed on.
-    unsafe { asked_all(regs, thread, users, end) }
+    unsafe { asked_all(thread, users, end) }
 }
 
 /// Ends an entry: puts the frame on the shadow stack if somebody has accepted.
@@ -237,11 +257,10 @@ pub(crate) unsafe fn ask_next(
 ///
 /// As for [`ask_next`].
 #[inline(always)]
-unsafe fn asked_all(regs: *mut EntryRegs, thread: &Thread, users: u32, end: *mut u8) -> *mut Frame {
+unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
     thread.mark.clear();
-    // SAFETY: as in `enter`.
-    restore_errno(thread, unsafe { (*regs).error });
-    let accepted = users >> ACCEPTED_SHIFT;
+    put_errno_back(thread, users);
+    let accepted = (users >> ACCEPTED_SHIFT) as u16;
     let frame = if accepted == 0 {
         core::ptr::null_mut()
     } else {
@@ -307,10 +326,9 @@ unsafe fn leave_slowly(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread
 /// As for [`leave`]; the frame must be the newest.
 #[inline(always)]
 unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
-    // SAFETY: as in `begin`; the frame is on the stack; the rest as `tell_next` wants it.
+    // SAFETY: the frame is on the stack; the rest handed on.
     unsafe {
-        (*regs).error = *thread.errno.get();
-        let users = u32::from((*frame).bitmap());
+        let users = u64::from((*frame).bitmap()) | errno(thread);
         tell_next(regs, thread, users, thread.shadow.top(), frame)
     }
 }
@@ -328,7 +346,7 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
 }
 
 /// Tells the next user of a return, or ends the return when there is none. `users` says who is yet
-/// to be told; `end` is where the last of their records ends. A chain of jumps, as [`ask_next`].
+/// to be told, and what `errno` was; `end` is where the last of their records ends. A chain of jumps, as [`ask_next`].
 ///
 /// # Safety
 ///
@@ -337,11 +355,11 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
 pub(crate) unsafe fn tell_next(
     regs: *mut ReturnRegs,
     thread: &Thread,
-    mut users: u32,
+    mut users: u64,
     end: *mut u8,
     frame: *mut Frame,
 ) -> *const Thread {
-    if users != 0 {
+    if users & TO_GO != 0 {
         let index = frame::last_slot(users);
         users &= users - 1;
         let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
@@ -356,7 +374,7 @@ pub(crate) unsafe fn tell_next(
         return unsafe { (user.ret)(regs, thread, users, end, frame, header) };
     }
     // SAFETY: handed on.
-    unsafe { told_all(regs, thread, frame) }
+    unsafe { told_all(regs, thread, users, frame) }
 }
 
 /// Ends a return: takes the frame from the shadow stack.
@@ -365,29 +383,21 @@ pub(crate) unsafe fn tell_next(
 ///
 /// As for [`tell_next`].
 #[inline(always)]
-unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, frame: *mut Frame) -> *const Thread {
+unsafe fn told_all(
+    regs: *mut ReturnRegs,
+    thread: &Thread,
+    users: u64,
+    frame: *mut Frame,
+) -> *const Thread {
     thread.mark.clear();
+    put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.
-    let (error, unwinding) = unsafe { ((*regs).error, (*regs).unwinding) };
-    restore_errno(thread, error);
-    if unwinding == 0 {
+    if unsafe { (*regs).unwinding } == 0 {
         thread.shadow.pop();
     } else {
         thread.shadow.unwound(frame);
     }
     thread
-}
-
-/// Undoes what the callbacks did to the thread's `errno`.
-#[inline(always)]
-fn restore_errno(thread: &Thread, error: i32) {
-    let errno = thread.errno.get();
-    // SAFETY: the runtime has set it to the thread's own, or to a cell of the state.
-    unsafe {
-        if *errno != error {
-            *errno = error;
-        }
-    }
 }
 
 /// Goes on after a slot that is empty, or whose owner has registered since the call began.
@@ -400,7 +410,7 @@ fn restore_errno(thread: &Thread, error: i32) {
 unsafe fn ask_another(
     regs: *mut EntryRegs,
     thread: &Thread,
-    users: u32,
+    users: u64,
     end: *mut u8,
     frame: *mut Frame,
 ) -> *mut Frame {
@@ -418,7 +428,7 @@ unsafe fn ask_another(
 unsafe fn tell_another(
     regs: *mut ReturnRegs,
     thread: &Thread,
-    users: u32,
+    users: u64,
     end: *mut u8,
     frame: *mut Frame,
 ) -> *const Thread {

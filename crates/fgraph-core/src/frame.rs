@@ -80,7 +80,7 @@ pub(crate) const fn bit(slot: u32) -> u32 {
 
 /// The slot of the lowest bit in a bitmap that is not empty.
 #[inline(always)]
-pub(crate) const fn last_slot(bitmap: u32) -> u32 {
+pub(crate) const fn last_slot(bitmap: u64) -> u32 {
     // The mask tells the compiler that it is one of 16.
     (15 - bitmap.trailing_zeros()) & 15
 }

@@ -25,7 +25,7 @@ use crate::thread::Thread;
 type EntryFn = unsafe fn(
     regs: *mut EntryRegs,
     thread: &Thread,
-    users: u32,
+    users: u64,
     end: *mut u8,
     frame: *mut Frame,
     user: *const Header,
@@ -35,7 +35,7 @@ type EntryFn = unsafe fn(
 type ReturnFn = unsafe fn(
     regs: *mut ReturnRegs,
     thread: &Thread,
-    users: u32,
+    users: u64,
     end: *mut u8,
     frame: *mut Frame,
     user: *const Header,
@@ -58,7 +58,7 @@ pub struct Header {
     pub(crate) stamp: u64,
     pub(crate) slot: u32,
     /// The user's bit among those that have accepted, as `dispatch::ask_next` keeps them.
-    accepted: u32,
+    accepted: u64,
     panicked: AtomicU8,
 }
 
@@ -123,7 +123,7 @@ impl<T: FgraphOps> Registration<T> {
                 ret: ret::<T, C>,
                 stamp: frame::stamp(epoch),
                 slot: slot as u32,
-                accepted: frame::bit(slot as u32) << dispatch::ACCEPTED_SHIFT,
+                accepted: (frame::bit(slot as u32) as u64) << dispatch::ACCEPTED_SHIFT,
                 panicked: AtomicU8::new(0),
             },
             ops,
@@ -155,7 +155,7 @@ impl<T: FgraphOps> Registration<T> {
 unsafe fn entry<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
     thread: &Thread,
-    mut users: u32,
+    mut users: u64,
     mut end: *mut u8,
     frame: *mut Frame,
     user: *const Header,
@@ -196,7 +196,7 @@ unsafe fn entry<T: FgraphOps, C: Catch>(
 unsafe fn ret<T: FgraphOps, C: Catch>(
     regs: *mut ReturnRegs,
     thread: &Thread,
-    users: u32,
+    users: u64,
     mut end: *mut u8,
     frame: *mut Frame,
     user: *const Header,

@@ -75,10 +75,8 @@ pub struct EntryRegs {
     pub thread: *const Thread,
     /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
     pub width: u32,
-    /// The thread's `errno` before the callbacks, filled in by the dispatch.
-    pub(crate) error: i32,
     /// So that each vector is in one cache line.
-    pub unused: [u32; 8],
+    pub unused: [u32; 9],
     /// Vector and floating-point arguments.
     pub vector: [Vector; VECTOR_ARGS],
 }
@@ -110,8 +108,6 @@ pub struct ReturnRegs {
     pub width: u32,
     /// Not 0 when the frame is unwound, and there are no results.
     pub unwinding: u32,
-    /// The thread's `errno` before the callbacks, filled in by the dispatch.
-    pub(crate) error: i32,
     /// Vector and floating-point results.
     pub vector: [Vector; RESULTS],
 }
@@ -125,7 +121,6 @@ impl ReturnRegs {
             thread,
             width: 0,
             unwinding: 1,
-            error: 0,
             vector: [Vector([0; 64]); RESULTS],
         }
     }

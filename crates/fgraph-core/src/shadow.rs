@@ -194,7 +194,7 @@ impl ShadowStack {
     ///
     /// A frame must have been [opened](Self::open), and `end` be behind its closed records.
     #[inline(always)]
-    pub(crate) unsafe fn commit(&self, bitmap: u32, end: *mut u8) -> *mut Frame {
+    pub(crate) unsafe fn commit(&self, bitmap: u16, end: *mut u8) -> *mut Frame {
         let frame = self.top.get().cast::<Frame>();
         // SAFETY: the caller vouches for the frame.
         unsafe {
