@@ -188,7 +188,7 @@ unsafe fn begin(regs: *mut EntryRegs, site: &Site, thread: &Thread, place: usize
     let wanted = u64::from(site.interest.load(Ordering::Relaxed));
     let end = frame.cast::<u8>().wrapping_add(HEADER);
     // SAFETY: handed on.
-    unsafe { ask_next(regs, thread, wanted | errno(thread), end, frame) }
+    unsafe { ask_next(regs, thread, wanted | errno(thread), end, stamp) }
 }
 
 /// The thread's `errno`, where the word that is handed on has it.
@@ -223,29 +223,29 @@ fn put_errno_back(thread: &Thread, users: u64) {
 ///
 /// # Safety
 ///
-/// `regs` and `thread` must be as for [`enter`], `frame` the one being built, `end` its end so far.
+/// `regs` and `thread` must be as for [`enter`], `end` the end so far of the frame that is being built,
+/// `word` that frame's.
 #[inline(always)]
 pub(crate) unsafe fn ask_next(
     regs: *mut EntryRegs,
     thread: &Thread,
     mut users: u64,
     end: *mut u8,
-    frame: *mut Frame,
+    word: u64,
 ) -> *mut Frame {
     if users & TO_GO != 0 {
         let index = users.trailing_zeros();
         users &= users - 1;
         let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
-        // SAFETY: the mark keeps the registration until it is set to the next or cleared; the frame is
-        // being built by this thread.
-        let (user, word) = unsafe { (&*header, (*frame).word) };
+        // SAFETY: the mark keeps the registration until it is set to the next or cleared.
+        let user = unsafe { &*header };
         if frame::younger(user.stamp, word) {
             // SAFETY: handed on.
-            return unsafe { ask_another(regs, thread, users, end, frame) };
+            return unsafe { ask_another(regs, thread, users, end, word) };
         }
         // SAFETY: the registers are this call's; the function is of this registration, and asks
         // for its data to fit.
-        return unsafe { (user.entry)(regs, thread, users, end, frame, header) };
+        return unsafe { (user.entry)(regs, thread, users, end, word, header) };
     }
     // SAFETY: handed on.
     unsafe { asked_all(thread, users, end) }
@@ -329,7 +329,7 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
     // SAFETY: the frame is on the stack; the rest handed on.
     unsafe {
         let users = u64::from((*frame).bitmap()) | errno(thread);
-        tell_next(regs, thread, users, thread.shadow.top(), frame)
+        tell_next(regs, thread, users, thread.shadow.top(), (*frame).word)
     }
 }
 
@@ -350,31 +350,31 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
 ///
 /// # Safety
 ///
-/// `regs`, `frame` and `thread` must be as for [`leave`].
+/// `regs` and `thread` must be as for [`leave`], `word` the frame's.
 #[inline(always)]
 pub(crate) unsafe fn tell_next(
     regs: *mut ReturnRegs,
     thread: &Thread,
     mut users: u64,
     end: *mut u8,
-    frame: *mut Frame,
+    word: u64,
 ) -> *const Thread {
     if users & TO_GO != 0 {
         let index = frame::last_slot(users);
         users &= users - 1;
         let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
-        // SAFETY: the mark keeps the registration; the frame is on the stack.
-        let (user, word) = unsafe { (&*header, (*frame).word) };
+        // SAFETY: the mark keeps the registration.
+        let user = unsafe { &*header };
         if frame::younger(user.stamp, word) {
             // SAFETY: handed on.
-            return unsafe { tell_another(regs, thread, users, end, frame) };
+            return unsafe { tell_another(regs, thread, users, end, word) };
         }
         // SAFETY: the registers are this return's; the function is of this registration, which
         // accepted the entry and wrote its record then; records stand in the order of the slots.
-        return unsafe { (user.ret)(regs, thread, users, end, frame, header) };
+        return unsafe { (user.ret)(regs, thread, users, end, word, header) };
     }
     // SAFETY: handed on.
-    unsafe { told_all(regs, thread, users, frame) }
+    unsafe { told_all(regs, thread, users) }
 }
 
 /// Ends a return: takes the frame from the shadow stack.
@@ -383,19 +383,14 @@ pub(crate) unsafe fn tell_next(
 ///
 /// As for [`tell_next`].
 #[inline(always)]
-unsafe fn told_all(
-    regs: *mut ReturnRegs,
-    thread: &Thread,
-    users: u64,
-    frame: *mut Frame,
-) -> *const Thread {
+unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const Thread {
     thread.mark.clear();
     put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.
     if unsafe { (*regs).unwinding } == 0 {
         thread.shadow.pop();
     } else {
-        thread.shadow.unwound(frame);
+        thread.shadow.unwound();
     }
     thread
 }
@@ -412,10 +407,10 @@ unsafe fn ask_another(
     thread: &Thread,
     users: u64,
     end: *mut u8,
-    frame: *mut Frame,
+    word: u64,
 ) -> *mut Frame {
     // SAFETY: handed on.
-    unsafe { ask_next(regs, thread, users, end, frame) }
+    unsafe { ask_next(regs, thread, users, end, word) }
 }
 
 /// Goes on after a slot whose former owner, which accepted the entry, is gone.
@@ -430,10 +425,10 @@ unsafe fn tell_another(
     thread: &Thread,
     users: u64,
     end: *mut u8,
-    frame: *mut Frame,
+    word: u64,
 ) -> *const Thread {
     // SAFETY: handed on.
-    unsafe { tell_next(regs, thread, users, end, frame) }
+    unsafe { tell_next(regs, thread, users, end, word) }
 }
 
 /// The user's data found no room.

@@ -27,7 +27,7 @@ type EntryFn = unsafe fn(
     thread: &Thread,
     users: u64,
     end: *mut u8,
-    frame: *mut Frame,
+    word: u64,
     user: *const Header,
 ) -> *mut Frame;
 
@@ -37,7 +37,7 @@ type ReturnFn = unsafe fn(
     thread: &Thread,
     users: u64,
     end: *mut u8,
-    frame: *mut Frame,
+    word: u64,
     user: *const Header,
 ) -> *const Thread;
 
@@ -67,12 +67,12 @@ impl Header {
     pub const fn stub() -> Self {
         Self {
             // SAFETY: handed on as they came.
-            entry: |regs, thread, users, end, frame, _| unsafe {
-                dispatch::ask_next(regs, thread, users, end, frame)
+            entry: |regs, thread, users, end, word, _| unsafe {
+                dispatch::ask_next(regs, thread, users, end, word)
             },
             // SAFETY: handed on as they came.
-            ret: |regs, thread, users, end, frame, _| unsafe {
-                dispatch::tell_next(regs, thread, users, end, frame)
+            ret: |regs, thread, users, end, word, _| unsafe {
+                dispatch::tell_next(regs, thread, users, end, word)
             },
             stamp: frame::stamp((1 << Epoch::BITS) - 1),
             slot: 0,
@@ -157,7 +157,7 @@ unsafe fn entry<T: FgraphOps, C: Catch>(
     thread: &Thread,
     mut users: u64,
     mut end: *mut u8,
-    frame: *mut Frame,
+    word: u64,
     user: *const Header,
 ) -> *mut Frame {
     // SAFETY: the header is the first field of the registration, which the caller vouches for.
@@ -183,7 +183,7 @@ unsafe fn entry<T: FgraphOps, C: Catch>(
         }
     }
     // SAFETY: handed on; the record is closed.
-    unsafe { dispatch::ask_next(regs, thread, users, end, frame) }
+    unsafe { dispatch::ask_next(regs, thread, users, end, word) }
 }
 
 /// Calls the return callback of a `T` with its data, from the last record before `end` that is its
@@ -198,7 +198,7 @@ unsafe fn ret<T: FgraphOps, C: Catch>(
     thread: &Thread,
     users: u64,
     mut end: *mut u8,
-    frame: *mut Frame,
+    word: u64,
     user: *const Header,
 ) -> *const Thread {
     // SAFETY: as in `entry`.
@@ -217,5 +217,5 @@ unsafe fn ret<T: FgraphOps, C: Catch>(
         dispatch::panicked(header);
     }
     // SAFETY: handed on.
-    unsafe { dispatch::tell_next(regs, thread, users, end, frame) }
+    unsafe { dispatch::tell_next(regs, thread, users, end, word) }
 }

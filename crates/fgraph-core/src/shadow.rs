@@ -219,7 +219,8 @@ impl ShadowStack {
     }
 
     /// Ends the newest frame without giving up its memory: nobody wants its return any more.
-    pub(crate) fn unwound(&self, frame: *mut Frame) {
+    pub(crate) fn unwound(&self) {
+        let frame = self.newest.get();
         // SAFETY: a frame of this stack.
         unsafe {
             if (*frame).bitmap() != 0 {
