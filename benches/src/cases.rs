@@ -4,11 +4,11 @@ use core::fmt;
 use core::hint::black_box;
 use std::time::{Duration, Instant};
 
-use fgraph::{Error, Handle, MAX_USERS};
+use fgraph::{Counters, Error, Handle, MAX_USERS};
 
 use crate::functions::{Function, NOT_WATCHED, Variant, WATCHED};
 use crate::hijack::{Handler, Hijack};
-use crate::users::{Declining, Empty, SixteenBytes};
+use crate::users::{Declining, Empty, SixteenBytes, with_constant};
 
 /// Who watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,16 +57,16 @@ impl Case {
         match self {
             Self::Plain => active.variant = Variant::Plain,
             Self::Off => {}
-            Self::FilteredOut => active.empty.push(watch(Empty, NOT_WATCHED)?),
+            Self::FilteredOut => active.empty.push(empty(0, NOT_WATCHED)?),
             Self::Declined => active.declining = Some(watch(Declining, WATCHED)?),
             Self::Users(users) => {
-                for _ in 0..users {
-                    active.empty.push(watch(Empty, WATCHED)?);
+                for n in 0..users {
+                    active.empty.push(empty(n, WATCHED)?);
                 }
             }
             Self::SixteenBytes => active.sixteen_bytes = Some(watch(SixteenBytes, WATCHED)?),
             Self::Hijacked(handler) => {
-                active.empty.push(watch(Empty, WATCHED)?);
+                active.empty.push(empty(0, WATCHED)?);
                 active.hijack = Some(Hijack::of_the_only_user(handler));
                 active.variant = Variant::Hijacked;
             }
@@ -99,13 +99,34 @@ fn watch<T: fgraph::FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error>
     Ok(user)
 }
 
+/// The user number `n` with empty callbacks.
+fn empty(n: usize, filter: &str) -> Result<Box<dyn Watching>, Error> {
+    macro_rules! user {
+        ($n:literal) => {
+            Box::new(watch(Empty::<$n>, filter)?)
+        };
+    }
+    Ok(with_constant!(n, user))
+}
+
+/// A handle of some user.
+trait Watching: fmt::Debug {
+    fn counters(&self) -> Counters;
+}
+
+impl<T: fgraph::FgraphOps> Watching for Handle<T> {
+    fn counters(&self) -> Counters {
+        self.counters()
+    }
+}
+
 /// A case, as long as it lasts.
 #[derive(Debug)]
 pub struct Active {
     variant: Variant,
     // Dropped before its user.
     hijack: Option<Hijack>,
-    empty: Vec<Handle<Empty>>,
+    empty: Vec<Box<dyn Watching>>,
     declining: Option<Handle<Declining>>,
     sixteen_bytes: Option<Handle<SixteenBytes>>,
 }
@@ -123,7 +144,7 @@ impl Active {
 
     /// Calls that were to be traced and were not. A figure counts only if this is 0.
     pub fn not_traced(&self) -> u64 {
-        let empty = self.empty.iter().map(Handle::counters);
+        let empty = self.empty.iter().map(|user| user.counters());
         let declining = self.declining.iter().map(Handle::counters);
         let sixteen_bytes = self.sixteen_bytes.iter().map(Handle::counters);
         empty

@@ -12,6 +12,7 @@
 //!
 //! What the figures mean is in `docs/cost.md`.
 
+pub mod bare;
 pub mod cases;
 pub mod functions;
 pub mod hijack;

@@ -29,7 +29,7 @@ impl ShadowStack {
     /// That of a new thread which has made one traced call. To be called before other threads, whose
     /// memory a new one might take over.
     pub fn of_a_new_thread() -> Result<Self, Error> {
-        let _user = fgraph::register(Empty, WATCHED)?;
+        let _user = fgraph::register(Empty::<0>, WATCHED)?;
         let thread = thread::spawn(|| {
             Function::Leaf.code(Variant::Patchable)(1, 1);
             // SAFETY: states are never unmapped, and this thread has one since the call.

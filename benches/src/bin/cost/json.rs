@@ -40,11 +40,12 @@ pub(crate) fn object(figures: &Figures) -> String {
     });
     format!(
         concat!(
-            r#"{{"calls":[{}],"not_traced":{},"patching":[{}],"#,
+            r#"{{"calls":[{}],"bare_user":{},"not_traced":{},"patching":[{}],"#,
             r#""memory":{{"site":{},"stub":{},"shadow_stack":{},"shadow_stack_touched":{}}},"#,
             r#""vector_bytes":{},"to_reach":[{}]}}"#
         ),
         join(single.chain(pairs)),
+        number(figures.bare_user),
         figures.not_traced,
         join(patching),
         memory::SITE,

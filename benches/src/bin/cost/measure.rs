@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use fgraph::Error;
+use fgraph::{Error, MAX_USERS};
+use fgraph_bench::bare;
 use fgraph_bench::cases::Case;
 use fgraph_bench::functions::Function;
 use fgraph_bench::memory::ShadowStack;
@@ -36,6 +37,8 @@ pub(crate) struct Figures {
     /// Empty if there is but one processor.
     pub(crate) pairs: Vec<Pair>,
     pub(crate) patching: Vec<Patching>,
+    /// ns for the two calls that a user is, in a loop that does nothing else.
+    pub(crate) bare_user: f64,
     /// Calls that were to be traced and were not.
     pub(crate) not_traced: u64,
 }
@@ -91,6 +94,7 @@ impl Figures {
                 })
                 .to_vec(),
             patching,
+            bare_user: f64::INFINITY,
             not_traced: 0,
         };
         for _ in 0..ROUNDS {
@@ -114,6 +118,9 @@ impl Figures {
     }
 
     fn calls(&mut self) -> Result<(), Error> {
+        const ROUNDS: u64 = 500;
+        let bare = bare::time(ROUNDS).as_secs_f64() * 1e9 / (ROUNDS as f64 * MAX_USERS as f64);
+        self.bare_user = self.bare_user.min(bare);
         for row in &mut self.calls {
             let active = row.case.set_up()?;
             for (function, best) in Function::ALL.into_iter().zip(&mut row.ns) {

@@ -46,6 +46,8 @@ impl Table<'_> {
             }
             writeln!(f)?;
         }
+        let bare = self.0.bare_user;
+        writeln!(f, "\na user's two calls, bare     {bare:>13.2}")?;
         if self.0.not_traced != 0 {
             writeln!(
                 f,
