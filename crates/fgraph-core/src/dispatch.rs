@@ -153,7 +153,7 @@ pub unsafe fn enter(
 /// As for [`enter`].
 #[cold]
 #[inline(never)]
-unsafe fn enter_slowly(
+unsafe extern "C" fn enter_slowly(
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
@@ -233,8 +233,9 @@ pub(crate) unsafe fn ask_next(
     end: *mut u8,
     word: u64,
 ) -> *mut Frame {
-    if users & TO_GO != 0 {
-        let index = users.trailing_zeros();
+    let to_go = users & TO_GO;
+    if to_go != 0 {
+        let index = to_go.trailing_zeros();
         users &= users - 1;
         let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
         // SAFETY: the mark keeps the registration until it is set to the next or cleared.
@@ -304,7 +305,11 @@ pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -
 /// As for [`leave`].
 #[cold]
 #[inline(never)]
-unsafe fn leave_slowly(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
+unsafe extern "C" fn leave_slowly(
+    regs: *mut ReturnRegs,
+    frame: *mut Frame,
+    thread: &Thread,
+) -> *const Thread {
     if thread
         .shadow
         .drop_above(frame, |bitmap| lost(thread, bitmap))
@@ -359,8 +364,9 @@ pub(crate) unsafe fn tell_next(
     end: *mut u8,
     word: u64,
 ) -> *const Thread {
-    if users & TO_GO != 0 {
-        let index = frame::last_slot(users);
+    let to_go = users & TO_GO;
+    if to_go != 0 {
+        let index = frame::last_slot(to_go);
         users &= users - 1;
         let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
         // SAFETY: the mark keeps the registration.
@@ -402,7 +408,7 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
 /// As for [`ask_next`].
 #[cold]
 #[inline(never)]
-unsafe fn ask_another(
+unsafe extern "C" fn ask_another(
     regs: *mut EntryRegs,
     thread: &Thread,
     users: u64,
@@ -420,7 +426,7 @@ unsafe fn ask_another(
 /// As for [`tell_next`].
 #[cold]
 #[inline(never)]
-unsafe fn tell_another(
+unsafe extern "C" fn tell_another(
     regs: *mut ReturnRegs,
     thread: &Thread,
     users: u64,
@@ -464,7 +470,7 @@ fn finds_stack(thread: &Thread, place: usize) -> bool {
 
 #[cold]
 #[inline(never)]
-fn foreign(thread: &Thread, site: &Site) -> *mut Frame {
+extern "C" fn foreign(thread: &Thread, site: &Site) -> *mut Frame {
     let wanted = u32::from(site.interest.load(Ordering::Relaxed));
     if wanted != 0 {
         bump(&thread.total.foreign);
@@ -478,7 +484,7 @@ fn foreign(thread: &Thread, site: &Site) -> *mut Frame {
 
 #[cold]
 #[inline(never)]
-fn overrun(thread: &Thread, site: &Site) -> *mut Frame {
+extern "C" fn overrun(thread: &Thread, site: &Site) -> *mut Frame {
     let wanted = u32::from(site.interest.load(Ordering::Relaxed));
     if wanted != 0 {
         bump(&thread.total.overrun);

@@ -22,7 +22,10 @@ use crate::regs::{EntryRegs, ReturnRegs};
 use crate::thread::Thread;
 
 /// Asks a user, and goes on with [`dispatch::ask_next`].
-type EntryFn = unsafe fn(
+///
+/// `extern "C"`, because then nothing needs to be done after the call for a panic that cannot come, and
+/// the compiler makes a jump of it.
+type EntryFn = unsafe extern "C" fn(
     regs: *mut EntryRegs,
     thread: &Thread,
     users: u64,
@@ -32,7 +35,7 @@ type EntryFn = unsafe fn(
 ) -> *mut Frame;
 
 /// Tells a user, and goes on with [`dispatch::tell_next`].
-type ReturnFn = unsafe fn(
+type ReturnFn = unsafe extern "C" fn(
     regs: *mut ReturnRegs,
     thread: &Thread,
     users: u64,
@@ -66,14 +69,8 @@ impl Header {
     /// What a free slot points to.
     pub const fn stub() -> Self {
         Self {
-            // SAFETY: handed on as they came.
-            entry: |regs, thread, users, end, word, _| unsafe {
-                dispatch::ask_next(regs, thread, users, end, word)
-            },
-            // SAFETY: handed on as they came.
-            ret: |regs, thread, users, end, word, _| unsafe {
-                dispatch::tell_next(regs, thread, users, end, word)
-            },
+            entry: stub_entry,
+            ret: stub_ret,
             stamp: frame::stamp((1 << Epoch::BITS) - 1),
             slot: 0,
             accepted: 0,
@@ -94,6 +91,40 @@ impl Header {
     pub(crate) fn set_panicked(&self) {
         self.panicked.store(1, Ordering::Relaxed);
     }
+}
+
+/// The stub's entry function: says no.
+///
+/// # Safety
+///
+/// As for [`dispatch::ask_next`].
+unsafe extern "C" fn stub_entry(
+    regs: *mut EntryRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+    word: u64,
+    _stub: *const Header,
+) -> *mut Frame {
+    // SAFETY: handed on.
+    unsafe { dispatch::ask_next(regs, thread, users, end, word) }
+}
+
+/// The stub's return function: does nothing.
+///
+/// # Safety
+///
+/// As for [`dispatch::tell_next`].
+unsafe extern "C" fn stub_ret(
+    regs: *mut ReturnRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+    word: u64,
+    _stub: *const Header,
+) -> *const Thread {
+    // SAFETY: handed on.
+    unsafe { dispatch::tell_next(regs, thread, users, end, word) }
 }
 
 /// A registered user.
@@ -152,7 +183,7 @@ impl<T: FgraphOps> Registration<T> {
 ///
 /// As for [`dispatch::ask_next`]; `user` must be the header of a `Registration<T>`, which the thread's
 /// mark names.
-unsafe fn entry<T: FgraphOps, C: Catch>(
+unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
     thread: &Thread,
     mut users: u64,
@@ -193,7 +224,7 @@ unsafe fn entry<T: FgraphOps, C: Catch>(
 ///
 /// As for [`dispatch::tell_next`]; `user` must be the header of a `Registration<T>`, which the thread's
 /// mark names and whose `entry` accepted the call.
-unsafe fn ret<T: FgraphOps, C: Catch>(
+unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
     regs: *mut ReturnRegs,
     thread: &Thread,
     users: u64,
