@@ -32,10 +32,10 @@
 //!
 //! # For whoever installs the handler
 //!
-//! `SA_SIGINFO | SA_ONSTACK | SA_NODEFER`, with an empty mask. When SIGTRAP is *blocked* in a
-//! thread that meets an `int3`, the kernel does not wait but kills the process: so SIGTRAP must not
-//! be blocked while a handler runs that may call a site, this one's successor in [`CHAIN`]
-//! included.
+//! `SA_SIGINFO | SA_ONSTACK | SA_NODEFER`, with a mask that may hold any signal but SIGTRAP. When
+//! SIGTRAP is *blocked* in a thread that meets an `int3`, the kernel does not wait but kills the
+//! process: so SIGTRAP must not be blocked while a handler runs that may call a site, this one's
+//! successor in [`CHAIN`] included.
 
 use core::arch::naked_asm;
 use core::ffi::c_int;

@@ -28,7 +28,8 @@ pub enum Error {
         /// The kernel's id of the thread.
         thread: u32,
     },
-    /// Writing to the program's text failed; what had been written was put back.
+    /// Writing to the program's text failed. What had been written was put back; where that failed
+    /// too, fgraph has [stopped](Stop::Text).
     Text {
         /// Where.
         address: usize,

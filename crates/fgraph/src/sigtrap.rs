@@ -86,13 +86,11 @@ extern "C" fn chain(signal: c_int, info: *mut c_void, context: *mut c_void) {
 ///
 /// The action must be one that the program has installed, the rest what the kernel passes to a handler.
 unsafe fn act(action: &libc::sigaction, signal: c_int, info: *mut c_void, context: *mut c_void) {
-    /// Of a trap that the processor has made, not one that was sent.
-    const SI_KERNEL: c_int = 0x80;
     // SAFETY: the caller vouches for everything.
     unsafe {
         match action.sa_sigaction {
             // The kernel ignores only what was sent: an int3 kills all the same.
-            libc::SIG_IGN if (*info.cast::<libc::siginfo_t>()).si_code != SI_KERNEL => {}
+            libc::SIG_IGN if (*info.cast::<libc::siginfo_t>()).si_code != libc::SI_KERNEL => {}
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::signal(signal, libc::SIG_DFL);
                 libc::raise(signal);

@@ -124,8 +124,8 @@ fn parse_range(line: &[u8]) -> Option<Range<usize>> {
     None
 }
 
-/// Calls `each` with the lines of a file, until it says `false`. Lines longer than the buffer are
-/// cut off at its end.
+/// Calls `each` with the lines of a file, until it says `false`. Of a line longer than the buffer
+/// only the end is given.
 fn for_each_line(path: &'static str, mut each: impl FnMut(&[u8]) -> bool) {
     debug_assert!(path.ends_with('\0'));
     // Bare system calls are no cancellation points, unlike the functions of the same names.

@@ -2,8 +2,8 @@
 //!
 //! No destructor runs at thread exit. Destructors of thread-local data need the allocator, and what
 //! runs after them would need a state again. Instead a thread that needs a state takes one whose
-//! owner the kernel does not know any more, before a new one is mapped: there are never more than
-//! twice as many as threads lived at once.
+//! owner the kernel does not know any more, before a new one is mapped: there are hardly ever more
+//! than twice as many as threads lived at once, and 16.
 //!
 //! # Safety
 //!
@@ -22,7 +22,7 @@ use crate::stack;
 
 /// Bytes of a shadow stack: room for 5,400 calls without data.
 const DEFAULT_SHADOW_STACK: usize = 256 << 10;
-/// Less than this holds no call.
+/// Room for one call, besides the frame that every shadow stack begins with.
 const MIN_SHADOW_STACK: usize = 128;
 /// More than this, distances between frames do not fit.
 const MAX_SHADOW_STACK: usize = 1 << 30;

@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     Open,
     /// Accepted calls are not those that returned and those in flight together.
     Count,
-    /// Calls overran, were lost or found no room.
+    /// Calls overran, were lost, found no room or were on a foreign stack.
     Dropped,
     /// Calls in a thread have no state.
     Unattached,
@@ -90,7 +90,7 @@ const KINDS: [(Failure, &str); 19] = [
     ),
     (
         Failure::Dropped,
-        "overrun, lost or unreserved (user or -1, calls)",
+        "overrun, lost, unreserved or foreign (user or -1, calls)",
     ),
     (Failure::Unattached, "calls without a thread state (calls)"),
     (Failure::Selected, "functions selected (are, should be)"),

@@ -1,8 +1,8 @@
 //! Measures.
 //!
-//! Everything that disturbs a measurement makes it longer, so the shortest of many counts, or the median
-//! where it is a difference. The cases
-//! take turns, so that a machine which is slower for a while is so for all of them.
+//! Everything that disturbs a measurement makes it longer, so the shortest of many counts, or the
+//! median where it is a difference. The cases take turns, so that a machine which is slower for a
+//! while is so for all of them.
 
 use std::time::Duration;
 
