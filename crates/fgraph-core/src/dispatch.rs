@@ -28,8 +28,9 @@ const ERRNO_SHIFT: u32 = 32;
 
 static STUB: Header = Header::stub();
 
-/// Sets the bounds of the thread's own machine stack, if the address is on it.
-pub type FindStack = fn(&Thread, usize);
+/// Says whether an address is on the thread's own machine stack and not on the alternate one of its
+/// signal handlers, which may lie within it; finds the bounds of the former if they are not known.
+pub type OwnStack = fn(&Thread, usize) -> bool;
 
 /// The state of fgraph in this process.
 pub static FGRAPH: Fgraph = Fgraph::new();
@@ -45,8 +46,8 @@ pub struct Fgraph {
     pub threads: Threads,
     /// Where a body returns to that was called by the machine layer.
     return_point: AtomicUsize,
-    /// A [`FindStack`], or 0.
-    find_stack: AtomicUsize,
+    /// An [`OwnStack`], or 0.
+    own_stack: AtomicUsize,
     /// Hits that could not be traced because a thread's state could not be made.
     pub unattached: core::sync::atomic::AtomicU64,
 }
@@ -58,15 +59,32 @@ impl Fgraph {
             epoch: Epoch::new(),
             threads: Threads::new(),
             return_point: AtomicUsize::new(0),
-            find_stack: AtomicUsize::new(0),
+            own_stack: AtomicUsize::new(0),
             unattached: core::sync::atomic::AtomicU64::new(0),
         }
     }
 
-    /// Says who finds the machine stack of a thread that has none yet.
-    pub fn set_find_stack(&self, find_stack: FindStack) {
-        self.find_stack
-            .store(find_stack as usize, Ordering::Relaxed);
+    /// Says who knows the machine stacks.
+    pub fn set_own_stack(&self, own_stack: OwnStack) {
+        self.own_stack.store(own_stack as usize, Ordering::Relaxed);
+    }
+
+    /// Whether an address is on the thread's own machine stack, as exactly as can be told.
+    #[cold]
+    #[inline(never)]
+    pub fn is_own_stack(&self, thread: &Thread, address: usize) -> bool {
+        if thread.stack_span.get() != 0 && !thread.is_on_stack(address) {
+            return false;
+        }
+        // Relaxed: set once, before anything is patched.
+        match self.own_stack.load(Ordering::Relaxed) {
+            0 => thread.is_on_stack(address),
+            own_stack => {
+                // SAFETY: what is not 0 was stored by `set_own_stack`.
+                let own_stack = unsafe { core::mem::transmute::<usize, OwnStack>(own_stack) };
+                own_stack(thread, address)
+            }
+        }
     }
 
     /// Says where a body returns to that was called by the machine layer.
@@ -159,7 +177,10 @@ unsafe extern "C" fn enter_slowly(
     thread: &Thread,
     place: usize,
 ) -> *mut Frame {
-    if !thread.is_on_stack(place) && !finds_stack(thread, place) {
+    // SAFETY: the newest frame, or the sentinel.
+    let newest = unsafe { (*thread.shadow.newest()).slot };
+    // A tail call is where the newest frame is. Any other call that comes here may be on another stack.
+    if place != newest && !FGRAPH.is_own_stack(thread, place) {
         return foreign(thread, site);
     }
     // SAFETY: the caller vouches for the registers.
@@ -451,21 +472,6 @@ pub(crate) fn unreserved(thread: &Thread, user: &Header) {
 pub(crate) fn panicked(user: &Header) {
     user.set_panicked();
     FGRAPH.slots.retire_if(user.slot as usize, user);
-}
-
-/// Whether `place` is on the thread's own machine stack after all, which is looked for if it is not
-/// known yet: the thread's first hits were on an alternate one.
-#[cold]
-#[inline(never)]
-fn finds_stack(thread: &Thread, place: usize) -> bool {
-    // Relaxed: set once, before anything is patched.
-    let find_stack = FGRAPH.find_stack.load(Ordering::Relaxed);
-    if thread.stack_span.get() == 0 && find_stack != 0 {
-        // SAFETY: what is not 0 was stored by `set_find_stack`.
-        let find_stack = unsafe { core::mem::transmute::<usize, FindStack>(find_stack) };
-        find_stack(thread, place);
-    }
-    thread.is_on_stack(place)
 }
 
 #[cold]

@@ -26,6 +26,7 @@
 
 use core::cell::Cell;
 use core::ptr;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use crate::frame::{self, Frame, HEADER};
 use crate::site::Site;
@@ -126,11 +127,12 @@ impl ShadowStack {
             // SAFETY: a frame of this stack.
             let frame = unsafe { &*newest };
             if slot < frame.slot || (slot == frame.slot && tail) {
-                return;
+                break;
             }
             lost(frame.bitmap());
-            self.drop_newest();
+            self.pop();
         }
+        self.count();
     }
 
     /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
@@ -148,19 +150,22 @@ impl ShadowStack {
             let newest = self.newest.get();
             // SAFETY: a frame of this stack.
             lost(unsafe { (*newest).bitmap() });
-            self.drop_newest();
+            self.pop();
         }
+        self.count();
         true
     }
 
-    /// Drops the newest frame, unwound or not.
-    fn drop_newest(&self) {
-        // SAFETY: a frame of this stack.
-        if unsafe { (*self.newest.get()).bitmap() } == 0 {
-            // It does not count any more.
-            self.depth.set(self.depth.get() + 1);
+    /// Counts the frames that were not unwound.
+    fn count(&self) {
+        let mut depth = 0;
+        let mut frame = self.newest.get();
+        // SAFETY: null or a frame of this stack.
+        while let Some(current) = unsafe { frame.as_ref() } {
+            depth += u32::from(current.bitmap() != 0);
+            frame = current.previous;
         }
-        self.pop();
+        self.depth.set(depth);
     }
 
     /// Begins a frame at the top, if its fixed part fits: without the caller's registers, which are
@@ -202,19 +207,26 @@ impl ShadowStack {
             (*frame).word += u64::from(bitmap);
             (*frame).previous = self.newest.get();
         }
-        self.depth.set(self.depth.get() + 1);
-        self.newest.set(frame);
+        // A signal handler may leave between any two of these by `siglongjmp`. With the top first the
+        // newest frame is always beneath it; at worst some room is lost until an older frame is
+        // popped. The depth may be left wrong, and is counted anew when the frame is found dead.
         self.top.set(end);
+        compiler_fence(Ordering::SeqCst);
+        self.newest.set(frame);
+        compiler_fence(Ordering::SeqCst);
+        self.depth.set(self.depth.get().wrapping_add(1));
         frame
     }
 
-    /// Removes the newest frame, which was not unwound.
+    /// Removes the newest frame.
     #[inline(always)]
     pub(crate) fn pop(&self) {
         let frame = self.newest.get();
-        self.depth.set(self.depth.get() - 1);
+        self.depth.set(self.depth.get().wrapping_sub(1));
         // SAFETY: a frame of this stack.
         self.newest.set(unsafe { (*frame).previous });
+        // As in `commit`: the top last, so that the newest frame is always beneath it.
+        compiler_fence(Ordering::SeqCst);
         self.top.set(frame.cast());
     }
 
@@ -225,7 +237,7 @@ impl ShadowStack {
         unsafe {
             if (*frame).bitmap() != 0 {
                 (*frame).word = frame::stamp((*frame).epoch());
-                self.depth.set(self.depth.get() - 1);
+                self.depth.set(self.depth.get().wrapping_sub(1));
             }
         }
     }

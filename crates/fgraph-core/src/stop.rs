@@ -4,7 +4,7 @@
 //! process: every slot gets the stub, and stays so. Calls that are going on still return to where
 //! they came from. The kernel's `ftrace_graph_stop()`.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::MAX_USERS;
 use crate::dispatch::FGRAPH;
@@ -17,8 +17,10 @@ static STOPPED: AtomicU32 = AtomicU32::new(0);
 /// Stops for good, for the reason `code`, which is not 0. The first reason is kept.
 #[cold]
 pub fn stop(code: u32) {
-    // Relaxed: whoever registers holds the runtime's lock and looks before it publishes a slot.
-    let _ = STOPPED.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+    // SeqCst, as in `reason`: whoever publishes a slot looks afterwards. Either it sees the reason and
+    // takes its slot back, or the stub comes after what it has published.
+    let _ = STOPPED.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
     for index in 0..MAX_USERS {
         FGRAPH.slots.retire(index);
     }
@@ -26,5 +28,6 @@ pub fn stop(code: u32) {
 
 /// The reason of the stop; 0 if there was none.
 pub fn reason() -> u32 {
-    STOPPED.load(Ordering::Relaxed)
+    fence(Ordering::SeqCst);
+    STOPPED.load(Ordering::SeqCst)
 }

@@ -50,7 +50,7 @@
 
 use alloc::{vec, vec::Vec};
 use core::fmt;
-use core::ops::{BitOr, Range};
+use core::ops::Range;
 
 use crate::nop::SITE_LEN;
 
@@ -172,31 +172,15 @@ impl<E: core::error::Error + 'static> core::error::Error for PokeError<E> {
     }
 }
 
-/// Steps of the protocol to leave out: a test of the protocol has to be able to fail.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Skip(u8);
-
-impl Skip {
-    /// The whole protocol.
-    pub const NOTHING: Self = Self(0);
-    /// No `int3`: the tail is written under the old first byte.
-    pub const TRAP: Self = Self(1);
-    /// No synchronization of the other CPUs.
-    pub const SYNC: Self = Self(2);
-
-    /// Whether all steps of `other` are left out.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl BitOr for Skip {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+bitflags::bitflags! {
+    /// Steps of the protocol to leave out: a test of the protocol has to be able to fail.
+    #[doc(hidden)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Skip: u8 {
+        /// No `int3`: the tail is written under the old first byte.
+        const TRAP = 1;
+        /// No synchronization of the other CPUs.
+        const SYNC = 2;
     }
 }
 
@@ -215,7 +199,7 @@ pub fn apply<T: Text>(
     pokes: &[Poke],
     refused: impl FnMut(usize, [u8; SITE_LEN]),
 ) -> Result<usize, PokeError<T::Error>> {
-    apply_with(text, pokes, refused, Skip::NOTHING)
+    apply_with(text, pokes, refused, Skip::empty())
 }
 
 /// [`apply`], but for the steps to `skip`.

@@ -48,8 +48,8 @@
 //!
 //! A site with a NOP made by the compiler may rely on the ABI: rdi rsi rdx rcx r8 r9, rax (count of
 //! vector arguments), r10 (static chain) and the vector arguments 0 to 7 survive, r11 is free. Vector
-//! registers are saved as wide as the machine has them, with plain moves: fxsave, xsave, and even
-//! asking xgetbv what is in use, cost several times what the moves do (`docs/design.md`).
+//! registers are saved as wide as they are in use, with plain moves: fxsave, xsave, and even asking
+//! xgetbv what is in use, cost several times what the moves do (`docs/design.md`).
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
@@ -161,7 +161,8 @@ macro_rules! leave_call {
             "test rcx, rcx\n",
             "jz 60f\n",
             "cmp qword ptr [rcx + {inside}], 0\n",
-            "jne 60f\n",
+            "jne 96f\n",
+            "94:\n",
             // From here on what a signal handler calls is not traced.
             "mov [rcx + {inside}], rsp\n",
             "mov [rsp + {result_thread}], rcx\n",
@@ -178,6 +179,26 @@ macro_rules! leave_call {
             "mov rax, [rsp + {result}]\n",
             "mov rdx, [rsp + {result} + 8]\n",
             "mov rcx, [rbp + 8]\n",
+        )
+    };
+}
+
+/// The thread is inside fgraph when a body is back. If the mark is on the thread's own stack, and deeper
+/// than this call, then a signal handler has left a callback by siglongjmp: the mark is stale.
+macro_rules! stale_at_return {
+    () => {
+        concat!(
+            "96:\n",
+            "mov rax, [rcx + {inside}]\n",
+            "cmp rax, {internal}\n",
+            "je 60f\n",
+            "cmp rax, [rbp + {slot}]\n",
+            "jae 60f\n",
+            "sub rax, [rcx + {stack_low}]\n",
+            "cmp rax, [rcx + {stack_span}]\n",
+            "jae 60f\n",
+            "mov dword ptr [rcx + {mark}], {no_mark}\n",
+            "jmp 94b\n",
         )
     };
 }
@@ -311,6 +332,7 @@ macro_rules! trampoline {
             "92:",
             load!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
             "jmp 93b",
+            stale_at_return!(),
             ".cfi_restore_state",
             ".cfi_remember_state",
             ".cfi_def_cfa rbx, 16",
@@ -357,8 +379,8 @@ macro_rules! trampoline {
             "mov rax, [rdx + {inside}]",
             "cmp rax, {internal}",
             "je 31f",
-            "cmp rsp, rax",
-            "jbe 31f",
+            "cmp rbx, rax",
+            "jb 31f",
             "sub rax, [rdx + {stack_low}]",
             "cmp rax, [rdx + {stack_span}]",
             "jae 31f",
@@ -366,8 +388,27 @@ macro_rules! trampoline {
             "sub rax, [rdx + {stack_low}]",
             "cmp rax, [rdx + {stack_span}]",
             "jae 31f",
+            // So it seems. But an alternate signal stack may lie within the thread's own.
+            "mov [rsp + {thread}], rdx",
+            store!("vector", $full_mov, $full_reg, $full_width, 0, 1, 2, 3, 4, 5, 6, 7),
+            concat!("mov dword ptr [rsp + {width}], ", $full_bytes),
+            "mov rdi, rdx",
+            "lea rsi, [rbx + 8]",
+            "call {is_own_stack}",
+            "mov rdx, [rsp + {thread}]",
+            "mov r11, [rsp + {site}]",
+            "test al, al",
+            "jz 35f",
             "mov dword ptr [rdx + {mark}], {no_mark}",
-            "jmp 23b",
+            "mov [rdx + {inside}], rsp",
+            "jmp 22b",
+            "35:",
+            load!("vector", $full_mov, $full_reg, $full_width, 0, 1, 2, 3, 4, 5, 6, 7),
+            "mov rdi, [rsp + {int}]",
+            "mov rsi, [rsp + {int} + 8]",
+            "mov r8, [rsp + {int} + 32]",
+            "mov r9, [rsp + {int} + 40]",
+            "mov r10, [rsp + {scratch} + 8]",
             // Count the call, for the thread and for each user that wants the function. Locked,
             // because `ATTACHING` is shared.
             "31:",
@@ -419,9 +460,11 @@ macro_rules! trampoline {
             "92:",
             load!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
             "jmp 93b",
-            // The thread is inside fgraph, which only a callback that switches stacks can bring
-            // about. Return to the caller and leave the frame to be dropped as a dead one.
+            stale_at_return!(),
+            // The thread is inside fgraph: a callback has switched stacks. Return to the caller and leave
+            // the frame to be dropped as a dead one.
             "60:",
+            "mov rax, [rsp + {result}]",
             "mov rsp, [rbp + {slot}]",
             "mov rcx, [rbp + 8]",
             "mov [rsp], rcx",
@@ -437,6 +480,7 @@ macro_rules! trampoline {
             personality = sym personality,
             enter = sym enter,
             leave = sym leave,
+            is_own_stack = sym is_own_stack,
             attach = sym ATTACH,
             abort = sym ABORT,
             attaching = sym ATTACHING,
@@ -476,7 +520,7 @@ macro_rules! trampoline {
 /// and a load of what it has just stored twelve. The loads of 128 bits clear the rest, whatever the
 /// callbacks have left there.
 ///
-/// zmm16 to zmm18 and the masks are free under the ABI.
+/// zmm16, zmm17 and k1 are free under the ABI.
 macro_rules! wide {
     (args) => {
         "vmovdqa64 zmm16, zmm0
@@ -582,6 +626,12 @@ unsafe extern "C" fn enter(
     unsafe { dispatch::enter(regs, site, thread, slot) }
 }
 
+/// Called by the trampolines when a mark seems to be stale.
+#[unsafe(link_section = "fgraph_text")]
+unsafe extern "C" fn is_own_stack(thread: &Thread, address: usize) -> bool {
+    FGRAPH.is_own_stack(thread, address)
+}
+
 /// Called by the trampolines, see [`dispatch::leave`].
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn leave(
@@ -618,17 +668,30 @@ unsafe extern "C" fn personality(
     if let Some(thread) = thread
         && actions & CLEANUP_PHASE != 0
         && at_return_point
-        && thread.inside.load(Ordering::Relaxed) == 0
     {
-        thread.inside.store(Thread::INTERNAL, Ordering::Relaxed);
         // SAFETY: at the return point rbp is the frame, whose body is being unwound in this thread.
         unsafe {
             let frame = _Unwind_GetGR(context, RBP) as *mut Frame;
-            dispatch::unwind(thread, frame);
+            if !is_inside(thread, (*frame).slot) {
+                thread.mark.clear();
+                thread.inside.store(Thread::INTERNAL, Ordering::Relaxed);
+                dispatch::unwind(thread, frame);
+                thread.inside.store(0, Ordering::Relaxed);
+            }
         }
-        thread.inside.store(0, Ordering::Relaxed);
     }
     CONTINUE_UNWIND
+}
+
+/// Whether a thread is inside fgraph, and not only marked so by a callback that was left by siglongjmp,
+/// when it comes to the frame of a call whose return address stood at `slot`. The same test as in
+/// `stale_at_return`.
+fn is_inside(thread: &Thread, slot: usize) -> bool {
+    match thread.inside.load(Ordering::Relaxed) {
+        0 => false,
+        Thread::INTERNAL => true,
+        mark => !(mark < slot && thread.is_on_stack(mark)),
+    }
 }
 
 /// An entry trampoline.

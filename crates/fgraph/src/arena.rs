@@ -13,7 +13,7 @@ use core::ptr;
 
 use fgraph_x86_64::stub;
 
-use crate::os::PAGE;
+use crate::os::{self, PAGE};
 
 /// How far apart the places are that are tried.
 const STEP: usize = 1 << 20;
@@ -48,8 +48,13 @@ impl Arena {
         self.base + stub::HEADER_LEN + index * stub::STUB_LEN
     }
 
-    /// Fills the arena with a stub for each record, and makes it executable.
-    pub(crate) fn finish(self, trampoline: usize, records: impl ExactSizeIterator<Item = u64>) {
+    /// Fills the arena with a stub for each record, and makes it executable. After an error, the
+    /// system's number of which is returned, it is gone.
+    pub(crate) fn finish(
+        self,
+        trampoline: usize,
+        records: impl ExactSizeIterator<Item = u64>,
+    ) -> Result<(), i32> {
         let len = Self::len(records.len());
         let stubs = records.len() * stub::STUB_LEN;
         let unwind = self.base + stub::HEADER_EH_FRAME;
@@ -68,16 +73,18 @@ impl Arena {
             // SAFETY: as above.
             unsafe { (at as *mut [u8; stub::STUB_LEN]).write(code) };
         }
+        let base = self.base as *mut c_void;
         // SAFETY: our own mapping. Registering its unwind information makes a copy of nothing: the
         // bytes stay where they are.
         unsafe {
-            libc::mprotect(
-                self.base as *mut c_void,
-                len,
-                libc::PROT_READ | libc::PROT_EXEC,
-            );
+            if libc::mprotect(base, len, libc::PROT_READ | libc::PROT_EXEC) != 0 {
+                let errno = os::errno();
+                libc::munmap(base, len);
+                return Err(errno);
+            }
             __register_frame((unwind + stub::EH_FRAME_FDE) as *const c_void);
         }
+        Ok(())
     }
 
     fn len(count: usize) -> usize {

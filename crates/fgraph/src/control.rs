@@ -54,7 +54,7 @@ static CONTROL: Mutex<Control> = Mutex::new(Control {
     sites: Sites::new(),
     unfinished: false,
     dropped: Vec::new(),
-    leave_out: Skip::NOTHING,
+    leave_out: Skip::empty(),
 });
 
 /// How often a site was patched or put back.
@@ -105,19 +105,17 @@ fn acquire() -> MutexGuard<'static, Control> {
 /// The forking thread takes it before, so that the child does not inherit it locked by a thread that it
 /// does not have, nor text that is half-written.
 mod fork {
-    use core::cell::UnsafeCell;
+    use core::cell::Cell;
     use std::sync::{MutexGuard, Once};
 
     use super::{Control, acquire};
     use crate::threads::{self, Inside};
 
-    /// The lock, from before the fork to after it.
-    struct Held(UnsafeCell<Option<(MutexGuard<'static, Control>, Option<Inside>)>>);
-
-    // SAFETY: used only by the thread that holds the lock.
-    unsafe impl Sync for Held {}
-
-    static HELD: Held = Held(UnsafeCell::new(None));
+    thread_local! {
+        /// The lock, from before the fork to after it.
+        static HELD: Cell<Option<(MutexGuard<'static, Control>, Option<Inside>)>> =
+            const { Cell::new(None) };
+    }
 
     /// Makes the C library call us around forks.
     pub(super) fn handle() {
@@ -135,14 +133,12 @@ mod fork {
             // Not marked if the fork is in a callback, which marks the thread as well.
             let inside = Inside::enter().ok();
             let control = acquire();
-            // SAFETY: the lock is held.
-            unsafe { *HELD.0.get() = Some((control, inside)) };
+            HELD.set(Some((control, inside)));
         }
     }
 
     extern "C" fn in_parent() {
-        // SAFETY: if this thread has taken the lock it still holds it; if not, there is nothing.
-        drop(unsafe { (*HELD.0.get()).take() });
+        drop(HELD.take());
     }
 
     extern "C" fn in_child() {
@@ -187,7 +183,7 @@ impl Control {
         membarrier::sync_core()?;
         let trampoline = trampoline::install(threads::attach, abort::on_stray_return);
         threads::set_vector_bytes(trampoline.vector_bytes);
-        FGRAPH.set_find_stack(threads::find_stack);
+        FGRAPH.set_own_stack(threads::is_own_stack);
         self.sites.set_trampoline(trampoline.entry);
         self.started = true;
         Ok(())
@@ -210,6 +206,11 @@ impl Control {
         ));
         let before = counters(slot);
         FGRAPH.slots.publish(slot, registration.header());
+        // A stop takes all slots away without the lock; this one may have come after that.
+        if let Some(stop) = stopped() {
+            self.drop_later(slot, Box::into_raw(registration));
+            return Err(Error::Stopped(stop));
+        }
         match self.set_filter(slot, filter) {
             Ok(report) => Ok(Registered {
                 registration,
@@ -335,10 +336,12 @@ impl Control {
             })
         });
         let Some(result) = result else {
-            // A library came or went meanwhile: some of the sites may be gone.
+            // A library came or went meanwhile: look anew at all sites there are now.
             self.sites.refresh();
-            sites.retain(|site| self.sites.is_loaded(site));
-            return self.patch(sites);
+            for slot in 0..MAX_USERS {
+                self.set_bits(slot);
+            }
+            return self.patch(Vec::new());
         };
         match result {
             // Relaxed: a plain count.
@@ -435,7 +438,7 @@ pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const R
         FGRAPH.slots.retire_if(slot, registration.cast());
         return;
     }
-    acquire().drop_later(slot, registration);
+    threads::as_own_code(|| acquire().drop_later(slot, registration));
 }
 
 /// Why nothing is traced any more, if so.

@@ -159,6 +159,8 @@ pub enum Refusal {
     },
     /// No free memory within reach of a jump (2 GiB).
     OutOfReach,
+    /// The system does not let memory be made executable; the error number.
+    NotExecutable(i32),
     /// Its module cannot be read.
     Module(String),
 }
@@ -172,6 +174,10 @@ impl fmt::Display for Refusal {
                 found.iter().try_for_each(|byte| write!(f, " {byte:02x}"))
             }
             Self::OutOfReach => f.write_str("no free memory within 2 GiB for its stub"),
+            Self::NotExecutable(errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "no executable memory for its stub: {error}")
+            }
             Self::Module(error) => f.write_str(error),
         }
     }

@@ -11,6 +11,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
 use fgraph_core::site::{Function, Module, Site};
 use fgraph_x86_64::nop::{self, SITE_LEN};
 use fgraph_x86_64::trampoline;
@@ -77,6 +78,9 @@ impl Sites {
         }
         let (loaded, generation) = modules::loaded();
         let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
+        // Whether nothing was loaded or unloaded meanwhile; what could not be read is left for the next
+        // time.
+        let mut complete = true;
         for known in &mut self.modules {
             let is_listed = || {
                 loaded
@@ -84,7 +88,13 @@ impl Sites {
                     .any(|module| known.is(&path_of(module), module.load_bias()))
             };
             // One that was gone stays so: what is at its place now is another, with its own text.
-            known.loaded = known.loaded && is_listed() && !(unloaded && known.is_replaced());
+            known.loaded = known.loaded && is_listed();
+            if known.loaded && unloaded {
+                match modules::while_loaded(generation, || known.is_replaced()) {
+                    Some(replaced) => known.loaded = !replaced,
+                    None => complete = false,
+                }
+            }
         }
         for module in &loaded {
             let path = path_of(module);
@@ -94,12 +104,14 @@ impl Sites {
                 .iter()
                 .any(|known| known.loaded && known.is(&path, bias))
             {
-                let module = ModuleSites::find(module, path, self.trampoline);
-                self.modules.push(module);
+                match ModuleSites::find(module, path, self.trampoline, generation) {
+                    Some(module) => self.modules.push(module),
+                    None => complete = false,
+                }
             }
         }
         self.publish_traps();
-        self.generation = Some(generation);
+        self.generation = complete.then_some(generation);
         true
     }
 
@@ -107,12 +119,6 @@ impl Sites {
     /// `refresh`.
     pub(crate) fn while_loaded<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
         modules::while_loaded(self.generation?, work)
-    }
-
-    /// Whether the site's module is loaded.
-    pub(crate) fn is_loaded(&self, site: &Site) -> bool {
-        self.loaded()
-            .any(|module| ptr::eq(module.module, site.module))
     }
 
     /// All sites of the modules that are loaded.
@@ -222,7 +228,7 @@ impl ModuleSites {
     }
 
     /// Whether the same file was unloaded and loaded at the same place again: then its text is as the
-    /// compiler made it, also where we have patched it.
+    /// compiler made it, also where we have patched it. To be called while it cannot be unloaded.
     fn is_replaced(&self) -> bool {
         self.sites.iter().any(|site| {
             // SAFETY: a module is loaded there.
@@ -232,7 +238,13 @@ impl ModuleSites {
     }
 
     /// Reads a module's list of patchable entries, its symbols, and the bytes at the entries.
-    fn find(loaded: &modules::Module, path: String, trampoline: usize) -> Self {
+    /// `None` if modules were loaded or unloaded since `generation`.
+    fn find(
+        loaded: &modules::Module,
+        path: String,
+        trampoline: usize,
+        generation: Generation,
+    ) -> Option<Self> {
         let bias = loaded.load_bias();
         let module = Box::leak(Box::new(Module {
             path: path.leak(),
@@ -247,10 +259,12 @@ impl ModuleSites {
             stubs: 0,
             loaded: true,
         };
-        if let Err(error) = this.read(loaded, trampoline) {
-            this.refuse(String::new(), 0, Refusal::Module(error));
+        match this.read(loaded, trampoline, generation) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => this.refuse(String::new(), 0, Refusal::Module(error)),
         }
-        this
+        Some(this)
     }
 
     fn refuse(&mut self, name: String, address: usize, reason: Refusal) {
@@ -262,18 +276,27 @@ impl ModuleSites {
         });
     }
 
-    fn read(&mut self, loaded: &modules::Module, trampoline: usize) -> Result<(), String> {
+    /// `false` if modules were loaded or unloaded since `generation`.
+    fn read(
+        &mut self,
+        loaded: &modules::Module,
+        trampoline: usize,
+        generation: Generation,
+    ) -> Result<bool, String> {
         let bytes = loaded.map().map_err(|error| error.to_string())?;
         let file = ElfFile::parse(bytes).map_err(|error| error.to_string())?;
         let entries =
             modules::patchable_entries(loaded, &file).map_err(|error| error.to_string())?;
         if entries.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
+        let Some(text) = modules::while_loaded(generation, || entry_bytes(loaded, &entries)) else {
+            return Ok(false);
+        };
         let symbols = file.symbols().map_err(|error| error.to_string())?;
         let own_text = trampoline::own_text();
         let mut sites = Vec::with_capacity(entries.len());
-        for address in entries {
+        for (address, bytes) in entries.into_iter().zip(text) {
             let symbol = symbols.symbol_at((address - self.bias) as u64);
             let (name, start) = symbol.map_or(("", address), |symbol| {
                 (symbol.name, symbol.address as usize + self.bias)
@@ -281,17 +304,7 @@ impl ModuleSites {
             if own_text.contains(&address) || is_own(name) {
                 continue;
             }
-            let Some(text) = loaded.text().find(|text| text.contains(&address)) else {
-                continue;
-            };
-            let mut bytes = [0; ENTRY_BYTES];
-            let bytes = &mut bytes[..ENTRY_BYTES.min(text.end - address)];
-            // SAFETY: within a text segment, which stays while its module is loaded; that it is,
-            // `patchable_entries` has just seen.
-            unsafe {
-                ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len());
-            }
-            let offset = match nop::find(bytes) {
+            let offset = match nop::find(bytes.as_slice()) {
                 Ok(offset) => offset,
                 Err(error) => {
                     self.refuse(demangle::to_string(name), address, Refusal::Entry(error));
@@ -314,7 +327,7 @@ impl ModuleSites {
             });
         }
         self.finish(sites, trampoline);
-        Ok(())
+        Ok(true)
     }
 
     /// Gives each site its stub.
@@ -325,21 +338,39 @@ impl ModuleSites {
             return;
         };
         let Some(arena) = Arena::reserve(first.entry, last.entry, sites.len()) else {
-            for site in sites {
-                let name = demangle::to_string(site.symbol);
-                self.refuse(name, site.entry, Refusal::OutOfReach);
-            }
-            return;
+            return self.refuse_all(&sites, &Refusal::OutOfReach);
         };
         for (index, site) in sites.iter_mut().enumerate() {
             site.stub = arena.stub(index);
         }
+        let sites = sites.leak();
+        let records = sites.iter().map(|site| ptr::from_ref(site) as u64);
+        if let Err(errno) = arena.finish(trampoline, records) {
+            return self.refuse_all(sites, &Refusal::NotExecutable(errno));
+        }
         self.stubs = arena.stub(0);
-        self.sites = sites.leak();
+        self.sites = sites;
         self.names = Names::of(self.sites);
-        let records = self.sites.iter().map(|site| ptr::from_ref(site) as u64);
-        arena.finish(trampoline, records);
     }
+
+    fn refuse_all(&mut self, sites: &[Site], reason: &Refusal) {
+        for site in sites {
+            self.refuse(demangle::to_string(site.symbol), site.entry, reason.clone());
+        }
+    }
+}
+
+/// The bytes at function entries, as far as the text segment goes. To be called while the module cannot be
+/// unloaded.
+fn entry_bytes(loaded: &modules::Module, entries: &[usize]) -> Vec<ArrayVec<u8, ENTRY_BYTES>> {
+    let read = |&address: &usize| {
+        let text = loaded.text().find(|text| text.contains(&address));
+        let len = text.map_or(0, |text| ENTRY_BYTES.min(text.end - address));
+        // SAFETY: within a text segment of a module that stays loaded meanwhile.
+        let bytes = unsafe { core::slice::from_raw_parts(address as *const u8, len) };
+        bytes.iter().copied().collect()
+    };
+    entries.iter().map(read).collect()
 }
 
 /// Whether a symbol is of fgraph itself, which would only count its own calls as missed.

@@ -15,6 +15,7 @@ use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
 use fgraph_x86_64::poke;
@@ -53,15 +54,22 @@ pub(crate) struct Text {
 
 impl Text {
     pub(crate) fn open() -> Self {
-        let memory = if REFUSED.load(Ordering::Relaxed) {
-            None
-        } else {
-            OpenOptions::new().write(true).open("/proc/self/mem").ok()
-        };
-        if memory.is_none() {
+        if REFUSED.load(Ordering::Relaxed) {
+            return Self { memory: None };
+        }
+        let memory = OpenOptions::new().write(true).open("/proc/self/mem");
+        // Having no file descriptor left, say, may pass.
+        if let Err(error) = &memory
+            && matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::PermissionDenied
+            )
+        {
             REFUSED.store(true, Ordering::Relaxed);
         }
-        Self { memory }
+        Self {
+            memory: memory.ok(),
+        }
     }
 
     /// How text is written in this process, as far as is known.

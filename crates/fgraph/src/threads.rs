@@ -52,7 +52,7 @@ pub fn set_shadow_stack_size(bytes: usize) {
 
 /// Says how wide the vector registers are that the trampoline saves, in bytes.
 pub(crate) fn set_vector_bytes(bytes: u32) {
-    VECTOR_BYTES.store(bytes, Ordering::Relaxed);
+    VECTOR_BYTES.store(bytes, Ordering::SeqCst);
     // Nothing was traced before, so only this thread can have a state.
     for thread in FGRAPH.threads.iter() {
         thread.vector_bytes.set(bytes);
@@ -76,7 +76,7 @@ pub(crate) extern "C" fn attach(stack: usize) -> *const Thread {
     let state = match thread {
         Some(thread) => {
             thread.stack_span.set(0);
-            find_stack(thread, stack);
+            is_own_stack(thread, stack);
             // SAFETY: valid for as long as this thread lives.
             thread.errno.set(unsafe { libc::__errno_location() });
             ptr::from_ref(thread)
@@ -92,18 +92,19 @@ pub(crate) extern "C" fn attach(stack: usize) -> *const Thread {
     state
 }
 
-/// Sets the bounds of the thread's own machine stack, if the address is on it and not on the
-/// alternate one of its signal handlers.
-pub(crate) fn find_stack(thread: &Thread, address: usize) {
-    if stack::is_alternate(address) {
-        return;
-    }
+/// Whether an address is on the thread's own machine stack, and not on the alternate one of its signal
+/// handlers. Finds the bounds of the former if they are not known.
+pub(crate) fn is_own_stack(thread: &Thread, address: usize) -> bool {
     let errno = os::errno();
-    let bounds = stack::around(address);
-    thread.stack_low.set(bounds.start);
-    thread.stack_span.set(bounds.end - bounds.start);
+    let is_own = !stack::is_alternate(address);
+    if is_own && thread.stack_span.get() == 0 {
+        let bounds = stack::around(address);
+        thread.stack_low.set(bounds.start);
+        thread.stack_span.set(bounds.end - bounds.start);
+    }
     // SAFETY: the calling thread's own.
     unsafe { *libc::__errno_location() = errno };
+    is_own && thread.is_on_stack(address)
 }
 
 /// Whether a thread still runs in this process.
@@ -174,12 +175,16 @@ fn new_state(id: u32) -> Option<&'static Thread> {
             .set(VECTOR_BYTES.load(Ordering::Relaxed));
         STATES.fetch_add(1, Ordering::Relaxed);
         FGRAPH.threads.push(thread);
+        // After it is in the list, so that `set_vector_bytes` cannot miss it.
+        thread.vector_bytes.set(VECTOR_BYTES.load(Ordering::SeqCst));
         Some(thread)
     }
 }
 
 /// In a forked child: the states of the threads that the child does not have are nobody's.
 pub(crate) fn after_fork() {
+    // Whoever was looking for states to free is not in the child.
+    REAPING.store(false, Ordering::Relaxed);
     let own = trampoline::current();
     for thread in FGRAPH.threads.iter() {
         if ptr::eq(thread, own) {
@@ -199,9 +204,13 @@ impl Inside {
     pub(crate) fn enter() -> Result<Self, Error> {
         let mut thread = trampoline::current();
         if thread.is_null() {
-            thread = attach((&raw const thread).addr());
-            // SAFETY: this thread's own state.
-            unsafe { trampoline::set_current(thread) };
+            // As the entry trampoline does: what is called meanwhile must not make a second state.
+            // SAFETY: a state that is always inside, then this thread's own.
+            unsafe {
+                trampoline::set_current(trampoline::attaching());
+                thread = attach((&raw const thread).addr());
+                trampoline::set_current(thread);
+            }
         }
         // SAFETY: states are never unmapped.
         let Some(thread) = (unsafe { thread.as_ref() }) else {
@@ -220,6 +229,18 @@ pub(crate) fn in_own_code() -> bool {
     // SAFETY: states are never unmapped.
     let thread = unsafe { trampoline::current().as_ref() };
     thread.is_some_and(|thread| thread.inside.load(Ordering::Relaxed) == Thread::INTERNAL)
+}
+
+/// Runs `work` as fgraph's own code, in a thread that may be in a callback.
+pub(crate) fn as_own_code<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: states are never unmapped.
+    let Some(thread) = (unsafe { trampoline::current().as_ref() }) else {
+        return work();
+    };
+    let before = thread.inside.swap(Thread::INTERNAL, Ordering::Relaxed);
+    let result = work();
+    thread.inside.store(before, Ordering::Relaxed);
+    result
 }
 
 impl Drop for Inside {

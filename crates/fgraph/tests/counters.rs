@@ -411,6 +411,92 @@ fn a_signal_handler_may_leave_a_callback_by_siglongjmp() {
     );
 }
 
+/// What the callback has left is deeper than the function that it comes back to, which goes on and
+/// returns.
+#[test]
+fn calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end() {
+    scenario(
+        "calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end",
+        || {
+            static GUARDED: AtomicUsize = AtomicUsize::new(0);
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn recovers(n: u64) -> u64 {
+                // SAFETY: the address of `sigguarded`.
+                let guarded: extern "C" fn(Function, u64) -> i32 =
+                    unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
+                black_box(guarded(inner, 99)) as u64 + n
+            }
+            let Some(library) = common::library("siglongjmp2", CC, "jumper4.c", JUMPER, &[]) else {
+                return;
+            };
+            GUARDED.store(library.address("sigguarded") as usize, Ordering::Relaxed);
+            let handler = library.address("on_signal") as usize;
+            // SAFETY: a handler of that signature.
+            unsafe { libc::signal(libc::SIGUSR2, handler) };
+            let raises = fgraph::register(
+                user(
+                    |call| {
+                        if call.arg(0) == Some(99) {
+                            // SAFETY: its handler leaves this callback, which has nothing to drop.
+                            unsafe { libc::raise(libc::SIGUSR2) };
+                        }
+                        Some(())
+                    },
+                    |_, ()| (),
+                ),
+                "inner",
+            )
+            .unwrap();
+            let around = count("recovers");
+            for round in 1..=100 {
+                assert_eq!(recovers(1), 2);
+                assert_eq!(around.both(), (round, round));
+            }
+            assert_eq!(of(&around), missed(0));
+            drop(raises);
+        },
+    );
+}
+
+/// The next call after the jump is made at the depth of the one whose callback was left.
+#[test]
+fn a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced() {
+    scenario(
+        "a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced",
+        || {
+            let Some(library) = common::library("siglongjmp3", CC, "jumper5.c", JUMPER, &[]) else {
+                return;
+            };
+            // SAFETY: its type.
+            let guarded =
+                unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("sigguarded") };
+            let handler = library.address("on_signal") as usize;
+            // SAFETY: a handler of that signature.
+            unsafe { libc::signal(libc::SIGUSR2, handler) };
+            static ENTRIES: AtomicUsize = AtomicUsize::new(0);
+            let raises = fgraph::register(
+                user(
+                    |_| {
+                        ENTRIES.fetch_add(1, Ordering::Relaxed);
+                        // SAFETY: its handler leaves this callback, which has nothing to drop.
+                        unsafe { libc::raise(libc::SIGUSR2) };
+                        Some(())
+                    },
+                    |_, ()| (),
+                ),
+                "inner",
+            )
+            .unwrap();
+            for _ in 0..100 {
+                assert_eq!(guarded(inner, 1), 1);
+            }
+            assert_eq!(ENTRIES.load(Ordering::Relaxed), 100);
+            assert_eq!(raises.counters().missed, 0);
+        },
+    );
+}
+
 plain!(
     // rdi: function, rsi: its argument, rdx: top of another stack
     "on_other_stack",
@@ -523,6 +609,53 @@ fn calls_on_a_signal_stack_are_foreign() {
         }
         assert_eq!(totals(), foreign(200));
     });
+}
+
+/// An alternate stack may be a local variable: then it is above the calls that its handler interrupts.
+#[test]
+fn calls_on_a_signal_stack_within_the_threads_own_are_foreign() {
+    scenario(
+        "calls_on_a_signal_stack_within_the_threads_own_are_foreign",
+        || {
+            extern "C" fn handler(_: i32) {
+                assert_eq!(outer(3), 7);
+            }
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn interrupted(n: u64) -> u64 {
+                // SAFETY: its handler is above.
+                unsafe { libc::raise(libc::SIGUSR2) };
+                black_box(inner(n))
+            }
+            let mut local = [0u8; 256 << 10];
+            let user = count("interrupted outer inner");
+            // SAFETY: the stack outlives its use.
+            unsafe {
+                let stack = libc::stack_t {
+                    ss_sp: local.as_mut_ptr().cast(),
+                    ss_flags: 0,
+                    ss_size: local.len(),
+                };
+                assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = handler as *const () as usize;
+                action.sa_flags = libc::SA_ONSTACK;
+                assert_eq!(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()), 0);
+            }
+            for round in 1..=100 {
+                assert_eq!(interrupted(8), 16);
+                assert_eq!(of(&user), foreign(2 * round));
+                assert_eq!(user.both(), (2 * round, 2 * round));
+            }
+            let none = libc::stack_t {
+                ss_sp: ptr::null_mut(),
+                ss_flags: libc::SS_DISABLE,
+                ss_size: 0,
+            };
+            // SAFETY: no handler is running.
+            unsafe { libc::sigaltstack(&none, ptr::null_mut()) };
+        },
+    );
 }
 
 /// A program may take the stacks of its threads and of its coroutines from one pool. What is

@@ -8,7 +8,7 @@ use std::ptr;
 use std::thread;
 
 use common::{Count, code, forked, is_patched, scenario, skip};
-use fgraph::{Error, Handle, TextMethod, Unsupported};
+use fgraph::{Error, Handle, Refusal, TextMethod, Unsupported};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -343,4 +343,25 @@ fn a_thread_without_memory_for_its_state_is_not_traced() {
             }
         },
     );
+}
+
+#[test]
+fn without_executable_memory_nothing_is_patched() {
+    scenario("without_executable_memory_nothing_is_patched", || {
+        /// Memory that was writable must not become executable (Linux 6.3).
+        const PR_SET_MDWE: i32 = 65;
+        const REFUSE_EXEC_GAIN: libc::c_ulong = 1;
+        // SAFETY: takes numbers only.
+        if unsafe { libc::prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0) } != 0 {
+            return skip("this kernel does not refuse executable memory");
+        }
+        let user = count("modest modest_too");
+        assert_eq!(user.report().traced, 0);
+        assert_eq!(user.report().refused.len(), 2);
+        for refused in &user.report().refused {
+            assert!(matches!(refused.reason, Refusal::NotExecutable(_)));
+        }
+        assert_eq!(modest_too(1), 3);
+        assert_eq!(user.both(), (0, 0));
+    });
 }
