@@ -1,7 +1,7 @@
 //! What was not traced, and why.
 //!
-//! Each thread counts on its own, with plain additions into lines that no other thread writes, once
-//! for the thread and once for each user concerned. The numbers only ever grow; a user's numbers
+//! Each thread counts on its own, in lines that no other thread writes, once for the thread and once for
+//! each user concerned. The numbers only ever grow; a user's numbers
 //! are those since its registration.
 
 use core::fmt;

@@ -100,21 +100,12 @@ impl Fgraph {
     }
 
     /// Waits until no thread is in a callback of the user in slot `index`, which must have been
-    /// retired. `heavy` and `alive` are the runtime's: see [`grace::wait`].
-    pub fn wait_for_grace(
-        &self,
-        index: usize,
-        heavy: impl FnOnce(),
-        mut pause: impl FnMut(&'static Thread) -> bool,
-    ) {
-        heavy();
+    /// retired, and a heavy barrier passed since. `pause` is called while a thread is in one, and may
+    /// say that the thread is gone (`false`).
+    pub fn wait_for_grace(&self, index: usize, mut pause: impl FnMut(&'static Thread) -> bool) {
         for thread in self.threads.iter() {
-            grace::wait(
-                index,
-                core::iter::once(&thread.mark),
-                || (),
-                |_| pause(thread),
-            );
+            let mark = core::iter::once(&thread.mark);
+            grace::wait(index, mark, || (), |_| pause(thread));
         }
     }
 

@@ -18,8 +18,10 @@
 //! | [`frame`], [`shadow`] | the shadow stack |
 //! | [`thread`] | what each thread of the program carries |
 //! | [`counters`] | what was not traced, and why |
+//! | [`regs`] | the registers of a call, as they are saved |
 //! | [`dispatch`] | from a hit to the callbacks |
 //! | [`stop`] | the permanent stop |
+//! | [`primitive`] | atomics, of `core` or of loom |
 //!
 //! The idea of many users over one shadow stack is the Linux kernel's `fgraph_ops`
 //! (`kernel/trace/fgraph.c`); the code and the protocols below are our own.

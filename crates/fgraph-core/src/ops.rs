@@ -16,7 +16,9 @@ pub const MAX_DATA_ALIGN: usize = 16;
 ///
 /// The callbacks may do what any code may do: allocate, lock, print, call traced functions (which
 /// are then not traced, but counted as [missed](crate::Counters::missed)). A panic in a callback is
-/// caught, turns this user off and is visible in its status; the traced program does not see it.
+/// caught, turns this user off and is visible in its status; the traced program does not see it. What
+/// they may not do is end their thread: `pthread_exit` or a cancellation inside a callback aborts the
+/// process.
 ///
 /// The model is the kernel's `struct fgraph_ops` with its `entryfunc` and `retfunc`.
 ///

@@ -6,6 +6,7 @@
 //!                 stamp         the epoch as a frame keeps it, in the upper 48 bits; the stub's is
 //!                               the largest, so it is younger than any frame
 //!                 slot          its index
+//!                 accepted      its bit among those that have accepted a call
 //!                 panicked
 //!        ops      the user's value
 //! ```

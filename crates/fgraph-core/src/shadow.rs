@@ -6,7 +6,7 @@
 //! ```
 //!
 //! It belongs to one machine stack and is used by the thread that runs on it. A frame is *built*
-//! above the top, where nothing is in use, and becomes part of the stack with [`commit`] when at
+//! above the top, where nothing is in use, and becomes part of the stack with `commit` when at
 //! least one user wants the return; so a call that nobody wants leaves no trace, and neither does a
 //! signal handler that leaves in the middle by `siglongjmp`. No second call is ever built at the
 //! same time: the thread is marked as inside fgraph meanwhile, and what a signal handler calls is
@@ -21,8 +21,6 @@
 //! *Unwound frames.* While a frame is unwound its users are told, but its memory must stay as it
 //! is, because the unwinder still takes the caller's frame pointer from it. It only loses its
 //! bitmap, and is dropped later as a dead frame.
-//!
-//! [`commit`]: ShadowStack::commit
 
 use core::cell::Cell;
 use core::ptr;

@@ -5,11 +5,11 @@
 //!   +8   body      where the function goes on behind them
 //!   +16  interest  which of the 16 users want this function
 //!   +18  lead      bytes between the function's address and `entry` (an endbr64)
-//!   +19  ...       the runtime's own: patch state, original bytes
+//!   +19  state     whether the entry is patched, the runtime's own
 //!   +24  symbol    the name in the symbol table, mangled
 //!   +40  module    the program or library it is in
 //!   +48  stub      where a thread goes on that meets the patched entry
-//!   +56  runtime   a word of the runtime's
+//!   +56  runtime   a word of the runtime's: the original bytes
 //! ```
 //!
 //! 64 bytes, so that a record is one cache line: all that a traced call reads of it is together.

@@ -6,9 +6,9 @@
 //! head, so it may be walked at any time without a lock.
 //!
 //! ```text
-//!   line 0    inside, machine stack, mark, shadow stack      written by every traced call
-//!   line 2    id, next                                       written when the state changes hands
-//!   then      words of the users, counters                   written by their owner
+//!   lines 0, 1   inside, machine stack, shadow stack, mark   written by every traced call
+//!   then         id, next                                    written when the state changes hands
+//!   then         words of the users, counters                written by their owner
 //! ```
 //!
 //! Only the thread itself writes to its state while it runs traced code.

@@ -2,7 +2,7 @@
 //! preemptions. Run by `.ci/loom.sh`.
 //!
 //! The types are the real ones; around them stand the steps of `dispatch::enter`, of
-//! `dispatch::returns` and of the runtime's register and unregister. A test that should panic is the
+//! `dispatch::leave` and of the runtime's register and unregister. A test that should panic is the
 //! twin of a model with one step left out: it shows that the model notices.
 //!
 //! A registration is never really freed here. Its owner writes to the cell that the readers read

@@ -159,14 +159,10 @@ pub(crate) struct Locked {
 /// back. After an error the user must not be freed, nor its slot be used again.
 fn wait_for_grace(index: usize) -> Result<(), Error> {
     membarrier::fence()?;
-    FGRAPH.wait_for_grace(
-        index,
-        || (),
-        |thread: &Thread| {
-            std::thread::yield_now();
-            threads::is_alive(thread)
-        },
-    );
+    FGRAPH.wait_for_grace(index, |thread: &Thread| {
+        std::thread::yield_now();
+        threads::is_alive(thread)
+    });
     // Marked, because a callback that runs with the lock held could want the lock.
     let _inside = Inside::enter()?;
     acquire().free.give_back(index);

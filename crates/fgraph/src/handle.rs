@@ -89,6 +89,9 @@ impl<T: FgraphOps> Deref for Handle<T> {
 /// From now on the callbacks of `ops` run in every thread that calls one of these functions, whether
 /// it exists already or not. Other users are not affected, nor are calls that are going on.
 ///
+/// This waits for a running `dlopen`, its library's constructors included. So a constructor must not call
+/// it while another thread may be in it.
+///
 /// A filter that selects nothing is no error, but [`Report::matches_nothing`] tells.
 ///
 /// # Errors
@@ -186,7 +189,8 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// Functions that nobody else wants become NOPs again. Calls that are going on return as they
     /// would have, but the user is not told. When this returns no callback of the user runs, or will
-    /// ever run again; if one is running, it is waited for.
+    /// ever run again; if one is running, it is waited for. One that was left by `siglongjmp` counts as
+    /// running until its thread calls a traced function again, or ends.
     ///
     /// # Errors
     ///
@@ -220,7 +224,8 @@ impl<T: FgraphOps> Drop for Handle<T> {
     }
 }
 
-/// A user that could not be unregistered: it still is.
+/// A user that was not given back. After [`InsideCallback`](Error::InsideCallback) it is still
+/// registered; after any other error it gets no calls any more, but nobody can say that none is running.
 pub struct UnregisterError<T: FgraphOps> {
     /// The user.
     pub handle: Handle<T>,
