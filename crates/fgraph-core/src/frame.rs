@@ -9,8 +9,9 @@
 //!        +32 | epoch       | bitmap |    48 bits: newest registration at entry; 16 bits: who wants
 //!            |                      |    the return, slot 0 in the highest bit
 //!        +40 | previous             |    the frame before; null in the sentinel
+//!        +48 | depth     | unused   |    traced calls going on while this frame is the newest
 //!            +----------------------+
-//!        +48 | data of user i       |    rounded up to 16 bytes        \
+//!        +64 | data of user i       |    rounded up to 16 bytes        \
 //!            | size | i | unused    |    a trailer of 16 bytes          | one record for each
 //!            +----------------------+                                   | accepting user with
 //!            | data of user j > i   |                                   | data, in slot order
@@ -24,8 +25,8 @@
 //! fastest.
 //!
 //! Example: users 0 (no data) and 3 (24 bytes) accepted a call at epoch 7: `bitmap` is `0x9000`,
-//! the word at +32 is `0x7_9000`, the data of user 3 is at +48, its trailer `{size: 32, slot: 3}` at
-//! +80, the end at +96.
+//! the word at +32 is `0x7_9000`, the data of user 3 is at +64, its trailer `{size: 32, slot: 3}` at
+//! +96, the end at +112.
 //!
 //! The oldest frame of a stack is a *sentinel*, no call's frame: its `slot` is above any address
 //! and its bitmap empty, so it is never found dead and nobody is told of it.
@@ -48,6 +49,11 @@ pub struct Frame {
     pub(crate) word: u64,
     /// The frame before on the same shadow stack; null in the sentinel.
     pub(crate) previous: *mut Self,
+    /// Traced calls going on while this frame is the newest: those beneath, and itself until it is
+    /// unwound; 0 in the sentinel. Here and not in one place for all, which every call would have to
+    /// wait for that the one before has written.
+    pub(crate) depth: u32,
+    pub(crate) unused: [u32; 3],
 }
 
 /// Bytes of the fixed part.
@@ -60,7 +66,7 @@ pub const ALIGN: usize = 16;
 const BITMAP_BITS: u32 = 16;
 const BITMAP_MASK: u64 = (1 << BITMAP_BITS) - 1;
 
-const _: () = assert!(HEADER == 48 && TRAILER == ALIGN && HEADER.is_multiple_of(ALIGN));
+const _: () = assert!(HEADER == 64 && TRAILER == ALIGN && HEADER.is_multiple_of(ALIGN));
 
 /// Stands behind each user's data.
 #[repr(C, align(16))]

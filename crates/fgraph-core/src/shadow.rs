@@ -37,8 +37,6 @@ pub struct ShadowStack {
     /// The last place where the fixed part of a frame fits.
     last: Cell<*mut u8>,
     newest: Cell<*mut Frame>,
-    /// Frames, without those that were unwound.
-    depth: Cell<u32>,
     base: Cell<*mut u8>,
 }
 
@@ -49,7 +47,6 @@ impl ShadowStack {
             top: Cell::new(ptr::null_mut()),
             last: Cell::new(ptr::null_mut()),
             newest: Cell::new(ptr::null_mut()),
-            depth: Cell::new(0),
             base: Cell::new(ptr::null_mut()),
         }
     }
@@ -73,11 +70,12 @@ impl ShadowStack {
                 slot: usize::MAX,
                 word: 0,
                 previous: ptr::null_mut(),
+                depth: 0,
+                unused: [0; 3],
             });
         }
         self.base.set(base);
         self.newest.set(sentinel);
-        self.depth.set(0);
         self.top.set(base.wrapping_add(HEADER));
         self.last.set(base.wrapping_add(len - HEADER));
     }
@@ -91,9 +89,9 @@ impl ShadowStack {
     }
 
     /// Traced calls going on.
-    #[inline(always)]
     pub fn depth(&self) -> u32 {
-        self.depth.get()
+        // SAFETY: a frame of this stack.
+        unsafe { (*self.newest.get()).depth }
     }
 
     /// The newest frame, or the sentinel.
@@ -125,12 +123,11 @@ impl ShadowStack {
             // SAFETY: a frame of this stack.
             let frame = unsafe { &*newest };
             if slot < frame.slot || (slot == frame.slot && tail) {
-                break;
+                return;
             }
             lost(frame.bitmap());
             self.pop();
         }
-        self.count();
     }
 
     /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
@@ -150,20 +147,7 @@ impl ShadowStack {
             lost(unsafe { (*newest).bitmap() });
             self.pop();
         }
-        self.count();
         true
-    }
-
-    /// Counts the frames that were not unwound.
-    fn count(&self) {
-        let mut depth = 0;
-        let mut frame = self.newest.get();
-        // SAFETY: null or a frame of this stack.
-        while let Some(current) = unsafe { frame.as_ref() } {
-            depth += u32::from(current.bitmap() != 0);
-            frame = current.previous;
-        }
-        self.depth.set(depth);
     }
 
     /// Begins a frame at the top, if its fixed part fits: without the caller's registers, which are
@@ -199,20 +183,19 @@ impl ShadowStack {
     #[inline(always)]
     pub(crate) unsafe fn commit(&self, bitmap: u16, end: *mut u8) -> *mut Frame {
         let frame = self.top.get().cast::<Frame>();
-        // SAFETY: the caller vouches for the frame.
+        let newest = self.newest.get();
+        // SAFETY: the caller vouches for the frame; `newest` is a frame of this stack.
         unsafe {
             // The bitmap is empty until here.
             (*frame).word += u64::from(bitmap);
-            (*frame).previous = self.newest.get();
+            (*frame).previous = newest;
+            (*frame).depth = (*newest).depth + 1;
         }
-        // A signal handler may leave between any two of these by `siglongjmp`. With the top first the
-        // newest frame is always beneath it; at worst some room is lost until an older frame is
-        // popped. The depth may be left wrong, and is counted anew when the frame is found dead.
+        // A signal handler may leave between the two by `siglongjmp`. With the top first the newest
+        // frame is always beneath it; at worst some room is lost until an older frame is popped.
         self.top.set(end);
         compiler_fence(Ordering::SeqCst);
         self.newest.set(frame);
-        compiler_fence(Ordering::SeqCst);
-        self.depth.set(self.depth.get().wrapping_add(1));
         frame
     }
 
@@ -220,7 +203,6 @@ impl ShadowStack {
     #[inline(always)]
     pub(crate) fn pop(&self) {
         let frame = self.newest.get();
-        self.depth.set(self.depth.get().wrapping_sub(1));
         // SAFETY: a frame of this stack.
         self.newest.set(unsafe { (*frame).previous });
         // As in `commit`: the top last, so that the newest frame is always beneath it.
@@ -235,7 +217,7 @@ impl ShadowStack {
         unsafe {
             if (*frame).bitmap() != 0 {
                 (*frame).word = frame::stamp((*frame).epoch());
-                self.depth.set(self.depth.get().wrapping_sub(1));
+                (*frame).depth -= 1;
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::error::{Error, Unsupported};
 use crate::os::{self, PAGE};
 use crate::stack;
 
-/// Bytes of a shadow stack: room for 5,400 calls without data.
+/// Bytes of a shadow stack: room for 4,094 calls without data.
 const DEFAULT_SHADOW_STACK: usize = 256 << 10;
 /// Room for one call, besides the frame that every shadow stack begins with.
 const MIN_SHADOW_STACK: usize = 128;
@@ -41,7 +41,7 @@ static REAPING: AtomicBool = AtomicBool::new(false);
 
 /// Sets the size of the shadow stack of threads that hit their first site from now on, in bytes.
 ///
-/// Each call that somebody wants the return of takes 48 bytes, and for each user with data that data,
+/// Each call that somebody wants the return of takes 64 bytes, and for each user with data that data,
 /// rounded up to 16, and 16 more. When a shadow stack is full, calls are not traced and counted as
 /// [`overrun`](crate::Counters::overrun). Memory is taken when it is touched. The default is 256 KiB;
 /// the value is kept between 128 bytes and 1 GiB.

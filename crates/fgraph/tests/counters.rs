@@ -152,7 +152,7 @@ fn missed_calls_of_many_threads_add_up() {
 fn a_full_shadow_stack_is_an_overrun() {
     scenario("a_full_shadow_stack_is_an_overrun", || {
         // Room for ten frames without data above the oldest, which is no call's.
-        fgraph::set_shadow_stack_size(48 + 10 * 48);
+        fgraph::set_shadow_stack_size(64 + 10 * 64);
         let one = fgraph::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
         let calls = AtomicU64::new(0);
         let other = fgraph::register(
@@ -191,8 +191,8 @@ fn calls_that_overrun_give_no_callbacks_and_right_results() {
     scenario(
         "calls_that_overrun_give_no_callbacks_and_right_results",
         || {
-            // A frame with 8 bytes of data takes 48 + 16 + 16.
-            fgraph::set_shadow_stack_size(48 + 5 * 80);
+            // A frame with 8 bytes of data takes 64 + 16 + 16.
+            fgraph::set_shadow_stack_size(64 + 5 * 96);
             let user = count("deep");
             for _ in 0..3 {
                 thread::spawn(|| (0..10).for_each(|n| assert_eq!(deep(n), n)))
@@ -245,7 +245,7 @@ fn data_that_finds_no_room_costs_only_its_user_the_call() {
             )
             .unwrap();
             let last = count("deep");
-            // The first call takes 48 + 32 + 1040 + 32 bytes, the others 48 + 32 + 32.
+            // The first call takes 64 + 32 + 1040 + 32 bytes, the others 64 + 32 + 32.
             thread::spawn(|| assert_eq!(deep(4), 4)).join().unwrap();
             assert_eq!(of(&first), [0; 5]);
             assert_eq!(of(&large), unreserved(4));
