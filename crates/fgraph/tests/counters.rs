@@ -369,6 +369,25 @@ fn calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return() {
     );
 }
 
+/// How often `raising_in_inner` has raised.
+static ENTRIES: AtomicUsize = AtomicUsize::new(0);
+
+/// A user that raises a signal when `inner` is called with `argument`.
+fn raising_in_inner(argument: u64) -> Handle<impl FgraphOps> {
+    let raising = user(
+        move |call| {
+            if call.arg(0) == Some(argument) {
+                ENTRIES.fetch_add(1, Ordering::Relaxed);
+                // SAFETY: its handler leaves this callback, which has nothing to drop.
+                unsafe { libc::raise(libc::SIGUSR2) };
+            }
+            Some(())
+        },
+        |_, ()| (),
+    );
+    fgraph::register(raising, "inner").unwrap()
+}
+
 #[test]
 fn a_signal_handler_may_leave_a_callback_by_siglongjmp() {
     scenario(
@@ -384,20 +403,7 @@ fn a_signal_handler_may_leave_a_callback_by_siglongjmp() {
             // SAFETY: a handler of that signature.
             unsafe { libc::signal(libc::SIGUSR2, handler) };
             let other = count("inner outer");
-            let raises = fgraph::register(
-                user(
-                    |call| {
-                        if call.arg(0) == Some(99) {
-                            // SAFETY: its handler leaves this callback, which has nothing to drop.
-                            unsafe { libc::raise(libc::SIGUSR2) };
-                        }
-                        Some(())
-                    },
-                    |_, ()| (),
-                ),
-                "inner",
-            )
-            .unwrap();
+            let raises = raising_in_inner(99);
             for round in 1..=100 {
                 assert_eq!(guarded(outer, 99), 1);
                 assert_eq!(outer(4), 9);
@@ -434,20 +440,7 @@ fn calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end()
             let handler = library.address("on_signal") as usize;
             // SAFETY: a handler of that signature.
             unsafe { libc::signal(libc::SIGUSR2, handler) };
-            let raises = fgraph::register(
-                user(
-                    |call| {
-                        if call.arg(0) == Some(99) {
-                            // SAFETY: its handler leaves this callback, which has nothing to drop.
-                            unsafe { libc::raise(libc::SIGUSR2) };
-                        }
-                        Some(())
-                    },
-                    |_, ()| (),
-                ),
-                "inner",
-            )
-            .unwrap();
+            let raises = raising_in_inner(99);
             let around = count("recovers");
             for round in 1..=100 {
                 assert_eq!(recovers(1), 2);
@@ -474,20 +467,7 @@ fn a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced() {
             let handler = library.address("on_signal") as usize;
             // SAFETY: a handler of that signature.
             unsafe { libc::signal(libc::SIGUSR2, handler) };
-            static ENTRIES: AtomicUsize = AtomicUsize::new(0);
-            let raises = fgraph::register(
-                user(
-                    |_| {
-                        ENTRIES.fetch_add(1, Ordering::Relaxed);
-                        // SAFETY: its handler leaves this callback, which has nothing to drop.
-                        unsafe { libc::raise(libc::SIGUSR2) };
-                        Some(())
-                    },
-                    |_, ()| (),
-                ),
-                "inner",
-            )
-            .unwrap();
+            let raises = raising_in_inner(1);
             for _ in 0..100 {
                 assert_eq!(guarded(inner, 1), 1);
             }
