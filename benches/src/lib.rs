@@ -5,6 +5,8 @@
 //! | [`functions`] | the functions that are called, each with and without a NOP |
 //! | [`users`] | the users that watch them |
 //! | [`cases`] | who watches, and how calls are timed |
+//! | [`bare`] | what calls cost by themselves |
+//! | [`depth`] | where on the stack calls are made |
 //! | [`pair`] | calls on two threads at once |
 //! | [`sites`] | 20,000 functions to patch, and how patching is timed |
 //! | [`memory`] | what memory sites, stubs and threads take |
@@ -14,6 +16,7 @@
 
 pub mod bare;
 pub mod cases;
+pub mod depth;
 pub mod functions;
 pub mod hijack;
 pub mod memory;

@@ -43,10 +43,14 @@ impl ShadowStack {
     }
 }
 
-/// Bytes of the pages from `base` on that are in memory.
+/// Bytes of the pages that are in memory, of those on which the `size` bytes at `base` lie. The first holds
+/// the thread's state as well.
 fn resident(base: *mut u8, size: usize) -> usize {
-    let mut pages = vec![0u8; size.div_ceil(PAGE)];
+    let into_page = base.addr() % PAGE;
+    let (first, len) = (base.wrapping_sub(into_page), into_page + size);
+    let mut pages = vec![0u8; len.div_ceil(PAGE)];
     // SAFETY: a byte for each page; the memory itself is not read.
-    unsafe { libc::mincore(base.cast(), size, pages.as_mut_ptr()) };
+    let result = unsafe { libc::mincore(first.cast(), len, pages.as_mut_ptr()) };
+    assert_eq!(result, 0, "the pages are mapped");
     pages.iter().filter(|&page| page & 1 != 0).count() * PAGE
 }

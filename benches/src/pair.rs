@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::cases;
 use crate::functions::{Function, Variant};
+use crate::{cases, depth};
 
 /// Two processors that this process may use; `None` if there is but one.
 pub fn processors() -> Option<[usize; 2]> {
@@ -47,11 +47,12 @@ pub fn time(
                 for (turn, meeting) in turns.iter().enumerate() {
                     meet(meeting, sample);
                     if turn == own {
-                        alone = alone.min(cases::time(function, variant, calls));
+                        let time = || cases::time(function, variant, calls);
+                        alone = alone.min(depth::at(sample, time));
                     }
                 }
                 meet(start, sample);
-                together.push(cases::time(function, variant, calls));
+                together.push(depth::at(sample, || cases::time(function, variant, calls)));
             }
             (alone, together)
         };

@@ -151,12 +151,14 @@ fn reap(id: u32) {
 /// Maps a new state: the thread's own, and behind it its shadow stack.
 fn new_state(id: u32) -> Option<&'static Thread> {
     let shadow = SHADOW_STACK.load(Ordering::Relaxed);
-    let offset = size_of::<Thread>().next_multiple_of(PAGE);
+    // Right behind the state and not at a page of its own, where frames would have the addresses of the
+    // state's first words modulo 4 KiB, for which processors take them at first.
+    let offset = size_of::<Thread>().next_multiple_of(align_of::<Thread>());
     // SAFETY: a fresh mapping, large enough, page-aligned, and zero, which is not relied on.
     unsafe {
         let memory = libc::mmap(
             ptr::null_mut(),
-            offset + shadow.next_multiple_of(PAGE),
+            (offset + shadow).next_multiple_of(PAGE),
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             -1,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use fgraph::{Error, MAX_USERS};
 use fgraph_bench::bare;
 use fgraph_bench::cases::Case;
+use fgraph_bench::depth;
 use fgraph_bench::functions::Function;
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::pair;
@@ -16,9 +17,9 @@ use fgraph_bench::sites::{Batch, Times};
 use fgraph_x86_64::cpu;
 
 /// Turns of the cases.
-const ROUNDS: usize = 100;
+const ROUNDS: usize = 80;
 /// Measurements per turn.
-const SAMPLES: usize = 6;
+const SAMPLES: usize = 8;
 /// Calls per measurement: so few that most are not interrupted.
 const CALLS: u64 = 8_000;
 /// Turns of the batches.
@@ -124,8 +125,9 @@ impl Figures {
         for row in &mut self.calls {
             let active = row.case.set_up()?;
             for (function, best) in Function::ALL.into_iter().zip(&mut row.ns) {
-                for _ in 0..SAMPLES {
-                    *best = best.min(per_call(active.time(function, CALLS)));
+                for sample in 0..SAMPLES {
+                    let time = depth::at(sample, || active.time(function, CALLS));
+                    *best = best.min(per_call(time));
                 }
             }
             self.not_traced += active.not_traced();
