@@ -1,7 +1,7 @@
 //! Where on the machine stack calls are made.
 //!
 //! A processor that looks for the store that a load must wait for compares only the low 12 bits of their
-//! addresses. So a traced call takes up to twice as long when what the trampolines store on the stack
+//! addresses. So a traced call takes longer when what the trampolines store on the stack
 //! and what is read of the thread's state are the same modulo 4 KiB. Which depth of the stack that is
 //! is a matter of chance, and different in each process. So the samples are taken at different depths.
 

@@ -2,13 +2,13 @@
 //!
 //! The machine layer calls [`enter`] at the entry of a traced function and [`leave`] when its body
 //! is back, or [`unwind`] when an unwinder goes through it. It has marked the thread as inside
-//! fgraph before, and the mark goes away afterwards, so nothing in here is ever entered twice by one thread:
-//! whatever the callbacks call, or a signal handler calls meanwhile, is not traced.
+//! fgraph before, and the mark goes away afterwards, so nothing in here is ever entered twice by one
+//! thread: whatever the callbacks call, or a signal handler calls meanwhile, is not traced.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::MAX_USERS;
-use crate::counters::{Counters, bump};
+use crate::counters::{Counters, LiveCounters, bump};
 use crate::frame::{self, Frame, HEADER};
 use crate::grace::{self, Epoch};
 use crate::registration::Header;
@@ -49,7 +49,7 @@ pub struct Fgraph {
     /// An [`OwnStack`], or 0.
     own_stack: AtomicUsize,
     /// Hits that could not be traced because a thread's state could not be made.
-    pub unattached: core::sync::atomic::AtomicU64,
+    pub unattached: AtomicU64,
 }
 
 impl Fgraph {
@@ -60,7 +60,7 @@ impl Fgraph {
             threads: Threads::new(),
             return_point: AtomicUsize::new(0),
             own_stack: AtomicUsize::new(0),
-            unattached: core::sync::atomic::AtomicU64::new(0),
+            unattached: AtomicU64::new(0),
         }
     }
 
@@ -363,7 +363,8 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
 }
 
 /// Tells the next user of a return, or ends the return when there is none. `users` says who is yet
-/// to be told, and what `errno` was; `end` is where the last of their records ends. A chain of jumps, as [`ask_next`].
+/// to be told, and what `errno` was; `end` is where the last of their records ends. A chain of
+/// jumps, as [`ask_next`].
 ///
 /// # Safety
 ///
@@ -453,8 +454,7 @@ unsafe extern "C" fn tell_another(
 #[cold]
 #[inline(never)]
 pub(crate) fn unreserved(thread: &Thread, user: &Header) {
-    bump(&thread.total.unreserved);
-    bump(&thread.users[user.slot as usize].unreserved);
+    count(thread, 1 << user.slot, |counters| &counters.unreserved);
 }
 
 /// A callback panicked: the user is turned off.
@@ -465,45 +465,39 @@ pub(crate) fn panicked(user: &Header) {
     FGRAPH.slots.retire_if(user.slot as usize, user);
 }
 
+/// Ends an entry on a stack that is not the thread's own.
 #[cold]
 #[inline(never)]
 extern "C" fn foreign(thread: &Thread, site: &Site) -> *mut Frame {
-    let wanted = u32::from(site.interest.load(Ordering::Relaxed));
-    if wanted != 0 {
-        bump(&thread.total.foreign);
-    }
-    for index in bits(wanted) {
-        bump(&thread.users[index].foreign);
-    }
-    unmark(thread);
-    core::ptr::null_mut()
+    not_traced(thread, site, |counters| &counters.foreign)
 }
 
+/// Ends an entry that the shadow stack has no room for.
 #[cold]
 #[inline(never)]
 extern "C" fn overrun(thread: &Thread, site: &Site) -> *mut Frame {
-    let wanted = u32::from(site.interest.load(Ordering::Relaxed));
-    if wanted != 0 {
-        bump(&thread.total.overrun);
-    }
-    for index in bits(wanted) {
-        bump(&thread.users[index].overrun);
-    }
+    not_traced(thread, site, |counters| &counters.overrun)
+}
+
+fn not_traced(thread: &Thread, site: &Site, which: fn(&LiveCounters) -> &AtomicU64) -> *mut Frame {
+    count(thread, site.interest.load(Ordering::Relaxed), which);
     unmark(thread);
     core::ptr::null_mut()
 }
 
+/// Counts frames that were dropped, for those in the `bitmap` of one.
 #[cold]
 #[inline(never)]
 fn lost(thread: &Thread, bitmap: u16) {
-    if bitmap != 0 {
-        bump(&thread.total.lost);
-    }
-    for index in bits(bitmap.reverse_bits().into()) {
-        bump(&thread.users[index].lost);
-    }
+    count(thread, bitmap.reverse_bits(), |counters| &counters.lost);
 }
 
-fn bits(set: u32) -> impl Iterator<Item = usize> {
-    (0..MAX_USERS).filter(move |index| set & (1 << index) != 0)
+/// Counts one call, for the thread and for each of `users`, a bit for each slot; not if there are none.
+fn count(thread: &Thread, users: u16, which: fn(&LiveCounters) -> &AtomicU64) {
+    if users != 0 {
+        bump(which(&thread.total));
+    }
+    for slot in (0..MAX_USERS).filter(|slot| users & (1 << slot) != 0) {
+        bump(which(&thread.users[slot]));
+    }
 }

@@ -144,7 +144,7 @@ macro_rules! load {
 /// is the true return address, and r8 the thread's state. Leaves through 60 if the thread is inside
 /// already.
 macro_rules! leave_call {
-    ($mov:expr, $reg:expr, $width:expr, $bytes:expr, $full_mov:expr, $full_reg:expr, $full_width:expr, $full_bytes:expr, $if_wide_result:expr, $if_was_wide_result:expr) => {
+    ($mov:literal, $reg:literal, $width:literal, $bytes:literal, $if_wide_result:expr, $if_was_wide_result:expr) => {
         concat!(
             "mov [rsp + {result}], rax\n",
             "mov [rsp + {result} + 8], rdx\n",
@@ -183,11 +183,23 @@ macro_rules! leave_call {
     };
 }
 
-/// The thread is inside fgraph when a body is back. If the mark is on the thread's own stack, and deeper
-/// than this call, then a signal handler has left a callback by siglongjmp: the mark is stale.
-macro_rules! stale_at_return {
-    () => {
+/// What `leave_call` needs seldom; stands behind it.
+macro_rules! leave_aside {
+    ($full_mov:literal, $full_reg:literal, $full_width:literal, $full_bytes:literal) => {
         concat!(
+            // A result is wide.
+            "90:\n",
+            store!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
+            "mov qword ptr [rsp + {result_width}], ",
+            $full_bytes,
+            "\n",
+            "jmp 91b\n",
+            "92:\n",
+            load!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
+            "jmp 93b\n",
+            // The thread is inside fgraph when a body is back. If the mark is on the thread's own stack,
+            // and deeper than this call, then a signal handler has left a callback by siglongjmp: the
+            // mark is stale.
             "96:\n",
             "mov rax, [rcx + {inside}]\n",
             "cmp rax, {internal}\n",
@@ -306,7 +318,7 @@ macro_rules! trampoline {
             "test cl, 8",
             "jz 51f",
             "sub rsp, {return_regs}",
-            leave_call!($mov, $reg, $width, $bytes, $full_mov, $full_reg, $full_width, $full_bytes, $if_wide_result, $if_was_wide_result),
+            leave_call!($mov, $reg, $width, $bytes, $if_wide_result, $if_was_wide_result),
             "add rsp, {return_regs} - 8",
             "52:",
             // S, with the true return address in its old place. The frame is not on the shadow
@@ -325,14 +337,7 @@ macro_rules! trampoline {
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
-            "90:",
-            store!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
-            concat!("mov qword ptr [rsp + {result_width}], ", $full_bytes),
-            "jmp 91b",
-            "92:",
-            load!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
-            "jmp 93b",
-            stale_at_return!(),
+            leave_aside!($full_mov, $full_reg, $full_width, $full_bytes),
             ".cfi_restore_state",
             ".cfi_remember_state",
             ".cfi_def_cfa rbx, 16",
@@ -450,17 +455,10 @@ macro_rules! trampoline {
             "51:",
             "and rsp, -16",
             "sub rsp, {return_regs}",
-            leave_call!($mov, $reg, $width, $bytes, $full_mov, $full_reg, $full_width, $full_bytes, $if_wide_result, $if_was_wide_result),
+            leave_call!($mov, $reg, $width, $bytes, $if_wide_result, $if_was_wide_result),
             "mov rsp, [rbp + {slot}]",
             "jmp 52b",
-            "90:",
-            store!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
-            concat!("mov qword ptr [rsp + {result_width}], ", $full_bytes),
-            "jmp 91b",
-            "92:",
-            load!("result_vector", $full_mov, $full_reg, $full_width, 0, 1),
-            "jmp 93b",
-            stale_at_return!(),
+            leave_aside!($full_mov, $full_reg, $full_width, $full_bytes),
             // The thread is inside fgraph: a callback has switched stacks. Return to the caller and leave
             // the frame to be dropped as a dead one.
             "60:",
@@ -516,9 +514,8 @@ macro_rules! trampoline {
 /// Goes to the wide moves if they are needed.
 ///
 /// The trampoline of machines with AVX-512 looks whether any of the vector registers has a bit set
-/// above the lowest 128, and saves no more than those if not: a store of 64 bytes takes two cycles,
-/// and a load of what it has just stored twelve. The loads of 128 bits clear the rest, whatever the
-/// callbacks have left there.
+/// above the lowest 128, and saves no more than those if not, because wide stores and loads take longer.
+/// The loads of 128 bits clear the rest, whatever the callbacks have left there.
 ///
 /// zmm16, zmm17 and k1 are free under the ABI.
 macro_rules! wide {
@@ -685,7 +682,7 @@ unsafe extern "C" fn personality(
 
 /// Whether a thread is inside fgraph, and not only marked so by a callback that was left by siglongjmp,
 /// when it comes to the frame of a call whose return address stood at `slot`. The same test as in
-/// `stale_at_return`.
+/// `leave_aside`.
 fn is_inside(thread: &Thread, slot: usize) -> bool {
     match thread.inside.load(Ordering::Relaxed) {
         0 => false,
