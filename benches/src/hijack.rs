@@ -130,6 +130,7 @@ fn site(function: Function) -> &'static Site {
         interest: AtomicU16::new(0),
         lead: 0,
         state: AtomicU8::new(0),
+        inner: [0; 4],
         symbol: function.name(),
         module: &MODULE,
         stub: 0,

@@ -6,6 +6,7 @@
 //!   +16  interest  which of the 16 users want this function
 //!   +18  lead      bytes between the function's address and `entry` (an endbr64)
 //!   +19  state     whether the entry is patched, the runtime's own
+//!   +20  inner     where the copies are of instructions that start at bytes 1 to 4 of the entry
 //!   +24  symbol    the name in the symbol table, mangled
 //!   +40  module    the program or library it is in
 //!   +48  stub      where a thread goes on that meets the patched entry
@@ -39,7 +40,7 @@ impl Module {
 pub struct Site {
     /// Address of the bytes that are patched.
     pub entry: usize,
-    /// Where the function goes on behind them.
+    /// Where the function goes on behind them, or where the copy of their instructions is.
     pub body: usize,
     /// Bit *k* is set while the user in slot *k* wants this function.
     pub interest: AtomicU16,
@@ -47,6 +48,10 @@ pub struct Site {
     pub lead: u8,
     /// What the runtime knows of the site's bytes.
     pub state: AtomicU8,
+    /// For each of the bytes 1 to 4 of the entry at which an original instruction starts, how far
+    /// behind `body` its relocated copy is; 0 for the others. All 0 where the entry is one
+    /// instruction.
+    pub inner: [u8; 4],
     /// The name in the symbol table; empty when there is none.
     pub symbol: &'static str,
     /// Where it is from.

@@ -318,6 +318,7 @@ impl Machine {
             interest: AtomicU16::new(0),
             lead: 0,
             state: AtomicU8::new(0),
+            inner: [0; 4],
             symbol: "function",
             module: &MODULE,
             stub: 0,

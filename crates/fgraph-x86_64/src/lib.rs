@@ -20,6 +20,7 @@ extern crate alloc;
 pub mod cpu;
 pub mod nop;
 pub mod poke;
+pub mod pun;
 pub mod stub;
 pub mod trampoline;
 pub mod trap;

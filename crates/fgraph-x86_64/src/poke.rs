@@ -23,7 +23,27 @@
 //! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A thread that traps is continued by the handler (see
 //! [`trap`](crate::trap)) as if the new instruction had run, so nobody waits.
 //!
-//! The old instruction must be *one* instruction: no thread then stands within the tail.
+//! # Several instructions
+//!
+//! Where the five bytes hold several instructions, a thread may have been preempted between two of
+//! them, stand there for any length of time, or come back there from a signal handler. So every byte
+//! at which one of them starts becomes an `int3` too, and *never anything that does not trap* while
+//! the jump is there: the jump is chosen so that its operand has such bytes in these places (see
+//! [`pun`](crate::pun)). For `push rbp; mov rbp, rsp; ...`, where instructions start at 0, 1 and 4:
+//!
+//! ```text
+//!                 v  v        v                               v  v        v
+//!                +--+--+--+--+--+                            +--+--+--+--+--+
+//!   code         |55|48|89|e5|53|               jump         |e9|cc|rr|rr|cc|
+//!   1  trap      |cc|cc|89|e5|cc|               1  trap      |cc|cc|rr|rr|cc|
+//!   2  tail      |cc|cc|rr|rr|cc|               2  tail      |cc|cc|89|e5|cc|
+//!   3  head      |e9|cc|rr|rr|cc|               3  head      |55|48|89|e5|53|
+//!                +--+--+--+--+--+                            +--+--+--+--+--+
+//! ```
+//!
+//! The handler continues a thread that traps inside in the relocated copy of the instruction that
+//! stood there. On the way back the heads of all instructions come last, each of them a single byte
+//! behind which everything is as it was.
 //!
 //! # Writes
 //!
@@ -53,21 +73,49 @@ use core::fmt;
 use core::ops::Range;
 
 use crate::nop::SITE_LEN;
+use crate::pun;
 
 /// The breakpoint instruction.
 const INT3: u8 = 0xcc;
 
 const PAGE: usize = 4096;
 
-/// An instruction to exchange.
+/// What the five bytes of a site are, or are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content {
+    /// The bytes.
+    pub bytes: [u8; SITE_LEN],
+    /// Bit *k* is set if an instruction starts at byte *k*; bit 0 always is.
+    pub starts: u8,
+}
+
+impl Content {
+    /// A single instruction, of five bytes or more.
+    #[must_use]
+    pub const fn one(bytes: [u8; SITE_LEN]) -> Self {
+        Self { bytes, starts: 1 }
+    }
+
+    /// Whether an instruction starts at byte `at`.
+    const fn starts_at(&self, at: usize) -> bool {
+        at == 0 || self.starts >> at & 1 != 0
+    }
+
+    /// Whether a thread that is between two instructions of `other` traps here.
+    fn traps_within(&self, other: &Self) -> bool {
+        (1..SITE_LEN).all(|at| !other.starts_at(at) || pun::traps(at, self.bytes[at]))
+    }
+}
+
+/// Code to exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Poke {
     /// Where it is.
     pub address: usize,
     /// What has to be there now.
-    pub old: [u8; SITE_LEN],
+    pub old: Content,
     /// What to write.
-    pub new: [u8; SITE_LEN],
+    pub new: Content,
 }
 
 /// Access to the program text, as [`apply`] needs it. The methods must not panic.
@@ -110,6 +158,12 @@ pub enum PokeError<E> {
         /// not end within the address space.
         index: usize,
     },
+    /// The new bytes do not trap where an old instruction starts, or the other way round. Nothing was
+    /// written.
+    Unsafe {
+        /// Index of the site.
+        index: usize,
+    },
     /// The text could not be read; every site is as it was.
     Read {
         /// Where the read started.
@@ -147,6 +201,12 @@ impl<E: fmt::Display> fmt::Display for PokeError<E> {
             Self::Order { index } => {
                 write!(f, "site {index} of the batch is out of order or overlaps")
             }
+            Self::Unsafe { index } => {
+                write!(
+                    f,
+                    "site {index} of the batch has an instruction within that would not trap"
+                )
+            }
             Self::Read { address, error } => write!(f, "cannot read text at {address:#x}: {error}"),
             Self::Write { address, error } => {
                 write!(f, "cannot write text at {address:#x}: {error}")
@@ -163,7 +223,7 @@ impl<E: fmt::Display> fmt::Display for PokeError<E> {
 impl<E: core::error::Error + 'static> core::error::Error for PokeError<E> {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Order { .. } => None,
+            Self::Order { .. } | Self::Unsafe { .. } => None,
             Self::Read { error, .. }
             | Self::Write { error, .. }
             | Self::Sync { error }
@@ -220,6 +280,9 @@ pub fn apply_with<T: Text>(
         if end(poke).is_none() || !after_last {
             return Err(PokeError::Order { index });
         }
+        if !poke.new.traps_within(&poke.old) || !poke.old.traps_within(&poke.new) {
+            return Err(PokeError::Unsafe { index });
+        }
     }
     let mut batch = Batch {
         text,
@@ -245,10 +308,12 @@ pub fn apply_with<T: Text>(
 }
 
 impl<E> PokeError<E> {
-    /// What [`Text`] said. Not for [`PokeError::Order`], which it has no part in.
+    /// What [`Text`] said. Not for the errors which it has no part in.
     fn into_inner(self) -> E {
         match self {
-            Self::Order { .. } => unreachable!("checked before anything is written"),
+            Self::Order { .. } | Self::Unsafe { .. } => {
+                unreachable!("checked before anything is written")
+            }
             Self::Read { error, .. }
             | Self::Write { error, .. }
             | Self::Sync { error }
@@ -268,9 +333,28 @@ enum Phase {
 /// What [`Batch::write`] puts into a site.
 #[derive(Clone, Copy)]
 enum Part {
-    Trap,
+    /// `int3`, wherever an instruction of that version starts.
+    Trap(Version),
+    /// The bytes of that version at which none of its instructions starts.
     Tail(Version),
+    /// Those at which one does.
     Head(Version),
+}
+
+impl Part {
+    /// The byte that belongs at `at` of a site; `None` if it stays as it is.
+    fn byte(self, poke: &Poke, at: usize) -> Option<u8> {
+        let (Self::Trap(version) | Self::Tail(version) | Self::Head(version)) = self;
+        let content = match version {
+            Version::Old => &poke.old,
+            Version::New => &poke.new,
+        };
+        match (self, content.starts_at(at)) {
+            (Self::Trap(_), true) => Some(INT3),
+            (Self::Head(_), true) | (Self::Tail(_), false) => Some(content.bytes[at]),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -366,7 +450,7 @@ impl<T: Text> Batch<'_, T> {
                 }
                 let mut found = [0; SITE_LEN];
                 found.copy_from_slice(&self.copy[poke.address - from..][..SITE_LEN]);
-                if found == poke.old {
+                if found == poke.old.bytes {
                     self.activate(index);
                     count += 1;
                 } else {
@@ -380,7 +464,7 @@ impl<T: Text> Batch<'_, T> {
     /// The three phases.
     fn run(&mut self) -> Result<(), Failed<T::Error>> {
         if !self.skip.contains(Skip::TRAP) {
-            self.phase(Phase::Trap, Part::Trap)?;
+            self.phase(Phase::Trap, Part::Trap(Version::Old))?;
         }
         self.phase(Phase::Tail, Part::Tail(Version::New))?;
         self.phase(Phase::Head, Part::Head(Version::New))
@@ -413,7 +497,7 @@ impl<T: Text> Batch<'_, T> {
         if phase == Phase::Head {
             // The new instruction may be live: stop it before its tail is touched.
             self.each_group_back(reached, &mut stuck, |batch, group| {
-                let trap = batch.write(group.clone(), Part::Trap);
+                let trap = batch.write(group.clone(), Part::Trap(Version::New));
                 if trap.is_err() {
                     // A part of the page may be int3 now. Its tails are all new: better whole.
                     let _ = batch.write(group, Part::Head(Version::New));
@@ -491,12 +575,15 @@ impl<T: Text> Batch<'_, T> {
             return Ok(());
         };
         let last = group.clone().rfind(active).unwrap_or(first);
-        let bytes = match part {
-            Part::Trap | Part::Head(_) => 0..1,
-            Part::Tail(_) => 1..SITE_LEN,
+        let concerned = |index: usize| {
+            let poke = &self.pokes[index];
+            move |&at: &usize| part.byte(poke, at).is_some()
         };
-        let address = self.pokes[first].address + bytes.start;
-        let len = self.pokes[last].address + bytes.end - address;
+        // Every site has a head; one whose bytes all start an instruction has no tail.
+        let from = (0..SITE_LEN).find(concerned(first)).unwrap_or(0);
+        let to = (0..SITE_LEN).rfind(concerned(last)).unwrap_or(0);
+        let address = self.pokes[first].address + from;
+        let len = (self.pokes[last].address + to + 1).saturating_sub(address);
         self.text
             .read(address, &mut self.copy[..len])
             .map_err(|error| PokeError::Read { address, error })?;
@@ -505,14 +592,11 @@ impl<T: Text> Batch<'_, T> {
                 continue;
             }
             let poke = &self.pokes[index];
-            let int3 = [INT3; SITE_LEN];
-            let source = match part {
-                Part::Trap => &int3,
-                Part::Tail(Version::Old) | Part::Head(Version::Old) => &poke.old,
-                Part::Tail(Version::New) | Part::Head(Version::New) => &poke.new,
-            };
-            let at = poke.address + bytes.start - address;
-            self.copy[at..at + bytes.len()].copy_from_slice(&source[bytes.clone()]);
+            for at in 0..SITE_LEN {
+                if let Some(byte) = part.byte(poke, at) {
+                    self.copy[poke.address + at - address] = byte;
+                }
+            }
         }
         self.text
             .write(address, &self.copy[..len])
@@ -531,7 +615,8 @@ impl<T: Text> Batch<'_, T> {
 mod tests {
     extern crate std;
 
-    use super::{INT3, PAGE, Poke, PokeError, Skip, Text, apply, apply_with};
+    use super::{Content, INT3, PAGE, Poke, PokeError, Skip, Text, apply, apply_with};
+    use crate::pun::traps;
     use std::collections::{BTreeMap, BTreeSet};
     use std::string::ToString;
     use std::vec::Vec;
@@ -601,7 +686,7 @@ mod tests {
             let mut random = Random(pages as u64 + 1);
             let mut bytes: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
             for site in sites {
-                bytes[site.address - BASE..][..5].copy_from_slice(&site.old);
+                bytes[site.address - BASE..][..5].copy_from_slice(&site.old.bytes);
             }
             Self {
                 bytes,
@@ -650,17 +735,28 @@ mod tests {
             }
         }
 
-        /// Every mix of bytes a CPU may have fetched is the old instruction, the new one or int3.
+        /// Every mix of bytes that a CPU may have fetched, from any place at which a thread may go on,
+        /// traps or is an instruction of the old or of the new content.
         fn check(&mut self) {
             for site in self.sites.clone() {
                 let bytes: Vec<Vec<u8>> = (0..5).map(|i| self.values(site.address + i)).collect();
-                for &first in bytes[0].iter().filter(|&&first| first != INT3) {
-                    let whole = |version: [u8; 5]| {
-                        version[0] == first && (1..5).all(|i| bytes[i] == [version[i]])
+                for start in (0..5).filter(|&i| (site.old.starts | site.new.starts) >> i & 1 != 0) {
+                    let whole = |content: &Content, first| {
+                        let starts = |i: &usize| content.starts >> *i & 1 != 0;
+                        let end = (start + 1..5).find(starts).unwrap_or(5);
+                        starts(&start)
+                            && content.bytes[start] == first
+                            && (start + 1..end).all(|i| bytes[i] == [content.bytes[i]])
                     };
-                    if !whole(site.old) && !whole(site.new) {
-                        self.violations
-                            .push(format!("{site:x?} seen as {bytes:x?}"));
+                    let fetched = |first: &&u8| match start {
+                        0 => **first != INT3,
+                        _ => !traps(start, **first),
+                    };
+                    for &first in bytes[start].iter().filter(fetched) {
+                        if !whole(&site.old, first) && !whole(&site.new, first) {
+                            self.violations
+                                .push(format!("{site:x?} seen as {bytes:x?} from {start}"));
+                        }
                     }
                 }
             }
@@ -733,10 +829,37 @@ mod tests {
             .iter()
             .map(|&offset| Poke {
                 address: BASE + offset,
-                old: NOP,
-                new: jump(0x1122_3344 + offset as u32),
+                old: Content::one(NOP),
+                new: Content::one(jump(0x1122_3344 + offset as u32)),
             })
             .collect()
+    }
+
+    /// Several instructions to patch at each offset: every pattern of starts in turn.
+    fn several(offsets: &[usize]) -> Vec<Poke> {
+        let poke = |(index, &offset): (usize, &usize)| {
+            let starts = (index * 2 % 32) as u8 | 1;
+            let mut operand = (0x1122_3344 + offset as u32).to_le_bytes();
+            for at in (1..5).filter(|at| starts >> at & 1 != 0) {
+                operand[at - 1] = match at {
+                    4 if index % 3 == 0 => 0x3f,
+                    _ => INT3,
+                };
+            }
+            Poke {
+                address: BASE + offset,
+                old: Content {
+                    bytes: [0x55, 0x48, 0x89, 0xe5, 0x53],
+                    starts,
+                },
+                new: Content::one(jump(u32::from_le_bytes(operand))),
+            }
+        };
+        offsets.iter().enumerate().map(poke).collect()
+    }
+
+    fn is_several(poke: &Poke) -> bool {
+        (poke.old.starts | poke.new.starts) != 1
     }
 
     fn back(pokes: &[Poke]) -> Vec<Poke> {
@@ -772,21 +895,26 @@ mod tests {
 
     #[test]
     fn patches_every_site_and_takes_it_back() {
-        let pokes = nops(&OFFSETS);
-        let mut text = Model::new(PAGES, &pokes);
+        for pokes in [nops(&OFFSETS), several(&OFFSETS)] {
+            patches_and_takes_back(&pokes);
+        }
+    }
+
+    fn patches_and_takes_back(pokes: &[Poke]) {
+        let mut text = Model::new(PAGES, pokes);
         let original = text.bytes.clone();
 
-        assert_eq!(apply(&mut text, &pokes, never), Ok(pokes.len()));
-        for poke in &pokes {
-            assert_eq!(text.site(poke), poke.new);
+        assert_eq!(apply(&mut text, pokes, never), Ok(pokes.len()));
+        for poke in pokes {
+            assert_eq!(text.site(poke), poke.new.bytes);
         }
         let mut outside = text.bytes.clone();
-        for poke in &pokes {
-            outside[poke.address - BASE..][..5].copy_from_slice(&poke.old);
+        for poke in pokes {
+            outside[poke.address - BASE..][..5].copy_from_slice(&poke.old.bytes);
         }
         assert_eq!(outside, original, "bytes between the sites");
 
-        assert_eq!(apply(&mut text, &back(&pokes), never), Ok(pokes.len()));
+        assert_eq!(apply(&mut text, &back(pokes), never), Ok(pokes.len()));
         assert_eq!(text.bytes, original);
         assert_eq!(text.violations, [""; 0]);
     }
@@ -812,8 +940,8 @@ mod tests {
         assert_eq!(apply(&mut text, &[], never), Ok(0));
         let same = Poke {
             address: BASE,
-            old: NOP,
-            new: NOP,
+            old: Content::one(NOP),
+            new: Content::one(NOP),
         };
         assert_eq!(apply(&mut text, &[same], never), Ok(0));
         assert_eq!(text.calls, 0);
@@ -848,7 +976,7 @@ mod tests {
                 .collect();
             let mut wanted = text.bytes.clone();
             for site in &text.sites {
-                wanted[site.address - BASE..][..5].copy_from_slice(&site.new);
+                wanted[site.address - BASE..][..5].copy_from_slice(&site.new.bytes);
             }
 
             let mut refused = vec![];
@@ -901,24 +1029,42 @@ mod tests {
                 let gap = if random.below(4) == 0 { 3000 } else { 60 };
                 next += 5 + random.below(gap);
             }
-            let pokes = nops(&offsets);
-            let mut text = Model::new(pages, &pokes);
-            let original = text.bytes.clone();
-            assert_eq!(apply(&mut text, &pokes, never), Ok(pokes.len()));
-            assert_eq!(apply(&mut text, &back(&pokes), never), Ok(pokes.len()));
-            assert_eq!(text.bytes, original);
-            assert_eq!(text.violations, [""; 0]);
+            for pokes in [nops(&offsets), several(&offsets)] {
+                let mut text = Model::new(pages, &pokes);
+                let original = text.bytes.clone();
+                assert_eq!(apply(&mut text, &pokes, never), Ok(pokes.len()));
+                assert_eq!(apply(&mut text, &back(&pokes), never), Ok(pokes.len()));
+                assert_eq!(text.bytes, original);
+                assert_eq!(text.violations, [""; 0]);
+            }
         }
     }
 
     #[test]
     fn the_model_notices_a_step_left_out() {
-        let pokes = nops(&OFFSETS);
-        for skip in [Skip::TRAP, Skip::SYNC, Skip::TRAP | Skip::SYNC] {
-            let mut text = Model::new(PAGES, &pokes);
-            assert_eq!(apply_with(&mut text, &pokes, never, skip), Ok(pokes.len()));
+        let all = [nops(&OFFSETS), several(&OFFSETS)];
+        let skips = [Skip::TRAP, Skip::SYNC, Skip::TRAP | Skip::SYNC];
+        for (pokes, skip) in all.iter().flat_map(|pokes| skips.map(|skip| (pokes, skip))) {
+            let mut text = Model::new(PAGES, pokes);
+            assert_eq!(apply_with(&mut text, pokes, never, skip), Ok(pokes.len()));
             assert_ne!(text.violations, [""; 0], "{skip:?}");
             assert_eq!(text.syncs == 0, skip.contains(Skip::SYNC));
+        }
+    }
+
+    #[test]
+    fn refuses_a_jump_that_does_not_trap_where_an_instruction_starts() {
+        let [mut poke] = several(&[0])[..] else {
+            unreachable!()
+        };
+        poke.old.starts = 0b00101;
+        for pokes in [vec![poke], back(&[poke])] {
+            let mut text = Model::new(1, &pokes);
+            assert_eq!(
+                apply(&mut text, &pokes, never),
+                Err(PokeError::Unsafe { index: 0 })
+            );
+            assert_eq!(text.calls, 0);
         }
     }
 
@@ -930,8 +1076,8 @@ mod tests {
         check: impl Fn(&Model),
     ) -> usize {
         let mut stuck = 0;
-        let pokes = nops(offsets);
-        for pokes in [pokes.clone(), back(&pokes)] {
+        let (nops, several) = (nops(offsets), several(offsets));
+        for pokes in [back(&nops), back(&several), nops, several] {
             let original = Model::new(PAGES, &pokes);
             let mut text = original.clone();
             apply(&mut text, &pokes, never).unwrap();
@@ -951,10 +1097,14 @@ mod tests {
                         assert!(text.sites.iter().any(|site| site.address == address));
                         for site in &text.sites {
                             let found = text.site(site);
-                            let whole = found == site.old || found == site.new || found[0] == INT3;
-                            assert!(whole, "{fail:?}: {found:x?}");
+                            let whole = found == site.old.bytes || found == site.new.bytes;
+                            // Of several instructions each is whole or an int3: see `check`.
+                            assert!(
+                                whole || found[0] == INT3 || is_several(site),
+                                "{fail:?}: {found:x?}"
+                            );
                             if site.address < address {
-                                assert_eq!(found, site.old, "{fail:?}");
+                                assert_eq!(found, site.old.bytes, "{fail:?}");
                             }
                         }
                     }
@@ -1013,7 +1163,9 @@ mod tests {
         };
         let stuck = with_failures(&[0, 100, PAGE - 1, 3 * PAGE], fails, |text| {
             // Where `int3` could not be written, the new instruction stays.
-            if let [_, (_, Kind::Trap)] = text.failed[..] {
+            if let [_, (_, Kind::Trap)] = text.failed[..]
+                && !text.sites.iter().any(is_several)
+            {
                 let trapping = |site| text.site(site)[0] == INT3;
                 assert!(!text.sites.iter().any(trapping), "{:?}", text.fail);
             }
@@ -1027,18 +1179,19 @@ mod tests {
             &OFFSETS,
             |call| vec![Fail::Syncs(call)],
             |text| {
+                if text.sites.iter().any(is_several) {
+                    return;
+                }
                 // Only the sync between tail and head needs an int3 to stay: until the tails are
                 // known to all, neither instruction can be let through.
                 let synced = text.syncs;
                 for site in &text.sites {
                     let found = text.site(site);
+                    let old = site.old.bytes;
                     match synced {
-                        0 => assert_eq!(found, site.old),
-                        1 => assert_eq!(
-                            found,
-                            [INT3, site.old[1], site.old[2], site.old[3], site.old[4]]
-                        ),
-                        _ => assert_eq!(found, site.new),
+                        0 => assert_eq!(found, site.old.bytes),
+                        1 => assert_eq!(found, [INT3, old[1], old[2], old[3], old[4]]),
+                        _ => assert_eq!(found, site.new.bytes),
                     }
                 }
             },
@@ -1053,6 +1206,10 @@ mod tests {
             (
                 PokeError::Order { index: 3 },
                 "site 3 of the batch is out of order or overlaps",
+            ),
+            (
+                PokeError::Unsafe { index: 3 },
+                "site 3 of the batch has an instruction within that would not trap",
             ),
             (
                 PokeError::Read {
@@ -1082,7 +1239,7 @@ mod tests {
         ] {
             assert_eq!(found.to_string(), message);
             let source = std::error::Error::source(&found).map(ToString::to_string);
-            let order = matches!(found, PokeError::Order { .. });
+            let order = matches!(found, PokeError::Order { .. } | PokeError::Unsafe { .. });
             assert_eq!(source, (!order).then(|| error.to_string()));
         }
     }

@@ -1,26 +1,28 @@
-//! What a thread does that meets the `int3` of a site being patched.
+//! What a thread does that meets a site being patched, or goes on within one.
 //!
-//! The kernel sends it SIGTRAP. [`sigtrap_handler`] looks the address up, and continues the thread
-//! in the stub of that site: as if the new instruction, `jmp stub`, had run. The stub is right also
-//! when the site is on its way back to a NOP: the trampoline finds that nobody wants the call, and
-//! goes on with the body.
+//! A thread that comes to the `int3` of a half-written site gets SIGTRAP. [`sigtrap_handler`] looks the
+//! address up, and continues the thread in the stub of that site: as if the new instruction, `jmp
+//! stub`, had run. The stub is right also when the site is on its way back: the trampoline finds that
+//! nobody wants the call, and goes on with the body.
+//!
+//! A thread that was preempted between two of the instructions that the jump lies over traps when it
+//! goes on (see [`pun`](crate::pun)), by SIGTRAP or, at an opcode that does not exist, SIGILL. It is
+//! continued in the relocated copy of the instruction that stood there.
 //!
 //! ```text
-//!   TRAP_TABLE --> TrapTable --> TrapRange, one per arena
-//!                  +--------+    +--------+--------+---------+--------+--------+
-//!                  | len    |    | first  | last   | records | count  | stubs  |
-//!                  | ranges |    +--------+--------+----+----+--------+---+----+
-//!                  +--------+    | first  | last   |    |             |   |
-//!                                +--------+--------+    |             |   |
-//!                                                       v                 v
-//!                                       +--------------------+      +---------+
-//!                               0       | address | ...      |      | stub 0  |
-//!                               1       | address | ...      |      | stub 1  |
-//!                               count-1 | address | ...      |      | ...     |
-//!                                       +--------------------+      +---------+
-//!                            RECORD_STRIDE bytes each, sorted by    STUB_LEN bytes
-//!                            the address of the int3, which is      each, in the
-//!                            a u64 at RECORD_ENTRY                  same order
+//!   TRAP_TABLE --> TrapTable --> TrapRange, one per module
+//!                  +--------+    +--------+--------+---------+--------+
+//!                  | len    |    | first  | last   | records | count  |
+//!                  | ranges |    +--------+--------+----+----+--------+
+//!                  +--------+    | first  | last   |    |             |
+//!                                +--------+--------+    |             |
+//!                                                       v
+//!                        Site   +-------+------+-----+-------+------+
+//!                               | entry | stub | body | inner | ...  |
+//!                               +-------+------+------+-------+------+
+//!                               | ...                                |
+//!                               +------------------------------------+
+//!                               sorted by the address that is patched
 //! ```
 //!
 //! # Why assembly
@@ -35,7 +37,7 @@
 //! `SA_SIGINFO | SA_ONSTACK | SA_NODEFER`, with a mask that may hold any signal but SIGTRAP. When
 //! SIGTRAP is *blocked* in a thread that meets an `int3`, the kernel does not wait but kills the
 //! process: so SIGTRAP must not be blocked while a handler runs that may call a site, this one's
-//! successor in [`CHAIN`] included.
+//! successor in [`CHAIN`] included. The same goes for SIGILL.
 
 use core::arch::naked_asm;
 use core::ffi::c_int;
@@ -43,17 +45,9 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
-use crate::stub::STUB_LEN;
+use fgraph_core::site::Site;
 
-/// Bytes from one record to the next.
-pub const RECORD_STRIDE: usize = 64;
-
-/// Where in a record the address of the patched byte is, a `u64`.
-pub const RECORD_ENTRY: usize = 0;
-
-/// `si_code` of the SIGTRAP that an `int3` causes. Single steps, watchpoints and `kill` have
-/// others.
-const SI_KERNEL: i32 = 0x80;
+use crate::nop::SITE_LEN;
 
 /// Where `siginfo_t` has `si_code`.
 const SI_CODE: usize = 8;
@@ -62,20 +56,18 @@ const SI_CODE: usize = 8;
 /// the registers, of which rip is the 17th.
 const UCONTEXT_RIP: usize = 40 + 16 * 8;
 
-/// The sites of one arena.
+/// The sites of one module.
 #[repr(C)]
 #[derive(Debug)]
 pub struct TrapRange {
-    /// Address of the first site's patched byte.
+    /// Address of the first site's patched bytes.
     pub first: usize,
-    /// Address of the last site's patched byte.
-    pub last: usize,
-    /// The first record; the records are sorted by the address at [`RECORD_ENTRY`].
-    pub records: *const u8,
-    /// How many records there are.
+    /// Address behind the last site's patched bytes.
+    pub end: usize,
+    /// The sites, sorted by `entry`.
+    pub records: *const Site,
+    /// How many there are.
     pub count: usize,
-    /// Address of the stub that belongs to the first record.
-    pub stubs: usize,
 }
 
 /// All sites, as [`resume_address`] finds them. Ranges may be in any order and may overlap.
@@ -94,24 +86,29 @@ pub struct TrapTable {
 /// records live for ever, or until no thread can be in the handler.
 pub static TRAP_TABLE: AtomicPtr<TrapTable> = AtomicPtr::new(ptr::null_mut());
 
+/// Who gets the SIGILLs that are not ours; as [`CHAIN`].
+pub static CHAIN_OF_SIGILL: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
 /// Who gets the SIGTRAPs that are not ours: an `extern "C" fn(c_int, *mut siginfo_t, *mut c_void)`.
 ///
 /// Null: they are ignored. Where the action before ours was the default one, the function to put
 /// here has to restore it and send the signal again.
 pub static CHAIN: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// How many threads have met an `int3` of ours.
+/// How many threads have met a trap of ours.
 pub static TRAPS: AtomicU64 = AtomicU64::new(0);
 
-/// The stub to continue in after an `int3` at `trap_ip`; 0 when that is not the address of a site.
+/// Where to continue after a trap at `trap_ip`: in the stub of the site that is there, if `or_at` is
+/// not 0, or in the relocated copy of an instruction within it; 0 when there is nothing of ours.
 ///
 /// # Safety
 ///
 /// [`TRAP_TABLE`] is null, or it and everything it leads to is as documented there.
 #[unsafe(naked)]
-pub unsafe extern "C" fn resume_address(trap_ip: usize) -> usize {
+pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
     naked_asm!(
         ".cfi_startproc",
+        "mov r11, rsi",
         // Through the GOT, since a shared library may not know where its own symbol ends up.
         "mov rdx, qword ptr [rip + {table}@GOTPCREL]",
         // One load, so that length and ranges are of the same table. It needs no fence: what is
@@ -127,29 +124,46 @@ pub unsafe extern "C" fn resume_address(trap_ip: usize) -> usize {
         "jb 9f",
         "cmp rdi, qword ptr [rdx + {first}]",
         "jb 7f",
-        "cmp rdi, qword ptr [rdx + {last}]",
-        "ja 7f",
-        // Records, by halves: it is one of r8 .. r9 or none.
+        "cmp rdi, qword ptr [rdx + {end}]",
+        "jae 7f",
+        // Records, by halves: r8 .. r9 are yet to be compared, all before r8 start at or before it.
         "mov rsi, qword ptr [rdx + {records}]",
         "xor r8d, r8d",
         "mov r9, qword ptr [rdx + {count}]",
         "3:",
         "cmp r8, r9",
-        "jae 7f",
+        "jae 5f",
         "lea rax, [r8 + r9]", // the sum of two indices does not overflow
         "shr rax, 1",
         "imul r10, rax, {stride}",
         "cmp rdi, qword ptr [rsi + r10 + {entry}]",
-        "je 5f",
         "jb 4f",
-        "lea r8, [rax + 1]", // it is behind the middle
+        "lea r8, [rax + 1]",
         "jmp 3b",
         "4:",
-        "mov r9, rax", // it is before the middle
+        "mov r9, rax",
         "jmp 3b",
+        // The last site that starts at or before the address.
         "5:",
-        "imul rax, rax, {stub_len}", // record i has stub i
-        "add rax, qword ptr [rdx + {stubs}]",
+        "sub r8, 1",
+        "jb 7f",
+        "imul r10, r8, {stride}",
+        "add rsi, r10",
+        "mov rax, rdi",
+        "sub rax, qword ptr [rsi + {entry}]",
+        "jz 6f",
+        "cmp rax, {site_len}",
+        "jae 7f",
+        // Within: to the copy of the instruction that started there, if one did.
+        "movzx eax, byte ptr [rsi + rax + {inner} - 1]",
+        "test eax, eax",
+        "jz 7f",
+        "add rax, qword ptr [rsi + {body}]",
+        "ret",
+        "6:",
+        "test r11, r11",
+        "jz 7f",
+        "mov rax, qword ptr [rsi + {stub}]",
         "ret",
         "7:", // not in this range
         "add rdx, {range_size}",
@@ -162,88 +176,120 @@ pub unsafe extern "C" fn resume_address(trap_ip: usize) -> usize {
         table_len = const offset_of!(TrapTable, len),
         table_ranges = const offset_of!(TrapTable, ranges),
         first = const offset_of!(TrapRange, first),
-        last = const offset_of!(TrapRange, last),
+        end = const offset_of!(TrapRange, end),
         records = const offset_of!(TrapRange, records),
         count = const offset_of!(TrapRange, count),
-        stubs = const offset_of!(TrapRange, stubs),
         range_size = const size_of::<TrapRange>(),
-        stride = const RECORD_STRIDE,
-        entry = const RECORD_ENTRY,
-        stub_len = const STUB_LEN,
+        stride = const size_of::<Site>(),
+        entry = const offset_of!(Site, entry),
+        stub = const offset_of!(Site, stub),
+        body = const offset_of!(Site, body),
+        inner = const offset_of!(Site, inner),
+        site_len = const SITE_LEN,
     )
 }
 
-/// The handler of SIGTRAP.
-///
-/// `info` is a `siginfo_t`, `ucontext` a `ucontext_t` (glibc and musl lay them out alike).
-///
-/// # Safety
-///
-/// To be called by the kernel only, for SIGTRAP and with `SA_SIGINFO`. [`TRAP_TABLE`] and [`CHAIN`]
-/// are as documented there.
-#[unsafe(naked)]
-pub unsafe extern "C" fn sigtrap_handler(
-    signal: c_int,
-    info: *mut core::ffi::c_void,
-    ucontext: *mut core::ffi::c_void,
-) {
-    naked_asm!(
-        ".cfi_startproc",
-        "cmp dword ptr [rsi + {si_code}], {si_kernel}",
-        "jne 2f",
-        // The arguments are needed again. Three words also make the stack aligned for the call.
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "mov rdi, qword ptr [rdx + {rip}]",
-        "dec rdi", // int3 is a trap: the thread stands behind it
-        // Through the GOT and not through a PLT, which may want to resolve the symbol first.
-        "call qword ptr [rip + {resume}@GOTPCREL]",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
-        "test rax, rax",
-        "jz 2f",
-        "mov qword ptr [rdx + {rip}], rax", // where the kernel lets the thread go on
-        "mov rax, qword ptr [rip + {traps}@GOTPCREL]",
-        "lock inc qword ptr [rax]",
-        "ret",
-        // Not ours. Everything is as at entry: the next one may take our place.
-        "2:",
-        "mov rax, qword ptr [rip + {chain}@GOTPCREL]",
-        "mov rax, qword ptr [rax]",
-        "test rax, rax",
-        "jz 3f",
-        "jmp rax",
-        "3:",
-        "ret",
-        ".cfi_endproc",
-        si_code = const SI_CODE,
-        si_kernel = const SI_KERNEL,
-        rip = const UCONTEXT_RIP,
-        resume = sym resume_address,
-        traps = sym TRAPS,
-        chain = sym CHAIN,
-    )
+/// A handler of a signal that a trap causes.
+macro_rules! handler {
+    ($(#[$doc:meta])* $name:ident, chain: $chain:ident, $foreign:literal, at: $at:literal, behind: $behind:literal) => {
+        $(#[$doc])*
+        ///
+        /// `info` is a `siginfo_t`, `ucontext` a `ucontext_t` (glibc and musl lay them out alike).
+        ///
+        /// # Safety
+        ///
+        /// To be called by the kernel only, for that signal and with `SA_SIGINFO`. [`TRAP_TABLE`] and
+        /// the chain are as documented there.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(
+            signal: c_int,
+            info: *mut core::ffi::c_void,
+            ucontext: *mut core::ffi::c_void,
+        ) {
+            naked_asm!(
+                ".cfi_startproc",
+                concat!("cmp dword ptr [rsi + {si_code}], ", $foreign),
+                // The arguments are needed again. Three words also make the stack aligned for the call.
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rdi, qword ptr [rdx + {rip}]",
+                concat!("sub rdi, ", $behind),
+                concat!("mov esi, ", $at),
+                // Through the GOT and not through a PLT, which may want to resolve the symbol first.
+                "call qword ptr [rip + {resume}@GOTPCREL]",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rax, rax",
+                "jz 2f",
+                "mov qword ptr [rdx + {rip}], rax", // where the kernel lets the thread go on
+                "mov rax, qword ptr [rip + {traps}@GOTPCREL]",
+                "lock inc qword ptr [rax]",
+                "ret",
+                // Not ours. Everything is as at entry: the next one may take our place.
+                "2:",
+                "mov rax, qword ptr [rip + {chain}@GOTPCREL]",
+                "mov rax, qword ptr [rax]",
+                "test rax, rax",
+                "jz 3f",
+                "jmp rax",
+                "3:",
+                "ret",
+                ".cfi_endproc",
+                si_code = const SI_CODE,
+                rip = const UCONTEXT_RIP,
+                resume = sym resume_address,
+                traps = sym TRAPS,
+                chain = sym $chain,
+            )
+        }
+    };
 }
+
+handler!(
+    /// The handler of SIGTRAP.
+    sigtrap_handler,
+    chain: CHAIN,
+    // SI_KERNEL: what an `int3` causes. Single steps, watchpoints and `kill` have others.
+    "0x80
+     jne 2f",
+    at: "1",
+    // int3 is a trap: the thread stands behind it.
+    behind: "1"
+);
+
+handler!(
+    /// The handler of SIGILL. No site begins with an opcode that does not exist, so a thread that comes
+    /// to its start is on its own.
+    sigill_handler,
+    chain: CHAIN_OF_SIGILL,
+    // What `kill` sends is not positive.
+    "0
+     jle 2f",
+    at: "0",
+    behind: "0"
+);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     extern crate std;
 
     use super::{
-        CHAIN, RECORD_ENTRY, RECORD_STRIDE, SI_CODE, SI_KERNEL, TRAP_TABLE, TrapRange, TrapTable,
-        UCONTEXT_RIP, resume_address, sigtrap_handler,
+        CHAIN, SI_CODE, TRAP_TABLE, TrapRange, TrapTable, UCONTEXT_RIP, resume_address,
+        sigill_handler, sigtrap_handler,
     };
     use crate::stub::STUB_LEN;
     use core::ffi::{c_int, c_void};
-    use core::sync::atomic::{AtomicUsize, Ordering};
+    use core::fmt;
+    use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+    use fgraph_core::site::{Module, Site};
     use std::mem::{offset_of, zeroed};
     use std::ptr;
     use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -257,28 +303,41 @@ mod tests {
         GLOBALS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[repr(C, align(64))]
-    struct Record([u8; RECORD_STRIDE]);
-
-    fn records(addresses: &[usize]) -> Vec<Record> {
-        addresses
-            .iter()
-            .map(|address| {
-                // What is not the address must not be taken for it.
-                let mut record = Record([0xcc; RECORD_STRIDE]);
-                record.0[RECORD_ENTRY..][..8].copy_from_slice(&address.to_ne_bytes());
-                record
-            })
-            .collect()
+    fn as_it_is(symbol: &str, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str(symbol)
     }
 
-    fn range(addresses: &[usize], records: &[Record], stubs: usize) -> TrapRange {
+    static MODULE: Module = Module {
+        path: "test",
+        demangle: as_it_is,
+    };
+
+    /// A site at each of the addresses, the stubs one behind the other.
+    fn records(addresses: &[usize], stubs: usize) -> Vec<Site> {
+        let site = |(index, &entry)| Site {
+            entry,
+            // What is not asked for must not be taken for it.
+            body: usize::MAX / 2,
+            interest: AtomicU16::new(0xcccc),
+            lead: 0xcc,
+            state: AtomicU8::new(0xcc),
+            inner: [0; 4],
+            symbol: "",
+            module: &MODULE,
+            stub: stubs + index * STUB_LEN,
+            runtime: AtomicU64::new(0xcccc_cccc_cccc_cccc),
+        };
+        addresses.iter().enumerate().map(site).collect()
+    }
+
+    fn range(records: &[Site]) -> TrapRange {
         TrapRange {
-            first: addresses.first().copied().unwrap_or(0),
-            last: addresses.last().copied().unwrap_or(0),
-            records: records.as_ptr().cast(),
+            first: records.first().map_or(0, |site| site.entry),
+            end: records
+                .last()
+                .map_or(0, |site| site.entry.saturating_add(5)),
+            records: records.as_ptr(),
             count: records.len(),
-            stubs,
         }
     }
 
@@ -293,7 +352,7 @@ mod tests {
             .into_iter()
             // SAFETY: the table and what it leads to live until it is taken back below; the caller
             // holds the lock.
-            .map(|address| unsafe { resume_address(address) })
+            .map(|address| unsafe { resume_address(address, 1) })
             .collect();
         TRAP_TABLE.store(ptr::null_mut(), Ordering::Release);
         found
@@ -304,7 +363,7 @@ mod tests {
         let _globals = globals();
         for address in [0, 1, 0x1000, usize::MAX] {
             // SAFETY: the table is null.
-            assert_eq!(unsafe { resume_address(address) }, 0);
+            assert_eq!(unsafe { resume_address(address, 1) }, 0);
         }
     }
 
@@ -313,18 +372,17 @@ mod tests {
         let _globals = globals();
         let asked = [0, 1, 0x1000, usize::MAX];
         assert_eq!(look_up(&[], asked), [0; 4]);
-        let mut empty = range(&[], &[], 0x9000);
-        assert_eq!(look_up(&[range(&[], &[], 0x9000)], asked), [0; 4]);
-        empty.last = usize::MAX;
+        let mut empty = range(&[]);
+        assert_eq!(look_up(&[range(&[])], asked), [0; 4]);
+        empty.end = usize::MAX;
         assert_eq!(look_up(&[empty], asked), [0; 4]);
     }
 
     #[test]
     fn finds_the_only_record() {
         let _globals = globals();
-        let addresses = [0x1000];
-        let records = records(&addresses);
-        let ranges = [range(&addresses, &records, 0x9000)];
+        let records = records(&[0x1000], 0x9000);
+        let ranges = [range(&records)];
         assert_eq!(
             look_up(&ranges, [0xfff, 0x1000, 0x1001, 0, usize::MAX]),
             [0, 0x9000, 0, 0, 0]
@@ -334,9 +392,14 @@ mod tests {
     #[test]
     fn compares_addresses_without_sign() {
         let _globals = globals();
-        let addresses = [1, 0x7fff_ffff_ffff_ffff, 0x8000_0000_0000_0000, usize::MAX];
-        let records = records(&addresses);
-        let ranges = [range(&addresses, &records, 0x9000)];
+        let addresses = [
+            1,
+            0x7fff_ffff_ffff_ffff,
+            0x8000_0000_0000_0000,
+            usize::MAX - 5,
+        ];
+        let records = records(&addresses, 0x9000);
+        let ranges = [range(&records)];
         assert_eq!(
             look_up(&ranges, addresses),
             [0x9000, 0x9010, 0x9020, 0x9030]
@@ -368,21 +431,20 @@ mod tests {
                     .collect()
                 })
                 .collect();
-            let module_records: Vec<Vec<Record>> = modules.iter().map(|m| records(m)).collect();
-            let mut ranges: Vec<TrapRange> = iter::zip(&modules, &module_records)
+            let module_records: Vec<Vec<Site>> = modules
+                .iter()
                 .enumerate()
-                .map(|(index, (addresses, records))| {
-                    range(addresses, records, 0x7000_0000 + index * 0x10_0000)
-                })
+                .map(|(index, m)| records(m, 0x7000_0000 + index * 0x10_0000))
                 .collect();
+            let mut ranges: Vec<TrapRange> = module_records.iter().map(|r| range(r)).collect();
             let last = next + 50;
             let naive: Vec<usize> = (0x3f_fff0..last)
                 .map(|address| {
-                    iter::zip(&modules, &ranges)
-                        .find_map(|(addresses, range)| {
-                            let index = addresses.iter().position(|&at| at == address)?;
-                            Some(range.stubs + index * STUB_LEN)
-                        })
+                    let sites = module_records.iter().flatten();
+                    sites
+                        .filter(|site| site.entry == address)
+                        .map(|site| site.stub)
+                        .next()
                         .unwrap_or(0)
                 })
                 .collect();
@@ -397,11 +459,8 @@ mod tests {
     fn looks_into_every_range_that_spans_the_address() {
         let _globals = globals();
         let (even, odd) = ([0x1000, 0x1002, 0x1004], [0x1001, 0x1003, 0x1005]);
-        let (even_records, odd_records) = (records(&even), records(&odd));
-        let ranges = [
-            range(&even, &even_records, 0x8000),
-            range(&odd, &odd_records, 0x9000),
-        ];
+        let (even_records, odd_records) = (records(&even, 0x8000), records(&odd, 0x9000));
+        let ranges = [range(&even_records), range(&odd_records)];
         assert_eq!(
             look_up(&ranges, 0x1000..0x1006),
             [0x8000, 0x9000, 0x8010, 0x9010, 0x8020, 0x9020]
@@ -417,23 +476,27 @@ mod tests {
                 + libc::REG_RIP as usize * 8,
             UCONTEXT_RIP
         );
-        assert_eq!(libc::SI_KERNEL, SI_KERNEL);
+        assert_eq!(libc::SI_KERNEL, 0x80);
     }
 
     /// Installs the handler while it lives.
-    struct Installed(libc::sigaction);
+    struct Installed(c_int, libc::sigaction);
 
     impl Installed {
         fn new() -> Self {
+            Self::with(libc::SIGTRAP, sigtrap_handler as *const () as usize)
+        }
+
+        fn with(signal: c_int, handler: usize) -> Self {
             // SAFETY: all zero is a valid action to be filled in; the handler is one for
             // SA_SIGINFO.
             unsafe {
                 let mut action: libc::sigaction = zeroed();
-                action.sa_sigaction = sigtrap_handler as *const () as usize;
+                action.sa_sigaction = handler;
                 action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
                 let mut before = zeroed();
-                assert_eq!(libc::sigaction(libc::SIGTRAP, &action, &mut before), 0);
-                Self(before)
+                assert_eq!(libc::sigaction(signal, &action, &mut before), 0);
+                Self(signal, before)
             }
         }
     }
@@ -441,12 +504,12 @@ mod tests {
     impl Drop for Installed {
         fn drop(&mut self) {
             // SAFETY: the action that was there before.
-            unsafe { libc::sigaction(libc::SIGTRAP, &self.0, ptr::null_mut()) };
+            unsafe { libc::sigaction(self.0, &self.1, ptr::null_mut()) };
         }
     }
 
     /// An executable page with `code` at its start.
-    fn executable(code: &[u8]) -> *mut u8 {
+    pub(crate) fn executable(code: &[u8]) -> *mut u8 {
         // SAFETY: a new private mapping, written within its bounds and then made executable.
         unsafe {
             let page = libc::mmap(
@@ -463,6 +526,71 @@ mod tests {
             assert_eq!(libc::mprotect(page, 4096, protection), 0);
             page.cast()
         }
+    }
+
+    static SIGNALLED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+    /// The signal that a thread gets at `code`, and where it was then.
+    pub(crate) fn signal_of(code: *const u8) -> (c_int, usize) {
+        extern "C" fn note(signal: c_int, _info: *mut c_void, context: *mut c_void) {
+            // SAFETY: the kernel's. At entry of the function, the return address is on top.
+            unsafe {
+                let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+                SIGNALLED[0].store(signal as usize, Ordering::Relaxed);
+                SIGNALLED[1].store(
+                    registers[libc::REG_RIP as usize] as usize,
+                    Ordering::Relaxed,
+                );
+                let top = registers[libc::REG_RSP as usize] as *const i64;
+                registers[libc::REG_RIP as usize] = *top;
+                registers[libc::REG_RSP as usize] += 8;
+            }
+        }
+        let _globals = globals();
+        let _installed = [libc::SIGTRAP, libc::SIGILL]
+            .map(|signal| Installed::with(signal, note as *const () as usize));
+        call(code, [0; 6]);
+        let [signal, rip] = SIGNALLED.each_ref().map(|at| at.load(Ordering::Relaxed));
+        (signal as c_int, rip)
+    }
+
+    #[test]
+    fn a_thread_that_goes_on_within_a_site_goes_on_in_the_copy() {
+        let _globals = globals();
+        let _installed = Installed::new();
+        let _ill = Installed::with(libc::SIGILL, sigill_handler as *const () as usize);
+        // A jump with int3 at 1 and an invalid opcode at 4; its copies, of which the second starts at 6.
+        let mut code = vec![0xe9, 0xcc, 0x00, 0x00, 0x3f];
+        code.resize(64, 0xf4);
+        for result in [7_u8, 8] {
+            code.extend([0xb8, result, 0, 0, 0, 0xc3]); // mov eax, result; ret
+        }
+        let page = executable(&code);
+        let mut records = records(&[page as usize], 0);
+        records[0].body = page as usize + 58;
+        records[0].inner = [6, 0, 0, 12];
+        let ranges = [range(&records)];
+        let mut table = TrapTable {
+            len: 1,
+            ranges: ranges.as_ptr(),
+        };
+        TRAP_TABLE.store(&mut table, Ordering::Release);
+        assert_eq!(call(page.wrapping_add(1), [0; 6]), 7);
+        assert_eq!(call(page.wrapping_add(4), [0; 6]), 8);
+        for (offset, at, found) in [
+            (0, 0, 0),
+            (1, 0, page as usize + 64),
+            (2, 1, 0),
+            (3, 1, 0),
+            (4, 1, page as usize + 70),
+            (5, 1, 0),
+        ] {
+            // SAFETY: the table is still there.
+            assert_eq!(unsafe { resume_address(page as usize + offset, at) }, found);
+        }
+        TRAP_TABLE.store(ptr::null_mut(), Ordering::Release);
+        // SAFETY: nobody runs the code any more.
+        unsafe { libc::munmap(page.cast(), 4096) };
     }
 
     /// Calls `code` as a function of six integers.
@@ -487,8 +615,8 @@ mod tests {
         }
         let page = executable(&code);
         let addresses = [0, 5, 40].map(|offset| page as usize + offset);
-        let records = records(&addresses);
-        let ranges = [range(&addresses, &records, page as usize + 64)];
+        let records = records(&addresses, page as usize + 64);
+        let ranges = [range(&records)];
         let mut table = TrapTable {
             len: 1,
             ranges: ranges.as_ptr(),
@@ -535,8 +663,8 @@ mod tests {
         CHAIN.store(next_handler as *mut (), Ordering::Release);
         // An int3 that is not a site, with and without a table.
         let addresses = [page as usize + 1];
-        let records = records(&addresses);
-        let ranges = [range(&addresses, &records, 0)];
+        let records = records(&addresses, 0);
+        let ranges = [range(&records)];
         let mut table = TrapTable {
             len: 1,
             ranges: ranges.as_ptr(),
@@ -546,7 +674,7 @@ mod tests {
             assert_eq!(call(page, [0; 6]), 42);
             let [signal, code, rip, _] = CHAINED.each_ref().map(|at| at.swap(0, Ordering::Relaxed));
             assert_eq!(signal, libc::SIGTRAP as usize);
-            assert_eq!(code, SI_KERNEL as usize);
+            assert_eq!(code, libc::SI_KERNEL as usize);
             assert_eq!(rip, page as usize + 1);
         }
 
@@ -573,8 +701,8 @@ mod tests {
     fn the_handler_preserves_what_a_callee_preserves() {
         let _globals = globals();
         let addresses = [0x1000, 0x1010, 0x1020];
-        let records = records(&addresses);
-        let ranges = [range(&addresses, &records, 0x9000)];
+        let records = records(&addresses, 0x9000);
+        let ranges = [range(&records)];
         let mut table = TrapTable {
             len: 1,
             ranges: ranges.as_ptr(),
@@ -585,7 +713,7 @@ mod tests {
         // itself.
         unsafe {
             let mut info: libc::siginfo_t = zeroed();
-            info.si_code = SI_KERNEL;
+            info.si_code = libc::SI_KERNEL;
             let mut context: libc::ucontext_t = zeroed();
             context.uc_mcontext.gregs[libc::REG_RIP as usize] = 0x1011;
             let (rbx, rbp, r12, r13, r14, r15, moved): (u64, u64, u64, u64, u64, u64, u64);

@@ -19,7 +19,7 @@ use fgraph_core::site::Site;
 use fgraph_core::slot::FreeIndices;
 use fgraph_core::thread::Thread;
 use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS, stop};
-use fgraph_x86_64::poke::{self, Poke, PokeError, Skip};
+use fgraph_x86_64::poke::{self, Content, Poke, PokeError, Skip};
 use fgraph_x86_64::{stub, trampoline};
 
 use crate::abort;
@@ -449,7 +449,9 @@ fn is_on(site: &Site) -> bool {
 /// The change that a site is due.
 fn poke_of(site: &Site) -> Poke {
     let original = sites::original(site);
-    let jump = stub::jmp_rel32(site.entry, site.stub).expect("the arena is in reach");
+    let jump = Content::one(
+        stub::jmp_rel32(site.entry, site.stub).expect("the stub was placed within reach"),
+    );
     let (old, new) = if is_on(site) {
         (jump, original)
     } else {

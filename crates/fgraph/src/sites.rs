@@ -14,8 +14,9 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use arrayvec::ArrayVec;
 use fgraph_core::site::{Function, Module, Site};
 use fgraph_x86_64::nop::{self, SITE_LEN};
+use fgraph_x86_64::poke::Content;
 use fgraph_x86_64::trampoline;
-use fgraph_x86_64::trap::{RECORD_ENTRY, RECORD_STRIDE, TRAP_TABLE, TrapRange, TrapTable};
+use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
 
 use crate::arena::Arena;
 use crate::demangle;
@@ -23,9 +24,6 @@ use crate::elf::ElfFile;
 use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::modules::{self, Generation};
-
-const _: () = assert!(RECORD_STRIDE == size_of::<Site>());
-const _: () = assert!(RECORD_ENTRY == core::mem::offset_of!(Site, entry));
 
 /// The entry is as the compiler made it.
 pub(crate) const OFF: u8 = 0;
@@ -44,7 +42,6 @@ struct ModuleSites {
     sites: &'static [Site],
     names: Names,
     refused: Vec<Refused>,
-    stubs: usize,
     loaded: bool,
 }
 
@@ -172,10 +169,9 @@ impl Sites {
                 let (first, last) = (module.sites.first()?, module.sites.last()?);
                 Some(TrapRange {
                     first: first.entry,
-                    last: last.entry,
-                    records: module.sites.as_ptr().cast(),
+                    end: last.entry + SITE_LEN,
+                    records: module.sites.as_ptr(),
                     count: module.sites.len(),
-                    stubs: module.stubs,
                 })
             })
             .collect();
@@ -233,7 +229,7 @@ impl ModuleSites {
         self.sites.iter().any(|site| {
             // SAFETY: a module is loaded there.
             let now = || unsafe { (site.entry as *const [u8; SITE_LEN]).read_volatile() };
-            site.state.load(Ordering::Relaxed) == ON && now() == original(site)
+            site.state.load(Ordering::Relaxed) == ON && now() == original(site).bytes
         })
     }
 
@@ -256,7 +252,6 @@ impl ModuleSites {
             sites: &[],
             names: Names::default(),
             refused: Vec::new(),
-            stubs: 0,
             loaded: true,
         };
         match this.read(loaded, trampoline, generation) {
@@ -320,6 +315,7 @@ impl ModuleSites {
                 interest: AtomicU16::new(0),
                 lead: u8::try_from(entry - start).unwrap_or(0),
                 state: AtomicU8::new(OFF),
+                inner: [0; 4],
                 symbol: name,
                 module: self.module,
                 stub: 0,
@@ -348,7 +344,6 @@ impl ModuleSites {
         if let Err(errno) = arena.finish(trampoline, records) {
             return self.refuse_all(sites, &Refusal::NotExecutable(errno));
         }
-        self.stubs = arena.stub(0);
         self.sites = sites;
         self.names = Names::of(self.sites);
     }
@@ -398,10 +393,18 @@ fn is_own(symbol: &str) -> bool {
         .any(|own| start.starts_with(own))
 }
 
-/// The bytes that the compiler made at a site.
-pub(crate) fn original(site: &Site) -> [u8; SITE_LEN] {
+/// What the compiler made at a site.
+pub(crate) fn original(site: &Site) -> Content {
     let [a, b, c, d, e, ..] = site.runtime.load(Ordering::Relaxed).to_le_bytes();
-    [a, b, c, d, e]
+    let starts = site
+        .inner
+        .iter()
+        .rev()
+        .fold(0, |starts, &copy| (starts | u8::from(copy != 0)) << 1);
+    Content {
+        bytes: [a, b, c, d, e],
+        starts: starts | 1,
+    }
 }
 
 #[cfg(test)]
