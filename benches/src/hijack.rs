@@ -39,7 +39,7 @@ static TRAMPOLINE: AtomicUsize = AtomicUsize::new(0);
 
 static MODULE: Module = Module {
     path: "hijack",
-    demangle: |symbol, out| out.write_str(symbol),
+    symbol: |site| site.name,
 };
 
 /// How the handler returns to the caller.
@@ -131,7 +131,7 @@ fn site(function: Function) -> &'static Site {
         lead: 0,
         state: AtomicU8::new(0),
         inner: [0; 4],
-        symbol: function.name(),
+        name: function.name(),
         module: &MODULE,
         stub: 0,
         runtime: AtomicU64::new(0),

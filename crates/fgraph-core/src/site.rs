@@ -7,7 +7,7 @@
 //!   +18  lead      bytes between the function's address and `entry` (an endbr64)
 //!   +19  state     whether the entry is patched, the runtime's own
 //!   +20  inner     where the copies are of instructions that start at bytes 1 to 4 of the entry
-//!   +24  symbol    the name in the symbol table, mangled
+//!   +24  name      as the programmer knows it: demangled
 //!   +40  module    the program or library it is in
 //!   +48  stub      where a thread goes on that meets the patched entry
 //!   +56  runtime   a word of the runtime's: the original bytes
@@ -23,8 +23,8 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 pub struct Module {
     /// Path of its file.
     pub path: &'static str,
-    /// Writes a symbol of this module as its programmer knows it.
-    pub demangle: fn(&str, &mut dyn fmt::Write) -> fmt::Result,
+    /// Looks up the name that a site of this module has in the symbol table; empty when there is none.
+    pub symbol: fn(&'static Site) -> &'static str,
 }
 
 impl Module {
@@ -52,8 +52,8 @@ pub struct Site {
     /// behind `body` its relocated copy is; 0 for the others. All 0 where the entry is one
     /// instruction.
     pub inner: [u8; 4],
-    /// The name in the symbol table; empty when there is none.
-    pub symbol: &'static str,
+    /// The name as the programmer knows it; empty when there is none.
+    pub name: &'static str,
     /// Where it is from.
     pub module: &'static Module,
     /// Address of its stub.
@@ -81,14 +81,14 @@ impl Function {
 
     /// Its name as the programmer knows it: demangled, without the hash of rustc.
     ///
-    /// Formatting it does not allocate, so it may be used in a callback at any place.
+    /// Formatting it neither allocates nor demangles, so it may be used in a callback at any place.
     pub fn name(self) -> Name {
         Name(self.0)
     }
 
-    /// Its name in the symbol table; empty when the table has none.
+    /// Its name in the symbol table; empty when the table has none. It is looked up.
     pub fn symbol(self) -> &'static str {
-        self.0.symbol
+        (self.0.module.symbol)(self.0)
     }
 
     /// The program or library that it is in.
@@ -117,16 +117,16 @@ impl fmt::Debug for Function {
     }
 }
 
-/// A function's name, demangled while it is formatted.
+/// A function's name; its address if it has none.
 #[derive(Clone, Copy)]
 pub struct Name(&'static Site);
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.symbol.is_empty() {
-            write!(f, "{:#x}", self.0.entry)
+        if self.0.name.is_empty() {
+            write!(f, "{:#x}", Function(self.0).address())
         } else {
-            (self.0.module.demangle)(self.0.symbol, f)
+            f.write_str(self.0.name)
         }
     }
 }

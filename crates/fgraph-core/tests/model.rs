@@ -293,7 +293,7 @@ struct Machine {
 
 static MODULE: Module = Module {
     path: "/model",
-    demangle: |symbol, out| out.write_str(symbol),
+    symbol: |site| site.name,
 };
 
 impl Machine {
@@ -319,7 +319,7 @@ impl Machine {
             lead: 0,
             state: AtomicU8::new(0),
             inner: [0; 4],
-            symbol: "function",
+            name: "function",
             module: &MODULE,
             stub: 0,
             runtime: AtomicU64::new(0),

@@ -287,7 +287,6 @@ pub(crate) mod tests {
     };
     use crate::stub::STUB_LEN;
     use core::ffi::{c_int, c_void};
-    use core::fmt;
     use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
     use fgraph_core::site::{Module, Site};
     use std::mem::{offset_of, zeroed};
@@ -303,13 +302,9 @@ pub(crate) mod tests {
         GLOBALS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn as_it_is(symbol: &str, out: &mut dyn fmt::Write) -> fmt::Result {
-        out.write_str(symbol)
-    }
-
     static MODULE: Module = Module {
         path: "test",
-        demangle: as_it_is,
+        symbol: |site| site.name,
     };
 
     /// A site at each of the addresses, the stubs one behind the other.
@@ -322,7 +317,7 @@ pub(crate) mod tests {
             lead: 0xcc,
             state: AtomicU8::new(0xcc),
             inner: [0; 4],
-            symbol: "",
+            name: "",
             module: &MODULE,
             stub: stubs + index * STUB_LEN,
             runtime: AtomicU64::new(0xcccc_cccc_cccc_cccc),

@@ -1,95 +1,188 @@
-//! The stubs of a module's sites, in one mapping within reach of all of them.
+//! The code that fgraph makes for a module: stubs, and copies of displaced instructions.
 //!
-//! An arena is complete when it becomes executable and never changes after that; it is never
-//! unmapped, because a thread may be about to run one of its stubs at any time.
+//! ```text
+//!   arena + 0     +---------------------------------------+ --
+//!                 | addresses of the entry trampolines    |   read as data by every traced call
+//!         + 64    | .eh_frame of the stubs                |
+//!         + 4096  +---------------------------------------+ --
+//!                 | stubs                                 |
+//!                 +---------------------------------------+   executed
+//!                 | copies of displaced instructions      |
+//!                 +---------------------------------------+ --
+//! ```
+//!
+//! An arena is in one mapping within reach of all sites of its module, is complete when it becomes
+//! executable, and never changes after that; it is never unmapped, because a thread may be about to run
+//! its code at any time. Stubs whose place is not free to choose are elsewhere: see
+//! [`places`](crate::places).
 //!
 //! # Safety
 //!
 //! The unsafe code maps fresh memory where nothing is mapped, fills it, and takes the right to write
-//! away before anybody learns its address.
+//! away before anybody learns its address. Unwind information that it registers stays for good.
 
 use core::ffi::c_void;
 use core::ptr;
 
-use fgraph_x86_64::stub;
+use fgraph_x86_64::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, StubKind};
+use fgraph_x86_64::trampoline::Trampolines;
+use fgraph_x86_64::unwind::Rows;
 
 use crate::os::{self, PAGE};
 
 /// How far apart the places are that are tried.
 const STEP: usize = 1 << 20;
 
-/// The stubs of one module.
-#[derive(Clone, Copy, Debug)]
+/// Which trampoline a site's calls go through. The order is that of the words in a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The ABI says what survives.
+    Plain,
+    /// General registers and vector registers 0 to 15 survive.
+    Preserve,
+    /// All registers survive.
+    PreserveAll,
+    /// As `Preserve`; nobody is told of the return.
+    EntryOnly,
+    /// As `PreserveAll`; nobody is told of the return.
+    EntryOnlyAll,
+}
+
+impl Way {
+    /// Which stub leads there.
+    pub(crate) const fn stub(self) -> StubKind {
+        match self {
+            Self::Plain => StubKind::Plain,
+            _ => StubKind::Preserving,
+        }
+    }
+
+    /// The word with the trampoline's address, in the header at `header`.
+    pub(crate) const fn word(self, header: usize) -> usize {
+        header + self as usize * size_of::<usize>()
+    }
+}
+
+/// Bytes of what is written into a header.
+pub(crate) const HEADER_BYTES: usize = HEADER_EH_FRAME + EH_FRAME_LEN;
+
+/// The header at `header` for `len` bytes of stubs at `stubs`.
+pub(crate) fn header(
+    header: usize,
+    stubs: usize,
+    len: usize,
+    trampolines: &Trampolines,
+) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    for (way, entry) in [
+        (Way::Plain, trampolines.plain),
+        (Way::Preserve, trampolines.preserve),
+        (Way::PreserveAll, trampolines.preserve_all),
+        (Way::EntryOnly, trampolines.entry_only),
+        (Way::EntryOnlyAll, trampolines.entry_only_all),
+    ] {
+        bytes[way.word(0)..][..size_of::<usize>()].copy_from_slice(&entry.to_ne_bytes());
+    }
+    let unwind = stub::eh_frame(stubs, len, header + HEADER_EH_FRAME);
+    bytes[HEADER_EH_FRAME..].copy_from_slice(&unwind);
+    bytes
+}
+
+/// Makes the unwind information of the header at `header` known.
+pub(crate) fn register_unwind(header: usize) {
+    // SAFETY: a complete header, which stays. What is registered is not copied.
+    unsafe { __register_frame((header + HEADER_EH_FRAME + stub::EH_FRAME_FDE) as *const c_void) };
+}
+
+/// An arena that is being filled.
+#[derive(Debug)]
 pub(crate) struct Arena {
     base: usize,
+    /// Bytes of all stubs.
+    stubs: usize,
+    len: usize,
 }
 
 impl Arena {
-    /// Makes room for the stubs of `count` sites, the first and the last of which are at `first`
-    /// and `last`; `None` if there is none in reach.
-    pub(crate) fn reserve(first: usize, last: usize, count: usize) -> Option<Self> {
-        let len = Self::len(count);
-        let (low, high) = stub::arena_window(first, last, len)?;
-        // Below the text first: the heap grows above the program's.
-        let below = (1..).map(|n| first.checked_sub(len + n * STEP));
-        let below = below.map_while(|place| place.filter(|&place| place >= low));
-        let above = (1..).map(|n| last.checked_add(n * STEP));
-        let above = above.map_while(|place| place.filter(|&place| place <= high));
-        below
-            .chain(above)
-            .map(|place| place & !(PAGE - 1))
-            .filter(|place| (low..=high).contains(place))
-            .find_map(|place| map_at(place, len))
-            .map(|base| Self { base })
+    /// Makes room for the stubs and copies of sites, the first and the last of which are at `first` and
+    /// `last`; `None` if there is none in reach.
+    pub(crate) fn reserve(
+        first: usize,
+        last: usize,
+        stubs: usize,
+        copies: usize,
+    ) -> Option<Self> {
+        let len = (HEADER_LEN + stubs + copies).next_multiple_of(PAGE);
+        let base = map_near(first, last, len)?;
+        Some(Self { base, stubs, len })
     }
 
-    /// The address of stub `index`.
-    pub(crate) fn stub(self, index: usize) -> usize {
-        self.base + stub::HEADER_LEN + index * stub::STUB_LEN
+    /// Address of its header.
+    pub(crate) fn header(&self) -> usize {
+        self.base
     }
 
-    /// Fills the arena with a stub for each record, and makes it executable. After an error, the
+    /// Address of the first stub.
+    pub(crate) fn stubs(&self) -> usize {
+        self.base + HEADER_LEN
+    }
+
+    /// Address of the first copy.
+    pub(crate) fn copies(&self) -> usize {
+        self.stubs() + self.stubs
+    }
+
+    /// The bytes from `address` on, to be filled.
+    pub(crate) fn bytes(&mut self, address: usize) -> &mut [u8] {
+        let offset = address - self.base;
+        // SAFETY: the mapping is ours, writable until `finish` takes it, and nobody else knows it.
+        let all = unsafe {
+            core::slice::from_raw_parts_mut(
+                ptr::with_exposed_provenance_mut::<u8>(self.base),
+                self.len,
+            )
+        };
+        &mut all[offset..]
+    }
+
+    /// Makes the arena executable. `rows` say how to unwind from the copies. After an error, the
     /// system's number of which is returned, it is gone.
-    pub(crate) fn finish(
-        self,
-        trampoline: usize,
-        records: impl ExactSizeIterator<Item = u64>,
-    ) -> Result<(), i32> {
-        let len = Self::len(records.len());
-        let stubs = records.len() * stub::STUB_LEN;
-        let unwind = self.base + stub::HEADER_EH_FRAME;
-        // SAFETY: all within the mapping, which is writable and still unknown to others.
+    pub(crate) fn finish(mut self, trampolines: &Trampolines, rows: &Rows) -> Result<(), i32> {
+        let header = header(self.base, self.stubs(), self.stubs, trampolines);
+        let base = self.base;
+        self.bytes(base)[..HEADER_BYTES].copy_from_slice(&header);
+        let (copies, end) = (self.copies(), self.base + self.len);
+        let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
+        // SAFETY: our own mapping, not known to anybody yet.
         unsafe {
-            ((self.base + stub::HEADER_TRAMPOLINE) as *mut u64).write(trampoline as u64);
-            (unwind as *mut [u8; stub::EH_FRAME_LEN]).write(stub::eh_frame(
-                self.stub(0),
-                stubs,
-                unwind,
-            ));
-        }
-        for (index, record) in records.enumerate() {
-            let at = self.stub(index);
-            let code = stub::encode_stub(at, record, self.base);
-            // SAFETY: as above.
-            unsafe { (at as *mut [u8; stub::STUB_LEN]).write(code) };
-        }
-        let base = self.base as *mut c_void;
-        // SAFETY: our own mapping. Registering its unwind information makes a copy of nothing: the
-        // bytes stay where they are.
-        unsafe {
-            if libc::mprotect(base, len, libc::PROT_READ | libc::PROT_EXEC) != 0 {
+            if libc::mprotect(base, self.len, libc::PROT_READ | libc::PROT_EXEC) != 0 {
                 let errno = os::errno();
-                libc::munmap(base, len);
+                libc::munmap(base, self.len);
                 return Err(errno);
             }
-            __register_frame((unwind + stub::EH_FRAME_FDE) as *const c_void);
         }
-        Ok(())
+        register_unwind(self.base);
+        register_rows(rows, copies, end)
     }
+}
 
-    fn len(count: usize) -> usize {
-        (stub::HEADER_LEN + count * stub::STUB_LEN).next_multiple_of(PAGE)
+/// Makes known how to unwind from the copies between `start` and `end`.
+fn register_rows(rows: &Rows, start: usize, end: usize) -> Result<(), i32> {
+    let len = rows.finish(start, end - start, start).len();
+    let at = map_near(start, end, len.next_multiple_of(PAGE)).ok_or(libc::ENOMEM)?;
+    let bytes = rows.finish(start, end - start, at);
+    // SAFETY: freshly mapped and long enough, as the place has no influence on the length.
+    unsafe {
+        let to = ptr::with_exposed_provenance_mut::<u8>(at);
+        ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        libc::mprotect(
+            to.cast(),
+            len.next_multiple_of(PAGE),
+            libc::PROT_READ,
+        );
+        __register_frame(to.add(stub::EH_FRAME_FDE).cast());
     }
+    Ok(())
 }
 
 unsafe extern "C" {
@@ -97,14 +190,33 @@ unsafe extern "C" {
     fn __register_frame(begin: *const c_void);
 }
 
-fn map_at(place: usize, len: usize) -> Option<usize> {
+/// Maps `len` bytes for writing, within reach of everything between `first` and `last`.
+fn map_near(first: usize, last: usize, len: usize) -> Option<usize> {
+    let (low, high) = stub::arena_window(first, last, len)?;
+    // Below the text first: the heap grows above the program's.
+    let below = (1..).map(|n| first.checked_sub(len + n * STEP));
+    let below = below.map_while(|place| place.filter(|&place| place >= low));
+    let above = (1..).map(|n| last.checked_add(n * STEP));
+    let above = above.map_while(|place| place.filter(|&place| place <= high));
+    below
+        .chain(above)
+        .map(|place| place & !(PAGE - 1))
+        .filter(|place| (low..=high).contains(place))
+        .find_map(|place| map_at(place, len, libc::PROT_READ | libc::PROT_WRITE))
+}
+
+/// Maps `len` bytes at `place`, if nothing is there.
+pub(crate) fn map_at(place: usize, len: usize, protection: i32) -> Option<usize> {
     // SAFETY: fails where something is mapped.
     let got = unsafe {
         libc::mmap(
             ptr::without_provenance_mut(place),
             len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+            protection,
+            libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_FIXED_NOREPLACE
+                | libc::MAP_NORESERVE,
             -1,
             0,
         )

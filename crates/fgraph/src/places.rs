@@ -1,0 +1,237 @@
+//! Places for stubs that may not be just anywhere.
+//!
+//! A jump that lies over several instructions has fixed bytes in its operand (see
+//! [`fgraph_x86_64::pun`]), so its stub has to be at one of a few places, far below or above its site.
+//! These are taken from blocks of 16 MB, which all modules share:
+//!
+//! ```text
+//!   site - 0x34000000                                              site
+//!    |<------------ 16 MB ----------->|                              |
+//!   -+----------------+----------------+-------------- ... ----------+------
+//!    |     block      |     block      |                           text
+//!   -+----------------+----------------+-------------- ... ----------+------
+//!
+//!   block + 0      +--------------------------------------------+ --
+//!                  | addresses of the entry trampolines         |   read as data
+//!         + 64     | .eh_frame for the whole block              |
+//!         + 4096   +--------------------------------------------+ --
+//!                  |     | stub |        | stub | stub |        |   executed
+//!                  +--------------------------------------------+ --
+//! ```
+//!
+//! A block is mapped as a whole, so that nobody else comes to lie between its stubs; pages of it that
+//! are never written take no memory. Like all text it is never writable: stubs are written as text is
+//! patched. It is never unmapped, because a thread may be about to run a stub at any time.
+//!
+//! Where a site has several places, those are tried first that are at multiples of a power of two, so
+//! that the stubs of sites that are far apart gather on few pages.
+//!
+//! # Safety
+//!
+//! The unsafe code maps memory where nothing is mapped, and registers unwind information that stays
+//! there for good.
+
+use core::ptr;
+use std::collections::BTreeMap;
+
+use fgraph_x86_64::poke::Text as _;
+use fgraph_x86_64::pun::{LAST_BYTES, Places};
+#[cfg(test)]
+use fgraph_x86_64::stub;
+use fgraph_x86_64::trampoline::Trampolines;
+
+use crate::arena::{self, map_at};
+use crate::os::PAGE;
+use crate::text::Text;
+
+/// Bytes of a block, and what its address is a multiple of.
+const BLOCK: usize = 1 << 24;
+
+/// How many places are tried for one stub and one last byte of the distance.
+const TRIES: usize = 1 << 12;
+
+/// A block that is there.
+#[derive(Debug)]
+struct Block {
+    base: usize,
+    /// Which of its bytes are taken, a bit each. The pages of this that are never touched take no
+    /// memory either.
+    taken: Vec<u64>,
+}
+
+impl Block {
+    /// Maps the block at `base`, if nothing is there.
+    fn map(base: usize, text: &mut Text, trampolines: &Trampolines) -> Option<Self> {
+        map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC)?;
+        let header = arena::header(base, base + PAGE, BLOCK - PAGE, trampolines);
+        if text.write(base, &header).is_err() {
+            // SAFETY: just mapped, and nobody knows of it.
+            unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
+            return None;
+        }
+        arena::register_unwind(base);
+        Some(Self {
+            base,
+            taken: vec![0; BLOCK / 64],
+        })
+    }
+
+    /// Takes `len` bytes at `address`, unless one of them is taken or not in the block.
+    fn take(&mut self, address: usize, len: usize) -> bool {
+        let Some(offset) = address.checked_sub(self.base + PAGE) else {
+            return false;
+        };
+        let offset = offset + PAGE;
+        if offset + len > BLOCK {
+            return false;
+        }
+        let mut bits = (offset..offset + len).map(|byte| (byte / 64, 1 << (byte % 64)));
+        if bits.clone().any(|(word, bit)| self.taken[word] & bit != 0) {
+            return false;
+        }
+        bits.for_each(|(word, bit)| self.taken[word] |= bit);
+        true
+    }
+}
+
+/// All blocks.
+#[derive(Debug, Default)]
+pub(crate) struct StubPlaces {
+    /// By address divided by the size of a block; `None` where something else is mapped.
+    blocks: BTreeMap<usize, Option<Block>>,
+    /// Where to go on looking: by what may be chosen, and where the search begins.
+    next: BTreeMap<(u32, usize), usize>,
+}
+
+impl StubPlaces {
+    pub(crate) const fn new() -> Self {
+        Self {
+            blocks: BTreeMap::new(),
+            next: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a place of `len` bytes for the stub of the site at `address`, in whose five bytes
+    /// instructions start at the bits of `starts`; `None` if there is none left, or no memory.
+    pub(crate) fn take(
+        &mut self,
+        address: usize,
+        starts: u8,
+        len: usize,
+        text: &mut Text,
+        trampolines: &Trampolines,
+    ) -> Option<usize> {
+        LAST_BYTES.iter().find_map(|&last| {
+            let places = Places::new(address, starts, last)?;
+            self.take_one_of(places, len, text, trampolines)
+        })
+    }
+
+    fn take_one_of(
+        &mut self,
+        places: Places,
+        len: usize,
+        text: &mut Text,
+        trampolines: &Trampolines,
+    ) -> Option<usize> {
+        // The stubs gather behind multiples of the power of two that the places span.
+        let span = (places.free() as usize + 1).next_power_of_two();
+        let gather = places.lowest().next_multiple_of(span);
+        let begin = places.at_or_above(gather);
+        let key = (places.free(), begin.unwrap_or(gather));
+        let mut from = self.next.get(&key).copied().unwrap_or(key.1);
+        let mut wrapped = false;
+        for _ in 0..TRIES {
+            let Some(place) = places.at_or_above(from) else {
+                if core::mem::replace(&mut wrapped, true) {
+                    return None;
+                }
+                from = places.lowest();
+                continue;
+            };
+            let index = place / BLOCK;
+            let block = self
+                .blocks
+                .entry(index)
+                .or_insert_with(|| Block::map(index * BLOCK, text, trampolines));
+            match block {
+                Some(block) if block.take(place, len) => {
+                    if !wrapped {
+                        self.next.insert(key, place + 1);
+                    }
+                    return Some(place);
+                }
+                Some(_) => from = place + 1,
+                None => from = (index + 1) * BLOCK,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(places: &mut StubPlaces, address: usize, starts: u8) -> Option<usize> {
+        let trampolines = Trampolines::default();
+        places.take(address, starts, 24, &mut Text::open(), &trampolines)
+    }
+
+    /// Addresses below which nothing is mapped.
+    fn site() -> usize {
+        let local = 0_u8;
+        (&raw const local).addr() / 2
+    }
+
+    #[test]
+    fn stubs_do_not_overlap_and_jumps_to_them_trap_within() {
+        let (mut places, site) = (StubPlaces::new(), site());
+        let mut taken: Vec<usize> = Vec::new();
+        for index in 0..3_000 {
+            // All patterns but that of gcc's pad, which has one place only.
+            let starts = (index * 2 % 30) as u8 | 1;
+            let address = site + index * 48;
+            let place = take(&mut places, address, starts).unwrap();
+            let jump = stub::jmp_rel32(address, place).unwrap();
+            for at in (1..5).filter(|at| starts >> at & 1 != 0) {
+                assert!(fgraph_x86_64::pun::traps(at, jump[at]));
+            }
+            taken.push(place);
+        }
+        taken.sort_unstable();
+        assert!(taken.windows(2).all(|pair| pair[0] + 24 <= pair[1]));
+        let mut pages: Vec<usize> = taken.iter().map(|place| place / PAGE).collect();
+        pages.dedup();
+        assert!(pages.len() < 300, "{} pages", pages.len());
+    }
+
+    #[test]
+    fn one_place_is_taken_once() {
+        let (mut places, site) = (StubPlaces::new(), site() + (1 << 32));
+        assert!(take(&mut places, site, 0b11111).is_some());
+        // Other last bytes give other places.
+        let others = LAST_BYTES.len() - 1;
+        for _ in 0..others {
+            assert!(take(&mut places, site, 0b11111).is_some());
+        }
+        assert_eq!(take(&mut places, site, 0b11111), None);
+    }
+
+    #[test]
+    fn what_others_have_mapped_is_left_alone() {
+        let (mut places, site) = (StubPlaces::new(), (site() + (2 << 32)) & !0xff_ffff);
+        let mut taken = Vec::new();
+        for last in LAST_BYTES {
+            let lowest = Places::new(site, 0b10001, last).unwrap().lowest();
+            for block in [lowest / BLOCK, lowest / BLOCK + 1] {
+                taken.push(map_at(block * BLOCK + PAGE, PAGE, libc::PROT_NONE).unwrap());
+            }
+        }
+        assert_eq!(take(&mut places, site, 0b10001), None);
+        for page in taken {
+            // SAFETY: mapped above.
+            unsafe { libc::munmap(ptr::without_provenance_mut(page), PAGE) };
+        }
+    }
+}
