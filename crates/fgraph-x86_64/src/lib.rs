@@ -3,13 +3,15 @@
 //! | module | holds |
 //! |---|---|
 //! | [`nop`] | which bytes at a function's entry may be patched |
+//! | [`relocate`] | moving the first instructions of a function that has no NOP out of the way |
+//! | [`unwind`] | unwind information for the instructions that were moved |
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
 //! | [`poke`] | the protocol that changes sites while threads run through them |
 //! | [`trap`] | what a thread does that meets the breakpoint of a half-written site |
 //! | [`trampoline`] | the entry trampoline, the return point, their unwind information |
 //! | [`cpu`] | what the machine has |
 //!
-//! [`nop`], [`stub`] and [`poke`] plan: bytes in, bytes out, no access to the running program but
+//! [`nop`], [`relocate`], [`stub`] and [`poke`] plan: bytes in, bytes out, no access to the running program but
 //! through what the caller hands them.
 
 #![no_std]
@@ -20,6 +22,8 @@ extern crate alloc;
 pub mod cpu;
 pub mod nop;
 pub mod poke;
+pub mod relocate;
 pub mod stub;
 pub mod trampoline;
 pub mod trap;
+pub mod unwind;
