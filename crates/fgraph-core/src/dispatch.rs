@@ -26,6 +26,9 @@ pub(crate) const ACCEPTED_SHIFT: u32 = 16;
 /// costs less than a place in memory.
 const ERRNO_SHIFT: u32 = 32;
 
+/// The places that the machine layer calls bodies from.
+pub const RETURN_POINTS: usize = 3;
+
 static STUB: Header = Header::stub();
 
 /// Says whether an address is on the thread's own machine stack and not on the alternate one of its
@@ -44,8 +47,8 @@ pub struct Fgraph {
     pub epoch: Epoch,
     /// The threads.
     pub threads: Threads,
-    /// Where a body returns to that was called by the machine layer.
-    return_point: AtomicUsize,
+    /// Where a body returns to that was called by the machine layer; 0: nowhere.
+    return_points: [AtomicUsize; RETURN_POINTS],
     /// An [`OwnStack`], or 0.
     own_stack: AtomicUsize,
     /// Hits that could not be traced because a thread's state could not be made.
@@ -58,7 +61,7 @@ impl Fgraph {
             slots: Slots::new(&STUB),
             epoch: Epoch::new(),
             threads: Threads::new(),
-            return_point: AtomicUsize::new(0),
+            return_points: [const { AtomicUsize::new(0) }; RETURN_POINTS],
             own_stack: AtomicUsize::new(0),
             unattached: AtomicU64::new(0),
         }
@@ -88,15 +91,18 @@ impl Fgraph {
     }
 
     /// Says where a body returns to that was called by the machine layer.
-    #[inline]
-    pub fn set_return_point(&self, address: usize) {
-        self.return_point.store(address, Ordering::Relaxed);
+    pub fn set_return_points(&self, addresses: [usize; RETURN_POINTS]) {
+        for (point, address) in self.return_points.iter().zip(addresses) {
+            point.store(address, Ordering::Relaxed);
+        }
     }
 
-    /// Where a body returns to that was called by the machine layer.
-    #[inline(always)]
-    pub fn return_point(&self) -> usize {
-        self.return_point.load(Ordering::Relaxed)
+    /// Whether a body returns there that was called by the machine layer.
+    #[inline]
+    pub fn is_return_point(&self, address: usize) -> bool {
+        // Relaxed: set once, before anything is patched.
+        let is = |point: &AtomicUsize| point.load(Ordering::Relaxed) == address;
+        address != 0 && self.return_points.iter().any(is)
     }
 
     /// Waits until no thread is in a callback of the user in slot `index`, which must have been
@@ -176,7 +182,7 @@ unsafe extern "C" fn enter_slowly(
     }
     // SAFETY: the caller vouches for the registers.
     let return_address = unsafe { (*(*regs).link).return_address };
-    let tail = return_address == FGRAPH.return_point();
+    let tail = FGRAPH.is_return_point(return_address);
     thread
         .shadow
         .drop_dead(place, tail, |bitmap| lost(thread, bitmap));

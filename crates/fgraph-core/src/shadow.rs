@@ -210,6 +210,14 @@ impl ShadowStack {
         self.top.set(frame.cast());
     }
 
+    /// Removes `frame`, the newest, of a call that is not left through it after all. Does nothing when
+    /// another is the newest.
+    pub fn retract(&self, frame: *mut Frame) {
+        if self.newest.get() == frame && self.depth() != 0 {
+            self.pop();
+        }
+    }
+
     /// Ends the newest frame without giving up its memory: nobody wants its return any more.
     pub(crate) fn unwound(&self) {
         let frame = self.newest.get();
@@ -254,5 +262,41 @@ impl ShadowStack {
 impl Default for ShadowStack {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::ShadowStack;
+    use crate::frame::HEADER;
+    use core::ptr;
+
+    #[repr(align(16))]
+    struct Memory([u8; 4 * HEADER]);
+
+    #[test]
+    fn only_the_newest_frame_is_retracted() {
+        let mut memory = Memory([0; 4 * HEADER]);
+        let stack = ShadowStack::new();
+        // SAFETY: the memory outlives the stack's use.
+        unsafe { stack.reset(memory.0.as_mut_ptr(), memory.0.len()) };
+        let push = |slot| {
+            let frame = stack.open(ptr::null(), slot, 0).unwrap();
+            // SAFETY: just opened, without records.
+            unsafe { stack.commit(1, frame.cast::<u8>().wrapping_add(HEADER)) }
+        };
+        let sentinel = stack.newest();
+        let (older, newer) = (push(16), push(8));
+        let top = stack.top();
+
+        stack.retract(older);
+        assert_eq!((stack.newest(), stack.top()), (newer, top));
+        stack.retract(newer);
+        assert_eq!((stack.newest(), stack.top()), (older, newer.cast()));
+        stack.retract(newer);
+        stack.retract(older);
+        assert_eq!((stack.newest(), stack.top()), (sentinel, older.cast()));
+        stack.retract(sentinel);
+        assert_eq!((stack.newest(), stack.depth()), (sentinel, 0));
     }
 }

@@ -26,14 +26,28 @@ pub fn vector_bytes() -> u32 {
     if enabled & YMM != YMM {
         return 16;
     }
-    let extended = if __cpuid(0).eax >= 7 {
-        __cpuid_count(7, 0).ebx
-    } else {
-        0
-    };
-    if extended & AVX512F != 0 && enabled & ZMM == ZMM {
+    if extended_features() & AVX512F != 0 && enabled & ZMM == ZMM {
         64
     } else {
         32
+    }
+}
+
+/// Bytes of an opmask register on a machine with vector registers of 64 bytes: 2 or 8.
+pub fn opmask_bytes() -> u32 {
+    const AVX512BW: u32 = 1 << 30;
+    if extended_features() & AVX512BW != 0 {
+        8
+    } else {
+        2
+    }
+}
+
+/// The first word of extended features; 0 if the processor has none.
+fn extended_features() -> u32 {
+    if __cpuid(0).eax >= 7 {
+        __cpuid_count(7, 0).ebx
+    } else {
+        0
     }
 }

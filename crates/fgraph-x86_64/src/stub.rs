@@ -15,12 +15,24 @@
 //!                 +--------------------------------------+ --
 //! ```
 //!
-//! A stub tells the common trampoline whose call it is, and nothing else:
+//! A stub tells the common trampoline whose call it is, and nothing else. Where r11 is free, as the ABI
+//! says, it is
 //!
 //! ```text
 //!    0  49 bb xx xx xx xx xx xx xx xx   movabs r11, site record
-//!   10  ff 25 dd dd dd dd               jmp qword ptr [rip + d]      d leads to arena + 0
+//!   10  ff 25 dd dd dd dd               jmp qword ptr [rip + d]      d leads to the trampoline's address
 //!   16
+//! ```
+//!
+//! and where the caller may keep something in r11, that goes into the red zone, 16 bytes below the
+//! return address, where the trampoline finds it again:
+//!
+//! ```text
+//!    0  4c 89 5c 24 f0                  mov [rsp - 16], r11
+//!    5  49 bb xx xx xx xx xx xx xx xx   movabs r11, site record
+//!   15  ff 25 dd dd dd dd               jmp qword ptr [rip + d]
+//!   21  cc cc cc                        (never run)
+//!   24
 //! ```
 //!
 //! The trampoline may be further than 2 GiB away from the arena, hence the jump through memory. The
@@ -29,15 +41,20 @@
 //!
 //! # Unwind info
 //!
-//! A profiler may unwind from a signal handler at either instruction of a stub. A stub never
-//! touches the stack, so one rule holds at all of them: the return address is on top of the stack,
+//! A profiler may unwind from a signal handler at any instruction of a stub. A stub never
+//! moves the stack pointer, so one rule holds at all of them: the return address is on top of the stack,
 //! as at the entry of any function. One CIE and one FDE say so for the whole arena; see
 //! [`eh_frame`].
 
+use arrayvec::ArrayVec;
+
 use crate::nop::SITE_LEN;
 
-/// Bytes of one stub.
+/// Bytes of a stub that may use r11.
 pub const STUB_LEN: usize = 16;
+
+/// Bytes of a stub that preserves r11.
+pub const PRESERVING_STUB_LEN: usize = 24;
 
 /// Bytes from the start of an arena to its first stub.
 pub const HEADER_LEN: usize = 4096;
@@ -61,23 +78,69 @@ const CIE_LEN: usize = 24;
 const FDE_LEN: usize = 20;
 const TERMINATOR_LEN: usize = 4;
 
-/// Encodes the stub at `stub_addr` of the arena whose header is at `header_addr`.
+/// What a stub does with r11.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StubKind {
+    /// It is free. Leads to the plain trampoline.
+    Plain,
+    /// It goes into the red zone. Leads to any of the other trampolines.
+    Preserving,
+}
+
+/// The bytes of a stub.
+pub type Stub = ArrayVec<u8, PRESERVING_STUB_LEN>;
+
+impl StubKind {
+    /// Bytes of such a stub.
+    #[must_use]
+    pub const fn stub_len(self) -> usize {
+        match self {
+            Self::Plain => STUB_LEN,
+            Self::Preserving => PRESERVING_STUB_LEN,
+        }
+    }
+
+    /// Encodes the stub at `stub_addr` for the site whose record is at `site_record`; the address of
+    /// its trampoline is in the word at `trampoline_word`. `None` when the word is out of the reach of
+    /// a 32-bit displacement.
+    #[must_use]
+    pub fn encode(
+        self,
+        stub_addr: usize,
+        site_record: u64,
+        trampoline_word: usize,
+    ) -> Option<Stub> {
+        let mut stub = Stub::new();
+        if self == Self::Preserving {
+            // mov [rsp - 16], r11: REX.W+R, 89 /r, mod 01, the low three bits of 11, rm 100; SIB of
+            // plain rsp; disp8.
+            stub.extend([0x4c, 0x89, 0x5c, 0x24, 0xf0]);
+        }
+        // movabs r11, imm64: REX.W+B, b8 + the low three bits of 11.
+        stub.extend([0x49, 0xbb]);
+        stub.extend(site_record.to_le_bytes());
+        // jmp qword ptr [rip + disp32]: ff /4, mod 00, rm 101.
+        stub.extend([0xff, 0x25]);
+        let end = stub_addr.wrapping_add(stub.len() + size_of::<i32>());
+        stub.extend(displacement(end, trampoline_word)?.to_le_bytes());
+        while stub.len() < self.stub_len() {
+            stub.push(0xcc);
+        }
+        Some(stub)
+    }
+}
+
+/// Encodes the plain stub at `stub_addr` of the arena whose header is at `header_addr`.
 ///
 /// # Panics
 ///
 /// If the header is out of the reach of a 32-bit displacement: no arena is that large.
 #[must_use]
 pub fn encode_stub(stub_addr: usize, site_record: u64, header_addr: usize) -> [u8; STUB_LEN] {
-    let displacement = displacement(stub_addr + STUB_LEN, header_addr + HEADER_TRAMPOLINE)
-        .expect("a stub is within 2 GiB of its header");
-    let mut stub = [0; STUB_LEN];
-    // movabs r11, imm64: REX.W+B, b8 + the low three bits of 11.
-    stub[..2].copy_from_slice(&[0x49, 0xbb]);
-    stub[2..10].copy_from_slice(&site_record.to_le_bytes());
-    // jmp qword ptr [rip + disp32]: ff /4, mod 00, rm 101.
-    stub[10..12].copy_from_slice(&[0xff, 0x25]);
-    stub[12..].copy_from_slice(&displacement.to_le_bytes());
-    stub
+    let word = header_addr + HEADER_TRAMPOLINE;
+    let stub = StubKind::Plain.encode(stub_addr, site_record, word);
+    let stub = stub.expect("a stub is within 2 GiB of its header");
+    stub[..].try_into().expect("a plain stub")
 }
 
 /// Encodes `jmp to` for the address `from`; `None` when it is out of reach.
@@ -165,14 +228,49 @@ mod tests {
     extern crate std;
 
     use super::{
-        EH_FRAME_FDE, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, STUB_LEN, arena_window, eh_frame,
-        encode_stub, in_reach, jmp_rel32,
+        EH_FRAME_FDE, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, STUB_LEN, StubKind, arena_window,
+        eh_frame, encode_stub, in_reach, jmp_rel32,
     };
     use core::ffi::{c_int, c_void};
     use core::sync::atomic::{AtomicUsize, Ordering};
     use std::vec::Vec;
 
     const GIB: usize = 1 << 30;
+
+    #[test]
+    fn a_preserving_stub_keeps_r11_in_the_red_zone_first() {
+        let (address, record, word) = (0x7f12_3456_7000, 0x0123_4567_89ab_cdef, 0x7f12_0000_0040);
+        let plain = StubKind::Plain.encode(address + 5, record, word).unwrap();
+        let stub = StubKind::Preserving.encode(address, record, word).unwrap();
+        assert_eq!(stub[..5], [0x4c, 0x89, 0x5c, 0x24, 0xf0]);
+        assert_eq!(stub[5..21], plain[..], "the rest is a plain stub");
+        assert_eq!(stub[21..], [0xcc; 3]);
+    }
+
+    #[test]
+    fn a_stub_is_as_long_as_its_kind_says() {
+        for kind in [StubKind::Plain, StubKind::Preserving] {
+            assert_eq!(kind.encode(0, 0, 0).unwrap().len(), kind.stub_len());
+        }
+    }
+
+    #[test]
+    fn a_stub_reaches_its_word_two_gibibytes_either_way() {
+        for (kind, len) in [(StubKind::Plain, 16), (StubKind::Preserving, 21)] {
+            let address = 0x5555_0000_0000;
+            let end = address + len;
+            for (word, operand) in [
+                (end + 2 * GIB - 1, Some(i32::MAX)),
+                (end + 2 * GIB, None),
+                (end - 2 * GIB, Some(i32::MIN)),
+                (end - 2 * GIB - 1, None),
+            ] {
+                let stub = kind.encode(address, 0, word);
+                let bytes = stub.map(|stub| stub[len - 4..len].try_into().unwrap());
+                assert_eq!(bytes.map(i32::from_le_bytes), operand, "{kind:?} {word:x}");
+            }
+        }
+    }
 
     #[test]
     fn a_stub_loads_its_record_and_jumps_through_the_header() {

@@ -177,10 +177,10 @@ impl Control {
         }
         membarrier::fence()?;
         membarrier::sync_core()?;
-        let trampoline = trampoline::install(threads::attach, abort::on_stray_return);
-        threads::set_vector_bytes(trampoline.vector_bytes);
+        let trampolines = trampoline::install(threads::attach, abort::on_stray_return);
+        threads::set_vector_bytes(trampolines.vector_bytes);
         FGRAPH.set_own_stack(threads::is_own_stack);
-        self.sites.set_trampoline(trampoline.entry);
+        self.sites.set_trampoline(trampolines.plain);
         self.started = true;
         Ok(())
     }

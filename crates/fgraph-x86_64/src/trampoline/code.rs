@@ -1,0 +1,1070 @@
+//! The assembly of the trampolines: one text, from which every variant is made.
+//!
+//! | variant | survives entry and return | sites |
+//! |---|---|---|
+//! | plain | what the ABI lets a callee read | with a compiler-made NOP |
+//! | preserve | every general register, vector registers 0 to 15 | relocated |
+//! | preserve all | and vector registers 16 to 31 and the opmasks | relocated, on machines with AVX-512 |
+//! | entry only | as the one of the latter two it goes with | relocated, never called through a frame |
+//!
+//! The registers beyond those that the callbacks see are kept behind their records:
+//!
+//! ```text
+//!   rsp while the users are asked         rsp while they are told
+//!   +0    EntryRegs, vectors 0 to 7       +0    ReturnRegs, vectors 0 and 1
+//!   +640  vectors 8 to 15                 +176  vectors 2 to 15
+//!         (16 to 31, opmasks)                   (16 to 31, opmasks)
+//!         bytes of 8 to 15 that are kept        bytes of 2 to 15 that are kept
+//!                                               rsi rdi r9 r10 r11
+//!         spare, may reach up to S-8            spare: the two words below S lie here
+//! ```
+//!
+//! Three registers are kept where they stay in reach until the last instruction: in the red zone
+//! below the return address, whose place is S. At entry the stub has put the caller's r11 at S-16;
+//! when it is back in its register the body's address takes its place, for the jump or call through
+//! memory. At return rcx is at S-8 and r8 at S-16: with the latter's value the thread's mark is
+//! cleared when everything else is in place. A signal handler that comes then is traced, and uses
+//! neither the frame, which nobody needs any more, nor the 128 bytes below S.
+
+use core::arch::global_asm;
+use core::mem::offset_of;
+
+use fgraph_core::counters::LiveCounters;
+use fgraph_core::frame::Frame;
+use fgraph_core::grace::Mark;
+use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
+use fgraph_core::site::Site;
+use fgraph_core::thread::Thread;
+
+use super::{
+    ABORT, ATTACH, ATTACHING, Trampolines, enter, enter_only, is_own_stack, leave, personality,
+};
+
+/// Moves of numbered vector registers to their slots, which are 64 bytes each.
+macro_rules! store {
+    ($slots:literal, ($mov:literal, $reg:literal, $width:literal, $bytes:literal), $numbers:literal) => {
+        concat!(
+            ".irp n,",
+            $numbers,
+            "\n",
+            $mov,
+            " ",
+            $width,
+            " ptr [rsp + {",
+            $slots,
+            "} + 64*\\n], ",
+            $reg,
+            "\\n\n",
+            ".endr\n",
+        )
+    };
+}
+
+/// Undoes `store`.
+macro_rules! load {
+    ($slots:literal, ($mov:literal, $reg:literal, $width:literal, $bytes:literal), $numbers:literal) => {
+        concat!(
+            ".irp n,",
+            $numbers,
+            "\n",
+            $mov,
+            " ",
+            $reg,
+            "\\n, ",
+            $width,
+            " ptr [rsp + {",
+            $slots,
+            "} + 64*\\n]\n",
+            ".endr\n",
+        )
+    };
+}
+
+/// Moves of opmasks to their slots, 8 bytes each, which stand where vector register 32 would.
+macro_rules! store_opmasks {
+    ($slots:literal, ($mov:literal, $width:literal), $numbers:literal) => {
+        concat!(
+            ".irp n,",
+            $numbers,
+            "\n",
+            $mov,
+            " ",
+            $width,
+            " ptr [rsp + {",
+            $slots,
+            "} + 64*32 + 8*\\n], k\\n\n",
+            ".endr\n",
+        )
+    };
+}
+
+/// Undoes `store_opmasks`.
+macro_rules! load_opmasks {
+    ($slots:literal, ($mov:literal, $width:literal), $numbers:literal) => {
+        concat!(
+            ".irp n,",
+            $numbers,
+            "\n",
+            $mov,
+            " k\\n, ",
+            $width,
+            " ptr [rsp + {",
+            $slots,
+            "} + 64*32 + 8*\\n]\n",
+            ".endr\n",
+        )
+    };
+}
+
+/// Notes how wide vectors are stored.
+macro_rules! note {
+    ($size:literal, $place:literal, ($mov:literal, $reg:literal, $width:literal, $bytes:literal)) => {
+        concat!("mov ", $size, " ptr [rsp + {", $place, "}], ", $bytes, "\n")
+    };
+}
+
+/// Looks whether vectors are stored so wide.
+macro_rules! compare {
+    ($place:literal, ($mov:literal, $reg:literal, $width:literal, $bytes:literal)) => {
+        concat!("cmp dword ptr [rsp + {", $place, "}], ", $bytes, "\n")
+    };
+}
+
+/// Stores the vector arguments, and the others of the first 16 registers where they must survive.
+macro_rules! store_args {
+    ($moves:tt) => {
+        concat!(
+            store!("vector", $moves, "0,1,2,3,4,5,6,7"),
+            ".if {preserve}\n",
+            store!("vector", $moves, "8,9,10,11,12,13,14,15"),
+            note!("dword", "kept_width", $moves),
+            ".endif\n",
+            note!("dword", "width", $moves),
+        )
+    };
+}
+
+/// Loads the vector arguments.
+macro_rules! load_args {
+    ($moves:tt) => {
+        load!("vector", $moves, "0,1,2,3,4,5,6,7")
+    };
+}
+
+/// Loads the others that `store_args` stored.
+macro_rules! load_kept_args {
+    ($moves:tt) => {
+        concat!(
+            ".if {preserve}\n",
+            load!("vector", $moves, "8,9,10,11,12,13,14,15"),
+            ".endif\n",
+        )
+    };
+}
+
+/// Stores the vector results, and the others of the first 16 registers where they must survive.
+macro_rules! store_results {
+    ($moves:tt) => {
+        concat!(
+            store!("result_vector", $moves, "0,1"),
+            ".if {preserve}\n",
+            store!("result_vector", $moves, "2,3,4,5,6,7,8,9,10,11,12,13,14,15"),
+            note!("dword", "kept_result_width", $moves),
+            ".endif\n",
+            // And clears `unwinding`, which follows.
+            note!("qword", "result_width", $moves),
+        )
+    };
+}
+
+/// Loads the vector results.
+macro_rules! load_results {
+    ($moves:tt) => {
+        load!("result_vector", $moves, "0,1")
+    };
+}
+
+/// Loads the others that `store_results` stored.
+macro_rules! load_kept_results {
+    ($moves:tt) => {
+        concat!(
+            ".if {preserve}\n",
+            load!("result_vector", $moves, "2,3,4,5,6,7,8,9,10,11,12,13,14,15"),
+            ".endif\n",
+        )
+    };
+}
+
+/// Stores what only AVX-512 has, where it must survive: vector registers 16 to 31 and the opmasks.
+macro_rules! store_beyond {
+    ($slots:literal, $opmask:tt) => {
+        concat!(
+            ".if {beyond}\n",
+            store!(
+                $slots,
+                ("vmovups", "zmm", "zmmword", 64),
+                "16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31"
+            ),
+            store_opmasks!($slots, $opmask, "0,1,2,3,4,5,6,7"),
+            ".endif\n",
+        )
+    };
+}
+
+/// Undoes `store_beyond`.
+macro_rules! load_beyond {
+    ($slots:literal, $opmask:tt) => {
+        concat!(
+            ".if {beyond}\n",
+            load!(
+                $slots,
+                ("vmovups", "zmm", "zmmword", 64),
+                "16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31"
+            ),
+            load_opmasks!($slots, $opmask, "0,1,2,3,4,5,6,7"),
+            ".endif\n",
+        )
+    };
+}
+
+/// Tells the users of a return. rsp points to room for the results, rbp to the frame; afterwards rcx
+/// is the true return address, and r8 the thread's state. Leaves through 60 if the thread is inside
+/// already.
+macro_rules! leave_call {
+    (
+        $moves:tt, $opmask:tt, $if_wide_result:expr, $if_was_wide_result:expr
+    ) => {
+        concat!(
+            "mov [rsp + {result}], rax\n",
+            "mov [rsp + {result} + 8], rdx\n",
+            ".if {preserve}\n",
+            "mov [rsp + {kept_int}], rsi\n",
+            "mov [rsp + {kept_int} + 8], rdi\n",
+            "mov [rsp + {kept_int} + 16], r9\n",
+            "mov [rsp + {kept_int} + 24], r10\n",
+            "mov [rsp + {kept_int} + 32], r11\n",
+            ".endif\n",
+            store_beyond!("result_vector", $opmask),
+            $if_wide_result,
+            "\n",
+            store_results!($moves),
+            "91:\n",
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
+            "mov rcx, fs:[rcx]\n",
+            "test rcx, rcx\n",
+            "jz 60f\n",
+            "cmp qword ptr [rcx + {inside}], 0\n",
+            "jne 96f\n",
+            "94:\n",
+            // From here on what a signal handler calls is not traced.
+            "mov [rcx + {inside}], rsp\n",
+            "mov [rsp + {result_thread}], rcx\n",
+            "mov [rsp + {result_frame}], rbp\n",
+            "mov rdi, rsp\n",
+            "mov rsi, rbp\n",
+            "mov rdx, rcx\n",
+            "call {leave}\n",
+            $if_was_wide_result,
+            "\n",
+            load_results!($moves),
+            load_kept_results!($moves),
+            "93:\n",
+            load_beyond!("result_vector", $opmask),
+            "mov r8, rax\n",
+            ".if {preserve}\n",
+            "mov rsi, [rsp + {kept_int}]\n",
+            "mov rdi, [rsp + {kept_int} + 8]\n",
+            "mov r9, [rsp + {kept_int} + 16]\n",
+            "mov r10, [rsp + {kept_int} + 24]\n",
+            "mov r11, [rsp + {kept_int} + 32]\n",
+            ".endif\n",
+            "mov rax, [rsp + {result}]\n",
+            "mov rdx, [rsp + {result} + 8]\n",
+            "mov rcx, [rbp + 8]\n",
+        )
+    };
+}
+
+/// What `leave_call` needs seldom; stands behind it.
+macro_rules! leave_aside {
+    (
+        $moves:tt, $full_moves:tt
+    ) => {
+        concat!(
+            // A result is wide.
+            "90:\n",
+            store_results!($full_moves),
+            "jmp 91b\n",
+            // Or a callback has made the results wide: that makes the other registers no wider.
+            "92:\n",
+            load_results!($full_moves),
+            ".if {preserve}\n",
+            compare!("kept_result_width", $full_moves),
+            "jne 97f\n",
+            ".endif\n",
+            load_kept_results!($full_moves),
+            "jmp 93b\n",
+            ".if {preserve}\n",
+            "97:\n",
+            load_kept_results!($moves),
+            "jmp 93b\n",
+            ".endif\n",
+            // The thread is inside fgraph when a body is back. If the mark is on the thread's own stack,
+            // and deeper than this call, then a signal handler has left a callback by siglongjmp: the
+            // mark is stale.
+            "96:\n",
+            "mov rax, [rcx + {inside}]\n",
+            "cmp rax, {internal}\n",
+            "je 60f\n",
+            "cmp rax, [rbp + {slot}]\n",
+            "jae 60f\n",
+            "sub rax, [rcx + {stack_low}]\n",
+            "cmp rax, [rcx + {stack_span}]\n",
+            "jae 60f\n",
+            "mov dword ptr [rcx + {mark}], {no_mark}\n",
+            "jmp 94b\n",
+        )
+    };
+}
+
+/// One entry trampoline, which moves vector registers with `$mov`.
+macro_rules! trampoline {
+    (
+        $name:literal, $return_point:literal, $keeps:ident, $enter:ident,
+        $moves:tt, $full_moves:tt, $opmask:tt,
+        $if_wide:expr, $if_was_wide:expr, $if_wide_result:expr, $if_was_wide_result:expr
+    ) => {
+        global_asm!(
+            ".pushsection fgraph_text, \"ax\", @progbits",
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!(".globl ", $return_point),
+            concat!(".hidden ", $return_point),
+            ".p2align 6",
+            concat!($name, ":"),
+            ".cfi_startproc",
+            ".cfi_personality 0x1b, {personality}",
+            ".cfi_remember_state",
+            "push rbx",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset rbx, -16",
+            "mov rbx, rsp",
+            ".cfi_def_cfa_register rbx",
+            // gcc calls local functions without aligning the stack; the vector slots want 64.
+            "and rsp, -64",
+            "sub rsp, {entry_room}",
+            "mov [rsp + {int}], rdi",
+            "mov [rsp + {int} + 8], rsi",
+            "mov [rsp + {int} + 16], rdx",
+            "mov [rsp + {int} + 24], rcx",
+            "mov [rsp + {int} + 32], r8",
+            "mov [rsp + {int} + 40], r9",
+            "mov [rsp + {scratch}], rax",
+            "mov [rsp + {scratch} + 8], r10",
+            "mov [rsp + {site}], r11",
+            "mov rdx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov rdx, fs:[rdx]",
+            "test rdx, rdx",
+            "jz 20f",
+            "cmp qword ptr [rdx + {inside}], 0",
+            "jne 30f",
+            // From here on what a signal handler calls is not traced.
+            "23:",
+            "mov [rdx + {inside}], rsp",
+            store_beyond!("vector", $opmask),
+            $if_wide,
+            store_args!($moves),
+            "22:",
+            "mov [rsp + {link}], rbx",
+            "mov [rsp + {thread}], rdx",
+            "mov rdi, rsp",
+            "mov rsi, r11",
+            "lea rcx, [rbx + 8]",
+            "call {enter}",
+            $if_was_wide,
+            load_args!($moves),
+            load_kept_args!($moves),
+            "83:",
+            load_beyond!("vector", $opmask),
+            "mov rdi, [rsp + {int}]",
+            "mov rsi, [rsp + {int} + 8]",
+            "mov rdx, [rsp + {int} + 16]",
+            "mov r8, [rsp + {int} + 32]",
+            "mov r9, [rsp + {int} + 40]",
+            "mov r10, [rsp + {scratch} + 8]",
+            "mov r11, [rsp + {site}]",
+            ".if {returns}",
+            "test rax, rax",
+            "jz 40f",
+            // What the body must not see any more moves into the frame.
+            "mov rcx, [rbx + 8]",
+            "mov [rax], rbp",
+            "mov [rax + 8], rcx",
+            ".cfi_remember_state",
+            "mov rbp, rax",
+            // DW_CFA_def_cfa_expression, 5 bytes: breg6(rbp) +24, deref, plus_uconst 16.
+            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            // DW_CFA_expression rip (16), 2 bytes: breg6 +8.
+            ".cfi_escape 0x10, 16, 2, 0x76, 8",
+            // DW_CFA_expression rbp (6), 2 bytes: breg6 +0.
+            ".cfi_escape 0x10, 6, 2, 0x76, 0",
+            // DW_CFA_val_expression rsp (7), 5 bytes: breg6 +24, deref, plus_uconst 8.
+            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+            // DW_CFA_expression rbx (3), 5 bytes: breg6 +24, deref, lit8, minus.
+            ".cfi_escape 0x10, 3, 5, 0x76, {slot}, 0x06, 0x38, 0x1c",
+            ".if {preserve}",
+            // The place of the caller's r11 takes the body's address.
+            "mov rcx, [r11 + {body}]",
+            "mov r11, [rbx - 8]",
+            "mov [rbx - 8], rcx",
+            ".endif",
+            "mov rax, [rsp + {scratch}]",
+            "mov rcx, [rsp + {int} + 24]",
+            // Pops the caller's rbx and the return address. For an unwinder that comes by before the
+            // next line, rbx stays readable in the red zone.
+            "lea rsp, [rbx + 16]",
+            "mov rbx, [rbx]",
+            ".cfi_same_value rbx",
+            // Pushes our return point where the return address stood.
+            ".if {preserve}",
+            "call qword ptr [rsp - 24]",
+            ".else",
+            "call qword ptr [r11 + {body}]",
+            ".endif",
+            concat!($return_point, ":"),
+            ".if {preserve}",
+            "mov [rsp - 16], rcx",
+            "mov [rsp - 24], r8",
+            ".endif",
+            // Nobody but a broken body can come back with another rbp or another stack.
+            "lea rcx, [rsp - 8]",
+            "cmp rcx, [rbp + {slot}]",
+            "jne 50f",
+            // The slot is 8 above a multiple of 16 if the caller has kept to the ABI. Then rsp can
+            // be put back by adding a constant; from memory it would have to wait for a load.
+            "test cl, 8",
+            "jz 51f",
+            "sub rsp, {return_room}",
+            leave_call!(
+                $moves, $opmask, $if_wide_result, $if_was_wide_result
+            ),
+            "add rsp, {return_room} - 8",
+            "52:",
+            // S, with the true return address in its old place. The frame is not on the shadow
+            // stack any more, but nothing is traced, and so nothing written there, until `inside` is
+            // cleared.
+            "mov [rsp], rcx",
+            "mov rbp, [rbp]",
+            ".cfi_restore_state",
+            ".cfi_restore_state",
+            ".cfi_remember_state",
+            "mov qword ptr [r8 + {inside}], 0",
+            ".if {preserve}",
+            "mov rcx, [rsp - 8]",
+            "mov r8, [rsp - 16]",
+            ".endif",
+            "ret",
+            ".cfi_restore_state",
+            ".cfi_remember_state",
+            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            ".cfi_escape 0x10, 16, 2, 0x76, 8",
+            ".cfi_escape 0x10, 6, 2, 0x76, 0",
+            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+            leave_aside!(
+                $moves, $full_moves
+            ),
+            ".else",
+            "jmp 40f",
+            ".endif",
+            ".cfi_restore_state",
+            ".cfi_remember_state",
+            ".cfi_def_cfa rbx, 16",
+            ".cfi_offset rbx, -16",
+            // First hit of this thread. Until its state is made, its hits count as missed.
+            "20:",
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "lea rdx, [rip + {attaching}]",
+            "mov fs:[rcx], rdx",
+            store_beyond!("vector", $opmask),
+            store_args!($full_moves),
+            "lea rdi, [rbx + 8]",
+            "call qword ptr [rip + {attach}]",
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov fs:[rcx], rax",
+            "mov r11, [rsp + {site}]",
+            "mov rdx, rax",
+            "test rax, rax",
+            "jz 24f",
+            "mov [rdx + {inside}], rsp",
+            "jmp 22b",
+            "24:",
+            load_args!($full_moves),
+            load_kept_args!($full_moves),
+            load_beyond!("vector", $opmask),
+            "mov rdi, [rsp + {int}]",
+            "mov rsi, [rsp + {int} + 8]",
+            "mov r8, [rsp + {int} + 32]",
+            "mov r9, [rsp + {int} + 40]",
+            "mov r10, [rsp + {scratch} + 8]",
+            "mov r11, [rsp + {site}]",
+            "jmp 33f",
+            // Some vector argument is wide. Only the trampoline for AVX-512 comes here, and to 82, 90 and
+            // 92.
+            "80:",
+            store_args!($full_moves),
+            "jmp 22b",
+            // Or a callback has made the arguments wide: that makes the other registers no wider.
+            "82:",
+            load_args!($full_moves),
+            ".if {preserve}",
+            compare!("kept_width", $full_moves),
+            "jne 84f",
+            ".endif",
+            load_kept_args!($full_moves),
+            "jmp 83b",
+            ".if {preserve}",
+            "84:",
+            load_kept_args!($moves),
+            "jmp 83b",
+            ".endif",
+            // The thread is inside fgraph already. If it is not in fgraph's own code, and the mark and
+            // this call are both on the thread's own stack, and the mark is the deeper one, then a
+            // signal handler has left a callback by siglongjmp: the mark is stale.
+            "30:",
+            "mov rax, [rdx + {inside}]",
+            "cmp rax, {internal}",
+            "je 31f",
+            "cmp rbx, rax",
+            "jb 31f",
+            "sub rax, [rdx + {stack_low}]",
+            "cmp rax, [rdx + {stack_span}]",
+            "jae 31f",
+            "mov rax, rbx",
+            "sub rax, [rdx + {stack_low}]",
+            "cmp rax, [rdx + {stack_span}]",
+            "jae 31f",
+            // So it seems. But an alternate signal stack may lie within the thread's own.
+            "mov [rsp + {thread}], rdx",
+            store_beyond!("vector", $opmask),
+            store_args!($full_moves),
+            "mov rdi, rdx",
+            "lea rsi, [rbx + 8]",
+            "call {is_own_stack}",
+            "mov rdx, [rsp + {thread}]",
+            "mov r11, [rsp + {site}]",
+            "test al, al",
+            "jz 35f",
+            "mov dword ptr [rdx + {mark}], {no_mark}",
+            "mov [rdx + {inside}], rsp",
+            "jmp 22b",
+            "35:",
+            load_args!($full_moves),
+            load_kept_args!($full_moves),
+            load_beyond!("vector", $opmask),
+            "mov rdi, [rsp + {int}]",
+            "mov rsi, [rsp + {int} + 8]",
+            "mov r8, [rsp + {int} + 32]",
+            "mov r9, [rsp + {int} + 40]",
+            "mov r10, [rsp + {scratch} + 8]",
+            // Count the call, for the thread and for each user that wants the function. Locked,
+            // because `ATTACHING` is shared.
+            "31:",
+            "movzx eax, word ptr [r11 + {interest}]",
+            "test eax, eax",
+            "jz 33f",
+            "lock inc qword ptr [rdx + {total_missed}]",
+            "32:",
+            "bsf ecx, eax",
+            "shl ecx, 6",
+            "lock inc qword ptr [rdx + rcx + {user_missed}]",
+            "lea ecx, [rax - 1]",
+            "and eax, ecx",
+            "jnz 32b",
+            "33:",
+            "mov rdx, [rsp + {int} + 16]",
+            // Not traced, or nobody wants the return: on to the body as if nothing had been.
+            "40:",
+            ".if {preserve}",
+            "mov rcx, [r11 + {body}]",
+            "mov r11, [rbx - 8]",
+            "mov [rbx - 8], rcx",
+            ".endif",
+            "mov rax, [rsp + {scratch}]",
+            "mov rcx, [rsp + {int} + 24]",
+            "mov rsp, rbx",
+            ".cfi_def_cfa_register rsp",
+            "pop rbx",
+            ".cfi_restore_state",
+            ".cfi_remember_state",
+            ".if {preserve}",
+            "jmp qword ptr [rsp - 16]",
+            ".else",
+            "jmp qword ptr [r11 + {body}]",
+            ".endif",
+            ".cfi_restore_state",
+            ".if {returns}",
+            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            ".cfi_escape 0x10, 16, 2, 0x76, 8",
+            ".cfi_escape 0x10, 6, 2, 0x76, 0",
+            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+            "50:",
+            "mov rdi, rbp",
+            "mov rsi, rsp",
+            "and rsp, -64",
+            "call qword ptr [rip + {abort}]",
+            "ud2",
+            // The caller's stack was not aligned: as above, but rsp comes from the frame.
+            "51:",
+            "and rsp, -16",
+            "sub rsp, {return_room}",
+            leave_call!(
+                $moves, $opmask, $if_wide_result, $if_was_wide_result
+            ),
+            "mov rsp, [rbp + {slot}]",
+            "jmp 52b",
+            leave_aside!(
+                $moves, $full_moves
+            ),
+            // The thread is inside fgraph: a callback has switched stacks. Return to the caller and leave
+            // the frame to be dropped as a dead one.
+            "60:",
+            "mov rax, [rsp + {result}]",
+            ".if {beyond}",
+            // What the look for wide results has used.
+            load!("result_vector", ("vmovups", "zmm", "zmmword", 64), "16,17"),
+            load_opmasks!("result_vector", $opmask, "1"),
+            ".endif",
+            "mov rsp, [rbp + {slot}]",
+            "mov rcx, [rbp + 8]",
+            "mov [rsp], rcx",
+            "mov rbp, [rbp]",
+            ".cfi_def_cfa rsp, 8",
+            ".cfi_offset rip, -8",
+            ".cfi_same_value rbp",
+            ".cfi_restore rsp",
+            ".if {preserve}",
+            "mov rcx, [rsp - 8]",
+            ".endif",
+            "ret",
+            ".endif",
+            ".cfi_endproc",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+            personality = sym personality,
+            enter = sym $enter,
+            preserve = const $keeps.preserve as u32,
+            beyond = const $keeps.beyond as u32,
+            returns = const $keeps.returns as u32,
+            leave = sym leave,
+            is_own_stack = sym is_own_stack,
+            attach = sym ATTACH,
+            abort = sym ABORT,
+            attaching = sym ATTACHING,
+            entry_room = const $keeps.entry_room(),
+            return_room = const $keeps.return_room(),
+            kept_width = const $keeps.kept_width(),
+            kept_result_width = const $keeps.kept_result_width(),
+            kept_int = const $keeps.kept_int(),
+            vector = const offset_of!(EntryRegs, vector),
+            int = const offset_of!(EntryRegs, int),
+            scratch = const offset_of!(EntryRegs, scratch),
+            site = const offset_of!(EntryRegs, site),
+            link = const offset_of!(EntryRegs, link),
+            thread = const offset_of!(EntryRegs, thread),
+            result_vector = const offset_of!(ReturnRegs, vector),
+            result = const offset_of!(ReturnRegs, int),
+            result_frame = const offset_of!(ReturnRegs, frame),
+            result_thread = const offset_of!(ReturnRegs, thread),
+            width = const offset_of!(EntryRegs, width),
+            result_width = const offset_of!(ReturnRegs, width),
+            inside = const offset_of!(Thread, inside),
+            internal = const Thread::INTERNAL,
+            stack_low = const offset_of!(Thread, stack_low),
+            stack_span = const offset_of!(Thread, stack_span),
+            mark = const offset_of!(Thread, mark),
+            no_mark = const Mark::NONE,
+            total_missed = const offset_of!(Thread, total) + offset_of!(LiveCounters, missed),
+            user_missed = const offset_of!(Thread, users) + offset_of!(LiveCounters, missed),
+            interest = const offset_of!(Site, interest),
+            body = const offset_of!(Site, body),
+            slot = const offset_of!(Frame, slot),
+        );
+    };
+}
+
+/// Goes to the wide moves if they are needed.
+///
+/// The trampolines of machines with AVX-512 look whether any of the vector registers has a bit set
+/// above the lowest 128, and save no more than those if not, because wide stores and loads take longer.
+/// The loads of 128 bits clear the rest, whatever the callbacks have left there.
+///
+/// zmm16, zmm17 and k1 are free under the ABI, or kept before.
+macro_rules! wide {
+    (args) => {
+        "vmovdqa64 zmm16, zmm0
+         vmovdqa64 zmm17, zmm3
+         vpternlogq zmm16, zmm1, zmm2, 0xfe
+         vpternlogq zmm17, zmm4, zmm5, 0xfe
+         vpternlogq zmm16, zmm6, zmm7, 0xfe
+         vporq zmm16, zmm16, zmm17
+         vptestmq k1, zmm16, zmm16
+         kmovw eax, k1
+         test al, 0xfc
+         jnz 80f"
+    };
+    (results) => {
+        "vporq zmm16, zmm0, zmm1
+         vptestmq k1, zmm16, zmm16
+         kmovw ecx, k1
+         test cl, 0xfc
+         jnz 90f"
+    };
+    (any_of_16, $wide:literal) => {
+        concat!(
+            "vmovdqa64 zmm16, zmm0
+             vmovdqa64 zmm17, zmm3
+             vpternlogq zmm16, zmm1, zmm2, 0xfe
+             vpternlogq zmm17, zmm4, zmm5, 0xfe
+             vpternlogq zmm16, zmm6, zmm7, 0xfe
+             vpternlogq zmm17, zmm8, zmm9, 0xfe
+             vpternlogq zmm16, zmm10, zmm11, 0xfe
+             vpternlogq zmm17, zmm12, zmm13, 0xfe
+             vpternlogq zmm16, zmm14, zmm15, 0xfe
+             vporq zmm16, zmm16, zmm17
+             vptestmq k1, zmm16, zmm16
+             kmovw ecx, k1
+             test cl, 0xfc
+             jnz ",
+            $wide
+        )
+    };
+}
+
+/// For machines without AVX.
+macro_rules! sse {
+    ($name:literal, $return_point:literal, $keeps:ident, $enter:ident) => {
+        trampoline!(
+            $name,
+            $return_point,
+            $keeps,
+            $enter,
+            ("movups", "xmm", "xmmword", 16),
+            ("movups", "xmm", "xmmword", 16),
+            ("kmovw", "word"),
+            "",
+            "",
+            "",
+            ""
+        );
+    };
+}
+
+/// For machines with AVX.
+macro_rules! avx {
+    ($name:literal, $return_point:literal, $keeps:ident, $enter:ident) => {
+        trampoline!(
+            $name,
+            $return_point,
+            $keeps,
+            $enter,
+            ("vmovups", "ymm", "ymmword", 32),
+            ("vmovups", "ymm", "ymmword", 32),
+            ("kmovw", "word"),
+            "",
+            "",
+            "",
+            ""
+        );
+    };
+}
+
+/// For machines with AVX-512.
+macro_rules! avx512 {
+    (
+        $name:literal, $return_point:literal, $keeps:ident, $enter:ident,
+        $opmask:tt, $if_wide:expr, $if_wide_result:expr
+    ) => {
+        trampoline!(
+            $name,
+            $return_point,
+            $keeps,
+            $enter,
+            ("vmovups", "xmm", "xmmword", 16),
+            ("vmovups", "zmm", "zmmword", 64),
+            $opmask,
+            $if_wide,
+            "cmp dword ptr [rsp + {width}], 16
+jne 82f",
+            $if_wide_result,
+            "cmp dword ptr [rsp + {result_width}], 16
+jne 92f"
+        );
+    };
+    ($name:literal, $return_point:literal, $keeps:ident, $enter:ident, $opmask:tt) => {
+        avx512!(
+            $name,
+            $return_point,
+            $keeps,
+            $enter,
+            $opmask,
+            wide!(any_of_16, "80f"),
+            wide!(any_of_16, "90f")
+        );
+    };
+}
+
+/// What a variant keeps beside what all of them do, and whether it calls bodies.
+struct Keeps {
+    /// What the stub has done with r11, vector registers 8 to 15, every general register at return.
+    preserve: bool,
+    /// What only AVX-512 has.
+    beyond: bool,
+    /// The body is called if somebody wants the return.
+    returns: bool,
+}
+
+const PLAIN: Keeps = Keeps {
+    preserve: false,
+    beyond: false,
+    returns: true,
+};
+const PRESERVE: Keeps = Keeps {
+    preserve: true,
+    beyond: false,
+    returns: true,
+};
+const PRESERVE_ALL: Keeps = Keeps {
+    preserve: true,
+    beyond: true,
+    returns: true,
+};
+const ENTRY_ONLY: Keeps = Keeps {
+    returns: false,
+    ..PRESERVE
+};
+const ENTRY_ONLY_ALL: Keeps = Keeps {
+    returns: false,
+    ..PRESERVE_ALL
+};
+
+/// Bytes of a vector register's slot.
+const SLOT: usize = size_of::<Vector>();
+/// Bytes of all opmasks.
+const OPMASKS: usize = 8 * 8;
+/// Bytes above what is kept at entry: the first word says how wide vectors are kept, the last may be
+/// the caller's r11.
+const ENTRY_SPARE: usize = 64;
+/// Bytes above the vectors and opmasks kept at return: five general registers, how wide vectors are
+/// kept, and 32 in which the two words below the return address are.
+const KEPT_INT: usize = 5 * 8 + 8 + 32;
+
+impl Keeps {
+    /// Bytes on the stack while the users are asked.
+    const fn entry_room(&self) -> usize {
+        let beyond = if self.beyond { 16 * SLOT + OPMASKS } else { 0 };
+        let preserve = if self.preserve {
+            8 * SLOT + ENTRY_SPARE
+        } else {
+            0
+        };
+        size_of::<EntryRegs>() + preserve + beyond
+    }
+
+    /// Where it is noted how wide vector registers 8 to 15 are kept at entry.
+    const fn kept_width(&self) -> usize {
+        self.entry_room() - ENTRY_SPARE
+    }
+
+    /// Bytes on the stack while the users are told.
+    const fn return_room(&self) -> usize {
+        let beyond = if self.beyond { 16 * SLOT + OPMASKS } else { 0 };
+        let preserve = if self.preserve {
+            14 * SLOT + KEPT_INT
+        } else {
+            0
+        };
+        size_of::<ReturnRegs>() + preserve + beyond
+    }
+
+    /// Where general registers are kept at return.
+    const fn kept_int(&self) -> usize {
+        self.return_room() - KEPT_INT
+    }
+
+    /// Where it is noted how wide vector registers 2 to 15 are kept at return.
+    const fn kept_result_width(&self) -> usize {
+        self.kept_int() + 5 * 8
+    }
+}
+
+sse!("fgraph_entry_sse", "fgraph_return_sse", PLAIN, enter);
+avx!("fgraph_entry_avx", "fgraph_return_avx", PLAIN, enter);
+avx512!(
+    "fgraph_entry_avx512",
+    "fgraph_return_avx512",
+    PLAIN,
+    enter,
+    ("kmovw", "word"),
+    wide!(args),
+    wide!(results)
+);
+
+sse!(
+    "fgraph_preserve_sse",
+    "fgraph_preserve_sse_return",
+    PRESERVE,
+    enter
+);
+avx!(
+    "fgraph_preserve_avx",
+    "fgraph_preserve_avx_return",
+    PRESERVE,
+    enter
+);
+avx512!(
+    "fgraph_preserve_avx512",
+    "fgraph_preserve_avx512_return",
+    PRESERVE,
+    enter,
+    ("kmovw", "word")
+);
+avx512!(
+    "fgraph_preserve_all",
+    "fgraph_preserve_all_return",
+    PRESERVE_ALL,
+    enter,
+    ("kmovq", "qword")
+);
+avx512!(
+    "fgraph_preserve_all_f",
+    "fgraph_preserve_all_f_return",
+    PRESERVE_ALL,
+    enter,
+    ("kmovw", "word")
+);
+
+sse!(
+    "fgraph_entry_only_sse",
+    "fgraph_entry_only_sse_return",
+    ENTRY_ONLY,
+    enter_only
+);
+avx!(
+    "fgraph_entry_only_avx",
+    "fgraph_entry_only_avx_return",
+    ENTRY_ONLY,
+    enter_only
+);
+avx512!(
+    "fgraph_entry_only_avx512",
+    "fgraph_entry_only_avx512_return",
+    ENTRY_ONLY,
+    enter_only,
+    ("kmovw", "word")
+);
+avx512!(
+    "fgraph_entry_only_all",
+    "fgraph_entry_only_all_return",
+    ENTRY_ONLY_ALL,
+    enter_only,
+    ("kmovq", "qword")
+);
+avx512!(
+    "fgraph_entry_only_all_f",
+    "fgraph_entry_only_all_f_return",
+    ENTRY_ONLY_ALL,
+    enter_only,
+    ("kmovw", "word")
+);
+
+unsafe extern "C" {
+    fn fgraph_entry_sse();
+    fn fgraph_return_sse();
+    fn fgraph_entry_avx();
+    fn fgraph_return_avx();
+    fn fgraph_entry_avx512();
+    fn fgraph_return_avx512();
+    fn fgraph_preserve_sse();
+    fn fgraph_preserve_sse_return();
+    fn fgraph_preserve_avx();
+    fn fgraph_preserve_avx_return();
+    fn fgraph_preserve_avx512();
+    fn fgraph_preserve_avx512_return();
+    fn fgraph_preserve_all();
+    fn fgraph_preserve_all_return();
+    fn fgraph_preserve_all_f();
+    fn fgraph_preserve_all_f_return();
+    fn fgraph_entry_only_sse();
+    fn fgraph_entry_only_avx();
+    fn fgraph_entry_only_avx512();
+    fn fgraph_entry_only_all();
+    fn fgraph_entry_only_all_f();
+}
+
+/// See [`Trampolines::of`].
+pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32) -> Trampolines {
+    type Code = unsafe extern "C" fn();
+    let [plain, preserve, preserve_all]: [[Code; 2]; 3];
+    let [entry_only, entry_only_all]: [Code; 2];
+    match (vector_bytes, opmask_bytes) {
+        (64, opmask_bytes) => {
+            plain = [fgraph_entry_avx512, fgraph_return_avx512];
+            preserve = [fgraph_preserve_avx512, fgraph_preserve_avx512_return];
+            entry_only = fgraph_entry_only_avx512;
+            if opmask_bytes == 8 {
+                preserve_all = [fgraph_preserve_all, fgraph_preserve_all_return];
+                entry_only_all = fgraph_entry_only_all;
+            } else {
+                preserve_all = [fgraph_preserve_all_f, fgraph_preserve_all_f_return];
+                entry_only_all = fgraph_entry_only_all_f;
+            }
+        }
+        (32, _) => {
+            plain = [fgraph_entry_avx, fgraph_return_avx];
+            preserve = [fgraph_preserve_avx, fgraph_preserve_avx_return];
+            entry_only = fgraph_entry_only_avx;
+            (preserve_all, entry_only_all) = (preserve, entry_only);
+        }
+        _ => {
+            plain = [fgraph_entry_sse, fgraph_return_sse];
+            preserve = [fgraph_preserve_sse, fgraph_preserve_sse_return];
+            entry_only = fgraph_entry_only_sse;
+            (preserve_all, entry_only_all) = (preserve, entry_only);
+        }
+    }
+    let address = |code: Code| code as usize;
+    Trampolines {
+        plain: address(plain[0]),
+        preserve: address(preserve[0]),
+        preserve_all: address(preserve_all[0]),
+        entry_only: address(entry_only),
+        entry_only_all: address(entry_only_all),
+        return_points: [plain, preserve, preserve_all].map(|[_, point]| address(point)),
+        vector_bytes,
+    }
+}
+
+// What the assembly takes for granted.
+const _: () = assert!(
+    size_of::<LiveCounters>() == 1 << 6,
+    "the missed loop shifts by 6"
+);
+const _: () = assert!(
+    offset_of!(EntryRegs, vector).is_multiple_of(64)
+        && PRESERVE_ALL.entry_room().is_multiple_of(64)
+);
+const _: () = assert!(
+    offset_of!(EntryRegs, vector) + 8 * SLOT == size_of::<EntryRegs>()
+        && offset_of!(ReturnRegs, vector) + 2 * SLOT == size_of::<ReturnRegs>(),
+    "the slots of further vectors follow"
+);
+const _: () = assert!(PRESERVE_ALL.return_room().is_multiple_of(16));
+const _: () = assert!(offset_of!(ReturnRegs, unwinding) == offset_of!(ReturnRegs, width) + 4);
+const _: () = assert!(offset_of!(Frame, frame_pointer) == 0);
+const _: () = assert!(offset_of!(Frame, return_address) == 8);
+const _: () = assert!(
+    offset_of!(Frame, slot) < 64,
+    "one byte of LEB128 in the unwind rules"
+);
+const _: () = assert!(offset_of!(Link, return_address) == 8);
