@@ -36,7 +36,7 @@ use core::fmt;
 pub const SITE_LEN: usize = 5;
 
 /// `endbr64`, the landing pad that `-fcf-protection` puts before the NOP.
-const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+pub const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// How many bytes [`NopError::NotNop`] keeps to show.
 const SHOWN: usize = 8;

@@ -127,6 +127,11 @@ impl Arena {
         self.base + HEADER_LEN
     }
 
+    /// Whether `address` is in the arena.
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        (self.base..self.base + self.len).contains(&address)
+    }
+
     /// Address of the first copy.
     pub(crate) fn copies(&self) -> usize {
         self.stubs() + self.stubs

@@ -240,15 +240,12 @@ impl Control {
 
     /// Makes `filter` the filter of the user in `slot`. After an error it has the one it had.
     pub(crate) fn set_filter(&mut self, slot: usize, filter: Filter) -> Result<Report, Error> {
-        let mut changed = Vec::new();
-        if self.sites.refresh() {
-            // The other users' filters hold for libraries that are new, too.
-            for other in (0..MAX_USERS).filter(|&other| other != slot) {
-                changed.extend(self.set_bits(other));
-            }
-        }
         let before = self.filters[slot].replace(filter);
-        changed.extend(self.set_bits(slot));
+        let mut changed = if self.refresh() {
+            self.set_all_bits()
+        } else {
+            self.set_bits(slot)
+        };
         match self.patch(changed) {
             Ok((patched, refused)) => Ok(self.report(slot, patched, refused)),
             Err(error) => {
@@ -257,6 +254,24 @@ impl Control {
                 Err(error)
             }
         }
+    }
+
+    /// Sees to it that there are sites for all that the users want; whether modules came or went.
+    fn refresh(&mut self) -> bool {
+        let mut changed = false;
+        loop {
+            changed |= self.sites.refresh();
+            let prepare = |filter| self.sites.prepare(filter);
+            if self.filters.iter().flatten().try_for_each(prepare).is_some() {
+                return changed;
+            }
+        }
+    }
+
+    /// [`set_bits`](Self::set_bits) for all users: their filters hold for libraries that are new, too.
+    fn set_all_bits(&self) -> Vec<&'static Site> {
+        let slots = 0..MAX_USERS;
+        slots.flat_map(|slot| self.set_bits(slot)).collect()
     }
 
     /// Sets the bits of the user in `slot` on the sites that its filter selects, and clears them
@@ -333,10 +348,8 @@ impl Control {
         });
         let Some(result) = result else {
             // A library came or went meanwhile: look anew at all sites there are now.
-            self.sites.refresh();
-            for slot in 0..MAX_USERS {
-                self.set_bits(slot);
-            }
+            self.refresh();
+            self.set_all_bits();
             return self.patch(Vec::new());
         };
         match result {

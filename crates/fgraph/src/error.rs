@@ -4,7 +4,7 @@ use core::convert::Infallible;
 use core::fmt;
 
 use fgraph_core::MAX_USERS;
-use fgraph_x86_64::nop::NopError;
+use fgraph_x86_64::relocate::RelocateError;
 
 use crate::FilterError;
 
@@ -150,8 +150,24 @@ impl fmt::Display for Stop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The bytes at its entry are not what can be patched.
-    Entry(NopError),
+    /// The instructions at its entry cannot be displaced.
+    Displace(RelocateError),
+    /// It would be misled by being traced; the reason.
+    Notrace(&'static str),
+    /// The bytes at its entry are not those of the file: somebody else has patched it.
+    Patched {
+        /// What is there.
+        found: [u8; 5],
+    },
+    /// An IFUNC's resolver, which runs while the program is being linked. The function that it chooses
+    /// goes by the same name, and can be traced.
+    Resolver,
+    /// It is not in memory that is executable text.
+    NotText,
+    /// Its text can be written to, so it may be changed by others at any time.
+    Writable,
+    /// Its text cannot be read.
+    Unreadable,
     /// The bytes at its entry have changed since they were first read.
     Changed {
         /// What is there now.
@@ -159,6 +175,9 @@ pub enum Refusal {
     },
     /// No free memory within reach of a jump (2 GiB).
     OutOfReach,
+    /// No free memory at any of the places where a stub could be, so that threads within the function's
+    /// first instructions are safe.
+    NoPlace,
     /// The system does not let memory be made executable; the error number.
     NotExecutable(i32),
     /// Its module cannot be read.
@@ -168,12 +187,23 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Entry(error) => error.fmt(f),
+            Self::Displace(error) => error.fmt(f),
+            Self::Notrace(reason) => f.write_str(reason),
+            Self::Patched { found } => {
+                f.write_str("holds")?;
+                show(f, found)?;
+                f.write_str(", not what is in the file: patched by somebody else")
+            }
+            Self::Resolver => f.write_str("is the resolver of an IFUNC"),
+            Self::NotText => f.write_str("is not in executable text"),
+            Self::Writable => f.write_str("is in text that can be written to"),
+            Self::Unreadable => f.write_str("is in text that cannot be read"),
             Self::Changed { found } => {
                 f.write_str("now holds")?;
-                found.iter().try_for_each(|byte| write!(f, " {byte:02x}"))
+                show(f, found)
             }
             Self::OutOfReach => f.write_str("no free memory within 2 GiB for its stub"),
+            Self::NoPlace => f.write_str("no free memory where its stub could be"),
             Self::NotExecutable(errno) => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 write!(f, "no executable memory for its stub: {error}")
@@ -181,6 +211,10 @@ impl fmt::Display for Refusal {
             Self::Module(error) => f.write_str(error),
         }
     }
+}
+
+fn show(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, " {byte:02x}"))
 }
 
 /// A function, or a whole module, that cannot be traced.

@@ -152,6 +152,23 @@ impl Filter {
         (self.trace.is_empty() || listed(&self.trace)) && !listed(&self.notrace)
     }
 
+    /// Whether a function that goes by all of `names` is to be traced. One without any goes by the
+    /// empty name.
+    pub(crate) fn matches_any<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str> + Clone,
+        module_path: &str,
+    ) -> bool {
+        let unnamed = names.clone().next().is_none();
+        let matches = |pattern: &Pattern| {
+            pattern.matches_module(module_path)
+                && (names.clone().any(|name| pattern.name.matches(name))
+                    || unnamed && pattern.name.matches(""))
+        };
+        (self.trace.is_empty() || self.trace.iter().any(matches))
+            && !self.notrace.iter().any(matches)
+    }
+
     /// Whether any function of the module at `module_path` could match.
     ///
     /// If not, its functions need not be looked at one by one.

@@ -111,6 +111,11 @@ impl StubPlaces {
         }
     }
 
+    /// Address of the header for a stub that is at `place`.
+    pub(crate) fn header(place: usize) -> usize {
+        place & !(BLOCK - 1)
+    }
+
     /// Takes a place of `len` bytes for the stub of the site at `address`, in whose five bytes
     /// instructions start at the bits of `starts`; `None` if there is none left, or no memory.
     pub(crate) fn take(

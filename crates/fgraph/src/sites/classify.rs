@@ -1,0 +1,220 @@
+//! What can be done with a function, from its bytes and its name.
+//!
+//! ```text
+//!   a NOP at the entry            -> patched in place
+//!   anything else that is code    -> its first instructions are displaced
+//!   neither                       -> refused, with the reason
+//! ```
+
+use fgraph_x86_64::nop::{self, SITE_LEN};
+use fgraph_x86_64::relocate::{self, Window};
+
+use crate::arena::Way;
+use crate::error::Refusal;
+use crate::notrace::{self, Notrace};
+
+/// The longest landing pad and window: `endbr64`, four bytes of other instructions, and the longest one.
+const ENTRY_BYTES: usize = 4 + 4 + 15;
+
+/// A function as it is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    /// Where it starts, in memory.
+    pub(crate) address: usize,
+    /// Its bytes as far as the symbol table says; 0 if it does not.
+    pub(crate) size: usize,
+    /// The text from there up to the next function.
+    pub(crate) text: &'a [u8],
+    /// The same bytes in the file, where they are to be had.
+    pub(crate) file: Option<&'a [u8]>,
+    /// Whether the compiler has listed it as one that is to be patched.
+    pub(crate) listed: bool,
+    /// Its name in the symbol table.
+    pub(crate) symbol: &'a str,
+}
+
+/// What the code of a module may rely on beyond the ABI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Callers {
+    /// Nothing: no caller knows which registers a function leaves alone.
+    Abi,
+    /// A caller may keep values in any register up to vector register 15 that the called function does
+    /// not use (gcc's `-fipa-ra`).
+    LowRegisters,
+    /// As `LowRegisters`, in opmasks and higher vector registers, too.
+    AllRegisters,
+}
+
+/// How a function is traced.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// Bytes before what is patched: an `endbr64`.
+    pub(crate) lead: usize,
+    /// The instructions to displace; `None` for a NOP.
+    pub(crate) window: Option<Window>,
+    /// The trampoline for its calls.
+    pub(crate) way: Way,
+}
+
+/// Finds out what can be done with a function.
+pub(crate) fn classify(function: &Candidate<'_>, callers: Callers) -> Result<Choice, Refusal> {
+    let notrace = notrace::look_up(function.symbol);
+    if let Some(Notrace::Entirely(reason)) = notrace {
+        return Err(Refusal::Notrace(reason));
+    }
+    let entry = &function.text[..function.text.len().min(ENTRY_BYTES)];
+    if let Some(file) = function.file
+        && !file.starts_with(entry)
+    {
+        return Err(Refusal::Patched { found: first(entry) });
+    }
+    let callers = if function.listed || is_rust(function.symbol) {
+        Callers::Abi
+    } else {
+        callers
+    };
+    let mut way = match callers {
+        Callers::Abi => Way::Plain,
+        Callers::LowRegisters => Way::Preserve,
+        Callers::AllRegisters => Way::PreserveAll,
+    };
+    if notrace.is_some() {
+        way = entry_only(way);
+    }
+    if let Ok(lead) = nop::find(entry) {
+        return Ok(Choice {
+            lead,
+            window: None,
+            way,
+        });
+    }
+    let lead = if entry.starts_with(&nop::ENDBR64) {
+        nop::ENDBR64.len()
+    } else {
+        0
+    };
+    let code = relocate::Code {
+        bytes: &function.text[lead..],
+        address: function.address + lead,
+        size: function.size.saturating_sub(lead),
+    };
+    let window = relocate::plan(&code).map_err(Refusal::Displace)?;
+    // While a body runs that has been called by the trampoline, rbp is not the caller's.
+    if callers != Callers::Abi && relocate::uses_frame_pointer_of_caller(&code) {
+        way = entry_only(way);
+    }
+    Ok(Choice {
+        lead,
+        window: Some(window),
+        way,
+    })
+}
+
+fn entry_only(way: Way) -> Way {
+    match way {
+        Way::PreserveAll => Way::EntryOnlyAll,
+        _ => Way::EntryOnly,
+    }
+}
+
+/// Whether rustc has compiled it, which has no callers that know more than the ABI.
+fn is_rust(symbol: &str) -> bool {
+    let hash = || {
+        let digits = symbol.strip_suffix('E')?.rsplit_once("17h")?.1;
+        Some(digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    let symbol = symbol.split('.').next().unwrap_or(symbol);
+    symbol.starts_with("_R")
+        || symbol.starts_with("_ZN")
+            && symbol.strip_suffix('E').is_some()
+            && hash().unwrap_or(false)
+}
+
+/// The first bytes of an entry, to show.
+fn first(entry: &[u8]) -> [u8; SITE_LEN] {
+    let mut found = [0; SITE_LEN];
+    for (to, from) in found.iter_mut().zip(entry) {
+        *to = *from;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate<'a>(text: &'a [u8], symbol: &'a str) -> Candidate<'a> {
+        Candidate {
+            address: 0x40_0000,
+            size: text.len(),
+            text,
+            file: Some(text),
+            listed: false,
+            symbol,
+        }
+    }
+
+    /// push rbp; mov rbp, rsp; sub rsp, 16; leave; ret
+    const CODE: [u8; 10] = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x10, 0xc9, 0xc3];
+    const NOP: [u8; 6] = [0x0f, 0x1f, 0x44, 0x00, 0x08, 0xc3];
+
+    #[test]
+    fn a_nop_is_patched_in_place_and_other_code_is_displaced() {
+        let nop = classify(&candidate(&NOP, "f"), Callers::LowRegisters).unwrap();
+        assert!(nop.window.is_none());
+        let code = classify(&candidate(&CODE, "f"), Callers::LowRegisters).unwrap();
+        assert_eq!(code.window.unwrap().len(), 8);
+    }
+
+    #[test]
+    fn what_is_behind_an_endbr64_is_patched() {
+        let text = [&nop::ENDBR64[..], &CODE].concat();
+        let code = classify(&candidate(&text, "f"), Callers::Abi).unwrap();
+        assert_eq!((code.lead, code.window.unwrap().boundaries()), (4, 0b10011));
+    }
+
+    #[test]
+    fn registers_are_preserved_for_callers_that_may_count_on_it() {
+        let way = |symbol, listed, callers| {
+            let candidate = Candidate {
+                listed,
+                ..candidate(&CODE, symbol)
+            };
+            classify(&candidate, callers).unwrap().way
+        };
+        assert_eq!(way("f", false, Callers::Abi), Way::Plain);
+        assert_eq!(way("f", false, Callers::LowRegisters), Way::Preserve);
+        assert_eq!(way("f", false, Callers::AllRegisters), Way::PreserveAll);
+        assert_eq!(way("f", true, Callers::AllRegisters), Way::Plain);
+        for rust in [
+            "_RNvCs1234_7mycrate3foo",
+            "_ZN3app4main17h0123456789abcdefE",
+            "_ZN3app4main17h0123456789abcdefE.llvm.123",
+        ] {
+            assert_eq!(way(rust, false, Callers::AllRegisters), Way::Plain, "{rust}");
+        }
+        for other in ["_ZN3app4mainE", "_ZN3app4main17hE", "_ZN3appEv"] {
+            assert_eq!(way(other, false, Callers::LowRegisters), Way::Preserve);
+        }
+        assert_eq!(way("setjmp", false, Callers::AllRegisters), Way::EntryOnlyAll);
+        assert_eq!(way("vfork", false, Callers::Abi), Way::EntryOnly);
+    }
+
+    #[test]
+    fn text_that_differs_from_the_file_is_left_alone() {
+        let patched = [&[0xe9, 1, 2, 3, 4], &CODE[5..]].concat();
+        let candidate = Candidate {
+            text: &patched,
+            ..candidate(&CODE, "f")
+        };
+        let refused = classify(&candidate, Callers::Abi).unwrap_err();
+        let found = [0xe9, 1, 2, 3, 4];
+        assert_eq!(refused, Refusal::Patched { found });
+    }
+
+    #[test]
+    fn the_table_is_heeded() {
+        let refused = classify(&candidate(&CODE, "_start"), Callers::Abi);
+        assert!(matches!(refused, Err(Refusal::Notrace(_))));
+    }
+}

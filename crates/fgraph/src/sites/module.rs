@@ -1,0 +1,549 @@
+//! The functions of one module, and the sites made of them.
+//!
+//! Functions are read when a filter first asks for the module, sites are made when a filter first
+//! selects one of its functions: records, stubs and copies for all of them at once.
+//!
+//! # Safety
+//!
+//! The unsafe code reads text of a module that stays loaded meanwhile, and follows the pointer from a
+//! module's record to what the runtime knows of it, which is never freed.
+
+use core::ptr;
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+
+use fgraph_core::site::{Function, Module, Site};
+use fgraph_x86_64::cpu;
+use fgraph_x86_64::nop::SITE_LEN;
+use fgraph_x86_64::poke::Text as _;
+use fgraph_x86_64::trampoline::{self, Trampolines};
+use fgraph_x86_64::trap::TrapRange;
+use fgraph_x86_64::unwind::Rows;
+
+use super::classify::{Callers, Candidate, Choice, classify};
+use super::names::Names;
+use super::{OFF, ON};
+use crate::arena::Arena;
+use crate::debug_file;
+use crate::demangle;
+use crate::elf::ElfFile;
+use crate::error::{Refusal, Refused};
+use crate::filter::Filter;
+use crate::functions::Functions;
+use crate::modules::{self, Protection};
+use crate::places::StubPlaces;
+use crate::text::Text;
+
+/// What all modules share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) trampolines: Trampolines,
+    pub(crate) places: StubPlaces,
+}
+
+/// What is known of a module for good.
+#[derive(Debug)]
+#[repr(C)]
+struct Known {
+    module: Module,
+    bias: usize,
+    functions: Functions<'static>,
+    file: ElfFile<'static>,
+}
+
+/// The name of a site in its module's symbol table.
+fn symbol_of(site: &'static Site) -> &'static str {
+    // SAFETY: every record of a module that has sites is the start of a `Known`, which is never freed
+    // and whose address was exposed.
+    let known =
+        unsafe { &*ptr::with_exposed_provenance::<Known>(ptr::from_ref(site.module).addr()) };
+    known.index_of(site).map_or("", |index| known.symbol(index))
+}
+
+impl Known {
+    /// Which function a site is of.
+    fn index_of(&self, site: &'static Site) -> Option<usize> {
+        let address = Function::of(site).address().wrapping_sub(self.bias);
+        self.functions.index_at(address as u64)
+    }
+
+    fn symbol(&self, index: usize) -> &'static str {
+        let name = self.functions.names(index).next();
+        name.map_or("", |name| name.symbol)
+    }
+}
+
+/// A function that has no site, and why.
+#[derive(Debug)]
+struct Left {
+    names: Vec<String>,
+    address: usize,
+    reason: Refusal,
+}
+
+/// The sites of a module.
+#[derive(Debug, Default)]
+struct Prepared {
+    /// By address.
+    sites: &'static [Site],
+    /// Of each site; `None` if there are none.
+    names: Option<&'static Names>,
+    left: Vec<Left>,
+}
+
+/// A module that is, or was, loaded.
+#[derive(Debug)]
+pub(crate) struct ModuleSites {
+    loaded: modules::Module,
+    path: String,
+    /// `None` until a filter asks for the module.
+    known: Option<Result<&'static Known, String>>,
+    /// `None` until a filter selects one of its functions.
+    prepared: Option<Prepared>,
+    pub(crate) is_loaded: bool,
+}
+
+/// A function on its way to becoming a site.
+struct Chosen {
+    /// Which function of the module; `None` for an entry that only a list names.
+    function: Option<usize>,
+    address: usize,
+    choice: Choice,
+    original: [u8; SITE_LEN],
+}
+
+impl ModuleSites {
+    pub(crate) fn new(loaded: modules::Module) -> Self {
+        Self {
+            path: loaded.path().to_string_lossy().into_owned(),
+            loaded,
+            known: None,
+            prepared: None,
+            is_loaded: true,
+        }
+    }
+
+    /// Whether it is this module.
+    pub(crate) fn is(&self, loaded: &modules::Module) -> bool {
+        self.loaded.load_bias() == loaded.load_bias() && self.loaded.path() == loaded.path()
+    }
+
+    fn bias(&self) -> usize {
+        self.loaded.load_bias()
+    }
+
+    pub(crate) fn sites(&self) -> &'static [Site] {
+        self.prepared.as_ref().map_or(&[], |prepared| prepared.sites)
+    }
+
+    /// What the handler of traps needs to know.
+    pub(crate) fn traps(&self) -> Option<TrapRange> {
+        let sites = self.sites();
+        Some(TrapRange {
+            first: sites.first()?.entry,
+            end: sites.last()?.entry + SITE_LEN,
+            records: sites.as_ptr(),
+            count: sites.len(),
+        })
+    }
+
+    /// Whether the same file was unloaded and loaded at the same place again: then its text is as the
+    /// compiler made it, also where we have patched it. To be called while it cannot be unloaded.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.sites().iter().any(|site| {
+            // SAFETY: a module is loaded there.
+            let now = || unsafe { (site.entry as *const [u8; SITE_LEN]).read_volatile() };
+            site.state.load(Ordering::Relaxed) == ON && now() == super::original(site).bytes
+        })
+    }
+
+    /// Whether sites have to be made before `filter` can be applied.
+    pub(crate) fn is_wanted(&mut self, filter: &Filter) -> bool {
+        if self.prepared.is_some() || !self.is_loaded || !filter.module_may_match(&self.path) {
+            return false;
+        }
+        let Ok(known) = self.known() else {
+            return false;
+        };
+        let mut name = String::new();
+        (0..known.functions.len()).any(|index| {
+            let mut names = known.functions.names(index);
+            // Without a name it is selected as one whose name is empty.
+            known.functions.names(index).next().is_none() && filter.matches("", &self.path)
+                || names.any(|symbol| {
+                    let name = demangled(symbol.symbol, &mut name);
+                    filter.matches(name, &self.path)
+                })
+        })
+    }
+
+    fn known(&mut self) -> Result<&'static Known, &str> {
+        if self.known.is_none() {
+            self.known = Some(self.read());
+        }
+        match &self.known {
+            Some(Ok(known)) => Ok(known),
+            Some(Err(error)) => Err(error),
+            None => unreachable!("just set"),
+        }
+    }
+
+    /// Reads the module's file.
+    fn read(&self) -> Result<&'static Known, String> {
+        let text = |error: &dyn core::fmt::Display| error.to_string();
+        let bytes = self.loaded.map().map_err(|error| text(&error))?;
+        let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
+        modules::check(&self.loaded, &file).map_err(|error| text(&error))?;
+        let debug = debug_file::find(self.loaded.path(), &file);
+        let debug = debug.and_then(|bytes| ElfFile::parse(bytes).ok());
+        let mut functions =
+            Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
+        let targets = modules::ifunc_targets(&self.loaded, &file, &functions);
+        functions.add_names(targets);
+        let known = Box::leak(Box::new(Known {
+            module: Module {
+                path: self.path.clone().leak(),
+                symbol: symbol_of,
+            },
+            bias: self.bias(),
+            functions,
+            file,
+        }));
+        ptr::from_ref(known).expose_provenance();
+        Ok(known)
+    }
+
+    /// Calls `each` with every site, and whether `filter` selects it. No filter selects nothing.
+    pub(crate) fn select(
+        &self,
+        filter: Option<&Filter>,
+        mut each: impl FnMut(&'static Site, bool),
+    ) {
+        let prepared = self.prepared.as_ref();
+        let Some(names) = prepared.and_then(|prepared| prepared.names) else {
+            return;
+        };
+        let filter = filter.filter(|filter| filter.module_may_match(&self.path));
+        for (index, site) in self.sites().iter().enumerate() {
+            let matches = |filter: &Filter| filter.matches_any(names.of(index), &self.path);
+            each(site, filter.is_some_and(matches));
+        }
+    }
+
+    /// What `filter` selects of this module and cannot be traced.
+    pub(crate) fn refused<'a>(
+        &'a self,
+        filter: &'a Filter,
+    ) -> impl Iterator<Item = Refused> + use<'a> {
+        let module = match &self.known {
+            Some(Err(error)) if filter.names_module(&self.path) => Some(Refused {
+                name: String::new(),
+                module: self.path.clone(),
+                address: 0,
+                reason: Refusal::Module(error.clone()),
+            }),
+            _ => None,
+        };
+        let left = self.prepared.iter().flat_map(|prepared| &prepared.left);
+        let selected = left.filter(|left| {
+            let names = left.names.iter().map(String::as_str);
+            filter.matches_any(names, &self.path)
+        });
+        module.into_iter().chain(selected.map(|left| Refused {
+            name: left.names.first().cloned().unwrap_or_default(),
+            module: self.path.clone(),
+            address: left.address,
+            reason: left.reason.clone(),
+        }))
+    }
+
+    /// Makes the sites. To be called while the module cannot be unloaded.
+    pub(crate) fn prepare(&mut self, common: &mut Common) {
+        let Ok(known) = self.known() else {
+            return;
+        };
+        let mut left = Vec::new();
+        let mut refuse = |function: Option<usize>, address, reason| {
+            left.push(Left {
+                names: function.map_or(Vec::new(), |index| names_of(known, index)),
+                address,
+                reason,
+            });
+        };
+        let mut chosen = Vec::with_capacity(known.functions.len());
+        self.each_candidate(known, |function, candidate, callers| match candidate {
+            Err((address, reason)) => refuse(function, address, reason),
+            Ok(candidate) => match classify(&candidate, callers) {
+                Err(reason) => refuse(function, candidate.address, reason),
+                Ok(choice) => {
+                    let mut original = [0; SITE_LEN];
+                    original.copy_from_slice(&candidate.text[choice.lead..][..SITE_LEN]);
+                    chosen.push(Chosen {
+                        function,
+                        address: candidate.address,
+                        choice,
+                        original,
+                    });
+                }
+            },
+        });
+        // Symbols may be nested.
+        chosen.sort_unstable_by_key(|chosen| chosen.address + chosen.choice.lead);
+        chosen.dedup_by(|next, previous| {
+            let end = previous.address + previous.choice.lead + SITE_LEN;
+            next.address + next.choice.lead < end
+        });
+        let prepared = build(known, chosen, common, &mut refuse);
+        self.prepared = Some(Prepared { left, ..prepared });
+    }
+
+    /// Calls `each` with every function that may be traced, or that may not because of where it is.
+    fn each_candidate<'a>(
+        &self,
+        known: &'static Known,
+        mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, Refusal)>, Callers),
+    ) {
+        let callers = callers(&known.file);
+        let listed = modules::listed_entries(&self.loaded, &known.file).unwrap_or_default();
+        let protection = Protection::of(&self.loaded);
+        let own_text = trampoline::own_text();
+        let functions = &known.functions;
+        let is_listed = |address: usize, lead: usize| {
+            (address..=address + lead).any(|at| listed.binary_search(&at).is_ok())
+        };
+        let text = |address: usize, limit: usize| {
+            protection.check(address)?;
+            let end = self.loaded.text().find(|text| text.contains(&address));
+            let end = end.ok_or(Refusal::NotText)?.end.min(limit);
+            // SAFETY: text of a module that stays loaded meanwhile, and readable.
+            Ok(unsafe { core::slice::from_raw_parts(address as *const u8, end - address) })
+        };
+        for index in 0..functions.len() {
+            let function = functions.get(index);
+            let symbol = known.symbol(index);
+            let address = known.bias.wrapping_add(function.address as usize);
+            let limit = known.bias.wrapping_add(function.limit as usize);
+            if own_text.contains(&address) || is_own(symbol) {
+                continue;
+            }
+            let candidate = if function.is_resolver {
+                Err(Refusal::Resolver)
+            } else {
+                text(address, limit)
+            };
+            let candidate = candidate.map(|text| Candidate {
+                address,
+                size: function.size as usize,
+                text,
+                file: known.file.bytes_at(function.address, text.len()),
+                listed: is_listed(address, 4),
+                symbol,
+            });
+            let candidate = candidate.map_err(|reason| (address, reason));
+            each(Some(index), candidate, callers);
+        }
+        for &address in &listed {
+            let in_file = address.wrapping_sub(known.bias) as u64;
+            let named = functions.containing(in_file).is_some_and(|index| {
+                in_file - functions.get(index).address <= 4
+            });
+            if named || own_text.contains(&address) {
+                continue;
+            }
+            let candidate = text(address, address + 16).map(|text| Candidate {
+                address,
+                size: 0,
+                text,
+                file: known.file.bytes_at(in_file, text.len()),
+                listed: true,
+                symbol: "",
+            });
+            each(None, candidate.map_err(|reason| (address, reason)), callers);
+        }
+    }
+}
+
+/// Makes records, stubs and copies for what was chosen.
+fn build(
+    known: &'static Known,
+    chosen: Vec<Chosen>,
+    common: &mut Common,
+    refuse: &mut impl FnMut(Option<usize>, usize, Refusal),
+) -> Prepared {
+    let mut prepared = Prepared::default();
+    let (Some(first), Some(last)) = (chosen.first(), chosen.last()) else {
+        return prepared;
+    };
+    let windows = || chosen.iter().filter_map(|chosen| chosen.choice.window.as_ref());
+    let stubs: usize = chosen.iter().map(|chosen| chosen.choice.way.stub().stub_len()).sum();
+    let copies: usize = windows().map(|window| window.relocated_len()).sum();
+    let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
+        for chosen in chosen {
+            refuse(chosen.function, chosen.address, Refusal::OutOfReach);
+        }
+        return prepared;
+    };
+    let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
+    let mut rows = Rows::new();
+    let mut text = Text::open();
+    let mut sites = Vec::with_capacity(chosen.len());
+    let mut ways = Vec::with_capacity(chosen.len());
+    let mut names = Names::default();
+    for one in chosen {
+        let entry = one.address + one.choice.lead;
+        let way = one.choice.way;
+        let mut body = entry + SITE_LEN;
+        let mut inner = [0; 4];
+        let mut starts = 1;
+        let mut copied = 0;
+        if let Some(window) = &one.choice.window {
+            let copy = match window.relocate(next_copy, arena.bytes(next_copy)) {
+                Ok(copy) => copy,
+                Err(error) => {
+                    refuse(one.function, one.address, Refusal::Displace(error));
+                    continue;
+                }
+            };
+            body = next_copy;
+            inner.copy_from_slice(&copy.resume[1..]);
+            starts = window.boundaries();
+            copied = copy.len;
+            rows.piece(next_copy - arena.copies(), copy.len, &copy.rows);
+        }
+        let len = way.stub().stub_len();
+        let stub = if starts == 1 {
+            next_stub += len;
+            next_stub - len
+        } else {
+            let places = &mut common.places;
+            let Some(place) = places.take(entry, starts, len, &mut text, &common.trampolines)
+            else {
+                refuse(one.function, one.address, Refusal::NoPlace);
+                continue;
+            };
+            place
+        };
+        next_copy += copied;
+        let mut original = [0; 8];
+        original[..SITE_LEN].copy_from_slice(&one.original);
+        let all = one.function.map_or(Vec::new(), |index| names_of(known, index));
+        names.push(all.iter().map(String::as_str));
+        ways.push(way);
+        sites.push(Site {
+            entry,
+            body,
+            interest: AtomicU16::new(0),
+            lead: one.choice.lead as u8,
+            state: AtomicU8::new(OFF),
+            inner,
+            name: "",
+            module: &known.module,
+            stub,
+            runtime: AtomicU64::new(u64::from_le_bytes(original)),
+        });
+    }
+    names.shrink();
+    let names: &'static Names = Box::leak(Box::new(names));
+    for (index, site) in sites.iter_mut().enumerate() {
+        site.name = names.best(index);
+    }
+    let sites: &'static [Site] = sites.leak();
+    let written = sites.iter().zip(ways).try_for_each(|(site, way)| {
+        let record = ptr::from_ref(site).addr() as u64;
+        let outside = !arena.contains(site.stub);
+        let header = if outside {
+            StubPlaces::header(site.stub)
+        } else {
+            arena.header()
+        };
+        let stub = way.stub().encode(site.stub, record, way.word(header));
+        let stub = stub.expect("a header is within 2 GiB of its stubs");
+        if outside {
+            return text.write(site.stub, &stub);
+        }
+        arena.bytes(site.stub)[..stub.len()].copy_from_slice(&stub);
+        Ok(())
+    });
+    let finished = written.and_then(|()| arena.finish(&common.trampolines, &rows));
+    if let Err(errno) = finished {
+        for site in sites {
+            let index = known.index_of(site);
+            refuse(index, Function::of(site).address(), Refusal::NotExecutable(errno));
+        }
+        return Prepared::default();
+    }
+    Prepared {
+        sites,
+        names: Some(names),
+        left: Vec::new(),
+    }
+}
+
+/// The names of a function as programmers know them, the best first.
+fn names_of(known: &Known, index: usize) -> Vec<String> {
+    let symbols = known.functions.names(index);
+    symbols.map(|name| demangle::to_string(name.symbol)).collect()
+}
+
+/// The name that a symbol has in the source; written to `buffer` if it has to be.
+fn demangled<'a>(symbol: &'a str, buffer: &'a mut String) -> &'a str {
+    if !symbol.starts_with('_') {
+        return symbol;
+    }
+    buffer.clear();
+    // Writing to a string does not fail.
+    let _ = demangle::demangle_to(symbol, buffer);
+    buffer
+}
+
+/// What callers in a module may rely on, going by the compilers that have left their names.
+fn callers(file: &ElfFile<'_>) -> Callers {
+    let mut comments = file.comment().peekable();
+    let nobody = comments.peek().is_none();
+    if !nobody && !comments.any(|comment| comment.starts_with("GCC")) {
+        return Callers::Abi;
+    }
+    if cpu::vector_bytes() == 64 {
+        Callers::AllRegisters
+    } else {
+        Callers::LowRegisters
+    }
+}
+
+/// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
+fn is_own(symbol: &str) -> bool {
+    struct Start(String);
+    impl core::fmt::Write for Start {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            self.0.push_str(text);
+            // Enough is known: demangling the rest would be a waste.
+            if self.0.len() < 16 {
+                Ok(())
+            } else {
+                Err(core::fmt::Error)
+            }
+        }
+    }
+    if !symbol.contains("fgraph") {
+        return false;
+    }
+    let mut start = Start(String::new());
+    let _ = demangle::demangle_to(symbol, &mut start);
+    let start = start.0.trim_start_matches(['<', '&']);
+    ["fgraph::", "fgraph_core::", "fgraph_x86_64::"]
+        .iter()
+        .any(|own| start.starts_with(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_functions_of_fgraph_are_its_own() {
+        assert!(is_own("_ZN6fgraph8register17h0123456789abcdefE"));
+        assert!(is_own("_ZN11fgraph_core4slot17h0123456789abcdefE"));
+        assert!(!is_own("_ZN11fgraph_demo4main17h0123456789abcdefE"));
+        assert!(!is_own("_ZN4demo6fgraph17h0123456789abcdefE"));
+        assert!(!is_own("main"));
+    }
+}
