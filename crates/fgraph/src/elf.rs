@@ -20,6 +20,19 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, 
 /// The section in which gcc, clang and rustc list the entries they padded.
 const PATCHABLE_SECTION: &[u8] = b"__patchable_function_entries";
 
+/// The sections in which compilers list entries of functions.
+const ENTRY_LISTS: [(&[u8], EntryList); 3] = [
+    (PATCHABLE_SECTION, EntryList::Patchable),
+    (b"__mcount_loc", EntryList::Mcount),
+    (b"xray_instr_map", EntryList::Xray),
+];
+
+/// The sections that hold stubs of the linker instead of functions.
+const STUB_SECTIONS: [&[u8]; 4] = [b".plt", b".plt.got", b".plt.sec", b".iplt"];
+
+/// As many executable segments as are looked at. Linkers make one or two.
+const MAX_TEXT_SEGMENTS: usize = 64;
+
 /// An ELF file for x86-64: a program or a shared library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ElfFile<'a> {
@@ -85,15 +98,136 @@ impl<'a> ElfFile<'a> {
             section.sh_flags(Le).contains(elf::SHF_ALLOC)
                 && self.sections.section_name(Le, *section) == Ok(PATCHABLE_SECTION)
         };
-        let range = |section: &SectionHeader64<Le>| {
-            let start = section.sh_addr(Le);
-            Some(start..start.checked_add(section.sh_size(Le))?)
-        };
         self.sections
             .iter()
             .filter(is_patchable)
-            .filter_map(range)
+            .filter_map(range_of)
             .collect()
+    }
+
+    /// The sections in which a compiler listed function entries, by address.
+    ///
+    /// As for [`patchable_sections`](Self::patchable_sections), their content is to be read from
+    /// memory.
+    pub(crate) fn entry_lists(&self) -> impl Iterator<Item = (EntryList, Range<u64>)> {
+        self.sections.iter().filter_map(|section| {
+            if !section.sh_flags(Le).contains(elf::SHF_ALLOC) {
+                return None;
+            }
+            let name = self.sections.section_name(Le, section).ok()?;
+            let (_, list) = ENTRY_LISTS.iter().find(|(known, _)| *known == name)?;
+            Some((*list, range_of(section)?))
+        })
+    }
+
+    /// The address ranges that hold functions, in order and apart from each other.
+    ///
+    /// These are the executable sections, as far as they are loaded as such, without the linker's
+    /// stubs. In a file without sections it is the executable segments.
+    #[must_use]
+    pub(crate) fn text(&self) -> Vec<Range<u64>> {
+        let is_text = |s: &&ProgramHeader64<Le>| {
+            s.p_type(Le) == elf::PT_LOAD && s.p_flags(Le).contains(elf::PF_X)
+        };
+        let segments: Vec<Range<u64>> = self
+            .segments
+            .iter()
+            .filter(is_text)
+            .filter_map(|s| Some(s.p_vaddr(Le)..s.p_vaddr(Le).checked_add(s.p_memsz(Le))?))
+            .take(MAX_TEXT_SEGMENTS)
+            .collect();
+        let is_executable = |section: &&SectionHeader64<Le>| {
+            let flags = section.sh_flags(Le);
+            flags.contains(elf::SHF_ALLOC) && flags.contains(elf::SHF_EXECINSTR)
+        };
+        let sections: Vec<_> = self.sections.iter().filter(is_executable).collect();
+        let mut text = if sections.is_empty() {
+            segments
+        } else {
+            let name = |section| self.sections.section_name(Le, section).unwrap_or_default();
+            sections
+                .into_iter()
+                .filter(|section| !STUB_SECTIONS.contains(&name(section)))
+                .filter_map(range_of)
+                .flat_map(|section| {
+                    let loaded =
+                        |s: &Range<u64>| s.start.max(section.start)..s.end.min(section.end);
+                    segments.iter().map(loaded).collect::<Vec<_>>()
+                })
+                .collect()
+        };
+        text.sort_unstable_by_key(|range| range.start);
+        let mut end = 0;
+        for range in &mut text {
+            range.start = range.start.max(end);
+            end = range.end.max(end);
+        }
+        text.retain(|range| !range.is_empty());
+        text
+    }
+
+    /// One of the symbol tables of the file. It is empty if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the symbol table, its names, or its versions are not inside the file.
+    pub(crate) fn symbol_table(&self, source: SymbolSource) -> Result<SymbolTable<'a>, ElfError> {
+        let malformed = |_| ElfError::Malformed(Part::Symbols);
+        let kind = match source {
+            SymbolSource::Symtab => elf::SHT_SYMTAB,
+            SymbolSource::Dynsym => elf::SHT_DYNSYM,
+        };
+        let table = self
+            .sections
+            .symbols(Le, self.bytes, kind)
+            .map_err(malformed)?;
+        if table.is_empty() {
+            return Ok(SymbolTable::default());
+        }
+        let versions = self
+            .sections
+            .gnu_versym(Le, self.bytes)
+            .map_err(malformed)?
+            .filter(|(_, link)| *link == table.section());
+        Ok(SymbolTable {
+            symbols: table.symbols(),
+            strings: self
+                .sections
+                .section(table.string_section())
+                .and_then(|section| section.data(Le, self.bytes))
+                .map_err(malformed)?,
+            versions: versions.map_or(&[], |(versions, _)| versions),
+        })
+    }
+
+    /// The versions of symbols that the file defines, by the index that stands for them.
+    ///
+    /// A version that cannot be read is left out.
+    #[must_use]
+    pub(crate) fn versions(&self) -> Vec<(u16, &'a str)> {
+        let Ok(Some((mut definitions, link))) = self.sections.gnu_verdef(Le, self.bytes) else {
+            return Vec::new();
+        };
+        let Ok(strings) = self.sections.strings(Le, self.bytes, link) else {
+            return Vec::new();
+        };
+        let mut versions = Vec::new();
+        while versions.len() < usize::from(HIDDEN_VERSION)
+            && let Ok(Some((definition, mut names))) = definitions.next()
+        {
+            // The first stands for the file itself.
+            if definition.vd_flags.get(Le).contains(elf::VER_FLG_BASE) {
+                continue;
+            }
+            let name = names.next().ok().flatten();
+            let name = name.and_then(|name| name.name(Le, strings).ok());
+            if let Some(Ok(name)) = name.map(str::from_utf8) {
+                versions.push((definition.vd_ndx.get(Le).0, name));
+            }
+        }
+        versions.sort_unstable();
+        versions.dedup_by_key(|(index, _)| *index);
+        versions
     }
 
     /// The functions of the file by address.
@@ -126,6 +260,109 @@ impl<'a> ElfFile<'a> {
             table.strings(),
         ))
     }
+}
+
+/// The addresses of a section.
+fn range_of(section: &SectionHeader64<Le>) -> Option<Range<u64>> {
+    let start = section.sh_addr(Le);
+    Some(start..start.checked_add(section.sh_size(Le))?)
+}
+
+/// What a list of function entries is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EntryList {
+    /// `__patchable_function_entries`: the addresses of padding.
+    Patchable,
+    /// `__mcount_loc`: the addresses of calls of `__fentry__`, or of the NOPs in their place.
+    Mcount,
+    /// `xray_instr_map`: the sleds of XRay, and their functions.
+    Xray,
+}
+
+/// A symbol table as it stands in the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SymbolTable<'a> {
+    symbols: &'a [Sym64<Le>],
+    strings: &'a [u8],
+    versions: &'a [elf::Versym<Le>],
+}
+
+impl<'a> SymbolTable<'a> {
+    /// Whether the file has no such table.
+    #[must_use]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
+    }
+
+    /// The bytes of all names.
+    #[must_use]
+    pub(crate) fn strings(&self) -> &'a [u8] {
+        self.strings
+    }
+
+    /// The symbols that this file defines at an address.
+    pub(crate) fn defined(&self) -> impl Iterator<Item = TableSymbol> + use<'a> {
+        let Self {
+            symbols, versions, ..
+        } = *self;
+        symbols
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, symbol)| {
+                let kind = match symbol.st_type() {
+                    elf::STT_FUNC => SymbolKind::Function,
+                    elf::STT_GNU_IFUNC => SymbolKind::Resolver,
+                    elf::STT_NOTYPE | elf::STT_OBJECT => SymbolKind::Other,
+                    _ => return None,
+                };
+                let section = symbol.st_shndx(Le);
+                if section == elf::SHN_UNDEF
+                    || section == elf::SHN_ABS
+                    || section == elf::SHN_COMMON
+                {
+                    return None;
+                }
+                Some(TableSymbol {
+                    kind,
+                    address: symbol.st_value(Le),
+                    size: symbol.st_size(Le),
+                    name: symbol.st_name(Le),
+                    binding: Binding::of(symbol),
+                    version: versions.get(index).map_or(0, |v| v.0.get(Le).0),
+                })
+            })
+    }
+}
+
+/// What a symbol of a [`SymbolTable`] says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TableSymbol {
+    /// What it stands for.
+    pub(crate) kind: SymbolKind,
+    /// Where that is, relative to the load bias.
+    pub(crate) address: u64,
+    /// The number of its bytes, 0 if the file does not say.
+    pub(crate) size: u64,
+    /// Where its name starts in the strings of the table.
+    pub(crate) name: u32,
+    /// Who sees it.
+    pub(crate) binding: Binding,
+    /// The index of its version, and [`HIDDEN_VERSION`]; 0 or 1 for none.
+    pub(crate) version: u16,
+}
+
+/// Set in a version's index if the version is not the one that is linked against by default.
+pub(crate) const HIDDEN_VERSION: u16 = 0x8000;
+
+/// What a symbol stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SymbolKind {
+    /// A function.
+    Function,
+    /// A function that the linker calls to learn the address of the one that is meant.
+    Resolver,
+    /// A label or data.
+    Other,
 }
 
 /// Which symbol table names come from.
@@ -177,11 +414,25 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() <= 24);
 
+/// Who sees a symbol, the more the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Binding {
+pub(crate) enum Binding {
+    /// Only its own object file.
     Local,
+    /// All, unless another has the same name.
     Weak,
+    /// All.
     Global,
+}
+
+impl Binding {
+    fn of(symbol: &Sym64<Le>) -> Self {
+        match symbol.st_bind() {
+            elf::STB_LOCAL => Self::Local,
+            elf::STB_WEAK => Self::Weak,
+            _ => Self::Global,
+        }
+    }
 }
 
 impl Entry {
@@ -196,11 +447,7 @@ impl Entry {
             size: symbol.st_size(Le).try_into().unwrap_or(u32::MAX),
             name: symbol.st_name(Le),
             enclosing: NONE,
-            binding: match symbol.st_bind() {
-                elf::STB_LOCAL => Binding::Local,
-                elf::STB_WEAK => Binding::Weak,
-                _ => Binding::Global,
-            },
+            binding: Binding::of(symbol),
         })
     }
 

@@ -43,9 +43,12 @@ mod abort;
 mod arena;
 mod control;
 mod demangle;
+#[allow(dead_code)] // until the sites are made of it
 mod elf;
 mod error;
 mod filter;
+#[allow(dead_code)] // until the sites are made of it
+mod functions;
 mod handle;
 mod membarrier;
 mod modules;

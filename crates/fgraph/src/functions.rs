@@ -1,0 +1,587 @@
+//! All functions of a program or shared library, by address, with all their names.
+//!
+//! A function is a place that is called, so this is not just what the symbol tables say:
+//!
+//! - `.symtab`, `.dynsym`, and the `.symtab` of a debug file are taken together, and several names
+//!   of one address are one function.
+//! - A symbol outside of executable sections, or in the linker's stubs, is dropped.
+//! - A part of a function that the compiler moved away (`.cold`) is jumped to and not called, so it
+//!   is no function. A part that it made a function of (`.part.0`, `.isra.0`, `.constprop.0`) is
+//!   one, by that name.
+//! - An IFUNC's symbol stands for its resolver. The function that it resolves to is only known to
+//!   the dynamic linker and is added later, see [`Functions::add_names`].
+//!
+//! A library may have a hundred thousand functions, so they are kept small, and the names stay in
+//! the file:
+//!
+//! ```text
+//!   starts, by address       names                         file
+//!   +0   offset             +0  where in the strings  -->  .strtab, .dynstr
+//!   +4   size               +4  version
+//!   +8   first name    -->  +6  which strings
+//!   +12  enclosing          +7  rank
+//! ```
+//!
+//! A function with one name takes 24 bytes, and 8 more for each other name.
+
+use core::cmp::Reverse;
+use core::ffi::CStr;
+use core::fmt::{self, Display, Formatter};
+use core::ops::Range;
+
+use crate::elf::{
+    Binding, ElfError, ElfFile, HIDDEN_VERSION, SymbolKind, SymbolSource, SymbolTable,
+};
+
+/// Names are not longer than this in bytes. What is longer is not looked at, so that a file whose
+/// names do not end costs no time.
+const MAX_NAME: usize = 1 << 16;
+
+/// The index of no function.
+const NONE: u32 = u32::MAX;
+
+/// The functions of one program or shared library; see the module documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct Functions<'a> {
+    /// By address, each once.
+    starts: Vec<Start>,
+    /// Those of the first function, then those of the second, and so on; the best first.
+    names: Vec<NameRef>,
+    /// The indices of functions that are resolvers of IFUNCs, in order.
+    resolvers: Vec<u32>,
+    /// Where something starts outside of all functions that is none itself, in order.
+    others: Vec<u32>,
+    /// What holds functions, in order and apart from each other.
+    text: Vec<Range<u64>>,
+    /// The address that offsets count from.
+    base: u64,
+    strings: [&'a [u8]; 3],
+    versions: Vec<(u16, &'a str)>,
+    added: Vec<Name<'a>>,
+    stripped: bool,
+    dropped: usize,
+}
+
+/// Where a function is; see the module documentation for the layout.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    offset: u32,
+    size: u32,
+    /// The index of its first name. The last is before the first of the next function.
+    names: u32,
+    /// The index of the innermost earlier function that reaches beyond this one's start.
+    enclosing: u32,
+}
+
+/// Where a name is; see the module documentation for the layout.
+#[derive(Clone, Copy, Debug)]
+struct NameRef {
+    /// The offset in the strings, or an index in `added`.
+    at: u32,
+    version: u16,
+    strings: Strings,
+    rank: Rank,
+}
+
+const _: () = assert!(size_of::<Start>() + size_of::<NameRef>() <= 24);
+
+/// Which strings a name is in.
+#[derive(Clone, Copy, Debug)]
+enum Strings {
+    Symtab,
+    Dynsym,
+    Debug,
+    Added,
+}
+
+/// How much a name is the one that a function should go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Added,
+    Local,
+    Weak,
+    Global,
+}
+
+impl From<Binding> for Rank {
+    fn from(binding: Binding) -> Self {
+        match binding {
+            Binding::Local => Self::Local,
+            Binding::Weak => Self::Weak,
+            Binding::Global => Self::Global,
+        }
+    }
+}
+
+impl Start {
+    /// The end of the function. One without a size is given its first byte.
+    fn end(&self) -> u64 {
+        u64::from(self.offset) + u64::from(self.size.max(1))
+    }
+}
+
+/// A name of a function, as it is in the symbol table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name<'a> {
+    /// The name, mangled, without the version and without the `.llvm.` suffix of the optimiser.
+    pub(crate) symbol: &'a str,
+    /// The version that it belongs to.
+    pub(crate) version: Option<Version<'a>>,
+}
+
+/// The version of a symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version<'a> {
+    /// Whether another version is the one that programs are linked against today.
+    pub(crate) is_hidden: bool,
+    /// Its name, such as `GLIBC_2.14`.
+    pub(crate) name: &'a str,
+}
+
+impl Display for Name<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.symbol)?;
+        match self.version {
+            None => Ok(()),
+            Some(Version { name, is_hidden }) => {
+                write!(f, "{}{name}", if is_hidden { "@" } else { "@@" })
+            }
+        }
+    }
+}
+
+impl<'a> Name<'a> {
+    /// The name that is written `symbol`, `symbol@version` or `symbol@@version` in a table.
+    fn new(text: &'a str) -> Option<Self> {
+        let (symbol, version) = match text.split_once('@') {
+            Some((symbol, version)) if !symbol.is_empty() => (symbol, version),
+            _ => (text, ""),
+        };
+        let default = version.strip_prefix('@');
+        let name = default.unwrap_or(version);
+        let symbol = without_llvm(symbol);
+        (!symbol.is_empty()).then_some(Self {
+            symbol,
+            version: (!name.is_empty()).then_some(Version {
+                is_hidden: default.is_none(),
+                name,
+            }),
+        })
+    }
+
+    /// The order among the names of one function that are as widely visible, as in perf: that of
+    /// programmers goes before that of implementers.
+    fn order(self) -> impl Ord {
+        let underscores = self.symbol.bytes().take_while(|&byte| byte == b'_').count();
+        (underscores, self)
+    }
+}
+
+/// A symbol without the suffix by which LLVM makes local symbols unique when it takes modules
+/// together.
+fn without_llvm(symbol: &str) -> &str {
+    match symbol.rsplit_once(".llvm.") {
+        Some((name, number))
+            if !name.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
+        {
+            name
+        }
+        _ => symbol,
+    }
+}
+
+/// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`, and
+/// `f.__part.1` of LLVM's sections of basic blocks.
+fn is_fragment(symbol: &str) -> bool {
+    let is_mark = |mark: &str| {
+        symbol.match_indices(mark).any(|(at, _)| {
+            // Two dots stand for `::` in Rust's legacy mangling.
+            let (before, behind) = (&symbol[..at], &symbol[at + mark.len()..]);
+            let is_suffix = behind.is_empty() || behind.starts_with('.');
+            is_suffix && !behind.starts_with("..") && !before.is_empty() && !before.ends_with('.')
+        })
+    };
+    is_mark(".cold") || is_mark(".__part")
+}
+
+/// What is known of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FunctionSymbol {
+    /// Where it starts, relative to the load bias.
+    pub(crate) address: u64,
+    /// The number of its bytes, 0 if the file does not say. Of several names, it is the largest;
+    /// it ends with the section at the latest.
+    pub(crate) size: u64,
+    /// Where something else begins: the next function, which may be inside this one; the first
+    /// other symbol behind this one; or what follows the section. The address is always less.
+    pub(crate) limit: u64,
+    /// Whether it is called by the linker, to resolve an IFUNC.
+    pub(crate) is_resolver: bool,
+}
+
+/// A function or a name of one, while they are collected.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    offset: u32,
+    size: u32,
+    name: Option<NameRef>,
+    is_resolver: bool,
+}
+
+impl<'a> Functions<'a> {
+    /// Reads the symbol tables of a file and of the debug file that belongs to it.
+    ///
+    /// # Errors
+    ///
+    /// If a symbol table of `file` or its names are not inside the file. A debug file of which this
+    /// is so is left out.
+    pub(crate) fn read(file: &ElfFile<'a>, debug: Option<&ElfFile<'a>>) -> Result<Self, ElfError> {
+        let symtab = file.symbol_table(SymbolSource::Symtab)?;
+        let dynsym = file.symbol_table(SymbolSource::Dynsym)?;
+        let debug = debug
+            .and_then(|debug| debug.symbol_table(SymbolSource::Symtab).ok())
+            .unwrap_or_default();
+        let text = file.text();
+        let mut this = Self {
+            starts: Vec::new(),
+            names: Vec::new(),
+            resolvers: Vec::new(),
+            others: Vec::new(),
+            base: text.first().map_or(0, |range| range.start),
+            text,
+            strings: [symtab.strings(), dynsym.strings(), debug.strings()],
+            versions: file.versions(),
+            added: Vec::new(),
+            stripped: symtab.is_empty() && debug.is_empty(),
+            dropped: 0,
+        };
+        let mut found = Vec::new();
+        for (strings, table) in [
+            (Strings::Symtab, symtab),
+            (Strings::Dynsym, dynsym),
+            (Strings::Debug, debug),
+        ] {
+            this.take(strings, &table, &mut found);
+        }
+        this.arrange(found);
+        this.others.sort_unstable();
+        this.others.dedup();
+        let mut others = core::mem::take(&mut this.others);
+        others.retain(|&offset| this.containing(this.base + u64::from(offset)).is_none());
+        others.shrink_to_fit();
+        this.others = others;
+        Ok(this)
+    }
+
+    /// Takes in a symbol table: functions into `found`, the rest into `others`.
+    fn take(&mut self, strings: Strings, table: &SymbolTable<'a>, found: &mut Vec<Found>) {
+        for symbol in table.defined() {
+            let is_function = symbol.kind != SymbolKind::Other;
+            let Some((offset, rest)) = self.place(symbol.address) else {
+                self.dropped += usize::from(is_function);
+                continue;
+            };
+            let name = NameRef {
+                at: symbol.name,
+                version: symbol.version,
+                strings,
+                rank: symbol.binding.into(),
+            };
+            let text = self.name(name);
+            if !is_function || text.is_some_and(|name| is_fragment(name.symbol)) {
+                self.others.push(offset);
+                continue;
+            }
+            found.push(Found {
+                offset,
+                size: symbol.size.min(rest).try_into().unwrap_or(u32::MAX),
+                name: text.map(|_| name),
+                is_resolver: symbol.kind == SymbolKind::Resolver,
+            });
+        }
+    }
+
+    /// The offset of an address, and how many bytes there are from there in its section; `None` if
+    /// no function can be there.
+    fn place(&self, address: u64) -> Option<(u32, u64)> {
+        let next = self.text.partition_point(|range| range.start <= address);
+        let range = self.text.get(next.checked_sub(1)?)?;
+        let offset = u32::try_from(address - self.base).ok()?;
+        (address < range.end).then(|| (offset, range.end - address))
+    }
+
+    /// Makes functions of what was found, in place of those that are there.
+    fn arrange(&mut self, mut found: Vec<Found>) {
+        // The same name at the same place is in several tables, and may have its version in one of
+        // them only. So one without goes behind all that have one, and is the same as the last.
+        let name = |found: &Found| found.name.and_then(|name| self.name(name));
+        let by_name = |found: &Found| {
+            let name = name(found);
+            let version = name.and_then(|name| name.version);
+            (name.map(|name| name.symbol), version.is_none(), version)
+        };
+        found.sort_unstable_by(|a, b| {
+            let by_place = a.offset.cmp(&b.offset);
+            by_place.then_with(|| by_name(a).cmp(&by_name(b)))
+        });
+        found.dedup_by(|next, found| {
+            let same = found.offset == next.offset && {
+                let (next, found) = (name(next), name(found));
+                found.map(|found| found.symbol) == next.map(|next| next.symbol)
+                    && next.is_none_or(|next| next.version.is_none() || found == Some(next))
+            };
+            if same {
+                found.size = found.size.max(next.size);
+                found.is_resolver |= next.is_resolver;
+                if let (Some(name), Some(next)) = (&mut found.name, next.name) {
+                    name.rank = name.rank.max(next.rank);
+                }
+            }
+            same
+        });
+        let by_rank = |found: &Found| {
+            let rank = found.name.map(|name| name.rank);
+            (
+                Reverse(rank),
+                Reverse(found.size),
+                name(found).map(Name::order),
+            )
+        };
+        found.sort_unstable_by(|a, b| {
+            let by_place = a.offset.cmp(&b.offset);
+            by_place.then_with(|| by_rank(a).cmp(&by_rank(b)))
+        });
+        // Indices must fit in 32 bits. No file of a size that exists comes near.
+        found.truncate(NONE as usize);
+
+        let mut starts: Vec<Start> = Vec::with_capacity(found.len());
+        let mut names = Vec::with_capacity(found.len());
+        let mut resolvers = Vec::new();
+        for found in found {
+            match starts.last_mut() {
+                Some(last) if last.offset == found.offset => last.size = last.size.max(found.size),
+                _ => starts.push(Start {
+                    offset: found.offset,
+                    size: found.size,
+                    names: names.len() as u32,
+                    enclosing: NONE,
+                }),
+            }
+            let index = (starts.len() - 1) as u32;
+            if found.is_resolver && resolvers.last() != Some(&index) {
+                resolvers.push(index);
+            }
+            names.extend(found.name);
+        }
+        link_enclosing(&mut starts);
+        starts.shrink_to_fit();
+        names.shrink_to_fit();
+        self.starts = starts;
+        self.names = names;
+        self.resolvers = resolvers;
+    }
+
+    /// Gives names to functions, such as those of an IFUNC to the function that it resolved to.
+    ///
+    /// They go behind the names that a function has of its own. An address relative to the load
+    /// bias that was not known becomes a function of unknown size; one that is not in a section for
+    /// functions is dropped. Indices may change.
+    pub(crate) fn add_names(&mut self, names: impl IntoIterator<Item = (u64, Name<'a>)>) {
+        let mut found: Vec<Found> = self.found().collect();
+        for (address, name) in names {
+            let Some((offset, _)) = self.place(address) else {
+                self.dropped += 1;
+                continue;
+            };
+            let at = self.added.len() as u32;
+            self.added.push(name);
+            found.push(Found {
+                offset,
+                size: 0,
+                name: Some(NameRef {
+                    at,
+                    version: 0,
+                    strings: Strings::Added,
+                    rank: Rank::Added,
+                }),
+                is_resolver: false,
+            });
+        }
+        self.arrange(found);
+    }
+
+    /// What was found, as far as it is told by the functions that were made of it.
+    fn found(&self) -> impl Iterator<Item = Found> {
+        self.starts.iter().enumerate().flat_map(|(index, start)| {
+            let is_resolver = self.is_resolver(index);
+            let found = move |name| Found {
+                offset: start.offset,
+                size: start.size,
+                name,
+                is_resolver,
+            };
+            let names = self.name_refs(index);
+            // One without a name must not get lost.
+            let unnamed = names.is_empty().then_some(None);
+            unnamed
+                .into_iter()
+                .chain(names.iter().copied().map(Some))
+                .map(found)
+        })
+    }
+
+    /// Whether only the functions are known that are visible to other modules: the file was
+    /// stripped, and there is no debug file.
+    #[must_use]
+    pub(crate) fn is_stripped(&self) -> bool {
+        self.stripped
+    }
+
+    /// The number of symbols of functions that are no place for a function, and were left out.
+    #[must_use]
+    pub(crate) fn dropped(&self) -> usize {
+        self.dropped
+    }
+
+    /// The number of functions: of addresses at which one starts.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// The function at an index. They are in the order of their addresses.
+    ///
+    /// # Panics
+    ///
+    /// If the index is not less than [`len`](Self::len).
+    #[must_use]
+    pub(crate) fn get(&self, index: usize) -> FunctionSymbol {
+        let start = &self.starts[index];
+        let address = self.base + u64::from(start.offset);
+        let section = self.place(address).map_or(1, |(_, rest)| rest);
+        let end = start.end();
+        let other = self.others.partition_point(|&other| u64::from(other) < end);
+        let limits = [
+            self.starts.get(index + 1).map(|next| next.offset),
+            self.others.get(other).copied(),
+        ];
+        let limit = limits.into_iter().flatten().min();
+        FunctionSymbol {
+            address,
+            size: start.size.into(),
+            limit: limit
+                .map_or(u64::MAX, |limit| self.base + u64::from(limit))
+                .min(address + section),
+            is_resolver: self.is_resolver(index),
+        }
+    }
+
+    fn is_resolver(&self, index: usize) -> bool {
+        self.resolvers.binary_search(&(index as u32)).is_ok()
+    }
+
+    /// All names of the function at an index, none if it has none that is text.
+    ///
+    /// The first is the one to call it by: a global name goes before a weak one before a local one,
+    /// then that of the largest size, then that with the fewest underscores in front, then the
+    /// first in alphabetical order.
+    ///
+    /// # Panics
+    ///
+    /// If the index is not less than [`len`](Self::len).
+    pub(crate) fn names(&self, index: usize) -> impl Iterator<Item = Name<'a>> {
+        let names = self.name_refs(index).iter();
+        names.filter_map(|name| self.name(*name))
+    }
+
+    fn name_refs(&self, index: usize) -> &[NameRef] {
+        let first = self.starts[index].names as usize;
+        let end = self.starts.get(index + 1).map(|next| next.names as usize);
+        &self.names[first..end.unwrap_or(self.names.len())]
+    }
+
+    /// The name, unless it is not text inside the file.
+    fn name(&self, name: NameRef) -> Option<Name<'a>> {
+        let strings = match name.strings {
+            Strings::Symtab => self.strings[0],
+            Strings::Dynsym => self.strings[1],
+            Strings::Debug => self.strings[2],
+            Strings::Added => return self.added.get(name.at as usize).copied(),
+        };
+        let from = strings.get(name.at as usize..)?;
+        let text = CStr::from_bytes_until_nul(&from[..from.len().min(MAX_NAME)]).ok()?;
+        let mut result = Name::new(text.to_str().ok()?)?;
+        let version = name.version & !HIDDEN_VERSION;
+        if let Ok(known) = self
+            .versions
+            .binary_search_by_key(&version, |known| known.0)
+        {
+            result.version = Some(Version {
+                is_hidden: name.version & HIDDEN_VERSION != 0,
+                name: self.versions[known].1,
+            });
+        }
+        Some(result)
+    }
+
+    /// The index of the function that starts at an address relative to the load bias.
+    #[must_use]
+    pub(crate) fn index_at(&self, address: u64) -> Option<usize> {
+        let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        self.starts
+            .binary_search_by_key(&offset, |start| start.offset)
+            .ok()
+    }
+
+    /// The index of the function that contains an address relative to the load bias; of functions
+    /// inside each other, the innermost.
+    #[must_use]
+    pub(crate) fn containing(&self, address: u64) -> Option<usize> {
+        let offset = address.checked_sub(self.base)?;
+        let next = self
+            .starts
+            .partition_point(|start| u64::from(start.offset) <= offset);
+        let mut index = next.checked_sub(1)?;
+        loop {
+            let start = self.starts.get(index)?;
+            if offset < start.end() {
+                return Some(index);
+            }
+            index = start.enclosing as usize;
+        }
+    }
+
+    /// The number of bytes of memory that this takes beside the file.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        fn of<T>(vec: &Vec<T>) -> usize {
+            vec.capacity() * size_of::<T>()
+        }
+        of(&self.starts)
+            + of(&self.names)
+            + of(&self.resolvers)
+            + of(&self.others)
+            + of(&self.text)
+            + of(&self.versions)
+            + of(&self.added)
+    }
+}
+
+/// Links every function to the innermost earlier one that reaches beyond its start.
+///
+/// Following the links from the last function that starts at or before an address then visits all
+/// that contain the address, the innermost first.
+fn link_enclosing(starts: &mut [Start]) {
+    let mut innermost = NONE;
+    for i in 0..starts.len() {
+        let offset = u64::from(starts[i].offset);
+        while let Some(open) = starts.get(innermost as usize) {
+            if open.end() > offset {
+                break;
+            }
+            innermost = open.enclosing;
+        }
+        starts[i].enclosing = innermost;
+        innermost = i as u32;
+    }
+}
