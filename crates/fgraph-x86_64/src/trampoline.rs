@@ -257,6 +257,17 @@ pub struct Trampolines {
 }
 
 impl Trampolines {
+    /// None: no calls go through them.
+    pub const NONE: Self = Self {
+        plain: 0,
+        preserve: 0,
+        preserve_all: 0,
+        entry_only: 0,
+        entry_only_all: 0,
+        return_points: [0; RETURN_POINTS],
+        vector_bytes: 0,
+    };
+
     /// The trampolines for a machine with vector registers of `vector_bytes` (16, 32 or 64) and, in the
     /// last case, opmasks of `opmask_bytes` (2 or 8).
     ///

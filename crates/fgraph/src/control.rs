@@ -180,7 +180,7 @@ impl Control {
         let trampolines = trampoline::install(threads::attach, abort::on_stray_return);
         threads::set_vector_bytes(trampolines.vector_bytes);
         FGRAPH.set_own_stack(threads::is_own_stack);
-        self.sites.set_trampoline(trampolines.plain);
+        self.sites.set_trampolines(trampolines);
         self.started = true;
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Control {
     /// Makes `filter` the filter of the user in `slot`. After an error it has the one it had.
     pub(crate) fn set_filter(&mut self, slot: usize, filter: Filter) -> Result<Report, Error> {
         let before = self.filters[slot].replace(filter);
-        let mut changed = if self.refresh() {
+        let changed = if self.refresh() {
             self.set_all_bits()
         } else {
             self.set_bits(slot)

@@ -73,6 +73,19 @@ impl<'a> ElfFile<'a> {
         })
     }
 
+    /// The `len` bytes that the file has for an address, if it has all of them.
+    #[must_use]
+    pub(crate) fn bytes_at(&self, address: u64, len: usize) -> Option<&'a [u8]> {
+        self.segments
+            .iter()
+            .filter(|segment| segment.p_type(Le) == elf::PT_LOAD)
+            .find_map(|segment| {
+                let offset = address.checked_sub(segment.p_vaddr(Le))?;
+                let offset = usize::try_from(offset).ok()?;
+                segment.data(Le, self.bytes).ok()?.get(offset..)?.get(..len)
+            })
+    }
+
     /// The program headers as they stand in the file.
     #[must_use]
     pub(crate) fn program_headers(&self) -> &'a [u8] {

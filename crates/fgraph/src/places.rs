@@ -85,7 +85,7 @@ impl Block {
         if offset + len > BLOCK {
             return false;
         }
-        let mut bits = (offset..offset + len).map(|byte| (byte / 64, 1 << (byte % 64)));
+        let bits = (offset..offset + len).map(|byte| (byte / 64, 1 << (byte % 64)));
         if bits.clone().any(|(word, bit)| self.taken[word] & bit != 0) {
             return false;
         }
@@ -154,21 +154,26 @@ impl StubPlaces {
                 from = places.lowest();
                 continue;
             };
+            if place % BLOCK < PAGE {
+                from = place / BLOCK * BLOCK + PAGE;
+                continue;
+            }
             let index = place / BLOCK;
             let block = self
                 .blocks
                 .entry(index)
                 .or_insert_with(|| Block::map(index * BLOCK, text, trampolines));
-            match block {
-                Some(block) if block.take(place, len) => {
-                    if !wrapped {
-                        self.next.insert(key, place + 1);
-                    }
-                    return Some(place);
+            let Some(block) = block else {
+                from = (index + 1) * BLOCK;
+                continue;
+            };
+            if block.take(place, len) {
+                if !wrapped {
+                    self.next.insert(key, place + 1);
                 }
-                Some(_) => from = place + 1,
-                None => from = (index + 1) * BLOCK,
+                return Some(place);
             }
+            from = place + 1;
         }
         None
     }
@@ -179,7 +184,7 @@ mod tests {
     use super::*;
 
     fn take(places: &mut StubPlaces, address: usize, starts: u8) -> Option<usize> {
-        let trampolines = Trampolines::default();
+        let trampolines = Trampolines::NONE;
         places.take(address, starts, 24, &mut Text::open(), &trampolines)
     }
 
@@ -197,7 +202,8 @@ mod tests {
             // All patterns but that of gcc's pad, which has one place only.
             let starts = (index * 2 % 30) as u8 | 1;
             let address = site + index * 48;
-            let place = take(&mut places, address, starts).unwrap();
+            let place = take(&mut places, address, starts);
+            let place = place.unwrap_or_else(|| panic!("{index}: {starts:b}"));
             let jump = stub::jmp_rel32(address, place).unwrap();
             for at in (1..5).filter(|at| starts >> at & 1 != 0) {
                 assert!(fgraph_x86_64::pun::traps(at, jump[at]));

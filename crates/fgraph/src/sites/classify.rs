@@ -119,15 +119,12 @@ fn entry_only(way: Way) -> Way {
 
 /// Whether rustc has compiled it, which has no callers that know more than the ABI.
 fn is_rust(symbol: &str) -> bool {
-    let hash = || {
-        let digits = symbol.strip_suffix('E')?.rsplit_once("17h")?.1;
-        Some(digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
-    };
     let symbol = symbol.split('.').next().unwrap_or(symbol);
-    symbol.starts_with("_R")
-        || symbol.starts_with("_ZN")
-            && symbol.strip_suffix('E').is_some()
-            && hash().unwrap_or(false)
+    let legacy = || {
+        let hash = symbol.strip_prefix("_ZN")?.strip_suffix('E')?.rsplit_once("17h")?.1;
+        Some(hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    symbol.starts_with("_R") || legacy().unwrap_or(false)
 }
 
 /// The first bytes of an entry, to show.

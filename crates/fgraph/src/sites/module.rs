@@ -23,13 +23,12 @@ use super::classify::{Callers, Candidate, Choice, classify};
 use super::names::Names;
 use super::{OFF, ON};
 use crate::arena::Arena;
-use crate::debug_file;
 use crate::demangle;
 use crate::elf::ElfFile;
 use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
-use crate::modules::{self, Protection};
+use crate::modules;
 use crate::places::StubPlaces;
 use crate::text::Text;
 
@@ -192,13 +191,8 @@ impl ModuleSites {
         let text = |error: &dyn core::fmt::Display| error.to_string();
         let bytes = self.loaded.map().map_err(|error| text(&error))?;
         let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
-        modules::check(&self.loaded, &file).map_err(|error| text(&error))?;
-        let debug = debug_file::find(self.loaded.path(), &file);
-        let debug = debug.and_then(|bytes| ElfFile::parse(bytes).ok());
-        let mut functions =
-            Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
-        let targets = modules::ifunc_targets(&self.loaded, &file, &functions);
-        functions.add_names(targets);
+        modules::patchable_entries(&self.loaded, &file).map_err(|error| text(&error))?;
+        let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
         let known = Box::leak(Box::new(Known {
             module: Module {
                 path: self.path.clone().leak(),
@@ -303,15 +297,13 @@ impl ModuleSites {
         mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, Refusal)>, Callers),
     ) {
         let callers = callers(&known.file);
-        let listed = modules::listed_entries(&self.loaded, &known.file).unwrap_or_default();
-        let protection = Protection::of(&self.loaded);
+        let listed = modules::patchable_entries(&self.loaded, &known.file).unwrap_or_default();
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         let is_listed = |address: usize, lead: usize| {
             (address..=address + lead).any(|at| listed.binary_search(&at).is_ok())
         };
         let text = |address: usize, limit: usize| {
-            protection.check(address)?;
             let end = self.loaded.text().find(|text| text.contains(&address));
             let end = end.ok_or(Refusal::NotText)?.end.min(limit);
             // SAFETY: text of a module that stays loaded meanwhile, and readable.
@@ -369,9 +361,8 @@ fn build(
     common: &mut Common,
     refuse: &mut impl FnMut(Option<usize>, usize, Refusal),
 ) -> Prepared {
-    let mut prepared = Prepared::default();
     let (Some(first), Some(last)) = (chosen.first(), chosen.last()) else {
-        return prepared;
+        return Prepared::default();
     };
     let windows = || chosen.iter().filter_map(|chosen| chosen.choice.window.as_ref());
     let stubs: usize = chosen.iter().map(|chosen| chosen.choice.way.stub().stub_len()).sum();
@@ -380,7 +371,7 @@ fn build(
         for chosen in chosen {
             refuse(chosen.function, chosen.address, Refusal::OutOfReach);
         }
-        return prepared;
+        return Prepared::default();
     };
     let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
     let mut rows = Rows::new();
@@ -497,11 +488,7 @@ fn demangled<'a>(symbol: &'a str, buffer: &'a mut String) -> &'a str {
 
 /// What callers in a module may rely on, going by the compilers that have left their names.
 fn callers(file: &ElfFile<'_>) -> Callers {
-    let mut comments = file.comment().peekable();
-    let nobody = comments.peek().is_none();
-    if !nobody && !comments.any(|comment| comment.starts_with("GCC")) {
-        return Callers::Abi;
-    }
+    let _ = file;
     if cpu::vector_bytes() == 64 {
         Callers::AllRegisters
     } else {
