@@ -7,34 +7,21 @@ use iced_x86::{
     InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register,
 };
 
-use super::Code;
+use super::{Code, is_end};
 
 /// Bytes of a function that are looked at.
 const LOOKED_AT: usize = 4096;
 
-/// Offsets that a walk came by.
-type Seen = [u64; LOOKED_AT / 64];
-
-/// What an instruction does with rbp.
-enum Use {
-    /// It reads the caller's value.
-    Read,
-    /// It replaces the caller's value.
-    Write,
-    /// It only puts the caller's value on the stack.
-    Save,
-    Nothing,
-}
-
 /// Whether the function seems to use what its caller left in rbp.
 ///
 /// Compilers never write such code; hand-written assembly has routines that take an argument there,
-/// and some look at the caller's frame record. While a traced call runs rbp is not the caller's.
+/// and some functions record the caller's registers (`setjmp`). While a traced call runs rbp is not
+/// the caller's.
 ///
-/// The answer is found by following every path from the entry up to the first instruction that
-/// writes rbp, as far as direct branches show the way and not beyond 4 KiB. Saving rbp on the stack
-/// is no use of it. In doubt the answer is yes, but for one thing: a function that has saved rbp
-/// and then calls another is not followed behind that call, which may be one that never returns.
+/// The answer is found by following every path from the entry, as far as direct branches show the
+/// way and not beyond 4 KiB, up to the first instruction that writes rbp or saves it on the stack.
+/// A function that saves rbp is going to have a value of its own in it; compilers even have it copy
+/// what it finds there when that copy is never used.
 #[must_use]
 pub fn uses_frame_pointer_of_caller(code: &Code<'_>) -> bool {
     let body = code.body();
@@ -42,11 +29,11 @@ pub fn uses_frame_pointer_of_caller(code: &Code<'_>) -> bool {
     let mut factory = None;
     let mut instruction = Instruction::default();
     let mut decoder = Decoder::new(64, body, DecoderOptions::NONE);
-    // By whether rbp was saved on the way.
-    let mut seen: [Seen; 2] = [[0; _]; 2];
+    // One bit per offset that was looked at.
+    let mut seen = [0u64; LOOKED_AT / 64];
     let mut paths = Vec::new();
-    let mut path = Some((0, false));
-    while let Some((start, mut saved)) = path {
+    let mut path = Some(0);
+    while let Some(start) = path {
         // Only offsets within the body are put in the list.
         if decoder.set_position(start).is_err() {
             return false;
@@ -54,17 +41,15 @@ pub fn uses_frame_pointer_of_caller(code: &Code<'_>) -> bool {
         decoder.set_ip(start as u64);
         while decoder.can_decode() {
             let offset = decoder.position();
-            let (word, bit) = (offset / 64, 1 << (offset % 64));
-            let seen = &mut seen[usize::from(saved)][word];
-            if *seen & bit != 0 {
+            let (word, bit) = (&mut seen[offset / 64], 1 << (offset % 64));
+            if *word & bit != 0 {
                 break;
             }
-            *seen |= bit;
+            *word |= bit;
             decoder.decode_out(&mut instruction);
             match use_of(&instruction, &mut factory) {
                 Use::Read => return true,
-                Use::Write => break,
-                Use::Save => saved = true,
+                Use::Replace => break,
                 Use::Nothing => {}
             }
             let target = instruction.near_branch_target();
@@ -74,16 +59,10 @@ pub fn uses_frame_pointer_of_caller(code: &Code<'_>) -> bool {
                 FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
             ) && target < body.len() as u64
             {
-                paths.push((target as usize, saved));
+                paths.push(target as usize);
             }
-            match flow {
-                FlowControl::UnconditionalBranch
-                | FlowControl::IndirectBranch
-                | FlowControl::Return
-                | FlowControl::Exception => break,
-                FlowControl::Call | FlowControl::IndirectCall if saved => break,
-                _ if instruction.is_invalid() => break,
-                _ => {}
+            if is_end(&instruction) || instruction.is_invalid() {
+                break;
             }
         }
         path = paths.pop();
@@ -91,12 +70,21 @@ pub fn uses_frame_pointer_of_caller(code: &Code<'_>) -> bool {
     false
 }
 
+/// What an instruction does with rbp.
+enum Use {
+    /// It reads the value.
+    Read,
+    /// It writes another value, or saves this one in order to.
+    Replace,
+    Nothing,
+}
+
 fn use_of(instruction: &Instruction, factory: &mut Option<InstructionInfoFactory>) -> Use {
     if !mentions(instruction) {
         return Use::Nothing;
     }
-    if saves(instruction) {
-        return Use::Save;
+    if saves(instruction) || overwrites(instruction) {
+        return Use::Replace;
     }
     let factory = factory.get_or_insert_with(InstructionInfoFactory::new);
     let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
@@ -104,7 +92,7 @@ fn use_of(instruction: &Instruction, factory: &mut Option<InstructionInfoFactory
     for used in info.used_registers() {
         if used.register().full_register() == Register::RBP {
             match used.access() {
-                OpAccess::Write => result = Use::Write,
+                OpAccess::Write => result = Use::Replace,
                 OpAccess::None | OpAccess::NoMemAccess => {}
                 _ => return Use::Read,
             }
@@ -143,4 +131,19 @@ fn saves(instruction: &Instruction) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether the instruction is a short form of loading 0 or -1: `and rbp, 0`, `or rbp, -1`.
+fn overwrites(instruction: &Instruction) -> bool {
+    let value = match instruction.mnemonic() {
+        Mnemonic::And => 0,
+        Mnemonic::Or => -1,
+        _ => return false,
+    };
+    matches!(instruction.op0_register(), Register::RBP | Register::EBP)
+        && matches!(
+            instruction.op1_kind(),
+            OpKind::Immediate8to64 | OpKind::Immediate8to32
+        )
+        && instruction.immediate(1).cast_signed() as i32 == value
 }
