@@ -183,6 +183,8 @@ pub struct Window {
     address: usize,
     /// The displaced bytes.
     bytes: Vec<u8>,
+    /// How many of them are overwritten, at most.
+    patched: usize,
     instructions: Vec<Displaced>,
     /// What holds behind the last instruction.
     after: Rule,
@@ -271,18 +273,35 @@ pub struct Relocated {
     pub rows: Vec<Row>,
 }
 
-/// Finds out whether the first instructions of a function can be moved.
+/// Finds out whether the first instructions of a function can be moved out of the way of a jump.
 ///
 /// # Errors
 ///
 /// Why not.
 pub fn plan(code: &Code<'_>) -> Result<Window, RelocateError> {
-    let window = decode(code, SITE_LEN)?;
-    let intruders = window.intruders(code);
+    plan_patch(code, SITE_LEN)
+}
+
+/// The same for a patch of one byte: an `int3`, by which every call of the function traps.
+///
+/// That is slow, but it can be done where a jump cannot: to functions of less than five bytes, and
+/// to those that lead back into their first five.
+///
+/// # Errors
+///
+/// Why not.
+pub fn plan_breakpoint(code: &Code<'_>) -> Result<Window, RelocateError> {
+    plan_patch(code, 1)
+}
+
+/// Plans for a patch of that many bytes.
+fn plan_patch(code: &Code<'_>, patched: usize) -> Result<Window, RelocateError> {
+    let window = decode(code, patched, patched)?;
+    let intruders = window.intruders(code, patched.min(window.len()));
     let Some(first) = intruders.first() else {
         return Ok(window);
     };
-    widen(code, &intruders).ok_or(match first.to {
+    widen(code, patched, &intruders).ok_or(match first.to {
         0 => RelocateError::Loop { from: first.from },
         to => RelocateError::Target {
             from: first.from,
@@ -299,9 +318,8 @@ const WIDEST: usize = 256;
 ///
 /// That is right only if the original of the loop is not run any more, so nothing else may lead
 /// there: no branch from behind the window, no call that returns there, no table of addresses.
-fn widen(code: &Code<'_>, intruders: &[Branch]) -> Option<Window> {
-    let body = code.body();
-    if code.size == 0 || branches::has_table(body) {
+fn widen(code: &Code<'_>, patched: usize, intruders: &[Branch]) -> Option<Window> {
+    if code.size == 0 || branches::has_table(code.body()) {
         return None;
     }
     let mut intruders = Vec::from(intruders);
@@ -309,7 +327,7 @@ fn widen(code: &Code<'_>, intruders: &[Branch]) -> Option<Window> {
         if end > WIDEST {
             return None;
         }
-        let window = decode(code, end).ok()?;
+        let window = decode(code, patched, end).ok()?;
         let (_, but_last) = window.instructions.split_last()?;
         let returns = but_last.iter().any(|one| one.kind.is_call());
         // While the window is not left and entered again, its frame is found by rsp alone.
@@ -326,8 +344,7 @@ fn widen(code: &Code<'_>, intruders: &[Branch]) -> Option<Window> {
         if returns || moves || leaves {
             return None;
         }
-        intruders = branches::leading_back(body, window.len(), window.len());
-        intruders.retain(|branch| !(branch.is_call && branch.to == 0));
+        intruders = window.intruders(code, window.len());
         if intruders.is_empty() {
             return Some(window);
         }
@@ -335,8 +352,9 @@ fn widen(code: &Code<'_>, intruders: &[Branch]) -> Option<Window> {
     None
 }
 
-/// Decodes what covers the first `need` bytes, or the whole function with padding behind.
-fn decode(code: &Code<'_>, need: usize) -> Result<Window, RelocateError> {
+/// Decodes what covers the first `need` bytes, which are not less than the `patched` ones, or the
+/// whole function with padding behind.
+fn decode(code: &Code<'_>, patched: usize, need: usize) -> Result<Window, RelocateError> {
     let body = code.body();
     let mut decoder = Decoder::with_ip(64, body, code.address as u64, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -351,7 +369,7 @@ fn decode(code: &Code<'_>, need: usize) -> Result<Window, RelocateError> {
         if at == body.len() || (ends && code.size == 0) {
             // The end of the function, or with its size not known likely so: what follows must not
             // be needed.
-            if ends && is_padding(code, at) {
+            if ends && is_padding(code, at, need) {
                 break;
             }
             return Err(RelocateError::TooShort { have: at });
@@ -380,7 +398,15 @@ fn decode(code: &Code<'_>, need: usize) -> Result<Window, RelocateError> {
         let offsets = decoder.get_constant_offsets(&instruction);
         let operand = offsets.displacement_offset();
         let kind = classify(&instruction, &body[at..len], at, operand)?;
-        if kind.is_call() && len < need.min(SITE_LEN) {
+        // Code that reads itself would read the patch.
+        let read = (instruction.ip_rel_memory_address() as usize).wrapping_sub(code.address);
+        if instruction.is_ip_rel_memory_operand()
+            && instruction.mnemonic() != Mnemonic::Lea
+            && (read < patched || read > usize::MAX - 64)
+        {
+            return Err(RelocateError::Unmovable { at });
+        }
+        if kind.is_call() && len < patched {
             return Err(RelocateError::Returns { at, to: len });
         }
         instructions.push(Displaced {
@@ -406,6 +432,7 @@ fn decode(code: &Code<'_>, need: usize) -> Result<Window, RelocateError> {
     let window = Window {
         address: code.address,
         bytes: Vec::from(&body[..len]),
+        patched,
         instructions,
         after: stack.rule().unwrap_or_default(),
         ends,
@@ -518,22 +545,22 @@ fn is_end(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether the bytes from `end` to where the jump would end are there, and mean nothing.
-fn is_padding(code: &Code<'_>, end: usize) -> bool {
+/// Whether the bytes from `end` up to `need` are there, and mean nothing.
+fn is_padding(code: &Code<'_>, end: usize, need: usize) -> bool {
     let Some(padding) = code.bytes.get(end..) else {
         return false;
     };
-    if padding.len() < SITE_LEN - end {
+    if padding.len() < need - end {
         return false;
     }
     // Zeros are data as well. As padding they reach up to the next function, or to an alignment.
     let to_alignment = (code.address + end).wrapping_neg() % 16;
     let aligned = &padding[..padding.len().min(to_alignment)];
-    if aligned.len() >= SITE_LEN - end && aligned.iter().all(|&byte| byte == 0) {
+    if aligned.len() >= need - end && aligned.iter().all(|&byte| byte == 0) {
         return true;
     }
     let mut decoder = Decoder::new(64, padding, DecoderOptions::NONE);
-    while decoder.position() < SITE_LEN - end {
+    while decoder.position() < need - end {
         if !matches!(decoder.decode().mnemonic(), Mnemonic::Nop | Mnemonic::Int3) {
             return false;
         }
@@ -542,7 +569,7 @@ fn is_padding(code: &Code<'_>, end: usize) -> bool {
 }
 
 impl Window {
-    /// Bytes displaced: five or more, or less when the function ends before.
+    /// Bytes displaced: as many as are overwritten or more, or less when the function ends before.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -556,13 +583,13 @@ impl Window {
 
     /// Bit k, for k from 0 to 4: an instruction of the original starts at byte k.
     ///
-    /// Bit 0 is always set. Padding behind the end of the function is no instruction: nothing ever
+    /// Bit 0 is always set, and after [`plan_breakpoint`] no other. Padding behind the end of the function is no instruction: nothing ever
     /// runs it.
     #[must_use]
     pub fn boundaries(&self) -> u8 {
         self.instructions
             .iter()
-            .filter(|instruction| instruction.offset < SITE_LEN)
+            .filter(|instruction| instruction.offset < self.patched)
             .fold(0, |mask, instruction| mask | 1 << instruction.offset)
     }
 
@@ -586,9 +613,8 @@ impl Window {
         !self.ends && !call
     }
 
-    /// The branches from elsewhere in the function that lead into the bytes of the jump.
-    fn intruders(&self, code: &Code<'_>) -> Vec<Branch> {
-        let reach = SITE_LEN.min(self.len());
+    /// The branches from behind the window that lead into its first `reach` bytes and should not.
+    fn intruders(&self, code: &Code<'_>, reach: usize) -> Vec<Branch> {
         let mut branches = branches::leading_back(code.body(), self.len(), reach);
         // Calls to the entry are recursion. So are jumps when the function sets up its frame there:
         // each round of a loop would do that again.
@@ -606,7 +632,7 @@ impl Window {
         let next = self.instructions.iter().skip(1).map(|one| one.before);
         straight
             .zip(next.chain([self.after]))
-            .any(|(_, after)| after != Rule::DEFAULT)
+            .any(|(_, after)| after.offset != Rule::DEFAULT.offset)
     }
 
     /// Checks where branches lead that are displaced themselves.
@@ -618,7 +644,7 @@ impl Window {
                 _ => continue,
             };
             let to = target.wrapping_sub(self.address);
-            let within = to != 0 && to < SITE_LEN.min(self.len());
+            let within = to != 0 && to < self.patched.min(self.len());
             // A call would have to return to the copy of what it skips.
             if within && (is_call || self.copy_of(to).is_none()) {
                 let from = instruction.offset;
@@ -839,19 +865,20 @@ struct Prefixes {
 
 impl Prefixes {
     fn of(bytes: &[u8]) -> Self {
-        let is_legacy = |byte: &u8| {
+        let is_prefix = |byte: &u8| {
             matches!(
                 byte,
-                0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
+                0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
             )
         };
-        let legacy = bytes.iter().take_while(|byte| is_legacy(byte)).count();
-        // A REX prefix counts only directly before the opcode.
-        let rex = bytes.get(legacy).filter(|&&byte| byte & 0xf0 == 0x40);
+        let len = bytes.iter().take_while(|byte| is_prefix(byte)).count();
+        let prefixes = &bytes[..len];
+        // REX counts only directly before the opcode; W is its bit 3.
+        let wide = prefixes.last().is_some_and(|byte| byte & 0xf8 == 0x48);
         Self {
-            len: legacy + usize::from(rex.is_some()),
-            operand16: bytes[..legacy].contains(&0x66) && rex.is_none_or(|rex| rex & 8 == 0),
-            address32: bytes[..legacy].contains(&0x67),
+            len,
+            operand16: prefixes.contains(&0x66) && !wide,
+            address32: prefixes.contains(&0x67),
         }
     }
 }
