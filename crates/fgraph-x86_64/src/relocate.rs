@@ -39,10 +39,11 @@ mod stack;
 use alloc::vec::Vec;
 use core::fmt;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 use crate::nop::SITE_LEN;
 use crate::unwind::{Row, Rule};
+use branches::Branch;
 use stack::Stack;
 
 pub use frame_pointer::uses_frame_pointer_of_caller;
@@ -182,7 +183,11 @@ pub struct Window {
     address: usize,
     /// The displaced bytes.
     bytes: Vec<u8>,
+    /// How many of them are overwritten, at most.
+    patched: usize,
     instructions: Vec<Displaced>,
+    /// What holds behind the last instruction.
+    after: Rule,
     /// Whether the last instruction never goes on to the next.
     ends: bool,
 }
@@ -193,8 +198,8 @@ struct Displaced {
     offset: usize,
     len: usize,
     kind: Kind,
-    /// What holds behind it.
-    rule: Rule,
+    /// How to unwind from it.
+    before: Rule,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -241,6 +246,16 @@ impl Kind {
         }
     }
 
+    /// Where a jump leads that stays in the function, or may.
+    fn branches_to(self) -> Option<usize> {
+        match self {
+            Self::Jmp { target } | Self::Jcc { target, .. } | Self::Count { target, .. } => {
+                Some(target)
+            }
+            _ => None,
+        }
+    }
+
     fn is_call(self) -> bool {
         matches!(self, Self::Call { .. } | Self::CallIndirect { .. })
     }
@@ -258,80 +273,171 @@ pub struct Relocated {
     pub rows: Vec<Row>,
 }
 
-/// Finds out whether the first instructions of a function can be moved.
+/// Finds out whether the first instructions of a function can be moved out of the way of a jump.
 ///
 /// # Errors
 ///
 /// Why not.
 pub fn plan(code: &Code<'_>) -> Result<Window, RelocateError> {
-    let known = code.size != 0;
+    plan_patch(code, SITE_LEN)
+}
+
+/// The same for a patch of one byte: an `int3`, by which every call of the function traps.
+///
+/// That is slow, but it can be done where a jump cannot: to functions of less than five bytes, and
+/// to those that lead back into their first five.
+///
+/// # Errors
+///
+/// Why not.
+pub fn plan_breakpoint(code: &Code<'_>) -> Result<Window, RelocateError> {
+    plan_patch(code, 1)
+}
+
+/// Plans for a patch of that many bytes.
+fn plan_patch(code: &Code<'_>, patched: usize) -> Result<Window, RelocateError> {
+    let window = decode(code, patched, patched)?;
+    let intruders = window.intruders(code, patched.min(window.len()));
+    let Some(first) = intruders.first() else {
+        return Ok(window);
+    };
+    widen(code, patched, &intruders).ok_or(match first.to {
+        0 => RelocateError::Loop { from: first.from },
+        to => RelocateError::Target {
+            from: first.from,
+            to,
+        },
+    })
+}
+
+/// The longest window that is made to have a loop in it.
+const WIDEST: usize = 256;
+
+/// Makes a window that has all of the loops in it that the `intruders` close: in the copy they lead
+/// to the copy.
+///
+/// That is right only if the original of the loop is not run any more, so nothing else may lead
+/// there: no branch from behind the window, no call that returns there, no table of addresses.
+fn widen(code: &Code<'_>, patched: usize, intruders: &[Branch]) -> Option<Window> {
+    if code.size == 0 || branches::has_table(code.body()) {
+        return None;
+    }
+    let mut intruders = Vec::from(intruders);
+    while let Some(end) = intruders.iter().map(|branch| branch.end).max() {
+        if end > WIDEST {
+            return None;
+        }
+        let window = decode(code, patched, end).ok()?;
+        let (_, but_last) = window.instructions.split_last()?;
+        let returns = but_last.iter().any(|one| one.kind.is_call());
+        // While the window is not left and entered again, its frame is found by rsp alone.
+        let moves = window
+            .instructions
+            .iter()
+            .any(|one| !one.before.by_stack_pointer());
+        // Nor may a branch of the copy lead to the original.
+        let leaves = window.instructions.iter().any(|one| {
+            let target = one.kind.branches_to();
+            let to = target.map(|target| target.wrapping_sub(code.address));
+            to.is_some_and(|to| to < window.len() && window.copy_of(to).is_none())
+        });
+        if returns || moves || leaves {
+            return None;
+        }
+        intruders = window.intruders(code, window.len());
+        if intruders.is_empty() {
+            return Some(window);
+        }
+    }
+    None
+}
+
+/// Decodes what covers the first `need` bytes, which are not less than the `patched` ones, or the
+/// whole function with padding behind.
+fn decode(code: &Code<'_>, patched: usize, need: usize) -> Result<Window, RelocateError> {
     let body = code.body();
-    let end = body.len();
     let mut decoder = Decoder::with_ip(64, body, code.address as u64, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
-    let mut instructions = Vec::new();
+    let mut instructions: Vec<Displaced> = Vec::new();
+    // The stack at the targets of branches that are not decoded yet.
+    let mut ahead: Vec<(usize, Stack)> = Vec::new();
     let mut stack = Stack::at_entry();
-    let mut len = 0;
     let mut ends = false;
-    while len < SITE_LEN {
-        if len == end || (ends && !known) {
-            // With a size known, this is where the function ends; without, it is likely: in both
-            // cases what follows must not be needed.
-            if ends && is_padding(code, len) {
+    let mut len = 0;
+    while len < need {
+        let at = len;
+        if at == body.len() || (ends && code.size == 0) {
+            // The end of the function, or with its size not known likely so: what follows must not
+            // be needed.
+            if ends && is_padding(code, at, need) {
                 break;
             }
-            return Err(RelocateError::TooShort { have: len });
+            return Err(RelocateError::TooShort { have: at });
         }
         decoder.decode_out(&mut instruction);
         if instruction.is_invalid() {
-            return Err(if decoder.position() == end && end < 15 + len {
-                RelocateError::TooShort { have: len }
-            } else {
-                RelocateError::Undecodable { at: len }
+            return Err(match decoder.last_error() {
+                DecoderError::NoMoreBytes => RelocateError::TooShort { have: at },
+                _ => RelocateError::Undecodable { at },
             });
         }
-        let at = len;
-        let bytes = &body[at..decoder.position()];
+        len = decoder.position();
+        let lost = RelocateError::StackPointer { at };
+        let mut joins = ahead
+            .iter()
+            .filter(|(to, _)| *to == at)
+            .map(|(_, stack)| stack);
+        if ends {
+            // Nothing but a branch leads here; if there is none, nothing at all.
+            stack = joins.next().cloned().unwrap_or_else(Stack::at_entry);
+        }
+        let before = stack.rule().ok_or(lost)?;
+        if joins.any(|join| join.rule() != Some(before)) {
+            return Err(lost);
+        }
         let offsets = decoder.get_constant_offsets(&instruction);
-        let kind = classify(&instruction, bytes, at, offsets.displacement_offset())?;
-        stack.step(&instruction);
-        ends = is_end(&instruction);
-        let rule = match stack.rule() {
-            Some(rule) => rule,
-            None if ends => Rule::DEFAULT,
-            None => return Err(RelocateError::StackPointer { at }),
-        };
+        let operand = offsets.displacement_offset();
+        let kind = classify(&instruction, &body[at..len], at, operand)?;
+        // Code that reads itself would read the patch.
+        let read = (instruction.ip_rel_memory_address() as usize).wrapping_sub(code.address);
+        if instruction.is_ip_rel_memory_operand()
+            && instruction.mnemonic() != Mnemonic::Lea
+            && (read < patched || read > usize::MAX - 64)
+        {
+            return Err(RelocateError::Unmovable { at });
+        }
+        if kind.is_call() && len < patched {
+            return Err(RelocateError::Returns { at, to: len });
+        }
         instructions.push(Displaced {
             offset: at,
-            len: bytes.len(),
+            len: len - at,
             kind,
-            rule,
+            before,
         });
-        len = decoder.position();
-        if kind.is_call() && len < SITE_LEN {
-            return Err(RelocateError::Returns { at, to: len });
+        stack.step(&instruction);
+        ends = is_end(&instruction);
+        if !ends && stack.rule().is_none() {
+            return Err(lost);
+        }
+        if let Some(target) = kind.branches_to() {
+            let to = target.wrapping_sub(code.address);
+            let back = instructions.iter().find(|one| one.offset == to);
+            if back.is_some_and(|back| Some(back.before) != stack.rule()) {
+                return Err(lost);
+            }
+            ahead.push((to, stack.clone()));
         }
     }
     let window = Window {
         address: code.address,
         bytes: Vec::from(&body[..len]),
+        patched,
         instructions,
+        after: stack.rule().unwrap_or_default(),
         ends,
     };
     window.check_own_branches()?;
-    for branch in branches::leading_back(body, len, SITE_LEN.min(len)) {
-        match (branch.to, branch.is_call) {
-            // Recursion.
-            (0, true) => {}
-            (0, false) => return Err(RelocateError::Loop { from: branch.from }),
-            (to, _) => {
-                return Err(RelocateError::Target {
-                    from: branch.from,
-                    to,
-                });
-            }
-        }
-    }
     Ok(window)
 }
 
@@ -439,22 +545,22 @@ fn is_end(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether the bytes from `end` to where the jump would end are there, and mean nothing.
-fn is_padding(code: &Code<'_>, end: usize) -> bool {
+/// Whether the bytes from `end` up to `need` are there, and mean nothing.
+fn is_padding(code: &Code<'_>, end: usize, need: usize) -> bool {
     let Some(padding) = code.bytes.get(end..) else {
         return false;
     };
-    if padding.len() < SITE_LEN - end {
+    if padding.len() < need - end {
         return false;
     }
     // Zeros are data as well. As padding they reach up to the next function, or to an alignment.
     let to_alignment = (code.address + end).wrapping_neg() % 16;
     let aligned = &padding[..padding.len().min(to_alignment)];
-    if aligned.len() >= SITE_LEN - end && aligned.iter().all(|&byte| byte == 0) {
+    if aligned.len() >= need - end && aligned.iter().all(|&byte| byte == 0) {
         return true;
     }
     let mut decoder = Decoder::new(64, padding, DecoderOptions::NONE);
-    while decoder.position() < SITE_LEN - end {
+    while decoder.position() < need - end {
         if !matches!(decoder.decode().mnemonic(), Mnemonic::Nop | Mnemonic::Int3) {
             return false;
         }
@@ -463,7 +569,7 @@ fn is_padding(code: &Code<'_>, end: usize) -> bool {
 }
 
 impl Window {
-    /// Bytes displaced: five or more, or less when the function ends before.
+    /// Bytes displaced: as many as are overwritten or more, or less when the function ends before.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -477,13 +583,13 @@ impl Window {
 
     /// Bit k, for k from 0 to 4: an instruction of the original starts at byte k.
     ///
-    /// Bit 0 is always set. Padding behind the end of the function is no instruction: nothing ever
+    /// Bit 0 is always set, and after [`plan_breakpoint`] no other. Padding behind the end of the function is no instruction: nothing ever
     /// runs it.
     #[must_use]
     pub fn boundaries(&self) -> u8 {
         self.instructions
             .iter()
-            .filter(|instruction| instruction.offset < SITE_LEN)
+            .filter(|instruction| instruction.offset < self.patched)
             .fold(0, |mask, instruction| mask | 1 << instruction.offset)
     }
 
@@ -507,18 +613,38 @@ impl Window {
         !self.ends && !call
     }
 
+    /// The branches from behind the window that lead into its first `reach` bytes and should not.
+    fn intruders(&self, code: &Code<'_>, reach: usize) -> Vec<Branch> {
+        let mut branches = branches::leading_back(code.body(), self.len(), reach);
+        // Calls to the entry are recursion. So are jumps when the function sets up its frame there:
+        // each round of a loop would do that again.
+        let sets_up = self.sets_up_frame();
+        branches.retain(|branch| branch.to != 0 || !(branch.is_call || sets_up));
+        branches
+    }
+
+    /// Whether the first instructions, up to any branch, move the stack pointer.
+    fn sets_up_frame(&self) -> bool {
+        let straight = self
+            .instructions
+            .iter()
+            .take_while(|one| matches!(one.kind, Kind::Plain | Kind::RipRelative { .. }));
+        let next = self.instructions.iter().skip(1).map(|one| one.before);
+        straight
+            .zip(next.chain([self.after]))
+            .any(|(_, after)| after.offset != Rule::DEFAULT.offset)
+    }
+
     /// Checks where branches lead that are displaced themselves.
     fn check_own_branches(&self) -> Result<(), RelocateError> {
         for instruction in &self.instructions {
-            let (target, is_call) = match instruction.kind {
-                Kind::Jmp { target } | Kind::Jcc { target, .. } | Kind::Count { target, .. } => {
-                    (target, false)
-                }
-                Kind::Call { target } => (target, true),
+            let (target, is_call) = match (instruction.kind, instruction.kind.branches_to()) {
+                (_, Some(target)) => (target, false),
+                (Kind::Call { target }, _) => (target, true),
                 _ => continue,
             };
             let to = target.wrapping_sub(self.address);
-            let within = to != 0 && to < SITE_LEN.min(self.len());
+            let within = to != 0 && to < self.patched.min(self.len());
             // A call would have to return to the copy of what it skips.
             if within && (is_call || self.copy_of(to).is_none()) {
                 let from = instruction.offset;
@@ -561,42 +687,27 @@ impl Window {
             resume: [0; SITE_LEN],
             rows: Vec::new(),
         };
-        let mut rule = Rule::DEFAULT;
+        let mut rows = RowList::default();
         for instruction in &self.instructions {
             writer.instruction = instruction.offset;
             if let Some(resume) = relocated.resume.get_mut(instruction.offset) {
                 // At most four instructions of 15 bytes, in their longest form, come before.
                 *resume = writer.len as u8;
             }
+            rows.set(writer.len, instruction.before);
             if instruction.kind.is_call() {
-                let push = Rule {
-                    offset: rule.offset + 8 * i32::from(rule.register == Rule::DEFAULT.register),
-                    ..rule
-                };
-                if push != rule {
-                    relocated.rows.push(Row {
-                        offset: writer.len + PUSH_LEN,
-                        rule: push,
-                    });
-                }
+                rows.set(writer.len + PUSH_LEN, instruction.before.pushed());
             }
             self.copy(instruction, &mut writer)?;
-            if instruction.rule != rule {
-                rule = instruction.rule;
-                relocated.rows.push(Row {
-                    offset: writer.len,
-                    rule,
-                });
-            }
         }
         if self.goes_on() {
+            rows.set(writer.len, self.after);
             writer.instruction = self.len();
             writer.put(&[0xe9]);
             writer.relative(self.address.wrapping_add(self.len()), 0)?;
         }
         relocated.len = writer.len;
-        // A rule that would begin behind the last instruction holds for nothing.
-        relocated.rows.retain(|row| row.offset < writer.len);
+        relocated.rows = rows.rows;
         Ok(relocated)
     }
 
@@ -680,6 +791,24 @@ impl Window {
     }
 }
 
+/// Collects the rows of a copy.
+#[derive(Debug, Default)]
+struct RowList {
+    rows: Vec<Row>,
+    /// The rule of the last of them.
+    rule: Rule,
+}
+
+impl RowList {
+    /// From `offset` on `rule` holds.
+    fn set(&mut self, offset: usize, rule: Rule) {
+        if rule != self.rule {
+            self.rows.push(Row { offset, rule });
+            self.rule = rule;
+        }
+    }
+}
+
 /// The 32 bits at `offset` of an instruction, sign-extended.
 fn displacement(bytes: &[u8], offset: usize) -> isize {
     let bytes = &bytes[offset..offset + 4];
@@ -736,19 +865,20 @@ struct Prefixes {
 
 impl Prefixes {
     fn of(bytes: &[u8]) -> Self {
-        let is_legacy = |byte: &u8| {
+        let is_prefix = |byte: &u8| {
             matches!(
                 byte,
-                0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
+                0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
             )
         };
-        let legacy = bytes.iter().take_while(|byte| is_legacy(byte)).count();
-        // A REX prefix counts only directly before the opcode.
-        let rex = bytes.get(legacy).filter(|&&byte| byte & 0xf0 == 0x40);
+        let len = bytes.iter().take_while(|byte| is_prefix(byte)).count();
+        let prefixes = &bytes[..len];
+        // REX counts only directly before the opcode; W is its bit 3.
+        let wide = prefixes.last().is_some_and(|byte| byte & 0xf8 == 0x48);
         Self {
-            len: legacy + usize::from(rex.is_some()),
-            operand16: bytes[..legacy].contains(&0x66) && rex.is_none_or(|rex| rex & 8 == 0),
-            address32: bytes[..legacy].contains(&0x67),
+            len,
+            operand16: prefixes.contains(&0x66) && !wide,
+            address32: prefixes.contains(&0x67),
         }
     }
 }

@@ -43,6 +43,21 @@ impl Rule {
         offset: 8,
         saved: [0; CALLEE_SAVED.len()],
     };
+
+    /// Whether the CFA is counted from rsp.
+    #[must_use]
+    pub const fn by_stack_pointer(self) -> bool {
+        self.register == Self::DEFAULT.register
+    }
+
+    /// The rule behind a push of eight bytes.
+    #[must_use]
+    pub const fn pushed(mut self) -> Self {
+        if self.by_stack_pointer() {
+            self.offset += 8;
+        }
+        self
+    }
 }
 
 impl Default for Rule {

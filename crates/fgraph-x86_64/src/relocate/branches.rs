@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
 /// A direct branch; all values are offsets from the patch address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,20 @@ pub(super) fn leading_back(body: &[u8], behind: usize, reach: usize) -> Vec<Bran
         }
     }
     found
+}
+
+/// Whether there is a jump that may lead to any instruction of `body`: through a register, or
+/// through a table in memory.
+///
+/// Jumps through a fixed place, or a member of an object, lead to other functions.
+pub(super) fn has_table(body: &[u8]) -> bool {
+    Decoder::new(64, body, DecoderOptions::NONE)
+        .into_iter()
+        .any(|instruction| {
+            instruction.is_jmp_near_indirect()
+                && (instruction.op0_kind() == OpKind::Register
+                    || instruction.memory_index() != Register::None)
+        })
 }
 
 /// Whether this is a branch whose target is in the instruction itself.

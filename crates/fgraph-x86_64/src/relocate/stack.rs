@@ -66,17 +66,15 @@ impl Stack {
         let immediate = || i32::try_from(instruction.immediate(1).cast_signed()).ok();
         match instruction.mnemonic() {
             Mnemonic::Push => {
-                self.grow(8);
-                if instruction.stack_pointer_increment() != -8 {
-                    self.below[RSP] = None;
-                } else if let Some(number) = op0 {
+                self.adjust(instruction.stack_pointer_increment().checked_neg());
+                if let Some(number) = op0 {
                     self.save(number, self.below[RSP]);
                 }
             }
             Mnemonic::Pop if instruction.stack_pointer_increment() == 8 && op0.is_some() => {
                 let number = op0.unwrap_or(RSP);
                 let from = self.below[RSP];
-                self.grow(-8);
+                self.adjust(Some(-8));
                 self.restore(number, from);
             }
             Mnemonic::Sub if op0 == Some(RSP) && immediates(instruction) => {
@@ -88,7 +86,7 @@ impl Stack {
             Mnemonic::Leave if instruction.code() == Code::Leaveq => {
                 let from = self.below[RBP];
                 self.below[RSP] = from;
-                self.grow(-8);
+                self.adjust(Some(-8));
                 self.restore(RBP, from);
             }
             Mnemonic::Mov if op0.is_some() && op1.is_some() => {
@@ -122,27 +120,29 @@ impl Stack {
     fn other(&mut self, instruction: &Instruction) {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
+        let pushed = match instruction.mnemonic() {
+            // The next instruction runs when the call has returned, or comes from elsewhere.
+            _ if instruction.is_call_near() || instruction.is_call_near_indirect() => Some(0),
+            Mnemonic::Ret => Some(0),
+            // rbp as well as rsp: no compiler writes it.
+            Mnemonic::Enter => None,
+            _ => match instruction.stack_pointer_increment() {
+                0 => None,
+                increment => increment.checked_neg(),
+            },
+        };
         for used in info.used_registers() {
-            let full = used.register().full_register();
+            let register = used.register().full_register();
             let written = !matches!(
                 used.access(),
                 OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None
             );
-            // What `call` and `ret` do to rsp is of no interest: the next instruction runs when the
-            // call has returned, or comes from elsewhere.
-            let balanced = full == Register::RSP
-                && (instruction.is_call_near()
-                    || instruction.is_call_near_indirect()
-                    || instruction.mnemonic() == Mnemonic::Ret);
-            if full.is_gpr64() && written && !balanced {
-                self.write(full.number());
+            if register == Register::RSP && written {
+                self.adjust(pushed);
+            } else if register.is_gpr64() && written {
+                self.write(register.number());
             }
         }
-    }
-
-    /// `bytes` were pushed.
-    fn grow(&mut self, bytes: i32) {
-        self.adjust(Some(bytes));
     }
 
     /// rsp is `bytes` lower.
