@@ -1,0 +1,591 @@
+//! The trampolines for sites where the caller may keep a value in any register: what is in a register
+//! when the site is called is there when the body begins, and what the body leaves is there when the
+//! caller goes on, whatever the callbacks do in between.
+
+#![cfg(target_arch = "x86_64")]
+
+mod machine;
+mod stepping;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use fgraph_core::dispatch::FGRAPH;
+use fgraph_core::frame::Frame;
+use fgraph_core::registration::{Catch, Registration};
+use fgraph_core::thread::Thread;
+use fgraph_core::{Entry, FgraphOps, Module, Return, Site};
+use fgraph_x86_64::cpu;
+use fgraph_x86_64::stub::{self, StubKind};
+use fgraph_x86_64::trampoline::{self, Trampolines};
+use machine::{
+    BODY_GETS, BODY_LEAVES, CALLEE_SAVED, CALLER_GETS, CALLER_HAS, GENERAL, MACHINES, Machine,
+    POKE, POKED, R9, RBP, RDI, RDX, RSP, Registers, TARGET, do_nothing,
+};
+
+static LOCK: Mutex<()> = Mutex::new(());
+
+/// Index in `MACHINES` of the one that callbacks clobber.
+static MACHINE: AtomicUsize = AtomicUsize::new(0);
+static ACCEPT: AtomicBool = AtomicBool::new(true);
+static WIDEN: AtomicBool = AtomicBool::new(false);
+static CHANGE: AtomicBool = AtomicBool::new(false);
+static ENTRIES: AtomicUsize = AtomicUsize::new(0);
+static RETURNS: AtomicUsize = AtomicUsize::new(0);
+/// Calls of the handler's that were traced.
+static NESTED: AtomicUsize = AtomicUsize::new(0);
+/// Instructions that were unwound from.
+static STEPS: AtomicUsize = AtomicUsize::new(0);
+
+/// What callbacks change the last integer argument, the second integer result, the last vector argument
+/// and the first vector result to, if they change something.
+const CHANGED: u64 = 0xc4a7;
+const CHANGED_FLOAT: f64 = 1.5;
+
+/// A user that changes every register it may.
+struct Clobbering;
+
+impl FgraphOps for Clobbering {
+    type Data = u64;
+
+    fn entry(&self, call: &mut Entry<'_, u64>) -> Option<u64> {
+        if call.function().address() == do_nothing as *const () as usize {
+            NESTED.fetch_add(1, Ordering::Relaxed);
+            MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
+            return Some(0);
+        }
+        ENTRIES.fetch_add(1, Ordering::Relaxed);
+        if WIDEN.load(Ordering::Relaxed) {
+            std::hint::black_box(call.vector_arg_mut(0));
+        }
+        let number = call.arg(0);
+        if CHANGE.load(Ordering::Relaxed) {
+            assert!(call.set_arg(5, CHANGED) && call.set_float_arg(7, CHANGED_FLOAT));
+        }
+        MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
+        number.filter(|_| ACCEPT.load(Ordering::Relaxed))
+    }
+
+    fn ret(&self, call: &mut Return<'_, u64>, number: u64) {
+        if call.function().address() == do_nothing as *const () as usize {
+            MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
+            return;
+        }
+        RETURNS.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(number, CALLER_HAS.get().general[RDI], "the first argument");
+        if WIDEN.load(Ordering::Relaxed) {
+            std::hint::black_box(call.vector_result_mut(0));
+        }
+        if CHANGE.load(Ordering::Relaxed) {
+            assert!(call.set_result_high(CHANGED) && call.set_float_result(CHANGED_FLOAT));
+        }
+        MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
+    }
+}
+
+struct StdCatch;
+
+impl Catch for StdCatch {
+    fn catch<R>(call: impl FnOnce() -> R) -> Option<R> {
+        catch_unwind(AssertUnwindSafe(call)).ok()
+    }
+}
+
+static MODULE: Module = Module {
+    path: "/preserve",
+    demangle: |symbol, out| out.write_str(symbol),
+};
+
+const SHADOW: usize = 4096;
+static REFUSE: AtomicBool = AtomicBool::new(false);
+static ATTACHED: AtomicUsize = AtomicUsize::new(0);
+static OWN_STACK: AtomicBool = AtomicBool::new(true);
+
+/// The state that every test uses, as new.
+fn fresh_thread(stack: usize) -> &'static Thread {
+    static THREAD: Thread = Thread::new();
+    static MEMORY: [AtomicU64; SHADOW / 8 + 1] = [const { AtomicU64::new(0) }; SHADOW / 8 + 1];
+    let memory = MEMORY.as_ptr().addr().next_multiple_of(16);
+    // SAFETY: nobody else's; used by one test at a time.
+    unsafe {
+        let memory = MEMORY.as_ptr().with_addr(memory).cast_mut().cast();
+        THREAD.shadow.reset(memory, SHADOW);
+    }
+    const REACH: usize = 256 << 10;
+    THREAD.stack_low.set(stack - REACH);
+    THREAD.stack_span.set(2 * REACH);
+    THREAD.errno.set(THREAD.no_errno());
+    THREAD
+        .vector_bytes
+        .set(MACHINES[MACHINE.load(Ordering::Relaxed)].width as u32);
+    THREAD.inside.store(0, Ordering::Relaxed);
+    THREAD.mark.clear();
+    &THREAD
+}
+
+extern "C" fn attach(stack: usize) -> *const Thread {
+    ATTACHED.fetch_add(1, Ordering::Relaxed);
+    let state: *const Thread = if REFUSE.load(Ordering::Relaxed) {
+        ptr::null()
+    } else {
+        fresh_thread(stack)
+    };
+    MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
+    state
+}
+
+extern "C" fn abort(frame: *const Frame, stack_pointer: usize) -> ! {
+    eprintln!("stray return: frame {frame:p}, rsp {stack_pointer:#x}");
+    std::process::abort();
+}
+
+/// Whether the rest of the stack is said to be this thread's own.
+fn own_stack(thread: &Thread, address: usize) -> bool {
+    MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
+    OWN_STACK.load(Ordering::Relaxed) && thread.is_on_stack(address)
+}
+
+fn set_up() -> MutexGuard<'static, ()> {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    let guard = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    ONCE.get_or_init(|| {
+        trampoline::install(attach, abort);
+        FGRAPH.set_own_stack(own_stack);
+        let epoch = FGRAPH.epoch.advance();
+        let user = Registration::new::<StdCatch>(Clobbering, 0, epoch);
+        FGRAPH.slots.publish(0, Box::leak(Box::new(user)).header());
+    });
+    guard
+}
+
+/// A site without a call to it, whose stub leads to `trampoline`; returns the stub's address.
+fn make_site(body: usize, kind: StubKind, trampoline: usize) -> usize {
+    const LEN: usize = 4096;
+    const STUB: usize = 256;
+    let site: &'static Site = Box::leak(Box::new(Site {
+        entry: body,
+        body,
+        interest: AtomicU16::new(1),
+        lead: 0,
+        state: AtomicU8::new(0),
+        symbol: "body",
+        module: &MODULE,
+        stub: 0,
+        runtime: AtomicU64::new(0),
+    }));
+    // SAFETY: a new private mapping, written within its bounds before it is made executable, and never
+    // unmapped.
+    unsafe {
+        let page = libc::mmap(
+            ptr::null_mut(),
+            LEN,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+        .cast::<u8>();
+        assert_ne!(page.cast(), libc::MAP_FAILED);
+        page.cast::<u64>().write(trampoline as u64);
+        let at = page.addr() + STUB;
+        let record = ptr::from_ref(site).addr() as u64;
+        let code = kind.encode(at, record, page.addr()).expect("it is near");
+        ptr::copy_nonoverlapping(code.as_ptr(), page.add(STUB), code.len());
+        let info = page.add(stub::HEADER_EH_FRAME);
+        info.cast::<[u8; stub::EH_FRAME_LEN]>()
+            .write(stub::eh_frame(at, code.len(), info.addr()));
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        assert_eq!(libc::mprotect(page.cast(), LEN, protection), 0);
+        __register_frame(info.add(stub::EH_FRAME_FDE));
+        at
+    }
+}
+
+unsafe extern "C" {
+    fn __register_frame(begin: *const u8);
+}
+
+/// Which registers must survive, in bytes of each.
+#[derive(Clone, Copy, Debug)]
+struct Survive {
+    vectors: usize,
+    beyond: usize,
+    opmasks: usize,
+}
+
+const NOTHING: Survive = Survive {
+    vectors: 0,
+    beyond: 0,
+    opmasks: 0,
+};
+
+/// A trampoline under test.
+#[derive(Clone, Copy)]
+struct Subject {
+    name: &'static str,
+    machine: usize,
+    stub: usize,
+    survive: Survive,
+    returns: bool,
+    /// Only what a callee has to preserve is looked at.
+    plain: bool,
+}
+
+impl Subject {
+    fn machine(&self) -> &'static Machine {
+        &MACHINES[self.machine]
+    }
+}
+
+/// All that this machine can run.
+fn subjects() -> &'static [Subject] {
+    static SUBJECTS: OnceLock<Vec<Subject>> = OnceLock::new();
+    SUBJECTS.get_or_init(|| {
+        let has = cpu::vector_bytes() as usize;
+        let mut subjects = Vec::new();
+        for (index, machine) in MACHINES.iter().enumerate() {
+            // The driver moves opmasks of 8 bytes.
+            if machine.width > has || (machine.width == 64 && cpu::opmask_bytes() < 8) {
+                continue;
+            }
+            for opmasks in [8, 2] {
+                if machine.width < 64 && opmasks == 2 {
+                    continue;
+                }
+                let trampolines = Trampolines::of(machine.width as u32, opmasks as u32);
+                let all = machine.width == 64;
+                let body = machine.body as usize;
+                subjects.push(Subject {
+                    name: "plain",
+                    machine: index,
+                    stub: make_site(body, StubKind::Plain, trampolines.plain),
+                    survive: NOTHING,
+                    returns: true,
+                    plain: true,
+                });
+                for (name, trampoline, beyond, returns) in [
+                    ("preserve", trampolines.preserve, false, true),
+                    ("preserve_all", trampolines.preserve_all, all, true),
+                    ("entry_only", trampolines.entry_only, false, false),
+                    ("entry_only_all", trampolines.entry_only_all, all, false),
+                ] {
+                    subjects.push(Subject {
+                        name,
+                        machine: index,
+                        stub: make_site(body, StubKind::Preserving, trampoline),
+                        survive: Survive {
+                            vectors: machine.width,
+                            beyond: if beyond { 64 } else { 0 },
+                            opmasks: if beyond { opmasks } else { 0 },
+                        },
+                        returns,
+                        plain: false,
+                    });
+                }
+            }
+        }
+        subjects
+    })
+}
+
+/// What the handler of single steps calls: a traced function that does nothing.
+fn nested_site() -> extern "C" fn() {
+    static STUB: OnceLock<usize> = OnceLock::new();
+    let stub = *STUB.get_or_init(|| {
+        let trampolines = Trampolines::of(cpu::vector_bytes(), cpu::opmask_bytes());
+        let body = do_nothing as *const () as usize;
+        make_site(body, StubKind::Preserving, trampolines.preserve_all)
+    });
+    // SAFETY: a stub is called like the function that it leads to.
+    unsafe { std::mem::transmute::<usize, extern "C" fn()>(stub) }
+}
+
+/// Says which registers of those that must survive are not what they should be; of the general ones,
+/// those in `general` are looked at.
+fn differences(
+    got: &Registers,
+    wanted: &Registers,
+    survive: Survive,
+    general: &[usize],
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for n in 0..32 {
+        let bytes = if n < 16 {
+            survive.vectors
+        } else {
+            survive.beyond
+        };
+        let [got, wanted] = [got, wanted].map(|registers| &registers.vectors[n][..bytes]);
+        if got != wanted {
+            found.push(format!("vector {n}: {got:x?} for {wanted:x?}"));
+        }
+    }
+    for n in 0..8 {
+        let [got, wanted] = [got, wanted].map(|registers| registers.opmasks[n].to_le_bytes());
+        if got[..survive.opmasks] != wanted[..survive.opmasks] {
+            found.push(format!("k{n}: {got:x?} for {wanted:x?}"));
+        }
+    }
+    for &n in general {
+        let [got, wanted] = [got, wanted].map(|registers| registers.general[n]);
+        if got != wanted {
+            found.push(format!("{}: {got:#x} for {wanted:#x}", GENERAL[n]));
+        }
+    }
+    found
+}
+
+/// How a call finds the thread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    /// As usual.
+    Usual,
+    /// Without a state.
+    FirstHit,
+    /// Without a state, and none can be made.
+    Refused,
+    /// In fgraph's own code.
+    Inside,
+    /// Marked by a callback that was left.
+    Stale,
+    /// Marked so that it seems stale, but on a stack that is not its own.
+    StaleElsewhere,
+    /// As usual; but when the body is back, in fgraph's own code.
+    InsideAtReturn,
+    /// As usual; but when the body is back, marked by a callback that was left.
+    StaleAtReturn,
+}
+
+/// One call.
+#[derive(Clone, Debug)]
+struct Case {
+    accept: bool,
+    misaligned: bool,
+    state: State,
+    /// Callbacks ask for vectors as wide as the machine's.
+    widen: bool,
+}
+
+const USUAL: Case = Case {
+    accept: true,
+    misaligned: false,
+    state: State::Usual,
+    widen: false,
+};
+
+const CALLER_SAVED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
+
+/// Makes the call and looks at all registers, in the body and afterwards.
+fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Registers) {
+    static POKED_OFTEN: AtomicUsize = AtomicUsize::new(0);
+    let here = ptr::from_ref(&at_call).addr();
+    MACHINE.store(subject.machine, Ordering::Relaxed);
+    ACCEPT.store(case.accept, Ordering::Relaxed);
+    WIDEN.store(case.widen, Ordering::Relaxed);
+    REFUSE.store(case.state == State::Refused, Ordering::Relaxed);
+    OWN_STACK.store(case.state != State::StaleElsewhere, Ordering::Relaxed);
+    let thread = fresh_thread(here);
+    // Deeper than any call of this test.
+    let stale = thread.stack_low.get() + 64;
+    let inside = match case.state {
+        State::Inside => Thread::INTERNAL,
+        State::Stale | State::StaleElsewhere => stale,
+        _ => 0,
+    };
+    thread.inside.store(inside, Ordering::Relaxed);
+    let poke = match case.state {
+        State::InsideAtReturn => Some(Thread::INTERNAL),
+        State::StaleAtReturn => Some(stale),
+        _ => None,
+    };
+    POKE.set(poke.unwrap_or(0));
+    let poked = if poke.is_some() {
+        &thread.inside
+    } else {
+        &POKED_OFTEN
+    };
+    POKED.set(poked.as_ptr().addr());
+    let first = matches!(case.state, State::FirstHit | State::Refused);
+    // SAFETY: the state is this thread's for as long as the test holds the lock.
+    unsafe { trampoline::set_current(if first { ptr::null() } else { thread }) };
+    for counter in [&ENTRIES, &RETURNS, &ATTACHED] {
+        counter.store(0, Ordering::Relaxed);
+    }
+    CALLER_HAS.set(at_call);
+    BODY_LEAVES.set(at_return);
+    TARGET.set(subject.stub);
+    let missed = thread.total.read().missed + trampoline::attaching().total.read().missed;
+
+    let machine = subject.machine();
+    if stepping::ON.load(Ordering::Relaxed) {
+        let run = stepping::Run {
+            driver: machine.driver(case.misaligned),
+            through: [machine.body_code(), subject.stub..subject.stub + 24],
+            // Without a state the handler's call would make one first.
+            nested: (!first).then_some(nested_site()),
+        };
+        match stepping::run(run, || machine.drive(case.misaligned)) {
+            Ok(steps) => STEPS.fetch_add(steps, Ordering::Relaxed),
+            Err(wrong) => panic!("{} {} {case:?}: {wrong}", subject.name, machine.width),
+        };
+    } else {
+        machine.drive(case.misaligned);
+    }
+
+    // SAFETY: no state is anybody's.
+    unsafe { trampoline::set_current(ptr::null()) };
+    let what = format!("{} {} {case:?}", subject.name, subject.machine().width);
+    let (has, gets) = (CALLER_HAS.get(), CALLER_GETS.get());
+    let body_gets = BODY_GETS.get();
+    let [mut body_wants, mut caller_wants] = [has.clone(), BODY_LEAVES.get()];
+    if CHANGE.load(Ordering::Relaxed) {
+        body_wants.general[R9] = CHANGED;
+        body_wants.vectors[7][..8].copy_from_slice(&CHANGED_FLOAT.to_le_bytes());
+        if subject.returns {
+            caller_wants.general[RDX] = CHANGED;
+            caller_wants.vectors[0][..8].copy_from_slice(&CHANGED_FLOAT.to_le_bytes());
+        }
+    }
+
+    let asked = !matches!(
+        case.state,
+        State::Refused | State::Inside | State::StaleElsewhere
+    );
+    let framed = asked && case.accept && subject.returns;
+    let told = framed && case.state != State::InsideAtReturn;
+    let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+    assert_eq!(count(&ATTACHED), usize::from(first), "{what}");
+    assert_eq!(count(&ENTRIES), usize::from(asked), "{what}");
+    assert_eq!(count(&RETURNS), usize::from(told), "{what}");
+    let depth = usize::from(framed && !told);
+    assert_eq!(thread.shadow.depth() as usize, depth, "{what}");
+    let missed = thread.total.read().missed + trampoline::attaching().total.read().missed - missed;
+    let misses = matches!(case.state, State::Inside | State::StaleElsewhere);
+    if !stepping::ON.load(Ordering::Relaxed) {
+        assert_eq!(missed, u64::from(misses), "{what}");
+    }
+    if poke.is_none() && !misses {
+        assert_eq!(thread.inside.load(Ordering::Relaxed), 0, "{what}");
+    }
+
+    let caller_saved: &[usize] = if subject.plain { &[] } else { &CALLER_SAVED };
+    let found = differences(&body_gets, &body_wants, subject.survive, caller_saved);
+    assert!(found.is_empty(), "{what}: in the body {found:#?}");
+    for n in CALLEE_SAVED.into_iter().filter(|&n| n != RBP) {
+        assert_eq!(
+            body_gets.general[n], has.general[n],
+            "{what}: {}",
+            GENERAL[n]
+        );
+    }
+    assert_eq!(body_gets.general[RSP], has.general[RSP] - 8, "{what}");
+    assert_eq!(body_gets.general[RBP] != has.general[RBP], framed, "{what}");
+
+    let found = differences(&gets, &caller_wants, subject.survive, caller_saved);
+    assert!(found.is_empty(), "{what}: afterwards {found:#?}");
+    let found = differences(&gets, &has, NOTHING, &CALLEE_SAVED);
+    assert!(found.is_empty(), "{what}: afterwards {found:#?}");
+    assert_eq!(gets.general[RSP], has.general[RSP], "{what}");
+}
+
+const STATES: [State; 8] = [
+    State::Usual,
+    State::FirstHit,
+    State::Refused,
+    State::Inside,
+    State::Stale,
+    State::StaleElsewhere,
+    State::InsideAtReturn,
+    State::StaleAtReturn,
+];
+
+#[test]
+fn every_register_survives_whatever_happens_to_the_call() {
+    let _guard = set_up();
+    let mut seed = 0;
+    let mut pattern = |bytes| {
+        seed += 1;
+        Registers::pattern(seed).narrowed(bytes)
+    };
+    for subject in subjects() {
+        for state in STATES {
+            for bits in 0..32 {
+                let is = |bit| bits & (1 << bit) != 0;
+                let case = Case {
+                    accept: is(0),
+                    misaligned: is(1),
+                    state,
+                    widen: is(2),
+                };
+                let [at_call, at_return] =
+                    [is(3), is(4)].map(|wide| pattern(if wide { 64 } else { 16 }));
+                check(subject, &case, at_call, at_return);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_wide_register_among_narrow_ones_survives() {
+    let _guard = set_up();
+    for subject in subjects() {
+        for misaligned in [false, true] {
+            for n in 0..16 {
+                for byte in [16, 31, 32, 63] {
+                    let case = Case {
+                        misaligned,
+                        ..USUAL
+                    };
+                    let narrow = || Registers::pattern(n as u64).narrowed(16);
+                    let mut wide = narrow();
+                    wide.vectors[n][byte] = 0x80;
+                    check(subject, &case, wide.clone(), narrow());
+                    check(subject, &case, narrow(), wide);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn callbacks_change_arguments_and_results_and_nothing_else() {
+    let _guard = set_up();
+    for subject in subjects() {
+        let [at_call, at_return] = [1, 2].map(Registers::pattern);
+        CHANGE.store(true, Ordering::Relaxed);
+        check(subject, &USUAL, at_call, at_return);
+        CHANGE.store(false, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_unwinder_gets_through_from_every_instruction() {
+    let _guard = set_up();
+    stepping::ON.store(true, Ordering::Relaxed);
+    STEPS.store(0, Ordering::Relaxed);
+    NESTED.store(0, Ordering::Relaxed);
+    for subject in subjects() {
+        for state in STATES {
+            for (accept, misaligned) in [(true, false), (true, true), (false, true)] {
+                let case = Case {
+                    accept,
+                    misaligned,
+                    state,
+                    widen: misaligned,
+                };
+                check(
+                    subject,
+                    &case,
+                    Registers::pattern(1),
+                    Registers::pattern(2).narrowed(16),
+                );
+            }
+        }
+    }
+    stepping::ON.store(false, Ordering::Relaxed);
+    let [steps, nested] = [&STEPS, &NESTED].map(|count| count.load(Ordering::Relaxed));
+    println!("{steps} instructions, {nested} traced calls from the handler");
+    assert!(steps > 1000 && nested > 100);
+}
