@@ -57,6 +57,11 @@ impl Way {
         }
     }
 
+    /// Whether nobody is told of the return.
+    pub(crate) const fn is_entry_only(self) -> bool {
+        matches!(self, Self::EntryOnly | Self::EntryOnlyAll)
+    }
+
     /// The word with the trampoline's address, in the header at `header`.
     pub(crate) const fn word(self, header: usize) -> usize {
         header + self as usize * size_of::<usize>()
@@ -106,12 +111,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// Makes room for the stubs and copies of sites, the first and the last of which are at `first` and
     /// `last`; `None` if there is none in reach.
-    pub(crate) fn reserve(
-        first: usize,
-        last: usize,
-        stubs: usize,
-        copies: usize,
-    ) -> Option<Self> {
+    pub(crate) fn reserve(first: usize, last: usize, stubs: usize, copies: usize) -> Option<Self> {
         let len = (HEADER_LEN + stubs + copies).next_multiple_of(PAGE);
         let base = map_near(first, last, len)?;
         Some(Self { base, stubs, len })
@@ -180,11 +180,7 @@ fn register_rows(rows: &Rows, start: usize, end: usize) -> Result<(), i32> {
     unsafe {
         let to = ptr::with_exposed_provenance_mut::<u8>(at);
         ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        libc::mprotect(
-            to.cast(),
-            len.next_multiple_of(PAGE),
-            libc::PROT_READ,
-        );
+        libc::mprotect(to.cast(), len.next_multiple_of(PAGE), libc::PROT_READ);
         __register_frame(to.add(stub::EH_FRAME_FDE).cast());
     }
     Ok(())

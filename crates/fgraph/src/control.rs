@@ -19,16 +19,18 @@ use fgraph_core::site::Site;
 use fgraph_core::slot::FreeIndices;
 use fgraph_core::thread::Thread;
 use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS, stop};
+use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::{self, Content, Poke, PokeError, Skip};
-use fgraph_x86_64::{stub, trampoline};
+use fgraph_x86_64::{pun, stub, trampoline};
 
 use crate::abort;
 use crate::error::{Error, Refusal, Refused, Report, Stop};
 use crate::filter::Filter;
 use crate::handle::StdCatch;
+use crate::inventory::SiteInfo;
 use crate::membarrier;
 use crate::os;
-use crate::sigtrap;
+use crate::signals;
 use crate::sites::{self, OFF, ON, Sites};
 use crate::text::Text;
 use crate::threads::{self, Inside};
@@ -262,7 +264,13 @@ impl Control {
         loop {
             changed |= self.sites.refresh();
             let prepare = |filter| self.sites.prepare(filter);
-            if self.filters.iter().flatten().try_for_each(prepare).is_some() {
+            if self
+                .filters
+                .iter()
+                .flatten()
+                .try_for_each(prepare)
+                .is_some()
+            {
                 return changed;
             }
         }
@@ -333,15 +341,19 @@ impl Control {
         sites.sort_unstable_by_key(|site| site.entry);
         sites.dedup_by_key(|site| site.entry);
         self.unfinished = true;
-        sigtrap::ensure()?;
-        if let Some(thread) = sigtrap::blocked_somewhere() {
+        let pokes: Vec<Poke> = sites.iter().map(|site| poke_of(site)).collect();
+        let invalid = |poke: &Poke| {
+            let ends = [poke.old, poke.new].map(|content| content.bytes[SITE_LEN - 1]);
+            (poke.old.starts | poke.new.starts) != 1 && ends.into_iter().any(pun::is_invalid)
+        };
+        signals::ensure(pokes.iter().any(invalid))?;
+        if let Some(thread) = signals::blocked_somewhere() {
             return Err(Error::SignalBlocked { thread });
         }
-        let pokes: Vec<Poke> = sites.iter().map(|site| poke_of(site)).collect();
         let mut changed = vec![None; sites.len()];
         let skip = self.leave_out;
         let result = self.sites.while_loaded(|| {
-            os::with_sigtrap(|| {
+            os::with_traps(|| {
                 let refused = |index: usize, found| changed[index] = Some(found);
                 poke::apply_with(&mut Text::open(), &pokes, refused, skip)
             })
@@ -405,6 +417,20 @@ impl Control {
         }
         self.filters = [const { None }; MAX_USERS];
         self.patch(all).map(drop)
+    }
+
+    /// Every function there is.
+    pub(crate) fn inventory(&mut self) -> Vec<SiteInfo> {
+        loop {
+            if self.refresh() {
+                // The next patching is of all that changed.
+                self.set_all_bits();
+                self.unfinished = true;
+            }
+            if let Some(all) = self.sites.inventory() {
+                return all;
+            }
+        }
     }
 
     /// Sites, and how many of them are patched.

@@ -50,12 +50,13 @@ mod filter;
 #[allow(dead_code)] // until the sites are made of it
 mod functions;
 mod handle;
+mod inventory;
 mod membarrier;
 mod modules;
 mod notrace;
 mod os;
 mod places;
-mod sigtrap;
+mod signals;
 mod sites;
 mod stack;
 mod status;
@@ -72,6 +73,7 @@ pub use fgraph_core::{Counters, Entry, FgraphOps, Function, MAX_USERS, Module, R
 pub use fgraph_x86_64::relocate::RelocateError;
 pub use filter::{Filter, FilterError};
 pub use handle::{Handle, UnregisterError, UserStatus, register};
+pub use inventory::{How, ModuleCount, SiteInfo, SiteList, sites};
 pub use status::{Status, ThreadStatus, status, stop, threads};
 pub use text::TextMethod;
 pub use threads::set_shadow_stack_size;

@@ -86,7 +86,15 @@ mod tests {
 
     #[test]
     fn names_that_only_contain_one_are_not() {
-        for name in ["my_setjmp", "setjmp2", "a_start", "malloc", "", "clone_tree", "_ZN5clone1aE"] {
+        for name in [
+            "my_setjmp",
+            "setjmp2",
+            "a_start",
+            "malloc",
+            "",
+            "clone_tree",
+            "_ZN5clone1aE",
+        ] {
             assert_eq!(look_up(name), None, "{name}");
         }
     }
@@ -94,7 +102,11 @@ mod tests {
     #[test]
     fn every_row_can_be_found() {
         for (pattern, notrace) in TABLE {
-            assert_eq!(look_up(pattern.trim_end_matches('*')), Some(*notrace), "{pattern}");
+            assert_eq!(
+                look_up(pattern.trim_end_matches('*')),
+                Some(*notrace),
+                "{pattern}"
+            );
         }
     }
 }

@@ -28,14 +28,15 @@ pub(crate) fn thread_exists(id: u32) -> bool {
 /// The size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// Runs `work` in which this thread may meet a breakpoint: SIGTRAP is not blocked meanwhile.
-pub(crate) fn with_sigtrap<R>(work: impl FnOnce() -> R) -> R {
+/// Runs `work` in which this thread may meet a trap: SIGTRAP and SIGILL are not blocked meanwhile.
+pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: the sets are initialised by sigemptyset and by the first call.
     unsafe {
         let mut set: libc::sigset_t = core::mem::zeroed();
         let mut before: libc::sigset_t = core::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGTRAP);
+        libc::sigaddset(&mut set, libc::SIGILL);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, &mut before);
         let result = work();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());

@@ -19,8 +19,10 @@ use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
 
 use crate::error::Refused;
 use crate::filter::Filter;
+use crate::inventory::SiteInfo;
 use crate::modules::{self, Generation};
 use crate::places::StubPlaces;
+pub(crate) use module::of_file;
 use module::{Common, ModuleSites};
 
 /// The entry is as the compiler made it.
@@ -101,6 +103,16 @@ impl Sites {
             self.publish_traps();
         }
         Some(())
+    }
+
+    /// Every function there is. `None` if modules were loaded or unloaded since the last `refresh`.
+    pub(crate) fn inventory(&mut self) -> Option<Vec<SiteInfo>> {
+        let generation = self.generation?;
+        let mut all = Vec::new();
+        for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
+            modules::while_loaded(generation, || module.inventory(&mut all))?;
+        }
+        Some(all)
     }
 
     /// Runs `work` while no library can be loaded or unloaded; `None` if one was since the last

@@ -1,11 +1,14 @@
 //! Switches and counts for tests. Not part of the interface.
 
 use core::sync::atomic::Ordering;
+use std::path::Path;
 
 use fgraph_x86_64::trap::TRAPS;
 
 use crate::control::{self, SITE_PATCHES};
 use crate::error::Error;
+use crate::inventory::SiteList;
+use crate::sites;
 
 pub use fgraph_x86_64::poke::Skip;
 
@@ -25,4 +28,13 @@ pub fn site_patches() -> u64 {
 pub fn leave_out(steps: Skip) -> Result<(), Error> {
     control::lock()?.control.leave_out = steps;
     Ok(())
+}
+
+/// Every function of the file of a program or library, and whether it could be traced.
+///
+/// # Errors
+///
+/// Why the file cannot be read.
+pub fn coverage(path: &Path) -> Result<SiteList, String> {
+    sites::of_file(path).map(SiteList::new)
 }

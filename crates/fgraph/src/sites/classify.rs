@@ -66,7 +66,9 @@ pub(crate) fn classify(function: &Candidate<'_>, callers: Callers) -> Result<Cho
     if let Some(file) = function.file
         && !file.starts_with(entry)
     {
-        return Err(Refusal::Patched { found: first(entry) });
+        return Err(Refusal::Patched {
+            found: first(entry),
+        });
     }
     let callers = if function.listed || is_rust(function.symbol) {
         Callers::Abi
@@ -121,7 +123,11 @@ fn entry_only(way: Way) -> Way {
 fn is_rust(symbol: &str) -> bool {
     let symbol = symbol.split('.').next().unwrap_or(symbol);
     let legacy = || {
-        let hash = symbol.strip_prefix("_ZN")?.strip_suffix('E')?.rsplit_once("17h")?.1;
+        let hash = symbol
+            .strip_prefix("_ZN")?
+            .strip_suffix('E')?
+            .rsplit_once("17h")?
+            .1;
         Some(hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
     };
     symbol.starts_with("_R") || legacy().unwrap_or(false)
@@ -188,12 +194,19 @@ mod tests {
             "_ZN3app4main17h0123456789abcdefE",
             "_ZN3app4main17h0123456789abcdefE.llvm.123",
         ] {
-            assert_eq!(way(rust, false, Callers::AllRegisters), Way::Plain, "{rust}");
+            assert_eq!(
+                way(rust, false, Callers::AllRegisters),
+                Way::Plain,
+                "{rust}"
+            );
         }
         for other in ["_ZN3app4mainE", "_ZN3app4main17hE", "_ZN3appEv"] {
             assert_eq!(way(other, false, Callers::LowRegisters), Way::Preserve);
         }
-        assert_eq!(way("setjmp", false, Callers::AllRegisters), Way::EntryOnlyAll);
+        assert_eq!(
+            way("setjmp", false, Callers::AllRegisters),
+            Way::EntryOnlyAll
+        );
         assert_eq!(way("vfork", false, Callers::Abi), Way::EntryOnly);
     }
 

@@ -9,6 +9,8 @@
 //! module's record to what the runtime knows of it, which is never freed.
 
 use core::ptr;
+use std::path::Path;
+
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use fgraph_core::site::{Function, Module, Site};
@@ -28,6 +30,7 @@ use crate::elf::ElfFile;
 use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
+use crate::inventory::{How, SiteInfo};
 use crate::modules;
 use crate::places::StubPlaces;
 use crate::text::Text;
@@ -131,7 +134,9 @@ impl ModuleSites {
     }
 
     pub(crate) fn sites(&self) -> &'static [Site] {
-        self.prepared.as_ref().map_or(&[], |prepared| prepared.sites)
+        self.prepared
+            .as_ref()
+            .map_or(&[], |prepared| prepared.sites)
     }
 
     /// What the handler of traps needs to know.
@@ -290,6 +295,38 @@ impl ModuleSites {
         self.prepared = Some(Prepared { left, ..prepared });
     }
 
+    /// Adds every function. To be called while the module cannot be unloaded.
+    pub(crate) fn inventory(&mut self, all: &mut Vec<SiteInfo>) {
+        let path = self.path.clone();
+        let Ok(known) = self.known() else {
+            return;
+        };
+        let sites = self.sites();
+        self.each_candidate(known, |function, mut candidate, callers| {
+            if let Ok(candidate) = &mut candidate
+                && let Some(file) = candidate.file
+                && let Ok(site) =
+                    sites.binary_search_by_key(&candidate.address, |s| Function::of(s).address())
+                && sites[site].state.load(Ordering::Relaxed) == ON
+            {
+                // What is there now is ours.
+                candidate.text = file;
+            }
+            let name = function.and_then(|index| names_of(known, index).into_iter().next());
+            let name = name.unwrap_or_default();
+            all.push(match candidate {
+                Ok(candidate) => info(name, &path, &candidate, callers),
+                Err((address, reason)) => SiteInfo {
+                    name,
+                    module: path.clone(),
+                    address,
+                    how: Err(reason),
+                    returns: false,
+                },
+            });
+        });
+    }
+
     /// Calls `each` with every function that may be traced, or that may not because of where it is.
     fn each_candidate<'a>(
         &self,
@@ -335,9 +372,9 @@ impl ModuleSites {
         }
         for &address in &listed {
             let in_file = address.wrapping_sub(known.bias) as u64;
-            let named = functions.containing(in_file).is_some_and(|index| {
-                in_file - functions.get(index).address <= 4
-            });
+            let named = functions
+                .containing(in_file)
+                .is_some_and(|index| in_file - functions.get(index).address <= 4);
             if named || own_text.contains(&address) {
                 continue;
             }
@@ -364,8 +401,15 @@ fn build(
     let (Some(first), Some(last)) = (chosen.first(), chosen.last()) else {
         return Prepared::default();
     };
-    let windows = || chosen.iter().filter_map(|chosen| chosen.choice.window.as_ref());
-    let stubs: usize = chosen.iter().map(|chosen| chosen.choice.way.stub().stub_len()).sum();
+    let windows = || {
+        chosen
+            .iter()
+            .filter_map(|chosen| chosen.choice.window.as_ref())
+    };
+    let stubs: usize = chosen
+        .iter()
+        .map(|chosen| chosen.choice.way.stub().stub_len())
+        .sum();
     let copies: usize = windows().map(|window| window.relocated_len()).sum();
     let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
         for chosen in chosen {
@@ -416,7 +460,9 @@ fn build(
         next_copy += copied;
         let mut original = [0; 8];
         original[..SITE_LEN].copy_from_slice(&one.original);
-        let all = one.function.map_or(Vec::new(), |index| names_of(known, index));
+        let all = one
+            .function
+            .map_or(Vec::new(), |index| names_of(known, index));
         names.push(all.iter().map(String::as_str));
         ways.push(way);
         sites.push(Site {
@@ -458,7 +504,11 @@ fn build(
     if let Err(errno) = finished {
         for site in sites {
             let index = known.index_of(site);
-            refuse(index, Function::of(site).address(), Refusal::NotExecutable(errno));
+            refuse(
+                index,
+                Function::of(site).address(),
+                Refusal::NotExecutable(errno),
+            );
         }
         return Prepared::default();
     }
@@ -469,10 +519,65 @@ fn build(
     }
 }
 
+/// What can be done with a function.
+fn info(name: String, module: &str, candidate: &Candidate<'_>, callers: Callers) -> SiteInfo {
+    let choice = classify(candidate, callers);
+    SiteInfo {
+        name,
+        module: module.to_owned(),
+        address: candidate.address,
+        returns: choice
+            .as_ref()
+            .is_ok_and(|choice| !choice.way.is_entry_only()),
+        how: choice.map(|choice| match choice.window {
+            None => How::Nop,
+            Some(_) => How::Relocated,
+        }),
+    }
+}
+
+/// Every function of a file that is not loaded.
+///
+/// # Errors
+///
+/// Why the file cannot be read.
+pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
+    let text = |error: &dyn core::fmt::Display| error.to_string();
+    let bytes = modules::map_file(path).map_err(|error| text(&error))?;
+    let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
+    let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
+    let (callers, path) = (callers(&file), path.to_string_lossy());
+    let info = |index| {
+        let function = functions.get(index);
+        let name = functions.names(index).next();
+        let symbol = name.map_or("", |name| name.symbol);
+        let len = function.limit.saturating_sub(function.address);
+        let text = file.bytes_at(function.address, usize::try_from(len).unwrap_or(0));
+        let candidate = Candidate {
+            address: function.address as usize,
+            size: function.size as usize,
+            text: text.unwrap_or_default(),
+            file: None,
+            listed: false,
+            symbol,
+        };
+        let mut info = info(demangle::to_string(symbol), &path, &candidate, callers);
+        if function.is_resolver {
+            info.how = Err(Refusal::Resolver);
+        } else if text.is_none() {
+            info.how = Err(Refusal::NotText);
+        }
+        info
+    };
+    Ok((0..functions.len()).map(info).collect())
+}
+
 /// The names of a function as programmers know them, the best first.
 fn names_of(known: &Known, index: usize) -> Vec<String> {
     let symbols = known.functions.names(index);
-    symbols.map(|name| demangle::to_string(name.symbol)).collect()
+    symbols
+        .map(|name| demangle::to_string(name.symbol))
+        .collect()
 }
 
 /// The name that a symbol has in the source; written to `buffer` if it has to be.
