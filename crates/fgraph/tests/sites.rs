@@ -87,7 +87,9 @@ fn functions_of_a_library_are_traced() {
             let before: [[u8; 16]; 2] = [code(one as *const ()), code(two as *const ())];
             let has_endbr = before[0].starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]);
             assert_eq!(has_endbr, stem == "endbr");
-            let all = count(&format!(":mod:lib{stem}.so"));
+            let all = count(&format!(
+                "library_*:mod:lib{stem}.so hidden:mod:lib{stem}.so"
+            ));
             assert_eq!((all.report().traced, &*all.report().refused), (3, &[][..]));
             let some = count("library_two");
             assert!(is_patched(one as *const ()) && is_patched(two as *const ()));
@@ -224,8 +226,9 @@ fn pads_of_gcc_are_traced() {
         let report = user.report();
         assert_eq!((report.traced, report.patched), (4, 4));
         assert_eq!(report.refused, []);
-        // Wherever a thread stands within the pad, it traps.
-        assert_eq!(code::<5>(one as *const ()), [0xe9, 0xcc, 0xcc, 0xcc, 0xcc]);
+        // Wherever a thread stands within the pad, it traps; the last byte may be an opcode that there
+        // is none of.
+        assert_eq!(code::<4>(one as *const ()), [0xe9, 0xcc, 0xcc, 0xcc]);
         assert_eq!((one(1), two(1)), (2, 5));
         assert_eq!(user.unregister().unwrap().both(), (3, 3));
         assert_eq!(code::<16>(one as *const ()), before);
