@@ -51,6 +51,7 @@ mod filter;
 mod functions;
 mod handle;
 mod inventory;
+mod libraries;
 mod membarrier;
 mod modules;
 mod notrace;

@@ -276,6 +276,27 @@ pub(crate) fn patchable_entries(
     }
 }
 
+/// Whether a module is loaded, and from that file.
+///
+/// # Errors
+///
+/// If it is not.
+pub(crate) fn check(module: &Module, file: &ElfFile<'_>) -> Result<(), ElfError> {
+    let mut result = Err(ElfError::Unloaded);
+    for_each_info(|info| {
+        let found = info.describes(module);
+        if found {
+            result = if is_loaded_from(module, info, file) {
+                Ok(())
+            } else {
+                Err(ElfError::NotTheLoadedFile)
+            };
+        }
+        !found
+    });
+    result
+}
+
 /// Waits until all modules of a generation are relocated, and returns that generation.
 ///
 /// A module is listed as soon as it is mapped, and relocated after that under another lock, so

@@ -20,6 +20,7 @@ use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
 use crate::error::Refused;
 use crate::filter::Filter;
 use crate::inventory::SiteInfo;
+use crate::libraries;
 use crate::modules::{self, Generation};
 use crate::places::StubPlaces;
 pub(crate) use module::of_file;
@@ -78,10 +79,18 @@ impl Sites {
             }
         }
         for module in loaded {
-            if !self.loaded().any(|known| known.is(&module)) {
-                self.modules.push(ModuleSites::new(module));
+            if self.loaded().any(|known| known.is(&module)) {
+                continue;
+            }
+            // Stubs may have few places, so what comes back to where it was gets those that it had.
+            let gone = |known: &&mut ModuleSites| !known.is_loaded && known.is(&module);
+            match self.modules.iter_mut().find(gone) {
+                Some(known) if known.is_of(&module) => known.come_back(module),
+                _ => self.modules.push(ModuleSites::new(module)),
             }
         }
+        self.modules
+            .retain(|module| module.is_loaded || !module.sites().is_empty());
         self.publish_traps();
         self.generation = complete.then_some(generation);
         true
@@ -124,6 +133,12 @@ impl Sites {
     /// All sites of the modules that are loaded.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'static Site> {
         self.loaded().flat_map(ModuleSites::sites)
+    }
+
+    /// The site of the linker's function that tells of libraries, if there is one.
+    pub(crate) fn event(&self) -> Option<&'static Site> {
+        let event = libraries::event().filter(|&event| libraries::is_event(event))?;
+        self.loaded().find_map(|module| module.site_at(event))
     }
 
     fn loaded(&self) -> impl Iterator<Item = &ModuleSites> {

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-use fgraph_core::site::{Function, Module, Site};
+use fgraph_core::site::{Module, Site};
 use fgraph_x86_64::cpu;
 use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Text as _;
@@ -31,6 +31,7 @@ use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
 use crate::inventory::{How, SiteInfo};
+use crate::libraries;
 use crate::modules;
 use crate::places::StubPlaces;
 use crate::text::Text;
@@ -64,7 +65,7 @@ fn symbol_of(site: &'static Site) -> &'static str {
 impl Known {
     /// Which function a site is of.
     fn index_of(&self, site: &'static Site) -> Option<usize> {
-        let address = Function::of(site).address().wrapping_sub(self.bias);
+        let address = site.address().wrapping_sub(self.bias);
         self.functions.index_at(address as u64)
     }
 
@@ -129,6 +130,21 @@ impl ModuleSites {
         self.loaded.load_bias() == loaded.load_bias() && self.loaded.path() == loaded.path()
     }
 
+    /// Whether `loaded` has been loaded from the file that the sites were made from.
+    pub(crate) fn is_of(&self, loaded: &modules::Module) -> bool {
+        matches!(&self.known, Some(Ok(known)) if modules::check(loaded, &known.file).is_ok())
+    }
+
+    /// It is loaded again, where it was: its text is as the compiler made it.
+    pub(crate) fn come_back(&mut self, loaded: modules::Module) {
+        self.loaded = loaded;
+        self.is_loaded = true;
+        for site in self.sites() {
+            site.interest.store(0, Ordering::Relaxed);
+            site.state.store(OFF, Ordering::Relaxed);
+        }
+    }
+
     fn bias(&self) -> usize {
         self.loaded.load_bias()
     }
@@ -137,6 +153,13 @@ impl ModuleSites {
         self.prepared
             .as_ref()
             .map_or(&[], |prepared| prepared.sites)
+    }
+
+    /// The site of the function at `address`.
+    pub(crate) fn site_at(&self, address: usize) -> Option<&'static Site> {
+        let sites = self.sites();
+        let index = sites.binary_search_by_key(&address, Site::address);
+        index.ok().map(|index| &sites[index])
     }
 
     /// What the handler of traps needs to know.
@@ -162,7 +185,13 @@ impl ModuleSites {
 
     /// Whether sites have to be made before `filter` can be applied.
     pub(crate) fn is_wanted(&mut self, filter: &Filter) -> bool {
-        if self.prepared.is_some() || !self.is_loaded || !filter.module_may_match(&self.path) {
+        if self.prepared.is_some() || !self.is_loaded {
+            return false;
+        }
+        if self.has_event() {
+            return true;
+        }
+        if !filter.module_may_match(&self.path) {
             return false;
         }
         let Ok(known) = self.known() else {
@@ -178,6 +207,12 @@ impl ModuleSites {
                     filter.matches(name, &self.path)
                 })
         })
+    }
+
+    /// Whether it is the dynamic linker.
+    fn has_event(&self) -> bool {
+        let is_here = |event| self.loaded.text().any(|text| text.contains(&event));
+        libraries::event().is_some_and(is_here)
     }
 
     fn known(&mut self) -> Result<&'static Known, &str> {
@@ -196,7 +231,7 @@ impl ModuleSites {
         let text = |error: &dyn core::fmt::Display| error.to_string();
         let bytes = self.loaded.map().map_err(|error| text(&error))?;
         let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
-        modules::patchable_entries(&self.loaded, &file).map_err(|error| text(&error))?;
+        modules::check(&self.loaded, &file).map_err(|error| text(&error))?;
         let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
         let known = Box::leak(Box::new(Known {
             module: Module {
@@ -301,13 +336,11 @@ impl ModuleSites {
         let Ok(known) = self.known() else {
             return;
         };
-        let sites = self.sites();
         self.each_candidate(known, |function, mut candidate, callers| {
             if let Ok(candidate) = &mut candidate
                 && let Some(file) = candidate.file
-                && let Ok(site) =
-                    sites.binary_search_by_key(&candidate.address, |s| Function::of(s).address())
-                && sites[site].state.load(Ordering::Relaxed) == ON
+                && let Some(site) = self.site_at(candidate.address)
+                && site.state.load(Ordering::Relaxed) == ON
             {
                 // What is there now is ours.
                 candidate.text = file;
@@ -370,7 +403,12 @@ impl ModuleSites {
             let candidate = candidate.map_err(|reason| (address, reason));
             each(Some(index), candidate, callers);
         }
-        for &address in &listed {
+        let unnamed = |&event: &usize| {
+            let in_file = event.wrapping_sub(known.bias) as u64;
+            self.has_event() && functions.index_at(in_file).is_none()
+        };
+        let event = libraries::event().filter(unnamed);
+        for &address in listed.iter().chain(&event) {
             let in_file = address.wrapping_sub(known.bias) as u64;
             let named = functions
                 .containing(in_file)
@@ -383,7 +421,7 @@ impl ModuleSites {
                 size: 0,
                 text,
                 file: known.file.bytes_at(in_file, text.len()),
-                listed: true,
+                listed: event != Some(address),
                 symbol: "",
             });
             each(None, candidate.map_err(|reason| (address, reason)), callers);
@@ -429,7 +467,6 @@ fn build(
         let mut body = entry + SITE_LEN;
         let mut inner = [0; 4];
         let mut starts = 1;
-        let mut copied = 0;
         if let Some(window) = &one.choice.window {
             let copy = match window.relocate(next_copy, arena.bytes(next_copy)) {
                 Ok(copy) => copy,
@@ -441,8 +478,11 @@ fn build(
             body = next_copy;
             inner.copy_from_slice(&copy.resume[1..]);
             starts = window.boundaries();
-            copied = copy.len;
             rows.piece(next_copy - arena.copies(), copy.len, &copy.rows);
+            next_copy += copy.len;
+            if starts == 1 && libraries::event() == Some(one.address) {
+                body = libraries::take_place_of(body);
+            }
         }
         let len = way.stub().stub_len();
         let stub = if starts == 1 {
@@ -457,7 +497,6 @@ fn build(
             };
             place
         };
-        next_copy += copied;
         let mut original = [0; 8];
         original[..SITE_LEN].copy_from_slice(&one.original);
         let all = one
@@ -504,11 +543,7 @@ fn build(
     if let Err(errno) = finished {
         for site in sites {
             let index = known.index_of(site);
-            refuse(
-                index,
-                Function::of(site).address(),
-                Refusal::NotExecutable(errno),
-            );
+            refuse(index, site.address(), Refusal::NotExecutable(errno));
         }
         return Prepared::default();
     }
