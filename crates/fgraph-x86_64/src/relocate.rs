@@ -927,3 +927,6 @@ impl Operand {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
