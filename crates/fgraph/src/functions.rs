@@ -476,6 +476,11 @@ impl<'a> Functions<'a> {
         }
     }
 
+    /// The indices of all functions that are called to resolve an IFUNC, in order.
+    pub(crate) fn resolvers(&self) -> impl Iterator<Item = usize> {
+        self.resolvers.iter().map(|&index| index as usize)
+    }
+
     fn is_resolver(&self, index: usize) -> bool {
         self.resolvers.binary_search(&(index as u32)).is_ok()
     }

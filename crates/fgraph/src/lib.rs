@@ -42,6 +42,8 @@ compile_error!("fgraph runs on Linux on x86-64 only");
 mod abort;
 mod arena;
 mod control;
+#[allow(dead_code)] // until the sites are made of it
+mod debug_file;
 mod demangle;
 #[allow(dead_code)] // until the sites are made of it
 mod elf;
@@ -50,9 +52,14 @@ mod filter;
 #[allow(dead_code)] // until the sites are made of it
 mod functions;
 mod handle;
+#[allow(dead_code)] // until the sites are made of it
+mod ifunc;
 mod membarrier;
+#[allow(dead_code)] // until the sites are made of it
 mod modules;
 mod os;
+#[allow(dead_code)] // until the sites are made of it
+mod protection;
 mod sigtrap;
 mod sites;
 mod stack;
