@@ -23,6 +23,7 @@ use crate::inventory::SiteInfo;
 use crate::libraries;
 use crate::modules::{self, Generation};
 use crate::places::StubPlaces;
+use crate::protection::Protections;
 pub(crate) use module::of_file;
 use module::{Common, ModuleSites};
 
@@ -101,10 +102,14 @@ impl Sites {
     pub(crate) fn prepare(&mut self, filter: &Filter) -> Option<()> {
         let generation = self.generation?;
         let mut prepared = false;
+        let mut protections = None;
         for module in &mut self.modules {
             if module.is_wanted(filter) {
+                module.read_lists();
                 let common = &mut self.common;
-                modules::while_loaded(generation, || module.prepare(common))?;
+                let now = || Protections::now(&modules::loaded().0);
+                let protections = protections.get_or_insert_with(now);
+                modules::while_loaded(generation, || module.prepare(common, protections))?;
                 prepared = true;
             }
         }
@@ -117,9 +122,11 @@ impl Sites {
     /// Every function there is. `None` if modules were loaded or unloaded since the last `refresh`.
     pub(crate) fn inventory(&mut self) -> Option<Vec<SiteInfo>> {
         let generation = self.generation?;
+        let protections = Protections::now(&modules::loaded().0);
         let mut all = Vec::new();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
-            modules::while_loaded(generation, || module.inventory(&mut all))?;
+            module.read_lists();
+            modules::while_loaded(generation, || module.inventory(&mut all, &protections))?;
         }
         Some(all)
     }

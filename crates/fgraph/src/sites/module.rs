@@ -25,15 +25,18 @@ use super::classify::{Callers, Candidate, Choice, classify};
 use super::names::Names;
 use super::{OFF, ON};
 use crate::arena::Arena;
+use crate::debug_file;
 use crate::demangle;
-use crate::elf::ElfFile;
+use crate::elf::{ElfFile, EntryList};
 use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
+use crate::ifunc;
 use crate::inventory::{How, SiteInfo};
 use crate::libraries;
-use crate::modules;
+use crate::modules::{self, ListedEntry};
 use crate::places::StubPlaces;
+use crate::protection::Protections;
 use crate::text::Text;
 
 /// What all modules share.
@@ -100,6 +103,9 @@ pub(crate) struct ModuleSites {
     path: String,
     /// `None` until a filter asks for the module.
     known: Option<Result<&'static Known, String>>,
+    /// What compilers have listed as entries. Empty until they can be read, which is when the module is
+    /// relocated.
+    listed: Vec<ListedEntry>,
     /// `None` until a filter selects one of its functions.
     prepared: Option<Prepared>,
     pub(crate) is_loaded: bool,
@@ -120,6 +126,7 @@ impl ModuleSites {
             path: loaded.path().to_string_lossy().into_owned(),
             loaded,
             known: None,
+            listed: Vec::new(),
             prepared: None,
             is_loaded: true,
         }
@@ -232,7 +239,13 @@ impl ModuleSites {
         let bytes = self.loaded.map().map_err(|error| text(&error))?;
         let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
         modules::check(&self.loaded, &file).map_err(|error| text(&error))?;
-        let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
+        let debug = debug_file::find(self.loaded.path(), &file);
+        let mut functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
+        // The resolvers of a library that is not relocated cannot be run.
+        if !libraries::is_loading() {
+            let targets = ifunc::targets(&self.loaded, &file, &functions);
+            functions.add_names(targets.map_err(|error| text(&error))?);
+        }
         let known = Box::leak(Box::new(Known {
             module: Module {
                 path: self.path.clone().leak(),
@@ -290,8 +303,19 @@ impl ModuleSites {
         }))
     }
 
+    /// Reads what compilers have listed. This may wait for libraries to be loaded.
+    pub(crate) fn read_lists(&mut self) {
+        if let Ok(known) = self.known()
+            && self.listed.is_empty()
+            && !libraries::is_loading()
+        {
+            let listed = modules::listed_entries(&self.loaded, &known.file);
+            self.listed = listed.unwrap_or_default();
+        }
+    }
+
     /// Makes the sites. To be called while the module cannot be unloaded.
-    pub(crate) fn prepare(&mut self, common: &mut Common) {
+    pub(crate) fn prepare(&mut self, common: &mut Common, protections: &Protections) {
         let Ok(known) = self.known() else {
             return;
         };
@@ -304,22 +328,26 @@ impl ModuleSites {
             });
         };
         let mut chosen = Vec::with_capacity(known.functions.len());
-        self.each_candidate(known, |function, candidate, callers| match candidate {
-            Err((address, reason)) => refuse(function, address, reason),
-            Ok(candidate) => match classify(&candidate, callers) {
-                Err(reason) => refuse(function, candidate.address, reason),
-                Ok(choice) => {
-                    let mut original = [0; SITE_LEN];
-                    original.copy_from_slice(&candidate.text[choice.lead..][..SITE_LEN]);
-                    chosen.push(Chosen {
-                        function,
-                        address: candidate.address,
-                        choice,
-                        original,
-                    });
-                }
+        self.each_candidate(
+            known,
+            protections,
+            |function, candidate, callers| match candidate {
+                Err((address, reason)) => refuse(function, address, reason),
+                Ok(candidate) => match classify(&candidate, callers) {
+                    Err(reason) => refuse(function, candidate.address, reason),
+                    Ok(choice) => {
+                        let mut original = [0; SITE_LEN];
+                        original.copy_from_slice(&candidate.text[choice.lead..][..SITE_LEN]);
+                        chosen.push(Chosen {
+                            function,
+                            address: candidate.address,
+                            choice,
+                            original,
+                        });
+                    }
+                },
             },
-        });
+        );
         // Symbols may be nested.
         chosen.sort_unstable_by_key(|chosen| chosen.address + chosen.choice.lead);
         chosen.dedup_by(|next, previous| {
@@ -331,12 +359,12 @@ impl ModuleSites {
     }
 
     /// Adds every function. To be called while the module cannot be unloaded.
-    pub(crate) fn inventory(&mut self, all: &mut Vec<SiteInfo>) {
+    pub(crate) fn inventory(&mut self, all: &mut Vec<SiteInfo>, protections: &Protections) {
         let path = self.path.clone();
         let Ok(known) = self.known() else {
             return;
         };
-        self.each_candidate(known, |function, mut candidate, callers| {
+        self.each_candidate(known, protections, |function, mut candidate, callers| {
             if let Ok(candidate) = &mut candidate
                 && let Some(file) = candidate.file
                 && let Some(site) = self.site_at(candidate.address)
@@ -364,18 +392,28 @@ impl ModuleSites {
     fn each_candidate<'a>(
         &self,
         known: &'static Known,
+        protections: &Protections,
         mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, Refusal)>, Callers),
     ) {
         let callers = callers(&known.file);
-        let listed = modules::patchable_entries(&self.loaded, &known.file).unwrap_or_default();
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         let is_listed = |address: usize, lead: usize| {
-            (address..=address + lead).any(|at| listed.binary_search(&at).is_ok())
+            let from = self.listed.partition_point(|entry| entry.address < address);
+            let entries = self.listed[from..].iter();
+            entries
+                .take_while(|entry| entry.address <= address + lead)
+                .any(|entry| entry.list == EntryList::Patchable)
         };
         let text = |address: usize, limit: usize| {
             let end = self.loaded.text().find(|text| text.contains(&address));
             let end = end.ok_or(Refusal::NotText)?.end.min(limit);
+            match protections.of(address) {
+                Some(now) if !now.executable => return Err(Refusal::NotText),
+                Some(now) if now.writable => return Err(Refusal::Writable),
+                Some(now) if now.readable => {}
+                _ => return Err(Refusal::Unreadable),
+            }
             // SAFETY: text of a module that stays loaded meanwhile, and readable.
             Ok(unsafe { core::slice::from_raw_parts(address as *const u8, end - address) })
         };
@@ -408,6 +446,13 @@ impl ModuleSites {
             self.has_event() && functions.index_at(in_file).is_none()
         };
         let event = libraries::event().filter(unnamed);
+        // What a list of mcount calls has without a symbol may be in the middle of a function.
+        let listed = self
+            .listed
+            .iter()
+            .filter(|entry| entry.list != EntryList::Mcount);
+        let mut listed: Vec<usize> = listed.map(|entry| entry.address).collect();
+        listed.dedup();
         for &address in listed.iter().chain(&event) {
             let in_file = address.wrapping_sub(known.bias) as u64;
             let named = functions
@@ -628,7 +673,11 @@ fn demangled<'a>(symbol: &'a str, buffer: &'a mut String) -> &'a str {
 
 /// What callers in a module may rely on, going by the compilers that have left their names.
 fn callers(file: &ElfFile<'_>) -> Callers {
-    let _ = file;
+    let mut comments = file.comment().peekable();
+    let unknown = comments.peek().is_none();
+    if !unknown && !comments.any(|comment| comment.starts_with("GCC")) {
+        return Callers::Abi;
+    }
     if cpu::vector_bytes() == 64 {
         Callers::AllRegisters
     } else {
