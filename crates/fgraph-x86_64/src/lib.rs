@@ -11,8 +11,8 @@
 //! | [`trampoline`] | the entry trampoline, the return point, their unwind information |
 //! | [`cpu`] | what the machine has |
 //!
-//! [`nop`], [`relocate`], [`stub`] and [`poke`] plan: bytes in, bytes out, no access to the running program but
-//! through what the caller hands them.
+//! [`nop`], [`relocate`], [`unwind`], [`stub`] and [`poke`] plan: bytes in, bytes out, no access to
+//! the running program but through what the caller hands them.
 
 #![no_std]
 #![warn(missing_docs)]
