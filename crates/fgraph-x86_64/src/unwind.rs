@@ -15,8 +15,9 @@
 //!   piece b                 ...
 //! ```
 //!
-//! One CIE and one FDE describe a whole stretch of such pieces. Between them the default holds, which
-//! is also that of the [stubs](crate::stub): the return address is on top of the stack.
+//! One CIE and one FDE describe a whole stretch of such pieces. Between them the default holds,
+//! which is also that of the [stubs](crate::stub): the return address is on top of the stack. An
+//! unwinder runs the program of an FDE from its start, so stretches should not be endless.
 
 use alloc::vec::Vec;
 
@@ -110,7 +111,8 @@ const CIE: [u8; 24] = [
     0, 0,           // DW_CFA_nop, to a multiple of four
 ];
 
-/// Where in the bytes of [`Rows::finish`] the FDE is; see [`EH_FRAME_FDE`](crate::stub::EH_FRAME_FDE).
+/// Where in the bytes of [`Rows::finish`] the FDE is; see
+/// [`stub::EH_FRAME_FDE`](crate::stub::EH_FRAME_FDE).
 pub const EH_FRAME_FDE: usize = CIE.len();
 
 impl Rows {
@@ -314,8 +316,8 @@ mod tests {
         }
     }
 
-    /// Interprets an `.eh_frame` section: all that compilers write for x86-64, with pointers relative
-    /// to where they are. `None` stands for a CFA given by an expression.
+    /// Interprets an `.eh_frame` section: all that compilers write for x86-64, with pointers
+    /// relative to where they are. `None` stands for a CFA given by an expression.
     fn frames(bytes: &[u8], address: u64) -> Vec<Frame> {
         let mut reader = Reader { bytes, address };
         // By address: the initial state, whether there is augmentation data.
