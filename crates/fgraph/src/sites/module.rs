@@ -8,6 +8,7 @@
 //! The unsafe code reads text of a module that stays loaded meanwhile, and follows the pointer from a
 //! module's record to what the runtime knows of it, which is never freed.
 
+use core::ops::Range;
 use core::ptr;
 use std::path::Path;
 
@@ -15,6 +16,7 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use fgraph_core::site::{Module, Site};
 use fgraph_x86_64::cpu;
+use fgraph_x86_64::high;
 use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Text as _;
 use fgraph_x86_64::trampoline::{self, Trampolines};
@@ -52,6 +54,7 @@ struct Known {
     module: Module,
     bias: usize,
     functions: Functions<'static>,
+    callers: Callers,
     file: ElfFile<'static>,
 }
 
@@ -251,6 +254,7 @@ impl ModuleSites {
                 symbol: symbol_of,
             },
             bias: self.bias(),
+            callers: callers(&file, &functions),
             functions,
             file,
         }));
@@ -394,7 +398,7 @@ impl ModuleSites {
         protections: &Protections,
         mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, Refusal)>, Callers),
     ) {
-        let callers = callers(&known.file);
+        let callers = known.callers;
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         let is_listed = |address: usize, lead: usize| {
@@ -625,7 +629,7 @@ pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
     let bytes = modules::map_file(path).map_err(|error| text(&error))?;
     let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
     let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
-    let (callers, path) = (callers(&file), path.to_string_lossy());
+    let (callers, path) = (callers(&file, &functions), path.to_string_lossy());
     let info = |index| {
         let function = functions.get(index);
         let name = functions.names(index).next();
@@ -671,13 +675,29 @@ fn demangled<'a>(symbol: &'a str, buffer: &'a mut String) -> &'a str {
 }
 
 /// What callers in a module may rely on, going by the compilers that have left their names.
-fn callers(file: &ElfFile<'_>) -> Callers {
+fn callers(file: &ElfFile<'_>, functions: &Functions<'_>) -> Callers {
     let mut comments = file.comment().peekable();
     let unknown = comments.peek().is_none();
     if !unknown && !comments.any(|comment| comment.starts_with("GCC")) {
         return Callers::Abi;
     }
-    if cpu::vector_bytes() == 64 {
+    let keeps_high_registers = |address: u64, size: u64| {
+        let bytes = file.bytes_at(address, usize::try_from(size).unwrap_or(0));
+        bytes.is_some_and(|bytes| high::keeps_high_registers(bytes, address as usize))
+    };
+    let function = |index| {
+        let function = functions.get(index);
+        keeps_high_registers(function.address, function.size)
+    };
+    let section = |text: Range<u64>| keeps_high_registers(text.start, text.end - text.start);
+    let all = cpu::vector_bytes() == 64
+        && if functions.is_stripped() {
+            // There may be functions without a symbol.
+            file.text().into_iter().any(section)
+        } else {
+            (0..functions.len()).any(function)
+        };
+    if all {
         Callers::AllRegisters
     } else {
         Callers::LowRegisters
