@@ -254,7 +254,7 @@ impl ModuleSites {
                 symbol: symbol_of,
             },
             bias: self.bias(),
-            callers: callers(&file, &functions),
+            callers: callers(&file, &functions, self.bias()),
             functions,
             file,
         }));
@@ -629,7 +629,10 @@ pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
     let bytes = modules::map_file(path).map_err(|error| text(&error))?;
     let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
     let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
-    let (callers, path) = (callers(&file, &functions), path.to_string_lossy());
+    let (callers, path) = (
+        callers(&file, &functions, self.bias()),
+        path.to_string_lossy(),
+    );
     let info = |index| {
         let function = functions.get(index);
         let name = functions.names(index).next();
@@ -675,7 +678,7 @@ fn demangled<'a>(symbol: &'a str, buffer: &'a mut String) -> &'a str {
 }
 
 /// What callers in a module may rely on, going by the compilers that have left their names.
-fn callers(file: &ElfFile<'_>, functions: &Functions<'_>) -> Callers {
+fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize) -> Callers {
     let mut comments = file.comment().peekable();
     let unknown = comments.peek().is_none();
     if !unknown && !comments.any(|comment| comment.starts_with("GCC")) {
@@ -685,9 +688,11 @@ fn callers(file: &ElfFile<'_>, functions: &Functions<'_>) -> Callers {
         let bytes = file.bytes_at(address, usize::try_from(size).unwrap_or(0));
         bytes.is_some_and(|bytes| high::keeps_high_registers(bytes, address as usize))
     };
+    let own_text = trampoline::own_text();
     let function = |index| {
         let function = functions.get(index);
-        keeps_high_registers(function.address, function.size)
+        let is_own = own_text.contains(&bias.wrapping_add(function.address as usize));
+        !is_own && keeps_high_registers(function.address, function.size)
     };
     let section = |text: Range<u64>| keeps_high_registers(text.start, text.end - text.start);
     let all = cpu::vector_bytes() == 64
