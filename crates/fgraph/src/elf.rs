@@ -9,20 +9,20 @@
 
 use core::cmp::Reverse;
 use core::error::Error;
+use core::ffi::CStr;
 use core::fmt::{self, Display, Formatter};
 use core::ops::Range;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::read::StringTable;
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
-
-/// The section in which gcc, clang and rustc list the entries they padded.
-const PATCHABLE_SECTION: &[u8] = b"__patchable_function_entries";
+use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
 /// The sections in which compilers list entries of functions.
 const ENTRY_LISTS: [(&[u8], EntryList); 3] = [
-    (PATCHABLE_SECTION, EntryList::Patchable),
+    (b"__patchable_function_entries", EntryList::Patchable),
     (b"__mcount_loc", EntryList::Mcount),
     (b"xray_instr_map", EntryList::Xray),
 ];
@@ -102,26 +102,65 @@ impl<'a> ElfFile<'a> {
         notes.filter_map(move |s| Some((s.p_vaddr(Le), s.data(Le, bytes).ok()?)))
     }
 
-    /// The address ranges of all sections that list padded function entries.
-    ///
-    /// Their content in the file is not yet relocated, often all zero: read it from memory.
+    /// The build id, which the linker makes of the content: two files with the same one belong
+    /// together.
     #[must_use]
-    pub(crate) fn patchable_sections(&self) -> Vec<Range<u64>> {
-        let is_patchable = |section: &&SectionHeader64<Le>| {
-            section.sh_flags(Le).contains(elf::SHF_ALLOC)
-                && self.sections.section_name(Le, *section) == Ok(PATCHABLE_SECTION)
-        };
-        self.sections
-            .iter()
-            .filter(is_patchable)
-            .filter_map(range_of)
-            .collect()
+    pub(crate) fn build_id(&self) -> Option<&'a [u8]> {
+        // Sections first: of a debug file, the program headers are those of the file it belongs to.
+        let sections = self.sections.iter();
+        let in_sections = sections.filter_map(|s| s.notes(Le, self.bytes).ok().flatten());
+        let segments = self.segments.iter();
+        let in_segments = segments.filter_map(|s| s.notes(Le, self.bytes).ok().flatten());
+        in_sections
+            .chain(in_segments)
+            .flat_map(|notes| notes.map_while(Result::ok))
+            .find(|note| {
+                note.n_type(Le) == elf::NT_GNU_BUILD_ID && note.name() == elf::ELF_NOTE_GNU
+            })
+            .map(|note| note.desc())
+            .filter(|id| !id.is_empty())
     }
 
-    /// The sections in which a compiler listed function entries, by address.
+    /// The name of the debug file that was split off this one, and the CRC-32 of its content.
+    #[must_use]
+    pub(crate) fn debug_link(&self) -> Option<(&'a OsStr, u32)> {
+        let content = self.section(b".gnu_debuglink")?;
+        let name = CStr::from_bytes_until_nul(content).ok()?.to_bytes();
+        // It follows the name and the NUL at a multiple of four.
+        let crc = content.get((name.len() + 1).next_multiple_of(4)..)?;
+        let crc = u32::from_le_bytes(*crc.first_chunk()?);
+        (!name.is_empty()).then_some((OsStr::from_bytes(name), crc))
+    }
+
+    /// What compilers say of themselves: `GCC: (Debian 12.2.0-14) 12.2.0`, `rustc version 1.88.0`,
+    /// `Debian clang version 14.0.6`.
+    pub(crate) fn comment(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let content = self.section(b".comment").unwrap_or_default();
+        let texts = content.split(|&byte| byte == 0);
+        texts.filter_map(|text| str::from_utf8(text).ok().filter(|text| !text.is_empty()))
+    }
+
+    /// For each function that the linker asks a resolver for: where it writes the answer, and the
+    /// resolver, which both are addresses relative to the load bias.
+    pub(crate) fn irelative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let loaded = self.sections.iter();
+        let loaded = loaded.filter(|section| section.sh_flags(Le).contains(elf::SHF_ALLOC));
+        loaded
+            .filter_map(|section| section.rela(Le, self.bytes).ok().flatten())
+            .flat_map(|(relocations, _)| relocations)
+            .filter(|relocation| relocation.r_type(Le, false) == elf::R_X86_64_IRELATIVE)
+            .map(|relocation| (relocation.r_offset(Le), relocation.r_addend(Le) as u64))
+    }
+
+    /// The content of a section in the file.
+    fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
+        let (_, section) = self.sections.section_by_name(Le, name)?;
+        section.data(Le, self.bytes).ok()
+    }
+
+    /// The address ranges of all sections in which a compiler listed function entries.
     ///
-    /// As for [`patchable_sections`](Self::patchable_sections), their content is to be read from
-    /// memory.
+    /// Their content in the file is not yet relocated, often all zero: read it from memory.
     pub(crate) fn entry_lists(&self) -> impl Iterator<Item = (EntryList, Range<u64>)> {
         self.sections.iter().filter_map(|section| {
             if !section.sh_flags(Le).contains(elf::SHF_ALLOC) {
@@ -153,22 +192,21 @@ impl<'a> ElfFile<'a> {
             let flags = section.sh_flags(Le);
             flags.contains(elf::SHF_ALLOC) && flags.contains(elf::SHF_EXECINSTR)
         };
-        let sections: Vec<_> = self.sections.iter().filter(is_executable).collect();
-        let mut text = if sections.is_empty() {
-            segments
-        } else {
-            let name = |section| self.sections.section_name(Le, section).unwrap_or_default();
-            sections
-                .into_iter()
-                .filter(|section| !STUB_SECTIONS.contains(&name(section)))
-                .filter_map(range_of)
-                .flat_map(|section| {
-                    let loaded =
-                        |s: &Range<u64>| s.start.max(section.start)..s.end.min(section.end);
-                    segments.iter().map(loaded).collect::<Vec<_>>()
-                })
-                .collect()
-        };
+        let mut sections = self.sections.iter().filter(is_executable).peekable();
+        let mut text = Vec::new();
+        if sections.peek().is_none() {
+            text.clone_from(&segments);
+        }
+        for section in sections {
+            let is_stubs = match self.sections.section_name(Le, section) {
+                Ok(name) => STUB_SECTIONS.contains(&name),
+                Err(_) => false,
+            };
+            if let Some(range) = range_of(section).filter(|_| !is_stubs) {
+                let loaded = |s: &Range<u64>| s.start.max(range.start)..s.end.min(range.end);
+                text.extend(segments.iter().map(loaded));
+            }
+        }
         text.sort_unstable_by_key(|range| range.start);
         let mut end = 0;
         for range in &mut text {
@@ -699,10 +737,11 @@ mod tests {
     }
 
     #[test]
-    fn every_patchable_section_is_found() {
+    fn every_list_of_entries_is_found() {
         let bytes = file(elf::SHT_SYMTAB, &[]);
-        let sections = ElfFile::parse(&bytes).unwrap().patchable_sections();
-        assert_eq!(sections, [0x1000..0x1010, 0x2000..0x2008]);
+        let file = ElfFile::parse(&bytes).unwrap();
+        let lists = [0x1000..0x1010, 0x2000..0x2008].map(|range| (EntryList::Patchable, range));
+        assert!(file.entry_lists().eq(lists));
     }
 
     #[test]
@@ -824,7 +863,7 @@ mod tests {
             let Ok(file) = ElfFile::parse(bytes) else {
                 return;
             };
-            let _ = file.patchable_sections();
+            file.entry_lists().for_each(drop);
             let _ = file.program_headers();
             file.notes().count();
             if let Ok(symbols) = file.symbols() {

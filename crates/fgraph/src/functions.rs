@@ -47,8 +47,6 @@ pub(crate) struct Functions<'a> {
     starts: Vec<Start>,
     /// Those of the first function, then those of the second, and so on; the best first.
     names: Vec<NameRef>,
-    /// The indices of functions that are resolvers of IFUNCs, in order.
-    resolvers: Vec<u32>,
     /// Where something starts outside of all functions that is none itself, in order.
     others: Vec<u32>,
     /// What holds functions, in order and apart from each other.
@@ -94,22 +92,32 @@ enum Strings {
     Added,
 }
 
-/// How much a name is the one that a function should go by.
+/// How much a name is the one that a function should go by: the binding of its symbol, and then
+/// whether that is an IFUNC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    Added,
-    Local,
-    Weak,
-    Global,
-}
+struct Rank(u8);
 
-impl From<Binding> for Rank {
-    fn from(binding: Binding) -> Self {
-        match binding {
-            Binding::Local => Self::Local,
-            Binding::Weak => Self::Weak,
-            Binding::Global => Self::Global,
-        }
+impl Rank {
+    /// That of a name that was added.
+    const ADDED: Self = Self(0);
+    const IFUNC: u8 = 1;
+
+    fn new(binding: Binding, is_ifunc: bool) -> Self {
+        let binding = match binding {
+            Binding::Local => 2,
+            Binding::Weak => 4,
+            Binding::Global => 6,
+        };
+        Self(binding | if is_ifunc { Self::IFUNC } else { 0 })
+    }
+
+    fn is_ifunc(self) -> bool {
+        self.0 & Self::IFUNC != 0
+    }
+
+    /// That of a name that two symbols have.
+    fn or(self, other: Self) -> Self {
+        Self(self.0.max(other.0) | (self.0 | other.0) & Self::IFUNC)
     }
 }
 
@@ -190,18 +198,23 @@ fn without_llvm(symbol: &str) -> &str {
     }
 }
 
-/// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`, and
-/// `f.__part.1` of LLVM's sections of basic blocks.
+/// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`, `f.warm`
+/// of BOLT, and `f.__part.1` of LLVM's sections of basic blocks.
 fn is_fragment(symbol: &str) -> bool {
-    let is_mark = |mark: &str| {
-        symbol.match_indices(mark).any(|(at, _)| {
-            // Two dots stand for `::` in Rust's legacy mangling.
-            let (before, behind) = (&symbol[..at], &symbol[at + mark.len()..]);
-            let is_suffix = behind.is_empty() || behind.starts_with('.');
-            is_suffix && !behind.starts_with("..") && !before.is_empty() && !before.ends_with('.')
-        })
+    let Some((name, suffixes)) = symbol.split_once('.') else {
+        return false;
     };
-    is_mark(".cold") || is_mark(".__part")
+    // Two dots stand for `::` in Rust's legacy mangling: what is next to them is no suffix.
+    let mut before = name;
+    let mut suffixes = suffixes.split('.').peekable();
+    while let Some(suffix) = suffixes.next() {
+        let is_mark = matches!(suffix, "cold" | "warm" | "__part");
+        if is_mark && !before.is_empty() && suffixes.peek() != Some(&"") {
+            return true;
+        }
+        before = suffix;
+    }
+    false
 }
 
 /// What is known of a function.
@@ -225,7 +238,6 @@ struct Found {
     offset: u32,
     size: u32,
     name: Option<NameRef>,
-    is_resolver: bool,
 }
 
 impl<'a> Functions<'a> {
@@ -245,7 +257,6 @@ impl<'a> Functions<'a> {
         let mut this = Self {
             starts: Vec::new(),
             names: Vec::new(),
-            resolvers: Vec::new(),
             others: Vec::new(),
             base: text.first().map_or(0, |range| range.start),
             text,
@@ -285,7 +296,7 @@ impl<'a> Functions<'a> {
                 at: symbol.name,
                 version: symbol.version,
                 strings,
-                rank: symbol.binding.into(),
+                rank: Rank::new(symbol.binding, symbol.kind == SymbolKind::Resolver),
             };
             let text = self.name(name);
             if !is_function || text.is_some_and(|name| is_fragment(name.symbol)) {
@@ -296,7 +307,6 @@ impl<'a> Functions<'a> {
                 offset,
                 size: symbol.size.min(rest).try_into().unwrap_or(u32::MAX),
                 name: text.map(|_| name),
-                is_resolver: symbol.kind == SymbolKind::Resolver,
             });
         }
     }
@@ -332,9 +342,8 @@ impl<'a> Functions<'a> {
             };
             if same {
                 found.size = found.size.max(next.size);
-                found.is_resolver |= next.is_resolver;
                 if let (Some(name), Some(next)) = (&mut found.name, next.name) {
-                    name.rank = name.rank.max(next.rank);
+                    name.rank = name.rank.or(next.rank);
                 }
             }
             same
@@ -356,7 +365,6 @@ impl<'a> Functions<'a> {
 
         let mut starts: Vec<Start> = Vec::with_capacity(found.len());
         let mut names = Vec::with_capacity(found.len());
-        let mut resolvers = Vec::new();
         for found in found {
             match starts.last_mut() {
                 Some(last) if last.offset == found.offset => last.size = last.size.max(found.size),
@@ -367,10 +375,6 @@ impl<'a> Functions<'a> {
                     enclosing: NONE,
                 }),
             }
-            let index = (starts.len() - 1) as u32;
-            if found.is_resolver && resolvers.last() != Some(&index) {
-                resolvers.push(index);
-            }
             names.extend(found.name);
         }
         link_enclosing(&mut starts);
@@ -378,7 +382,6 @@ impl<'a> Functions<'a> {
         names.shrink_to_fit();
         self.starts = starts;
         self.names = names;
-        self.resolvers = resolvers;
     }
 
     /// Gives names to functions, such as those of an IFUNC to the function that it resolved to.
@@ -402,9 +405,8 @@ impl<'a> Functions<'a> {
                     at,
                     version: 0,
                     strings: Strings::Added,
-                    rank: Rank::Added,
+                    rank: Rank::ADDED,
                 }),
-                is_resolver: false,
             });
         }
         self.arrange(found);
@@ -413,20 +415,15 @@ impl<'a> Functions<'a> {
     /// What was found, as far as it is told by the functions that were made of it.
     fn found(&self) -> impl Iterator<Item = Found> {
         self.starts.iter().enumerate().flat_map(|(index, start)| {
-            let is_resolver = self.is_resolver(index);
-            let found = move |name| Found {
-                offset: start.offset,
-                size: start.size,
-                name,
-                is_resolver,
-            };
             let names = self.name_refs(index);
             // One without a name must not get lost.
             let unnamed = names.is_empty().then_some(None);
-            unnamed
-                .into_iter()
-                .chain(names.iter().copied().map(Some))
-                .map(found)
+            let names = names.iter().copied().map(Some);
+            unnamed.into_iter().chain(names).map(|name| Found {
+                offset: start.offset,
+                size: start.size,
+                name,
+            })
         })
     }
 
@@ -472,12 +469,24 @@ impl<'a> Functions<'a> {
             limit: limit
                 .map_or(u64::MAX, |limit| self.base + u64::from(limit))
                 .min(address + section),
-            is_resolver: self.is_resolver(index),
+            is_resolver: self.ifuncs_of(index).next().is_some(),
         }
     }
 
-    fn is_resolver(&self, index: usize) -> bool {
-        self.resolvers.binary_search(&(index as u32)).is_ok()
+    /// The names of IFUNCs, each with the index of its resolver.
+    pub(crate) fn ifuncs(&self) -> impl Iterator<Item = (usize, Name<'a>)> {
+        (0..self.len()).flat_map(|index| self.ifuncs_of(index).map(move |name| (index, name)))
+    }
+
+    /// The names of the IFUNCs that the function at an index is the resolver of.
+    ///
+    /// # Panics
+    ///
+    /// If the index is not less than [`len`](Self::len).
+    pub(crate) fn ifuncs_of(&self, index: usize) -> impl Iterator<Item = Name<'a>> {
+        let names = self.name_refs(index).iter();
+        let ifuncs = names.filter(|name| name.rank.is_ifunc());
+        ifuncs.filter_map(|name| self.name(*name))
     }
 
     /// All names of the function at an index, none if it has none that is text.
@@ -559,7 +568,6 @@ impl<'a> Functions<'a> {
         }
         of(&self.starts)
             + of(&self.names)
-            + of(&self.resolvers)
             + of(&self.others)
             + of(&self.text)
             + of(&self.versions)
@@ -583,5 +591,431 @@ fn link_enclosing(starts: &mut [Start]) {
         }
         starts[i].enclosing = innermost;
         innermost = i as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{modules, testing};
+
+    /// A symbol of a made-up file. Its address is in one of the sections below.
+    #[derive(Clone, Copy)]
+    struct Row {
+        name: &'static str,
+        address: u64,
+        size: u64,
+        binding: u8,
+        kind: u8,
+        section: u16,
+    }
+
+    const FUNC: u8 = 2;
+    const IFUNC: u8 = 10;
+    const LOCAL: u8 = 0;
+    const GLOBAL: u8 = 1;
+    const WEAK: u8 = 2;
+    const UNDEFINED: u16 = 0;
+    const ABSOLUTE: u16 = 0xfff1;
+
+    const TEXT: Range<u64> = 0x1000..0x2000;
+    const PLT: Range<u64> = 0x2000..0x2100;
+    const INIT: Range<u64> = 0x2100..0x2110;
+    /// Said to be executable, but loaded as data.
+    const DATA: Range<u64> = 0x3000..0x3100;
+
+    fn global(name: &'static str, address: u64, size: u64) -> Row {
+        Row {
+            name,
+            address,
+            size,
+            binding: GLOBAL,
+            kind: FUNC,
+            section: 1,
+        }
+    }
+
+    fn local(name: &'static str, address: u64, size: u64) -> Row {
+        Row {
+            binding: LOCAL,
+            ..global(name, address, size)
+        }
+    }
+
+    /// A file with a `.symtab` and a `.dynsym`, without those that are empty.
+    fn file(symtab: &[Row], dynsym: &[Row]) -> Vec<u8> {
+        const HEADERS: usize = 64 + 56;
+        let section_names = b"\0.text\0.plt\0.init\0".to_vec();
+        let mut content = section_names.clone();
+        let mut sections: Vec<[u64; 7]> = Vec::new(); // name, type, flags, address, offset, size, link
+        let exec = 6; // SHF_ALLOC | SHF_EXECINSTR
+        sections.push([0; 7]);
+        for (name, range) in [(1, TEXT), (7, PLT), (12, INIT), (1, DATA)] {
+            sections.push([name, 1, exec, range.start, 0, range.end - range.start, 0]);
+        }
+        let names_len = section_names.len() as u64;
+        sections.push([0, 3, 0, 0, HEADERS as u64, names_len, 0]);
+        for (kind, rows) in [(2, symtab), (11, dynsym)] {
+            if rows.is_empty() {
+                continue;
+            }
+            let mut strings = vec![0];
+            content.resize(content.len().next_multiple_of(8), 0);
+            let at = HEADERS + content.len();
+            for row in rows {
+                content.extend((strings.len() as u32).to_le_bytes());
+                content.extend([row.binding << 4 | row.kind, 0]);
+                content.extend(row.section.to_le_bytes());
+                content.extend(row.address.to_le_bytes());
+                content.extend(row.size.to_le_bytes());
+                // So that a name can be made no text.
+                strings.extend(row.name.chars().map(|c| c as u8).chain([0]));
+            }
+            let len = 24 * rows.len() as u64;
+            let link = sections.len() as u64 + 1;
+            sections.push([0, kind, 0, 0, at as u64, len, link]);
+            let at = HEADERS + content.len();
+            sections.push([0, 3, 0, 0, at as u64, strings.len() as u64, 0]);
+            content.extend(strings);
+        }
+        content.resize(content.len().next_multiple_of(8), 0);
+
+        let mut out = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
+        out.extend([0; 8]);
+        out.extend([3, 0, 62, 0, 1, 0, 0, 0]); // ET_DYN, EM_X86_64
+        let tables = [0, 64, (HEADERS + content.len()) as u64];
+        out.extend(tables.iter().flat_map(|word| word.to_le_bytes()));
+        out.extend([0; 4]);
+        for half in [64, 56, 1, 64, sections.len() as u16, 5] {
+            out.extend(half.to_le_bytes());
+        }
+        // PT_LOAD, readable and executable.
+        out.extend([1, 0, 0, 0, 5, 0, 0, 0]);
+        for word in [0, TEXT.start, 0, 0, DATA.start - TEXT.start, 0x1000] {
+            out.extend(word.to_le_bytes());
+        }
+        out.extend(content);
+        for [name, kind, flags, address, offset, size, link] in sections {
+            out.extend((name as u32).to_le_bytes());
+            out.extend((kind as u32).to_le_bytes());
+            for word in [flags, address, offset, size] {
+                out.extend(word.to_le_bytes());
+            }
+            out.extend((link as u32).to_le_bytes());
+            out.extend([0; 4]);
+            out.extend(8u64.to_le_bytes());
+            out.extend(24u64.to_le_bytes());
+        }
+        out
+    }
+
+    fn read(bytes: &[u8]) -> Functions<'_> {
+        Functions::read(&ElfFile::parse(bytes).unwrap(), None).unwrap()
+    }
+
+    /// All names of the function at an address.
+    fn names(functions: &Functions<'_>, address: u64) -> Vec<String> {
+        let index = functions.index_at(address).unwrap();
+        functions
+            .names(index)
+            .map(|name| name.to_string())
+            .collect()
+    }
+
+    fn limit(functions: &Functions<'_>, address: u64) -> u64 {
+        functions.get(functions.index_at(address).unwrap()).limit
+    }
+
+    #[test]
+    fn several_names_of_one_address_are_one_function() {
+        let weak = Row {
+            binding: WEAK,
+            ..global("weak", 0x1010, 4)
+        };
+        let symtab = [
+            local("local", 0x1010, 4),
+            weak,
+            global("later", 0x1020, 4),
+            global("small", 0x1010, 2),
+            global("_b", 0x1010, 4),
+            global("c", 0x1010, 4),
+        ];
+        let bytes = file(&symtab, &[global("exported", 0x1010, 9)]);
+        let functions = read(&bytes);
+        assert_eq!(functions.len(), 2);
+        assert_eq!(functions.get(0).size, 9);
+        let expected = ["exported", "c", "_b", "small", "weak", "local"];
+        assert_eq!(names(&functions, 0x1010), expected);
+    }
+
+    #[test]
+    fn a_name_in_several_tables_counts_once() {
+        let symtab = [
+            local("f", 0x1010, 4),
+            local("g@@V2", 0x1020, 4),
+            local("g@V1", 0x1020, 4),
+        ];
+        let dynsym = [global("f", 0x1010, 4), global("g", 0x1020, 4)];
+        let bytes = file(&symtab, &dynsym);
+        let functions = read(&bytes);
+        assert_eq!(names(&functions, 0x1010), ["f"]);
+        let mut found = names(&functions, 0x1020);
+        found.sort_unstable();
+        assert_eq!(found, ["g@@V2", "g@V1"]);
+    }
+
+    #[test]
+    fn the_tables_of_both_files_are_taken_together() {
+        let stripped = file(&[], &[global("f", 0x1010, 4)]);
+        let debug = file(
+            &[local("hidden", 0x1020, 4), local("alias", 0x1010, 4)],
+            &[],
+        );
+        assert!(read(&stripped).is_stripped());
+        assert!(!read(&debug).is_stripped());
+        let [stripped, debug] = [&stripped, &debug].map(|bytes| ElfFile::parse(bytes).unwrap());
+        let functions = Functions::read(&stripped, Some(&debug)).unwrap();
+        assert!(!functions.is_stripped());
+        assert_eq!(names(&functions, 0x1010), ["f", "alias"]);
+        assert_eq!(names(&functions, 0x1020), ["hidden"]);
+    }
+
+    #[test]
+    fn parts_that_are_jumped_to_are_no_functions() {
+        let part = |name| [local("f", 0x1010, 4), local(name, 0x1800, 4)];
+        for name in [
+            "f.cold",
+            "f.cold.1",
+            "f.part.0.cold",
+            "f.cold.llvm.1",
+            "f.__part.1",
+        ] {
+            let bytes = file(&part(name), &[]);
+            assert_eq!(read(&bytes).len(), 1, "{name}");
+        }
+        for name in [
+            "f.part.0",
+            "f.isra.0",
+            "f.constprop.0",
+            "f.lto_priv.0",
+            "cold",
+            ".cold",
+            "f.colder",
+            "_ZN1a4b..cold17h0123456789abcdefE",
+            "_ZN1a8b..cold..c17h0123456789abcdefE",
+        ] {
+            let bytes = file(&part(name), &[]);
+            assert_eq!(names(&read(&bytes), 0x1800), [name]);
+        }
+    }
+
+    #[test]
+    fn names_come_without_what_makes_them_unique() {
+        for (text, symbol) in [
+            ("f.llvm.123", "f"),
+            ("f.llvm.12AF@@V1", "f"),
+            ("f.part.0.llvm.1", "f.part.0"),
+            (".llvm.1", ".llvm.1"),
+            ("f.llvm.x", "f.llvm.x"),
+            ("@f", "@f"),
+            ("f@", "f"),
+            ("f@@", "f"),
+        ] {
+            assert_eq!(Name::new(text).unwrap().symbol, symbol);
+        }
+        assert_eq!(Name::new(""), None);
+    }
+
+    #[test]
+    fn what_is_no_place_for_a_function_is_dropped() {
+        let at = |address, section| Row {
+            section,
+            ..global("f", address, 4)
+        };
+        let rows = [
+            at(TEXT.start, 1),
+            at(TEXT.end - 1, 1),
+            at(INIT.start, 3),
+            // These are not defined here, and so not counted.
+            at(TEXT.start + 8, UNDEFINED),
+            at(TEXT.start + 16, ABSOLUTE),
+            // These are.
+            at(TEXT.start - 1, 1),
+            at(PLT.start, 2),
+            at(PLT.end - 1, 2),
+            at(INIT.end, 3),
+            at(DATA.start, 4),
+            at(u64::MAX, 1),
+        ];
+        let bytes = file(&rows, &[]);
+        let functions = read(&bytes);
+        let addresses = (0..functions.len()).map(|index| functions.get(index).address);
+        let expected = [TEXT.start, TEXT.end - 1, INIT.start];
+        assert_eq!(addresses.collect::<Vec<_>>(), expected);
+        assert_eq!(functions.dropped(), 6);
+    }
+
+    #[test]
+    fn no_function_goes_beyond_its_section() {
+        let rows = [
+            global("a", TEXT.end - 8, u64::MAX),
+            global("b", INIT.start, 0x100),
+            global("c", INIT.end - 1, 0),
+        ];
+        let bytes = file(&rows, &[]);
+        let functions = read(&bytes);
+        let [a, b, c] = [0, 1, 2].map(|index| functions.get(index));
+        assert_eq!((a.size, a.limit), (8, TEXT.end));
+        assert_eq!((b.size, b.limit), (0x10, INIT.end - 1));
+        assert_eq!((c.size, c.limit), (0, INIT.end));
+    }
+
+    #[test]
+    fn a_function_is_limited_by_whatever_comes_next() {
+        let label = |name, address, size| Row {
+            kind: 0,
+            ..local(name, address, size)
+        };
+        let rows = [
+            global("sized", 0x1010, 8),
+            // Inside, and so a part of it.
+            label("inner", 0x1014, 0),
+            label("behind", 0x1019, 0),
+            global("before_cold", 0x1020, 3),
+            local("other.cold", 0x1023, 9),
+            global("bare", 0x1030, 0),
+            label("label", 0x1034, 0),
+            global("outer", 0x1040, 0x20),
+            global("nested", 0x1048, 4),
+            label("hidden", 0x1050, 0),
+        ];
+        let bytes = file(&rows, &[]);
+        let functions = read(&bytes);
+        assert_eq!(functions.len(), 5);
+        assert_eq!(limit(&functions, 0x1010), 0x1019);
+        assert_eq!(limit(&functions, 0x1020), 0x1023);
+        assert_eq!(limit(&functions, 0x1030), 0x1034);
+        assert_eq!(limit(&functions, 0x1040), 0x1048);
+        assert_eq!(limit(&functions, 0x1048), TEXT.end);
+    }
+
+    #[test]
+    fn functions_without_a_name_stay() {
+        // The last is no text in UTF-8.
+        let rows = [local("", 0x1010, 4), local("f\u{ff}", 0x1020, 4)];
+        let bytes = file(&rows, &[]);
+        let mut functions = read(&bytes);
+        assert!(names(&functions, 0x1010).is_empty());
+        assert!(names(&functions, 0x1020).is_empty());
+        let name = Name::new("named").unwrap();
+        functions.add_names([(0x1020, name)]);
+        assert!(names(&functions, 0x1010).is_empty());
+        assert_eq!(names(&functions, 0x1020), ["named"]);
+        assert_eq!(functions.get(1).size, 4);
+    }
+
+    #[test]
+    fn added_names_go_behind_those_of_its_own() {
+        let resolver = Row {
+            kind: IFUNC,
+            ..global("f@@V1", 0x1010, 4)
+        };
+        let bytes = file(&[resolver, local("f_avx", 0x1020, 4)], &[]);
+        let mut functions = read(&bytes);
+        let name = functions.names(0).next().unwrap();
+        let before = functions.dropped();
+        functions.add_names([
+            (0x1020, name),
+            (0x1030, name),
+            (0x1020, name),
+            (PLT.start, name),
+        ]);
+        assert_eq!(functions.len(), 3);
+        assert_eq!(names(&functions, 0x1010), ["f@@V1"]);
+        assert_eq!(names(&functions, 0x1020), ["f_avx", "f@@V1"]);
+        assert_eq!(names(&functions, 0x1030), ["f@@V1"]);
+        assert_eq!(functions.dropped() - before, 1);
+        let resolvers = [0, 1, 2].map(|index| functions.get(index).is_resolver);
+        assert_eq!(resolvers, [true, false, false]);
+        assert_eq!(functions.ifuncs().collect::<Vec<_>>(), [(0, name)]);
+    }
+
+    #[test]
+    fn lookup_agrees_with_a_linear_search() {
+        // Some two hundred overlapping functions from a little generator.
+        let mut state = 1u32;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            u64::from(state >> 16) % below
+        };
+        let rows: Vec<_> = (0..200)
+            .map(|_| local("f", TEXT.start + 2 * next(150), next(20)))
+            .collect();
+        let bytes = file(&rows, &[]);
+        let functions = read(&bytes);
+        let all: Vec<_> = (0..functions.len())
+            .map(|index| functions.get(index))
+            .collect();
+        assert!(all.is_sorted_by(|a, b| a.address < b.address));
+        for address in TEXT.start - 1..TEXT.start + 330 {
+            let holds =
+                |f: &FunctionSymbol| (f.address..f.address + f.size.max(1)).contains(&address);
+            assert_eq!(functions.containing(address), all.iter().rposition(holds));
+            let starts = all.iter().position(|f| f.address == address);
+            assert_eq!(functions.index_at(address), starts);
+        }
+    }
+
+    #[test]
+    fn a_function_takes_24_bytes() {
+        let rows: Vec<_> = (0..1000)
+            .map(|index| global("f", TEXT.start + 4 * index, 4))
+            .collect();
+        let bytes = file(&rows, &rows);
+        let functions = read(&bytes);
+        assert_eq!(functions.len(), 1000);
+        let ranges = functions.text.capacity() * size_of::<Range<u64>>();
+        assert_eq!(functions.memory() - ranges, 24_000);
+    }
+
+    #[test]
+    fn versions_are_those_that_the_linker_gives() {
+        let (loaded, _) = modules::loaded();
+        let libc = |m: &&modules::Module| m.path().to_string_lossy().contains("/libc.so.6");
+        let Some(libc) = loaded.iter().find(libc) else {
+            return; // another C library
+        };
+        let functions = read(libc.map().unwrap());
+        let all: Vec<_> = (0..functions.len())
+            .flat_map(|index| functions.names(index).map(move |name| (index, name)))
+            .collect();
+        let named = |wanted: &str| {
+            let found = all.iter().find(|(_, name)| name.to_string() == wanted);
+            found.unwrap_or_else(|| panic!("no {wanted}")).0
+        };
+        assert!(functions.get(named("memcpy@@GLIBC_2.14")).is_resolver);
+        let [new, old] = ["realpath@@GLIBC_2.3", "realpath@GLIBC_2.2.5"].map(named);
+        assert_ne!(new, old);
+        assert!(!functions.get(named("qsort@@GLIBC_2.2.5")).is_resolver);
+    }
+
+    #[test]
+    fn damaged_files_never_panic() {
+        let rows = [
+            global("f@@V", 0x1010, 4),
+            local("f.cold", 0x1018, 4),
+            local("g", 0x1010, u64::MAX),
+        ];
+        let good = file(&rows, &rows[..1]);
+        testing::read_elf(&good);
+        (0..good.len()).for_each(|len| testing::read_elf(&good[..len]));
+        let mut bad = good.clone();
+        for at in 0..good.len() {
+            for value in [0, 1, 2, 4, 0x7f, 0x80, 0xff, good[at] ^ 1, good[at] ^ 8] {
+                bad[at] = value;
+                testing::read_elf(&bad);
+            }
+            bad[at] = good[at];
+        }
     }
 }
