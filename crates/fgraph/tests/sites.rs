@@ -43,20 +43,7 @@ fn functions(library: &Library) -> [Int; 2] {
 
 /// All of the executable memory of the program and of its libraries.
 fn text() -> Vec<(String, Vec<u8>)> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let lines = maps
-        .lines()
-        .filter(|line| line.contains(" r-xp ") && line.contains('/'));
-    lines
-        .map(|line| {
-            let range = line.split(' ').next().unwrap();
-            let (from, to) = range.split_once('-').unwrap();
-            let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).unwrap());
-            // SAFETY: mapped for reading just now.
-            let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, to - from) };
-            (line.to_owned(), bytes.to_vec())
-        })
-        .collect()
+    common::text("/")
 }
 
 /// How many mappings are writable and executable at once.
