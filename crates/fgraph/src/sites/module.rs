@@ -630,7 +630,7 @@ pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
     let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
     let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
     let (callers, path) = (
-        callers(&file, &functions, self.bias()),
+        callers(&file, &functions, 0),
         path.to_string_lossy(),
     );
     let info = |index| {
