@@ -188,28 +188,34 @@ impl<'a> Name<'a> {
 /// A symbol without the suffix by which LLVM makes local symbols unique when it takes modules
 /// together.
 fn without_llvm(symbol: &str) -> &str {
-    match symbol.rsplit_once(".llvm.") {
-        Some((name, number))
-            if !name.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
-        {
+    let Some((rest, number)) = symbol.rsplit_once('.') else {
+        return symbol;
+    };
+    match rest.strip_suffix(".llvm") {
+        Some(name) if !name.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             name
         }
         _ => symbol,
     }
 }
 
-/// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`, and
-/// `f.__part.1` of LLVM's sections of basic blocks.
+/// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`, `f.warm`
+/// of BOLT, and `f.__part.1` of LLVM's sections of basic blocks.
 fn is_fragment(symbol: &str) -> bool {
-    let is_mark = |mark: &str| {
-        symbol.match_indices(mark).any(|(at, _)| {
-            // Two dots stand for `::` in Rust's legacy mangling.
-            let (before, behind) = (&symbol[..at], &symbol[at + mark.len()..]);
-            let is_suffix = behind.is_empty() || behind.starts_with('.');
-            is_suffix && !behind.starts_with("..") && !before.is_empty() && !before.ends_with('.')
-        })
+    let Some((name, suffixes)) = symbol.split_once('.') else {
+        return false;
     };
-    is_mark(".cold") || is_mark(".__part")
+    // Two dots stand for `::` in Rust's legacy mangling: what is next to them is no suffix.
+    let mut before = name;
+    let mut suffixes = suffixes.split('.').peekable();
+    while let Some(suffix) = suffixes.next() {
+        let is_mark = matches!(suffix, "cold" | "warm" | "__part");
+        if is_mark && !before.is_empty() && suffixes.peek() != Some(&"") {
+            return true;
+        }
+        before = suffix;
+    }
+    false
 }
 
 /// What is known of a function.
