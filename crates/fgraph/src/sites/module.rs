@@ -629,10 +629,7 @@ pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
     let bytes = modules::map_file(path).map_err(|error| text(&error))?;
     let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
     let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
-    let (callers, path) = (
-        callers(&file, &functions, 0),
-        path.to_string_lossy(),
-    );
+    let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
     let info = |index| {
         let function = functions.get(index);
         let name = functions.names(index).next();
