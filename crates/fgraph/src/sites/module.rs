@@ -212,8 +212,10 @@ impl ModuleSites {
             // Without a name it is selected as one whose name is empty.
             known.functions.names(index).next().is_none() && filter.matches("", &self.path)
                 || names.any(|symbol| {
-                    let name = demangled(symbol.symbol, &mut name);
-                    filter.matches(name, &self.path)
+                    let plain = demangled(symbol.symbol, &mut name);
+                    filter.matches(plain, &self.path)
+                        || symbol.version.is_some()
+                            && filter.matches(&symbol.to_string(), &self.path)
                 })
         })
     }
@@ -655,11 +657,14 @@ pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
     Ok((0..functions.len()).map(info).collect())
 }
 
-/// The names of a function as programmers know them, the best first.
+/// The names of a function as programmers know them, the best first, and behind them those with a
+/// version.
 fn names_of(known: &Known, index: usize) -> Vec<String> {
-    let symbols = known.functions.names(index);
-    symbols
-        .map(|name| demangle::to_string(name.symbol))
+    let symbols = || known.functions.names(index);
+    let plain = symbols().map(|name| demangle::to_string(name.symbol));
+    let versioned = symbols().filter(|name| name.version.is_some());
+    plain
+        .chain(versioned.map(|name| name.to_string()))
         .collect()
 }
 
