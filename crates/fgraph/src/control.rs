@@ -48,7 +48,7 @@ pub(crate) struct Control {
     unfinished: bool,
     /// Users to be freed by whoever takes the lock next.
     dropped: Vec<Dropped>,
-    pub(crate) leave_out: Skip,
+    leave_out: Skip,
 }
 
 static CONTROL: Mutex<Control> = Mutex::new(Control {
@@ -456,6 +456,12 @@ impl Control {
             }
         }
         Ok((patched, refused))
+    }
+
+    /// Leaves steps of the patching protocol out.
+    pub(crate) fn leave_out(&mut self, steps: Skip) {
+        self.leave_out = steps;
+        self.sites.ignore_inner(steps.contains(Skip::INNER));
     }
 
     /// Takes everything back: every site is a NOP again, and stays so.

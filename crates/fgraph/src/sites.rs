@@ -48,6 +48,7 @@ impl Sites {
             common: Common {
                 trampolines: Trampolines::NONE,
                 places: StubPlaces::new(),
+                ignore_inner: false,
             },
         }
     }
@@ -55,6 +56,12 @@ impl Sites {
     /// Says where the stubs jump to.
     pub(crate) fn set_trampolines(&mut self, trampolines: Trampolines) {
         self.common.trampolines = trampolines;
+    }
+
+    /// For tests: threads between two instructions of a site are not heeded in modules whose sites are
+    /// made from now on.
+    pub(crate) fn ignore_inner(&mut self, ignore: bool) {
+        self.common.ignore_inner = ignore;
     }
 
     /// Takes in the modules that were loaded since the last time, and leaves out those that are gone;

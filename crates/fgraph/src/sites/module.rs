@@ -19,6 +19,7 @@ use fgraph_x86_64::cpu;
 use fgraph_x86_64::high;
 use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Text as _;
+use fgraph_x86_64::relocate::Window;
 use fgraph_x86_64::trampoline::{self, Trampolines};
 use fgraph_x86_64::trap::TrapRange;
 
@@ -45,6 +46,8 @@ use crate::text::Text;
 pub(crate) struct Common {
     pub(crate) trampolines: Trampolines,
     pub(crate) places: StubPlaces,
+    /// For tests: threads between two instructions of a site are not heeded.
+    pub(crate) ignore_inner: bool,
 }
 
 /// What is known of a module for good.
@@ -498,7 +501,7 @@ fn build(
         .iter()
         .map(|chosen| chosen.choice.way.stub().stub_len())
         .sum();
-    let copies: usize = windows().map(|window| window.relocated_len()).sum();
+    let copies: usize = windows().map(Window::relocated_len).sum();
     let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
         for chosen in chosen {
             refuse(chosen.function, chosen.address, Refusal::OutOfReach);
@@ -526,8 +529,10 @@ fn build(
                 }
             };
             body = next_copy;
-            inner.copy_from_slice(&copy.resume[1..]);
-            starts = window.boundaries();
+            if !common.ignore_inner {
+                inner.copy_from_slice(&copy.resume[1..]);
+                starts = window.boundaries();
+            }
             unwind.add(next_copy, copy.len, &copy.rows);
             next_copy += copy.len;
             if starts == 1 && libraries::event() == Some(one.address) {
