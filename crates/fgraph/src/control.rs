@@ -28,7 +28,7 @@ use crate::abort;
 use crate::error::{Error, Refusal, Refused, Report, Stop};
 use crate::filter::Filter;
 use crate::handle::StdCatch;
-use crate::inventory::SiteInfo;
+use crate::inventory::SiteList;
 use crate::libraries;
 use crate::membarrier;
 use crate::os;
@@ -476,7 +476,7 @@ impl Control {
     }
 
     /// Every function there is.
-    pub(crate) fn inventory(&mut self) -> Vec<SiteInfo> {
+    pub(crate) fn inventory(&mut self) -> SiteList {
         loop {
             if self.refresh() {
                 // The next patching is of all that changed.

@@ -34,7 +34,7 @@ use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
 use crate::ifunc;
-use crate::inventory::{How, SiteInfo};
+use crate::inventory::{How, SiteInfo, SiteList};
 use crate::libraries;
 use crate::modules::{self, ListedEntry};
 use crate::places::StubPlaces;
@@ -367,11 +367,14 @@ impl ModuleSites {
     }
 
     /// Adds every function. To be called while the module cannot be unloaded.
-    pub(crate) fn inventory(&mut self, all: &mut Vec<SiteInfo>, protections: &Protections) {
+    pub(crate) fn inventory(&mut self, list: &mut SiteList, protections: &Protections) {
         let path = self.path.clone();
         let Ok(known) = self.known() else {
             return;
         };
+        if known.functions.is_stripped() {
+            list.stripped.push(path.clone());
+        }
         self.each_candidate(known, protections, |function, mut candidate, callers| {
             if let Ok(candidate) = &mut candidate
                 && let Some(file) = candidate.file
@@ -383,7 +386,7 @@ impl ModuleSites {
             }
             let name = function.and_then(|index| names_of(known, index).into_iter().next());
             let name = name.unwrap_or_default();
-            all.push(match candidate {
+            list.all.push(match candidate {
                 Ok(candidate) => info(name, &path, &candidate, callers),
                 Err((address, reason)) => SiteInfo {
                     name,
@@ -631,11 +634,12 @@ fn info(name: String, module: &str, candidate: &Candidate<'_>, callers: Callers)
 /// # Errors
 ///
 /// Why the file cannot be read.
-pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
+pub(crate) fn of_file(path: &Path) -> Result<SiteList, String> {
     let text = |error: &dyn core::fmt::Display| error.to_string();
     let bytes = modules::map_file(path).map_err(|error| text(&error))?;
     let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
-    let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
+    let debug = debug_file::find(path, &file);
+    let functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
     let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
     let info = |index| {
         let function = functions.get(index);
@@ -659,7 +663,14 @@ pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
         }
         info
     };
-    Ok((0..functions.len()).map(info).collect())
+    Ok(SiteList {
+        all: (0..functions.len()).map(info).collect(),
+        stripped: functions
+            .is_stripped()
+            .then(|| path.to_string())
+            .into_iter()
+            .collect(),
+    })
 }
 
 /// The names of a function as programmers know them, the best first, and behind them those with a
