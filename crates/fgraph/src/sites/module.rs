@@ -19,6 +19,7 @@ use fgraph_x86_64::cpu;
 use fgraph_x86_64::high;
 use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Text as _;
+use fgraph_x86_64::relocate::Window;
 use fgraph_x86_64::trampoline::{self, Trampolines};
 use fgraph_x86_64::trap::TrapRange;
 
@@ -33,7 +34,7 @@ use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
 use crate::ifunc;
-use crate::inventory::{How, SiteInfo};
+use crate::inventory::{How, SiteInfo, SiteList};
 use crate::libraries;
 use crate::modules::{self, ListedEntry};
 use crate::places::StubPlaces;
@@ -45,6 +46,8 @@ use crate::text::Text;
 pub(crate) struct Common {
     pub(crate) trampolines: Trampolines,
     pub(crate) places: StubPlaces,
+    /// For tests: threads between two instructions of a site are not heeded.
+    pub(crate) ignore_inner: bool,
 }
 
 /// What is known of a module for good.
@@ -212,8 +215,10 @@ impl ModuleSites {
             // Without a name it is selected as one whose name is empty.
             known.functions.names(index).next().is_none() && filter.matches("", &self.path)
                 || names.any(|symbol| {
-                    let name = demangled(symbol.symbol, &mut name);
-                    filter.matches(name, &self.path)
+                    let plain = demangled(symbol.symbol, &mut name);
+                    filter.matches(plain, &self.path)
+                        || symbol.version.is_some()
+                            && filter.matches(&symbol.to_string(), &self.path)
                 })
         })
     }
@@ -362,11 +367,14 @@ impl ModuleSites {
     }
 
     /// Adds every function. To be called while the module cannot be unloaded.
-    pub(crate) fn inventory(&mut self, all: &mut Vec<SiteInfo>, protections: &Protections) {
+    pub(crate) fn inventory(&mut self, list: &mut SiteList, protections: &Protections) {
         let path = self.path.clone();
         let Ok(known) = self.known() else {
             return;
         };
+        if known.functions.is_stripped() {
+            list.stripped.push(path.clone());
+        }
         self.each_candidate(known, protections, |function, mut candidate, callers| {
             if let Ok(candidate) = &mut candidate
                 && let Some(file) = candidate.file
@@ -378,7 +386,7 @@ impl ModuleSites {
             }
             let name = function.and_then(|index| names_of(known, index).into_iter().next());
             let name = name.unwrap_or_default();
-            all.push(match candidate {
+            list.all.push(match candidate {
                 Ok(candidate) => info(name, &path, &candidate, callers),
                 Err((address, reason)) => SiteInfo {
                     name,
@@ -496,7 +504,7 @@ fn build(
         .iter()
         .map(|chosen| chosen.choice.way.stub().stub_len())
         .sum();
-    let copies: usize = windows().map(|window| window.relocated_len()).sum();
+    let copies: usize = windows().map(Window::relocated_len).sum();
     let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
         for chosen in chosen {
             refuse(chosen.function, chosen.address, Refusal::OutOfReach);
@@ -524,8 +532,10 @@ fn build(
                 }
             };
             body = next_copy;
-            inner.copy_from_slice(&copy.resume[1..]);
-            starts = window.boundaries();
+            if !common.ignore_inner {
+                inner.copy_from_slice(&copy.resume[1..]);
+                starts = window.boundaries();
+            }
             unwind.add(next_copy, copy.len, &copy.rows);
             next_copy += copy.len;
             if starts == 1 && libraries::event() == Some(one.address) {
@@ -624,15 +634,13 @@ fn info(name: String, module: &str, candidate: &Candidate<'_>, callers: Callers)
 /// # Errors
 ///
 /// Why the file cannot be read.
-pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
+pub(crate) fn of_file(path: &Path) -> Result<SiteList, String> {
     let text = |error: &dyn core::fmt::Display| error.to_string();
     let bytes = modules::map_file(path).map_err(|error| text(&error))?;
     let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
-    let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
-    let (callers, path) = (
-        callers(&file, &functions, self.bias()),
-        path.to_string_lossy(),
-    );
+    let debug = debug_file::find(path, &file);
+    let functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
+    let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
     let info = |index| {
         let function = functions.get(index);
         let name = functions.names(index).next();
@@ -655,14 +663,24 @@ pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
         }
         info
     };
-    Ok((0..functions.len()).map(info).collect())
+    Ok(SiteList {
+        all: (0..functions.len()).map(info).collect(),
+        stripped: functions
+            .is_stripped()
+            .then(|| path.to_string())
+            .into_iter()
+            .collect(),
+    })
 }
 
-/// The names of a function as programmers know them, the best first.
+/// The names of a function as programmers know them, the best first, and behind them those with a
+/// version.
 fn names_of(known: &Known, index: usize) -> Vec<String> {
-    let symbols = known.functions.names(index);
-    symbols
-        .map(|name| demangle::to_string(name.symbol))
+    let symbols = || known.functions.names(index);
+    let plain = symbols().map(|name| demangle::to_string(name.symbol));
+    let versioned = symbols().filter(|name| name.version.is_some());
+    plain
+        .chain(versioned.map(|name| name.to_string()))
         .collect()
 }
 
