@@ -1,0 +1,223 @@
+//! The command line of `cargo fgraph`.
+//!
+//! Only what this program must know is taken out; all else is cargo's and is passed on as it is.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use fgraph::Filter;
+
+use crate::error::Error;
+
+/// The first argument that cargo passes to its subcommand.
+pub(crate) const NAME: &str = "fgraph";
+
+/// What `--help` prints.
+pub(crate) const HELP: &str = "\
+Build with patchable function entries, so that fgraph can watch the functions
+
+Usage: cargo fgraph [--select GLOB]... build|run|test|bench [ARGS OF CARGO]
+
+Options:
+      --select GLOB      Prepare only functions whose demangled name matches. May be given
+                         several times; `!GLOB` leaves functions out. `*` is any run of
+                         characters, `?` is one character. Default: all functions
+      --target-dir DIR   Build in a subdirectory of DIR. Default: cargo's target directory
+  -h, --help             Print this
+  -V, --version          Print the version
+
+Everything else is passed on to cargo: `cargo fgraph test --release -p app -- --nocapture`.
+Artifacts are in target/fgraph/, in a directory of their own for each selection.
+";
+
+/// Subcommands of cargo that build programs, and their short forms.
+const COMMANDS: [&str; 7] = ["build", "b", "run", "r", "test", "t", "bench"];
+
+/// Options of cargo that say where the workspace is and how it is configured. Their values are
+/// needed to ask for the target directory.
+const WORKSPACE_OPTIONS: [&str; 2] = ["--manifest-path", "--config"];
+
+/// What the user wants.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Request {
+    /// To read the help.
+    Help,
+    /// To know the version.
+    Version,
+    /// To build.
+    Run(Build),
+}
+
+/// What to build, and how.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Build {
+    /// Which functions get a NOP.
+    pub(crate) filter: Filter,
+    /// The target directory, if given on the command line.
+    pub(crate) target_dir: Option<PathBuf>,
+    /// Say nothing but errors.
+    pub(crate) quiet: bool,
+    /// Those of cargo's arguments that `cargo metadata` needs too.
+    pub(crate) workspace_args: Vec<OsString>,
+    /// Cargo's subcommand and its arguments.
+    pub(crate) cargo_args: Vec<OsString>,
+}
+
+/// Reads what stands behind `cargo fgraph`.
+pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
+    let mut build = Build::default();
+    let mut command = None;
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            build.cargo_args.push(arg);
+            build.cargo_args.extend(args.by_ref());
+        } else if arg == "--help" || arg == "-h" {
+            return Ok(Request::Help);
+        } else if arg == "--version" || arg == "-V" {
+            return Ok(Request::Version);
+        } else if let Some(glob) = value_of("--select", &arg, &mut args)? {
+            build.filter = add(build.filter, &glob)?;
+        } else if let Some(dir) = value_of("--target-dir", &arg, &mut args)? {
+            build.target_dir = Some(dir.into());
+        } else if let Some((option, value)) = workspace_option(&arg, &mut args)? {
+            for list in [&mut build.workspace_args, &mut build.cargo_args] {
+                list.extend([option.into(), value.clone()]);
+            }
+        } else {
+            if arg == "--quiet" || arg == "-q" {
+                build.quiet = true;
+            } else if command.is_none() && !is_option(&arg) {
+                command = Some(arg.clone());
+                // Before the options that came first: cargo wants it in front.
+                build.cargo_args.insert(0, arg);
+                continue;
+            }
+            build.cargo_args.push(arg);
+        }
+    }
+    let command = command.ok_or(Error::NoCommand)?;
+    if !COMMANDS.iter().any(|known| command == *known) {
+        return Err(Error::UnknownCommand(command.to_string_lossy().into()));
+    }
+    Ok(Request::Run(build))
+}
+
+fn is_option(arg: &OsStr) -> bool {
+    arg.as_encoded_bytes().starts_with(b"-")
+}
+
+/// The value of `option`, if `arg` is that option: behind a `=`, or the next argument.
+fn value_of(
+    option: &'static str,
+    arg: &OsStr,
+    rest: &mut impl Iterator<Item = OsString>,
+) -> Result<Option<OsString>, Error> {
+    if arg == option {
+        return rest.next().map(Some).ok_or(Error::NoValue(option));
+    }
+    // An option with a value that is not UTF-8 is left to cargo, which refuses it.
+    let value = arg
+        .to_str()
+        .and_then(|arg| arg.strip_prefix(option)?.strip_prefix('='));
+    Ok(value.map(OsString::from))
+}
+
+fn workspace_option(
+    arg: &OsStr,
+    rest: &mut impl Iterator<Item = OsString>,
+) -> Result<Option<(&'static str, OsString)>, Error> {
+    for option in WORKSPACE_OPTIONS {
+        if let Some(value) = value_of(option, arg, rest)? {
+            return Ok(Some((option, value)));
+        }
+    }
+    Ok(None)
+}
+
+fn add(filter: Filter, glob: &OsStr) -> Result<Filter, Error> {
+    let glob = glob
+        .to_str()
+        .ok_or_else(|| Error::NotUtf8(glob.to_string_lossy().into()))?;
+    match glob.strip_prefix('!') {
+        Some(glob) => filter.notrace(glob),
+        None => filter.trace(glob),
+    }
+    .map_err(Error::Select)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Request, Error> {
+        parse(line.split_whitespace().map(OsString::from).collect())
+    }
+
+    fn build(line: &str) -> Build {
+        match parsed(line) {
+            Ok(Request::Run(build)) => build,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn cargo_gets_its_own_arguments() {
+        let build = build("--locked test -p app --release -- --select x -q --help");
+        let expected = "test --locked -p app --release -- --select x -q --help";
+        assert_eq!(build.cargo_args.join(OsStr::new(" ")), expected);
+        assert_eq!(build.filter, Filter::new());
+        assert!(!build.quiet);
+    }
+
+    #[test]
+    fn globs_add_up_wherever_they_stand() {
+        let build = build("--select a::* run --select=!*::new app");
+        let expected = Filter::new()
+            .trace("a::*")
+            .and_then(|f| f.notrace("*::new"));
+        assert_eq!(Ok(build.filter), expected);
+        assert_eq!(build.cargo_args, ["run", "app"]);
+    }
+
+    #[test]
+    fn the_target_directory_is_kept_from_cargo() {
+        for line in ["build --target-dir x", "build --target-dir=x"] {
+            let build = build(line);
+            assert_eq!(build.target_dir, Some("x".into()));
+            assert_eq!(build.cargo_args, ["build"]);
+        }
+    }
+
+    #[test]
+    fn where_the_workspace_is_goes_to_both() {
+        let build = build("build --manifest-path=x --config y");
+        assert_eq!(
+            build.workspace_args,
+            ["--manifest-path", "x", "--config", "y"]
+        );
+        assert_eq!(build.cargo_args[1..], build.workspace_args);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(matches!(parsed(""), Err(Error::NoCommand)));
+        assert!(matches!(parsed("--select x"), Err(Error::NoCommand)));
+        assert!(matches!(parsed("check"), Err(Error::UnknownCommand(name)) if name == "check"));
+        assert!(matches!(
+            parsed("build --select"),
+            Err(Error::NoValue("--select"))
+        ));
+        assert!(matches!(
+            parsed(r"build --select a\"),
+            Err(Error::Select(_))
+        ));
+    }
+
+    #[test]
+    fn help_and_version_are_found() {
+        assert!(matches!(parsed("--help"), Ok(Request::Help)));
+        assert!(matches!(parsed("build -h"), Ok(Request::Help)));
+        assert!(matches!(parsed("-V"), Ok(Request::Version)));
+    }
+}

@@ -1,0 +1,92 @@
+//! What can go wrong outside of cargo and rustc themselves.
+
+use std::fmt::{self, Display, Formatter};
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fgraph::FilterError;
+
+use crate::probe::Missing;
+
+/// Cargo's own exit code for whatever went wrong.
+const FAILURE: u8 = 101;
+
+/// Why nothing was built.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// The command line has no subcommand.
+    NoCommand,
+    /// The command line has a subcommand that builds nothing to be traced.
+    UnknownCommand(String),
+    /// An option stands last that wants a value.
+    NoValue(&'static str),
+    /// A glob of `--select` was refused.
+    Select(FilterError),
+    /// An argument is not UTF-8.
+    NotUtf8(String),
+    /// A program could not be started.
+    Start(PathBuf, io::Error),
+    /// Cargo does not find the workspace; it has said why, and this is its exit code.
+    Workspace(u8),
+    /// Cargo's description of the workspace does not name a target directory.
+    NoTargetDirectory,
+    /// The target directory has white space in its path, at which rustc splits the options for LLVM.
+    WhiteSpace(PathBuf),
+    /// A file or directory could not be written or read.
+    File(PathBuf, io::Error),
+    /// The compiler does not do what this is all about.
+    Compiler {
+        /// What `rustc --version` says.
+        version: String,
+        /// The optimization level of the trial.
+        opt_level: u8,
+        /// What was looked for in vain.
+        missing: Missing,
+    },
+}
+
+impl Error {
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match *self {
+            Self::Workspace(code) => ExitCode::from(code),
+            _ => ExitCode::from(FAILURE),
+        }
+    }
+}
+
+impl Display for Error {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCommand => write!(f, "no subcommand; see `cargo fgraph --help`"),
+            Self::UnknownCommand(name) => {
+                write!(f, "no such subcommand: `{name}`; see `cargo fgraph --help`")
+            }
+            Self::NoValue(option) => write!(f, "a value must follow `{option}`"),
+            Self::Select(error) => write!(f, "--select: {error}"),
+            Self::NotUtf8(text) => write!(f, "not UTF-8: `{text}`"),
+            Self::Start(program, error) => write!(f, "cannot run {}: {error}", program.display()),
+            Self::Workspace(_) => write!(f, "cargo does not find a workspace to build"),
+            Self::NoTargetDirectory => {
+                write!(f, "`cargo metadata` does not name a target directory")
+            }
+            Self::WhiteSpace(path) => write!(
+                f,
+                "rustc cannot pass a path with white space on to LLVM: {}\n\
+                 choose another target directory with --target-dir",
+                path.display()
+            ),
+            Self::File(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Compiler {
+                version,
+                opt_level,
+                missing,
+            } => write!(
+                f,
+                "this compiler does not make patchable function entries: {version}\n\
+                 a trial with `-C llvm-args=--forceattrs-csv-path=…` at opt-level {opt_level}: \
+                 {missing}"
+            ),
+        }
+    }
+}

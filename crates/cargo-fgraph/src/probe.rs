@@ -1,0 +1,138 @@
+//! Tries whether the compiler makes patchable function entries.
+//!
+//! What we ask rustc for is an option of LLVM's that rustc merely passes on, and no promise of
+//! theirs. So a tiny function is compiled before anything else, in both of the ways that the wrapper
+//! uses, and the object is looked at.
+
+use std::ffi::OsStr;
+use std::fmt::{self, Display, Formatter};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use fgraph_x86_64::nop::{self, NopError};
+use object::{Object, ObjectSection, ObjectSymbol};
+
+use crate::error::Error;
+use crate::wrapper;
+
+/// The function that is compiled. It needs no library.
+const SOURCE: &str = "\
+#![no_std]
+#[no_mangle]
+pub extern \"C\" fn fgraph_probe(x: u32) -> u32 { x }
+";
+const FUNCTION: &str = "fgraph_probe";
+const LIST: &[u8] = b"fgraph_probe,patchable-function-entry=5\n";
+
+/// Where the compiler is to list the entries.
+const SECTION: &str = "__patchable_function_entries";
+
+/// The optimization levels tried: without and with `forceattrs` among LLVM's passes.
+const OPT_LEVELS: [u8; 2] = [0, 3];
+
+/// What a trial did not find.
+#[derive(Debug)]
+pub(crate) enum Missing {
+    /// Anything: the compiler refused, for this reason.
+    Object(String),
+    /// An object that can be read.
+    Readable(object::Error),
+    /// The section that lists the entries, with something in it.
+    Section,
+    /// The function itself.
+    Function,
+    /// The NOP at its entry.
+    Nop(NopError),
+}
+
+impl Display for Missing {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(why) => write!(f, "rustc refuses: {why}"),
+            Self::Readable(error) => write!(f, "its object cannot be read: {error}"),
+            Self::Section => write!(f, "the object has no section {SECTION}"),
+            Self::Function => write!(f, "the object has no function"),
+            Self::Nop(error) => write!(f, "the function has no NOP at its entry: it {error}"),
+        }
+    }
+}
+
+/// Makes sure that `rustc` makes patchable function entries. `dir` is for files of the moment.
+///
+/// # Errors
+///
+/// [`Error::Compiler`] if it does not, others if that cannot be found out.
+pub(crate) fn check(rustc: &OsStr, dir: &Path) -> Result<(), Error> {
+    let write = |name: &str, content: &[u8]| {
+        let path = dir.join(name);
+        match fs::write(&path, content) {
+            Ok(()) => Ok(path),
+            Err(error) => Err(Error::File(path, error)),
+        }
+    };
+    let source = write("probe.rs", SOURCE.as_bytes())?;
+    let list = write("probe.csv", LIST)?;
+    let object = dir.join("probe.o");
+    for opt_level in OPT_LEVELS {
+        let mut emit = std::ffi::OsString::from("--emit=obj=");
+        emit.push(&object);
+        let output = Command::new(rustc)
+            .args(["--crate-type=lib", "-C"])
+            .arg(format!("opt-level={opt_level}"))
+            .arg(&source)
+            .arg(emit)
+            .args(wrapper::list_options(&list, opt_level > 0))
+            .output()
+            .map_err(|error| Error::Start(rustc.into(), error))?;
+        let found = if output.status.success() {
+            let bytes = fs::read(&object).map_err(|error| Error::File(object.clone(), error))?;
+            look(&bytes)
+        } else {
+            Err(Missing::Object(first_line(&output.stderr)))
+        };
+        found.map_err(|missing| Error::Compiler {
+            version: version(rustc),
+            opt_level,
+            missing,
+        })?;
+    }
+    Ok(())
+}
+
+/// Looks for the section and the NOP.
+fn look(object: &[u8]) -> Result<(), Missing> {
+    let file = object::File::parse(object).map_err(Missing::Readable)?;
+    if file
+        .section_by_name(SECTION)
+        .is_none_or(|section| section.size() == 0)
+    {
+        return Err(Missing::Section);
+    }
+    let function = file
+        .symbols()
+        .find(|symbol| symbol.name() == Ok(FUNCTION))
+        .ok_or(Missing::Function)?;
+    let section = function.section_index().ok_or(Missing::Function)?;
+    let section = file.section_by_index(section).map_err(Missing::Readable)?;
+    let code = section.data().map_err(Missing::Readable)?;
+    // In an object, addresses count from the start of the section.
+    let entry = usize::try_from(function.address())
+        .ok()
+        .and_then(|offset| code.get(offset..))
+        .ok_or(Missing::Function)?;
+    nop::find(entry).map_err(Missing::Nop)?;
+    Ok(())
+}
+
+fn version(rustc: &OsStr) -> String {
+    match Command::new(rustc).arg("--version").output() {
+        Ok(output) => first_line(&output.stdout),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn first_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.lines().next().unwrap_or_default().into()
+}
