@@ -1,5 +1,7 @@
 //! Any bytes are refused, or moved so that the copy does what the original does.
 //!
+//! `cargo +nightly fuzz run relocate`; what it is given:
+//!
 //! ```text
 //!   byte 0       how many bytes of the code are the function
 //!   byte 1       the address of the code, and of the copy

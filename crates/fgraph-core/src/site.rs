@@ -64,6 +64,13 @@ pub struct Site {
 
 const _: () = assert!(size_of::<Site>() == 64);
 
+impl Site {
+    /// The function's address.
+    pub fn address(&self) -> usize {
+        self.entry - usize::from(self.lead)
+    }
+}
+
 /// A function of the traced program.
 #[derive(Clone, Copy)]
 pub struct Function(&'static Site);
@@ -76,7 +83,7 @@ impl Function {
 
     /// Its address.
     pub fn address(self) -> usize {
-        self.0.entry - usize::from(self.0.lead)
+        self.0.address()
     }
 
     /// Its name as the programmer knows it: demangled, without the hash of rustc.
@@ -124,7 +131,7 @@ pub struct Name(&'static Site);
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.name.is_empty() {
-            write!(f, "{:#x}", Function(self.0).address())
+            write!(f, "{:#x}", self.0.address())
         } else {
             f.write_str(self.0.name)
         }

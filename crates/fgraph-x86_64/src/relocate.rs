@@ -20,17 +20,26 @@
 //! # What the patcher has to do
 //!
 //! A thread may stand, or arrive, at a boundary within the five bytes. The patcher sees to it that
-//! the jump has an `int3` at each of [`Window::boundaries`] (but the first), and that a thread that traps
-//! there goes on at [`Relocated::resume`].
+//! the jump has an `int3` at each of [`Window::boundaries`] but the first, and that a thread that
+//! traps there goes on at [`Relocated::resume`].
 //!
 //! # What is the same in the copy
 //!
 //! - Every register, flag and word of the stack after every displaced instruction.
 //! - The return address that a called function sees: a displaced `call` pushes the original's
-//!   address and jumps.
-//! - The unwind information: [`Relocated::rows`].
+//!   address and jumps. (The return is not predicted then, and a hardware shadow stack would
+//!   object.)
+//! - Where the caller's frame is: [`Relocated::rows`].
 //!
 //! What cannot be kept is refused with a [`RelocateError`].
+//!
+//! # Loops
+//!
+//! A branch from the body back to the entry would make a call of every round of a loop, and one to
+//! another boundary of the five bytes a trap. Where such a loop is small, makes no calls and cannot
+//! be entered in another way, the window is made so wide that the loop is in it, and the copy loops
+//! within itself. A jump to an entry that begins to set up the frame is no loop but a tail call of
+//! the function by itself, and counts as a call.
 
 mod branches;
 mod frame_pointer;
@@ -331,10 +340,10 @@ fn widen(code: &Code<'_>, patched: usize, intruders: &[Branch]) -> Option<Window
         let (_, but_last) = window.instructions.split_last()?;
         let returns = but_last.iter().any(|one| one.kind.is_call());
         // While the window is not left and entered again, its frame is found by rsp alone.
-        let moves = window
-            .instructions
-            .iter()
-            .any(|one| !one.before.by_stack_pointer());
+        let rules = window.instructions.iter().map(|one| one.before);
+        let moves = rules
+            .chain([window.after])
+            .any(|rule| !rule.by_stack_pointer());
         // Nor may a branch of the copy lead to the original.
         let leaves = window.instructions.iter().any(|one| {
             let target = one.kind.branches_to();
@@ -583,8 +592,8 @@ impl Window {
 
     /// Bit k, for k from 0 to 4: an instruction of the original starts at byte k.
     ///
-    /// Bit 0 is always set, and after [`plan_breakpoint`] no other. Padding behind the end of the function is no instruction: nothing ever
-    /// runs it.
+    /// Bit 0 is always set, and after [`plan_breakpoint`] no other. Padding behind the end of the
+    /// function is no instruction: nothing ever runs it.
     #[must_use]
     pub fn boundaries(&self) -> u8 {
         self.instructions
@@ -927,3 +936,6 @@ impl Operand {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,8 +11,9 @@
 //!   unregister    clear bits -> unpatch -> stub -> (unlock) grace period (lock) -> give slot back
 //! ```
 
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use fgraph_core::registration::{Header, Registration};
 use fgraph_core::site::Site;
@@ -28,6 +29,7 @@ use crate::error::{Error, Refusal, Refused, Report, Stop};
 use crate::filter::Filter;
 use crate::handle::StdCatch;
 use crate::inventory::SiteInfo;
+use crate::libraries;
 use crate::membarrier;
 use crate::os;
 use crate::signals;
@@ -80,7 +82,7 @@ pub(crate) fn lock() -> Result<Locked, Error> {
     fork::handle();
     let inside = Inside::enter()?;
     let mut locked = Locked {
-        control: acquire(),
+        control: ManuallyDrop::new(acquire()),
         _inside: inside,
     };
     locked.control.start()?;
@@ -152,9 +154,40 @@ mod fork {
 /// The lock, held.
 #[derive(Debug)]
 pub(crate) struct Locked {
-    // Dropped first: nothing is traced until the lock is free.
-    pub(crate) control: MutexGuard<'static, Control>,
+    pub(crate) control: ManuallyDrop<MutexGuard<'static, Control>>,
+    // Dropped last: nothing is traced until the lock is free.
     _inside: Inside,
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: it is not used any more.
+        unsafe { ManuallyDrop::drop(&mut self.control) };
+        join_all();
+    }
+}
+
+/// Applies the filters to libraries that came, unless somebody has the lock, who will do it then.
+/// Called by a thread that may be in the dynamic linker.
+pub(crate) fn settle() {
+    // Inside a callback it has to wait for the next change.
+    if let Ok(_inside) = Inside::enter() {
+        join_all();
+    }
+}
+
+/// [`settle`] in a thread that is marked as inside.
+fn join_all() {
+    while libraries::is_pending() {
+        let mut control = match CONTROL.try_lock() {
+            Ok(control) => control,
+            Err(TryLockError::Poisoned(control)) => control.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if libraries::take_pending() {
+            control.join();
+        }
+    }
 }
 
 /// Waits until no callback of the user that was in slot `index` runs any more, and gives the slot
@@ -183,6 +216,7 @@ impl Control {
         threads::set_vector_bytes(trampolines.vector_bytes);
         FGRAPH.set_own_stack(threads::is_own_stack);
         self.sites.set_trampolines(trampolines);
+        libraries::find();
         self.started = true;
         Ok(())
     }
@@ -282,6 +316,21 @@ impl Control {
         slots.flat_map(|slot| self.set_bits(slot)).collect()
     }
 
+    /// Applies the filters to libraries that are new.
+    fn join(&mut self) {
+        if self.filters.iter().any(Option::is_some) && self.refresh() {
+            let changed = self.set_all_bits();
+            // What cannot be patched now is looked at again the next time.
+            let _ = self.patch(changed);
+        }
+    }
+
+    /// Whether a site is to be patched.
+    fn is_wanted(&self, site: &Site) -> bool {
+        site.interest.load(Ordering::Relaxed) != 0
+            || libraries::is_event(site.address()) && self.filters.iter().any(Option::is_some)
+    }
+
     /// Sets the bits of the user in `slot` on the sites that its filter selects, and clears them
     /// on the others. Returns the sites that changed.
     fn set_bits(&self, slot: usize) -> Vec<&'static Site> {
@@ -334,7 +383,8 @@ impl Control {
         if self.unfinished {
             sites = self.sites.iter().collect();
         }
-        sites.retain(|site| (site.interest.load(Ordering::Relaxed) != 0) != is_on(site));
+        sites.extend(self.sites.event());
+        sites.retain(|site| self.is_wanted(site) != is_on(site));
         if sites.is_empty() {
             return Ok((0, Vec::new()));
         }
@@ -436,7 +486,10 @@ impl Control {
     /// Sites, and how many of them are patched.
     pub(crate) fn counts(&self) -> (usize, usize) {
         self.sites.iter().fold((0, 0), |(sites, patched), site| {
-            (sites + 1, patched + usize::from(is_on(site)))
+            let wanted = site.interest.load(Ordering::Relaxed) != 0;
+            // Without a user that wants it, the linker's own is ours.
+            let is_ours = !wanted && libraries::is_event(site.address());
+            (sites + 1, patched + usize::from(is_on(site) && !is_ours))
         })
     }
 }

@@ -9,13 +9,16 @@
 
 use core::cmp::Reverse;
 use core::error::Error;
+use core::ffi::CStr;
 use core::fmt::{self, Display, Formatter};
 use core::ops::Range;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::read::StringTable;
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
+use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
 /// The section in which gcc, clang and rustc list the entries they padded.
 const PATCHABLE_SECTION: &[u8] = b"__patchable_function_entries";
@@ -100,6 +103,62 @@ impl<'a> ElfFile<'a> {
             .iter()
             .filter(|s| s.p_type(Le) == elf::PT_NOTE);
         notes.filter_map(move |s| Some((s.p_vaddr(Le), s.data(Le, bytes).ok()?)))
+    }
+
+    /// The build id, which the linker makes of the content: two files with the same one belong
+    /// together.
+    #[must_use]
+    pub(crate) fn build_id(&self) -> Option<&'a [u8]> {
+        // Sections first: of a debug file, the program headers are those of the file it belongs to.
+        let sections = self.sections.iter();
+        let in_sections = sections.filter_map(|s| s.notes(Le, self.bytes).ok().flatten());
+        let segments = self.segments.iter();
+        let in_segments = segments.filter_map(|s| s.notes(Le, self.bytes).ok().flatten());
+        in_sections
+            .chain(in_segments)
+            .flat_map(|notes| notes.map_while(Result::ok))
+            .find(|note| {
+                note.n_type(Le) == elf::NT_GNU_BUILD_ID && note.name() == elf::ELF_NOTE_GNU
+            })
+            .map(|note| note.desc())
+            .filter(|id| !id.is_empty())
+    }
+
+    /// The name of the debug file that was split off this one, and the CRC-32 of its content.
+    #[must_use]
+    pub(crate) fn debug_link(&self) -> Option<(&'a OsStr, u32)> {
+        let content = self.section(b".gnu_debuglink")?;
+        let name = CStr::from_bytes_until_nul(content).ok()?.to_bytes();
+        // It follows the name and the NUL at a multiple of four.
+        let crc = content.get((name.len() + 1).next_multiple_of(4)..)?;
+        let crc = u32::from_le_bytes(*crc.first_chunk()?);
+        (!name.is_empty()).then_some((OsStr::from_bytes(name), crc))
+    }
+
+    /// What compilers say of themselves: `GCC: (Debian 12.2.0-14) 12.2.0`, `rustc version 1.88.0`,
+    /// `Debian clang version 14.0.6`.
+    pub(crate) fn comment(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let content = self.section(b".comment").unwrap_or_default();
+        let texts = content.split(|&byte| byte == 0);
+        texts.filter_map(|text| str::from_utf8(text).ok().filter(|text| !text.is_empty()))
+    }
+
+    /// For each function that the linker asks a resolver for: where it writes the answer, and the
+    /// resolver, which both are addresses relative to the load bias.
+    pub(crate) fn irelative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let loaded = self.sections.iter();
+        let loaded = loaded.filter(|section| section.sh_flags(Le).contains(elf::SHF_ALLOC));
+        loaded
+            .filter_map(|section| section.rela(Le, self.bytes).ok().flatten())
+            .flat_map(|(relocations, _)| relocations)
+            .filter(|relocation| relocation.r_type(Le, false) == elf::R_X86_64_IRELATIVE)
+            .map(|relocation| (relocation.r_offset(Le), relocation.r_addend(Le) as u64))
+    }
+
+    /// The content of a section in the file.
+    fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
+        let (_, section) = self.sections.section_by_name(Le, name)?;
+        section.data(Le, self.bytes).ok()
     }
 
     /// The address ranges of all sections that list padded function entries.

@@ -42,20 +42,22 @@ compile_error!("fgraph runs on Linux on x86-64 only");
 mod abort;
 mod arena;
 mod control;
+mod debug_file;
 mod demangle;
-#[allow(dead_code)] // until the sites are made of it
 mod elf;
 mod error;
 mod filter;
-#[allow(dead_code)] // until the sites are made of it
 mod functions;
 mod handle;
+mod ifunc;
 mod inventory;
+mod libraries;
 mod membarrier;
 mod modules;
 mod notrace;
 mod os;
 mod places;
+mod protection;
 mod signals;
 mod sites;
 mod stack;

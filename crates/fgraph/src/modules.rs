@@ -1,12 +1,13 @@
-//! The modules of the running process: the program and the shared libraries it has loaded.
+//! The modules of the running process: the program, the shared libraries it has loaded, and the
+//! vDSO that the kernel gave it.
 //!
 //! The dynamic linker knows what is loaded and where, the file on disk has the names and the
 //! sections. A [`Module`] is the former, an [`ElfFile`] the latter, and both are needed to find
-//! the function entries that the compiler padded: the file says where their list is, but only in
-//! memory is that list relocated.
+//! the function entries that the compiler listed: the file says where the list is, but only in
+//! memory is that list relocated. The vDSO is a file in memory.
 //!
 //! The file may have been replaced since it was loaded, and the library may be unloaded at any
-//! time. So [`patchable_entries`] compares the two before it believes the file, and does all of it
+//! time. So [`listed_entries`] compares the two before it believes the file, and does all of it
 //! with the lock of the dynamic linker's list held.
 //!
 //! # Safety
@@ -19,7 +20,7 @@
 //! - The linker is done with relocating a module before its data is read, so what is constant
 //!   does not change.
 //! - No address from a *file* is read before it was found to lie in such a segment.
-//! - A file that was mapped is never unmapped. Whoever cuts off a mapped file in place makes
+//! - A file that was mapped is never unmapped, and neither is the vDSO. Whoever cuts off a mapped file in place makes
 //!   reading it fail with `SIGBUS`. That holds for the text of a running library as well,
 //!   which is why installers and linkers replace files instead.
 
@@ -35,19 +36,31 @@ use std::path::{Path, PathBuf};
 
 use libc::{Elf64_Phdr, dl_phdr_info};
 
-use crate::elf::{ElfError, ElfFile};
+use crate::elf::{ElfError, ElfFile, EntryList};
+use crate::os::PAGE;
+use crate::protection::Protections;
 
 /// A link to the file of the program, which works even if that was deleted.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// The program or a shared library, as loaded into this process.
+/// The path by which the vDSO goes, as in `/proc/self/maps`.
+const VDSO: &str = "[vdso]";
+
+/// The program, a shared library, or the vDSO, as loaded into this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Module {
     path: PathBuf,
-    is_program: bool,
+    kind: Kind,
     bias: usize,
     headers: usize,
     segments: Vec<Segment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Program,
+    Library,
+    Vdso,
 }
 
 #[derive(Clone, Debug)]
@@ -66,10 +79,15 @@ impl Module {
     }
 
     /// Whether this is the program itself, and not a library.
-    #[cfg(test)]
     #[must_use]
     pub(crate) fn is_program(&self) -> bool {
-        self.is_program
+        self.kind == Kind::Program
+    }
+
+    /// Whether this is what the kernel provides. It has no file, and `[vdso]` for a path.
+    #[must_use]
+    pub(crate) fn is_vdso(&self) -> bool {
+        self.kind == Kind::Vdso
     }
 
     /// What is to be added to an address of the file to get one in memory.
@@ -83,13 +101,21 @@ impl Module {
         self.with_flags(libc::PF_X)
     }
 
-    /// Maps the module's file, see [`map_file`].
+    /// The memory ranges of the module's segments, and what the file says may be done with them.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (Range<usize>, u32)> {
+        self.segments.iter().map(|s| (s.range.clone(), s.flags))
+    }
+
+    /// Maps the module's file, see [`map_file`]. That of the vDSO is in memory already.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened or mapped.
     pub(crate) fn map(&self) -> io::Result<&'static [u8]> {
-        if self.is_program
+        if self.is_vdso() {
+            return Ok(self.vdso_image());
+        }
+        if self.is_program()
             && let Ok(bytes) = map_file(PROGRAM)
         {
             return Ok(bytes);
@@ -105,13 +131,36 @@ impl Module {
         wanted.map(|s| s.range.clone())
     }
 
+    /// All of the vDSO's file: its segment, to the end of the page, and the section headers if
+    /// these go on behind that.
+    fn vdso_image(&self) -> &'static [u8] {
+        let start = auxiliary(libc::AT_SYSINFO_EHDR);
+        let segment = self.with_flags(libc::PF_R).find(|s| s.contains(&start));
+        let Some(segment) = segment else {
+            return &[];
+        };
+        let end = segment.end.next_multiple_of(PAGE);
+        // SAFETY: the kernel maps whole pages, for good, and says that these can be read.
+        let image = unsafe { bytes(start..end) };
+        let file = start..start.saturating_add(file_len(image).unwrap_or(0));
+        let protections = Protections::now(&[]);
+        let is_readable = |at| protections.of(at).is_some_and(|p| p.readable);
+        if file.end <= end || !(end..file.end).step_by(PAGE).all(is_readable) {
+            return image;
+        }
+        // SAFETY: it can be read, as was just seen, and is the rest of what the kernel mapped.
+        unsafe { bytes(file) }
+    }
+
     /// Whether the whole range can be read.
     fn is_readable(&self, range: &Range<usize>) -> bool {
         self.with_flags(libc::PF_R)
             .any(|s| s.start <= range.start && range.end <= s.end)
     }
 
-    fn is_text(&self, address: usize) -> bool {
+    /// Whether an address is one of the module's code.
+    #[must_use]
+    pub(crate) fn is_text(&self, address: usize) -> bool {
         self.text().any(|range| range.contains(&address))
     }
 
@@ -120,22 +169,20 @@ impl Module {
         let loads = info.headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
         let segments: Vec<_> = loads.filter_map(|h| Segment::new(info.bias, h)).collect();
         let vdso = auxiliary(libc::AT_SYSINFO_EHDR);
-        if segments.iter().any(|s| s.range.contains(&vdso)) {
-            return None;
-        }
         let headers = info.headers.as_ptr().addr();
-        let is_program = headers == auxiliary(libc::AT_PHDR);
-        let path = if is_program {
-            program_path()
+        let (kind, path) = if segments.iter().any(|s| s.range.contains(&vdso)) {
+            (Kind::Vdso, PathBuf::from(VDSO))
+        } else if headers == auxiliary(libc::AT_PHDR) {
+            (Kind::Program, program_path())
         } else {
-            PathBuf::from(info.name)
+            (Kind::Library, PathBuf::from(info.name))
         };
         if path.as_os_str().is_empty() {
             return None;
         }
         Some(Self {
             path,
-            is_program,
+            kind,
             bias: info.bias,
             headers,
             segments,
@@ -192,9 +239,7 @@ pub(crate) fn while_loaded<R>(generation: Generation, work: impl FnOnce() -> R) 
     result
 }
 
-/// All modules with a file, the program first, and the generation they belong to.
-///
-/// The vDSO, which the kernel provides, has no file and is left out.
+/// All modules with a file, the program first, and the vDSO, and the generation they belong to.
 #[must_use]
 pub(crate) fn loaded() -> (Vec<Module>, Generation) {
     let mut modules = Vec::new();
@@ -240,13 +285,33 @@ pub(crate) fn map_file(path: impl AsRef<Path>) -> io::Result<&'static [u8]> {
     Ok(unsafe { slice::from_raw_parts(at.cast(), len) })
 }
 
-/// The addresses of all padded function entries of a module, in order.
-///
-/// An address is where the compiler put the padding. That is the start of the function, or, with
-/// `-fcf-protection`, what follows its `endbr64`.
+/// A place that a compiler listed as the entry of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ListedEntry {
+    /// Where it is. That is the start of the function, or what follows its `endbr64`, or, with
+    /// [`EntryList::Mcount`] but without `-mfentry`, a place behind its prologue.
+    pub(crate) address: usize,
+    /// The list that it is in.
+    pub(crate) list: EntryList,
+}
+
+/// The function entries that compilers listed in a module, in order.
 ///
 /// This waits for any `dlopen` that another thread is in the middle of, including the constructors
 /// it runs, since the list of a module is not complete before.
+///
+/// # Errors
+///
+/// If the module was unloaded, or if `file` is not the file it was loaded from.
+pub(crate) fn listed_entries(
+    module: &Module,
+    file: &ElfFile<'_>,
+) -> Result<Vec<ListedEntry>, ElfError> {
+    // SAFETY: the module is loaded and relocated while this is called.
+    when_relocated(module, file, || unsafe { read_entries(module, file) })
+}
+
+/// The addresses of all padded function entries of a module, in order; see [`listed_entries`].
 ///
 /// # Errors
 ///
@@ -255,6 +320,40 @@ pub(crate) fn patchable_entries(
     module: &Module,
     file: &ElfFile<'_>,
 ) -> Result<Vec<usize>, ElfError> {
+    let entries = listed_entries(module, file)?;
+    let padded = |entry: &&ListedEntry| entry.list == EntryList::Patchable;
+    Ok(entries.iter().filter(padded).map(|e| e.address).collect())
+}
+
+/// The functions that the linker found for the module's own calls of IFUNCs, each with its resolver.
+///
+/// As [`listed_entries`], this waits for any `dlopen`.
+///
+/// # Errors
+///
+/// If the module was unloaded, or if `file` is not the file it was loaded from.
+pub(crate) fn resolved(module: &Module, file: &ElfFile<'_>) -> Result<Vec<(usize, u64)>, ElfError> {
+    when_relocated(module, file, || {
+        let target = |(slot, resolver): (u64, u64)| {
+            let start = module.bias.wrapping_add(slot as usize);
+            // SAFETY: the module is loaded and relocated while this is called.
+            let slot = unsafe { read(module, &(start..start.checked_add(8)?))? };
+            Some((usize::from_ne_bytes(*slot.first_chunk()?), resolver))
+        };
+        file.irelative().filter_map(target).collect()
+    })
+}
+
+/// What `read` gives when the module is loaded and relocated, with the linker's lock held.
+///
+/// # Errors
+///
+/// If the module was unloaded, or if `file` is not the file it was loaded from.
+fn when_relocated<R>(
+    module: &Module,
+    file: &ElfFile<'_>,
+    read: impl Fn() -> R,
+) -> Result<R, ElfError> {
     loop {
         let relocated = await_relocation();
         let mut result = Some(Err(ElfError::Unloaded));
@@ -264,7 +363,7 @@ pub(crate) fn patchable_entries(
             } else if !info.describes(module) {
                 return true;
             } else if is_loaded_from(module, info, file) {
-                result = Some(Ok(read_entries(module, file)));
+                result = Some(Ok(read()));
             } else {
                 result = Some(Err(ElfError::NotTheLoadedFile));
             }
@@ -274,6 +373,27 @@ pub(crate) fn patchable_entries(
             return result;
         }
     }
+}
+
+/// Whether a module is loaded, and from that file.
+///
+/// # Errors
+///
+/// If it is not.
+pub(crate) fn check(module: &Module, file: &ElfFile<'_>) -> Result<(), ElfError> {
+    let mut result = Err(ElfError::Unloaded);
+    for_each_info(|info| {
+        let found = info.describes(module);
+        if found {
+            result = if is_loaded_from(module, info, file) {
+                Ok(())
+            } else {
+                Err(ElfError::NotTheLoadedFile)
+            };
+        }
+        !found
+    });
+    result
 }
 
 /// Waits until all modules of a generation are relocated, and returns that generation.
@@ -304,24 +424,59 @@ fn is_loaded_from(module: &Module, info: &Info<'_>, file: &ElfFile<'_>) -> bool 
     file.program_headers() == headers && file.notes().all(same_note)
 }
 
-/// Reads the list of entries of a module that is loaded from `file`, with the lock held.
-fn read_entries(module: &Module, file: &ElfFile<'_>) -> Vec<usize> {
+/// Reads the lists of entries of a module that is loaded from `file`.
+///
+/// # Safety
+///
+/// The module must be loaded and relocated, and stay so.
+unsafe fn read_entries(module: &Module, file: &ElfFile<'_>) -> Vec<ListedEntry> {
     let mut entries = Vec::new();
-    for section in file.patchable_sections() {
+    for (list, section) in file.entry_lists() {
         let start = module.bias.wrapping_add(section.start as usize);
         let range = start..start.saturating_add((section.end - section.start) as usize);
-        // SAFETY: the module is loaded: the lock is held since it was seen to be.
+        // SAFETY: as the caller promises.
         let Some(bytes) = (unsafe { read(module, &range) }) else {
             continue;
         };
-        let (words, _) = bytes.as_chunks();
-        entries.extend(words.iter().map(|word| usize::from_ne_bytes(*word)));
+        let entry = |address| ListedEntry { address, list };
+        if list == EntryList::Xray {
+            let (sleds, _) = bytes.as_chunks();
+            let addresses = (start..).step_by(XRAY_SLED);
+            let functions = sleds
+                .iter()
+                .zip(addresses)
+                .filter_map(|(s, at)| xray_entry(s, at));
+            entries.extend(functions.map(entry));
+        } else {
+            let (words, _) = bytes.as_chunks();
+            let addresses = words.iter().map(|word| usize::from_ne_bytes(*word));
+            entries.extend(addresses.map(entry));
+        }
     }
     // A section that was discarded by the linker leaves null entries behind.
-    entries.retain(|&entry| module.is_text(entry));
+    entries.retain(|entry| module.is_text(entry.address));
     entries.sort_unstable();
     entries.dedup();
     entries
+}
+
+/// The bytes that XRay writes down for each of its sleds.
+const XRAY_SLED: usize = 32;
+
+/// The function that a sled of XRay, written down at `at`, is the entry of.
+///
+/// ```text
+///   +0   the sled      from version 2 on relative to this word, else an address
+///   +8   its function  the same
+///   +16  kind          0 or 3 at the entry, 3 if it hands over the first argument
+///   +17  whether it is always instrumented
+///   +18  version
+/// ```
+fn xray_entry(sled: &[u8; XRAY_SLED], at: usize) -> Option<usize> {
+    let (kind, version) = (sled[16], sled[18]);
+    let function = usize::from_ne_bytes(*sled[8..].first_chunk()?);
+    let base = if version >= 2 { at.wrapping_add(8) } else { 0 };
+    matches!(kind, 0 | 3).then(|| base.wrapping_add(function))
 }
 
 /// The memory of a module, if all of the range is in a readable segment of it.
@@ -330,12 +485,33 @@ fn read_entries(module: &Module, file: &ElfFile<'_>) -> Vec<usize> {
 ///
 /// The module must be loaded, and stay so while the result is used.
 unsafe fn read<'a>(module: &'a Module, range: &Range<usize>) -> Option<&'a [u8]> {
-    let from = ptr::with_exposed_provenance(range.start);
     // SAFETY: a readable segment of a loaded module is mapped, and what is read of it here is
     // constant once relocated.
     module
         .is_readable(range)
-        .then(|| unsafe { slice::from_raw_parts(from, range.len()) })
+        .then(|| unsafe { bytes(range.clone()) })
+}
+
+/// The memory of a range of addresses.
+///
+/// # Safety
+///
+/// It must be mapped for reading, and not change, while the result is used.
+unsafe fn bytes<'a>(range: Range<usize>) -> &'a [u8] {
+    let from = ptr::with_exposed_provenance(range.start);
+    // SAFETY: as the caller promises.
+    unsafe { slice::from_raw_parts(from, range.len()) }
+}
+
+/// The length of an ELF file whose section headers come last, as linkers write them.
+fn file_len(start: &[u8]) -> Option<usize> {
+    let word = |at| Some(u64::from_le_bytes(*start.get(at..)?.first_chunk()?));
+    let half = |at| Some(u16::from_le_bytes(*start.get(at..)?.first_chunk()?));
+    // e_shoff, e_shentsize, e_shnum.
+    let (sections, size, count) = (word(40)?, half(58)?, half(60)?);
+    usize::try_from(sections)
+        .ok()?
+        .checked_add(usize::from(size) * usize::from(count))
 }
 
 /// The path of the program's file.
@@ -417,7 +593,7 @@ impl<'a> Info<'a> {
     fn describes(&self, module: &Module) -> bool {
         self.bias == module.bias
             && self.headers.as_ptr().addr() == module.headers
-            && (module.is_program || self.name == module.path)
+            && (module.kind != Kind::Library || self.name == module.path)
     }
 }
 

@@ -20,8 +20,10 @@ use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
 use crate::error::Refused;
 use crate::filter::Filter;
 use crate::inventory::SiteInfo;
+use crate::libraries;
 use crate::modules::{self, Generation};
 use crate::places::StubPlaces;
+use crate::protection::Protections;
 pub(crate) use module::of_file;
 use module::{Common, ModuleSites};
 
@@ -78,10 +80,18 @@ impl Sites {
             }
         }
         for module in loaded {
-            if !self.loaded().any(|known| known.is(&module)) {
-                self.modules.push(ModuleSites::new(module));
+            if self.loaded().any(|known| known.is(&module)) {
+                continue;
+            }
+            // Stubs may have few places, so what comes back to where it was gets those that it had.
+            let gone = |known: &&mut ModuleSites| !known.is_loaded && known.is(&module);
+            match self.modules.iter_mut().find(gone) {
+                Some(known) if known.is_of(&module) => known.come_back(module),
+                _ => self.modules.push(ModuleSites::new(module)),
             }
         }
+        self.modules
+            .retain(|module| module.is_loaded || !module.sites().is_empty());
         self.publish_traps();
         self.generation = complete.then_some(generation);
         true
@@ -92,10 +102,14 @@ impl Sites {
     pub(crate) fn prepare(&mut self, filter: &Filter) -> Option<()> {
         let generation = self.generation?;
         let mut prepared = false;
+        let mut protections = None;
         for module in &mut self.modules {
             if module.is_wanted(filter) {
+                module.read_lists();
                 let common = &mut self.common;
-                modules::while_loaded(generation, || module.prepare(common))?;
+                let now = || Protections::now(&modules::loaded().0);
+                let protections = protections.get_or_insert_with(now);
+                modules::while_loaded(generation, || module.prepare(common, protections))?;
                 prepared = true;
             }
         }
@@ -108,9 +122,11 @@ impl Sites {
     /// Every function there is. `None` if modules were loaded or unloaded since the last `refresh`.
     pub(crate) fn inventory(&mut self) -> Option<Vec<SiteInfo>> {
         let generation = self.generation?;
+        let protections = Protections::now(&modules::loaded().0);
         let mut all = Vec::new();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
-            modules::while_loaded(generation, || module.inventory(&mut all))?;
+            module.read_lists();
+            modules::while_loaded(generation, || module.inventory(&mut all, &protections))?;
         }
         Some(all)
     }
@@ -124,6 +140,12 @@ impl Sites {
     /// All sites of the modules that are loaded.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'static Site> {
         self.loaded().flat_map(ModuleSites::sites)
+    }
+
+    /// The site of the linker's function that tells of libraries, if there is one.
+    pub(crate) fn event(&self) -> Option<&'static Site> {
+        let event = libraries::event().filter(|&event| libraries::is_event(event))?;
+        self.loaded().find_map(|module| module.site_at(event))
     }
 
     fn loaded(&self) -> impl Iterator<Item = &ModuleSites> {

@@ -1,8 +1,8 @@
 //! Follows where the caller's frame is while a function sets up its own.
 //!
-//! An unwinder that stops between two displaced instructions has to find the canonical frame address
-//! (CFA: rsp before the call) and the caller's registers. So every instruction is asked what it does
-//! to the registers from which the CFA can be told, and whether it saves a register.
+//! An unwinder that stops between two displaced instructions has to find the canonical frame
+//! address (CFA: rsp before the call) and the caller's registers. So every instruction is asked
+//! what it does to the registers from which the CFA can be told, and whether it saves a register.
 
 use iced_x86::{
     Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
@@ -64,53 +64,45 @@ impl Stack {
     pub(super) fn step(&mut self, instruction: &Instruction) {
         let [op0, op1] = [0, 1].map(|operand| register(instruction, operand));
         let immediate = || i32::try_from(instruction.immediate(1).cast_signed()).ok();
-        match instruction.mnemonic() {
-            Mnemonic::Push => {
+        match (instruction.mnemonic(), op0, op1) {
+            (Mnemonic::Push, pushed, _) => {
                 self.adjust(instruction.stack_pointer_increment().checked_neg());
-                if let Some(number) = op0 {
+                if let Some(number) = pushed {
                     self.save(number, self.below[RSP]);
                 }
             }
-            Mnemonic::Pop if instruction.stack_pointer_increment() == 8 && op0.is_some() => {
-                let number = op0.unwrap_or(RSP);
+            (Mnemonic::Pop, Some(number), _) => {
                 let from = self.below[RSP];
                 self.adjust(Some(-8));
                 self.restore(number, from);
             }
-            Mnemonic::Sub if op0 == Some(RSP) && immediates(instruction) => {
+            (Mnemonic::Sub, Some(RSP), _) if immediates(instruction) => {
                 self.adjust(immediate());
             }
-            Mnemonic::Add if op0 == Some(RSP) && immediates(instruction) => {
+            (Mnemonic::Add, Some(RSP), _) if immediates(instruction) => {
                 self.adjust(immediate().and_then(i32::checked_neg));
             }
-            Mnemonic::Leave if instruction.code() == Code::Leaveq => {
+            _ if instruction.code() == Code::Leaveq => {
                 let from = self.below[RBP];
                 self.below[RSP] = from;
                 self.adjust(Some(-8));
                 self.restore(RBP, from);
             }
-            Mnemonic::Mov if op0.is_some() && op1.is_some() => {
-                let (Some(to), Some(from)) = (op0, op1) else {
-                    return;
-                };
+            (Mnemonic::Mov, Some(to), Some(from)) => {
                 let below = self.below[from];
                 self.write(to);
                 self.below[to] = below;
             }
-            Mnemonic::Lea if op0.is_some() => {
+            (Mnemonic::Lea, Some(to), _) => {
                 let below = self.address(instruction);
-                let to = op0.unwrap_or(RSP);
                 self.write(to);
                 self.below[to] = below;
             }
-            Mnemonic::Mov
+            (Mnemonic::Mov, None, Some(number))
                 if instruction.op0_kind() == OpKind::Memory
                     && !matches!(instruction.memory_segment(), Register::FS | Register::GS) =>
             {
-                // A store of 64 bits.
-                if let Some(number) = op1 {
-                    self.save(number, self.address(instruction));
-                }
+                self.save(number, self.address(instruction));
             }
             _ => self.other(instruction),
         }
@@ -120,28 +112,31 @@ impl Stack {
     fn other(&mut self, instruction: &Instruction) {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
-        let pushed = match instruction.mnemonic() {
-            // The next instruction runs when the call has returned, or comes from elsewhere.
-            _ if instruction.is_call_near() || instruction.is_call_near_indirect() => Some(0),
-            Mnemonic::Ret => Some(0),
-            // rbp as well as rsp: no compiler writes it.
-            Mnemonic::Enter => None,
-            _ => match instruction.stack_pointer_increment() {
-                0 => None,
-                increment => increment.checked_neg(),
-            },
-        };
+        let mut moved = false;
         for used in info.used_registers() {
             let register = used.register().full_register();
-            let written = !matches!(
+            let read = matches!(
                 used.access(),
                 OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None
             );
-            if register == Register::RSP && written {
-                self.adjust(pushed);
-            } else if register.is_gpr64() && written {
+            if register == Register::RSP {
+                moved |= !read;
+            } else if register.is_gpr64() && !read {
                 self.write(register.number());
             }
+        }
+        let call = instruction.is_call_near() || instruction.is_call_near_indirect();
+        if call || instruction.mnemonic() == Mnemonic::Ret || !moved {
+            // The next instruction runs when the call has returned, or comes from elsewhere.
+            return;
+        }
+        self.adjust(match instruction.stack_pointer_increment() {
+            0 => None,
+            increment => increment.checked_neg(),
+        });
+        if instruction.mnemonic() == Mnemonic::Enter {
+            // It writes more of the stack than the increment says; no compiler uses it.
+            self.below[RSP] = None;
         }
     }
 

@@ -40,21 +40,11 @@ use super::{
     ABORT, ATTACH, ATTACHING, Trampolines, enter, enter_only, is_own_stack, leave, personality,
 };
 
-/// Moves of numbered vector registers to their slots, which are 64 bytes each.
+/// Stores numbered vector registers, each at `$place`, where `\n` stands for the number.
 macro_rules! store {
-    ($slots:literal, ($mov:literal, $reg:literal, $width:literal, $bytes:literal), $numbers:literal) => {
+    ($place:expr, ($mov:literal, $reg:literal, $width:literal, $bytes:literal), $numbers:literal) => {
         concat!(
-            ".irp n,",
-            $numbers,
-            "\n",
-            $mov,
-            " ",
-            $width,
-            " ptr [rsp + {",
-            $slots,
-            "} + 64*\\n], ",
-            $reg,
-            "\\n\n",
+            ".irp n,", $numbers, "\n", $mov, " ", $width, " ptr [", $place, "], ", $reg, "\\n\n",
             ".endr\n",
         )
     };
@@ -62,57 +52,40 @@ macro_rules! store {
 
 /// Undoes `store`.
 macro_rules! load {
-    ($slots:literal, ($mov:literal, $reg:literal, $width:literal, $bytes:literal), $numbers:literal) => {
+    ($place:expr, ($mov:literal, $reg:literal, $width:literal, $bytes:literal), $numbers:literal) => {
         concat!(
-            ".irp n,",
-            $numbers,
-            "\n",
-            $mov,
-            " ",
-            $reg,
-            "\\n, ",
-            $width,
-            " ptr [rsp + {",
-            $slots,
-            "} + 64*\\n]\n",
+            ".irp n,", $numbers, "\n", $mov, " ", $reg, "\\n, ", $width, " ptr [", $place, "]\n",
             ".endr\n",
         )
     };
 }
 
-/// Moves of opmasks to their slots, 8 bytes each, which stand where vector register 32 would.
-macro_rules! store_opmasks {
-    ($slots:literal, ($mov:literal, $width:literal), $numbers:literal) => {
-        concat!(
-            ".irp n,",
-            $numbers,
-            "\n",
-            $mov,
-            " ",
-            $width,
-            " ptr [rsp + {",
-            $slots,
-            "} + 64*32 + 8*\\n], k\\n\n",
-            ".endr\n",
-        )
+/// Where an argument that the callbacks see is kept.
+macro_rules! arg {
+    () => {
+        "rsp + {vector} + 64*\\n"
     };
 }
 
-/// Undoes `store_opmasks`.
-macro_rules! load_opmasks {
-    ($slots:literal, ($mov:literal, $width:literal), $numbers:literal) => {
-        concat!(
-            ".irp n,",
-            $numbers,
-            "\n",
-            $mov,
-            " k\\n, ",
-            $width,
-            " ptr [rsp + {",
-            $slots,
-            "} + 64*32 + 8*\\n]\n",
-            ".endr\n",
-        )
+/// Where a result that the callbacks see is kept.
+macro_rules! result {
+    () => {
+        "rsp + {result_vector} + 64*\\n"
+    };
+}
+
+/// Where another of the first 16 vector registers is kept at entry: densely, because the processor
+/// writes two words of one cache line at once.
+macro_rules! kept_arg {
+    (($mov:literal, $reg:literal, $width:literal, $bytes:literal)) => {
+        concat!("rsp + {kept_vectors} + ", $bytes, "*(\\n - 8)")
+    };
+}
+
+/// And at return.
+macro_rules! kept_result {
+    (($mov:literal, $reg:literal, $width:literal, $bytes:literal)) => {
+        concat!("r9 + ", $bytes, "*(\\n - 2)")
     };
 }
 
@@ -134,9 +107,9 @@ macro_rules! compare {
 macro_rules! store_args {
     ($moves:tt) => {
         concat!(
-            store!("vector", $moves, "0,1,2,3,4,5,6,7"),
+            store!(arg!(), $moves, "0,1,2,3,4,5,6,7"),
             ".if {preserve}\n",
-            store!("vector", $moves, "8,9,10,11,12,13,14,15"),
+            store!(kept_arg!($moves), $moves, "8,9,10,11,12,13,14,15"),
             note!("dword", "kept_width", $moves),
             ".endif\n",
             note!("dword", "width", $moves),
@@ -147,7 +120,7 @@ macro_rules! store_args {
 /// Loads the vector arguments.
 macro_rules! load_args {
     ($moves:tt) => {
-        load!("vector", $moves, "0,1,2,3,4,5,6,7")
+        load!(arg!(), $moves, "0,1,2,3,4,5,6,7")
     };
 }
 
@@ -156,7 +129,7 @@ macro_rules! load_kept_args {
     ($moves:tt) => {
         concat!(
             ".if {preserve}\n",
-            load!("vector", $moves, "8,9,10,11,12,13,14,15"),
+            load!(kept_arg!($moves), $moves, "8,9,10,11,12,13,14,15"),
             ".endif\n",
         )
     };
@@ -166,9 +139,13 @@ macro_rules! load_kept_args {
 macro_rules! store_results {
     ($moves:tt) => {
         concat!(
-            store!("result_vector", $moves, "0,1"),
+            store!(result!(), $moves, "0,1"),
             ".if {preserve}\n",
-            store!("result_vector", $moves, "2,3,4,5,6,7,8,9,10,11,12,13,14,15"),
+            store!(
+                kept_result!($moves),
+                $moves,
+                "2,3,4,5,6,7,8,9,10,11,12,13,14,15"
+            ),
             note!("dword", "kept_result_width", $moves),
             ".endif\n",
             // And clears `unwinding`, which follows.
@@ -180,7 +157,7 @@ macro_rules! store_results {
 /// Loads the vector results.
 macro_rules! load_results {
     ($moves:tt) => {
-        load!("result_vector", $moves, "0,1")
+        load!(result!(), $moves, "0,1")
     };
 }
 
@@ -189,23 +166,32 @@ macro_rules! load_kept_results {
     ($moves:tt) => {
         concat!(
             ".if {preserve}\n",
-            load!("result_vector", $moves, "2,3,4,5,6,7,8,9,10,11,12,13,14,15"),
+            load!(
+                kept_result!($moves),
+                $moves,
+                "2,3,4,5,6,7,8,9,10,11,12,13,14,15"
+            ),
             ".endif\n",
         )
     };
 }
 
-/// Stores what only AVX-512 has, where it must survive: vector registers 16 to 31 and the opmasks.
+/// Stores what only AVX-512 has, where it must survive, at `$place`: vector registers 16 to 31 and the
+/// opmasks.
 macro_rules! store_beyond {
-    ($slots:literal, $opmask:tt) => {
+    ($place:literal, ($opmask_mov:literal, $opmask_width:literal)) => {
         concat!(
             ".if {beyond}\n",
             store!(
-                $slots,
+                concat!($place, " + 64*(\\n - 16)"),
                 ("vmovups", "zmm", "zmmword", 64),
                 "16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31"
             ),
-            store_opmasks!($slots, $opmask, "0,1,2,3,4,5,6,7"),
+            store!(
+                concat!($place, " + 64*16 + 8*\\n"),
+                ($opmask_mov, "k", $opmask_width, 8),
+                "0,1,2,3,4,5,6,7"
+            ),
             ".endif\n",
         )
     };
@@ -213,17 +199,41 @@ macro_rules! store_beyond {
 
 /// Undoes `store_beyond`.
 macro_rules! load_beyond {
-    ($slots:literal, $opmask:tt) => {
+    ($place:literal, $opmask:tt) => {
+        load_beyond!(
+            $place,
+            $opmask,
+            "16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            "0,1,2,3,4,5,6,7"
+        )
+    };
+    ($place:literal, ($opmask_mov:literal, $opmask_width:literal), $vectors:literal, $opmasks:literal) => {
         concat!(
             ".if {beyond}\n",
             load!(
-                $slots,
+                concat!($place, " + 64*(\\n - 16)"),
                 ("vmovups", "zmm", "zmmword", 64),
-                "16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31"
+                $vectors
             ),
-            load_opmasks!($slots, $opmask, "0,1,2,3,4,5,6,7"),
+            load!(
+                concat!($place, " + 64*16 + 8*\\n"),
+                ($opmask_mov, "k", $opmask_width, 8),
+                $opmasks
+            ),
             ".endif\n",
         )
+    };
+}
+
+/// Makes r9 point to where vector registers are kept at return: at a multiple of their width, which the
+/// machine stack does not promise.
+macro_rules! point_r9 {
+    () => {
+        ".if {preserve}
+         lea r9, [rsp + {kept_results} + 63]
+         and r9, -64
+         .endif
+        "
     };
 }
 
@@ -244,7 +254,8 @@ macro_rules! leave_call {
             "mov [rsp + {kept_int} + 24], r10\n",
             "mov [rsp + {kept_int} + 32], r11\n",
             ".endif\n",
-            store_beyond!("result_vector", $opmask),
+            point_r9!(),
+            store_beyond!("r9 + 64*14", $opmask),
             $if_wide_result,
             "\n",
             store_results!($moves),
@@ -264,12 +275,13 @@ macro_rules! leave_call {
             "mov rsi, rbp\n",
             "mov rdx, rcx\n",
             "call {leave}\n",
+            point_r9!(),
             $if_was_wide_result,
             "\n",
             load_results!($moves),
             load_kept_results!($moves),
             "93:\n",
-            load_beyond!("result_vector", $opmask),
+            load_beyond!("r9 + 64*14", $opmask),
             "mov r8, rax\n",
             ".if {preserve}\n",
             "mov rsi, [rsp + {kept_int}]\n",
@@ -372,7 +384,7 @@ macro_rules! trampoline {
             // From here on what a signal handler calls is not traced.
             "23:",
             "mov [rdx + {inside}], rsp",
-            store_beyond!("vector", $opmask),
+            store_beyond!("rsp + {kept_beyond}", $opmask),
             $if_wide,
             store_args!($moves),
             "22:",
@@ -386,7 +398,7 @@ macro_rules! trampoline {
             load_args!($moves),
             load_kept_args!($moves),
             "83:",
-            load_beyond!("vector", $opmask),
+            load_beyond!("rsp + {kept_beyond}", $opmask),
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov rdx, [rsp + {int} + 16]",
@@ -486,7 +498,7 @@ macro_rules! trampoline {
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "lea rdx, [rip + {attaching}]",
             "mov fs:[rcx], rdx",
-            store_beyond!("vector", $opmask),
+            store_beyond!("rsp + {kept_beyond}", $opmask),
             store_args!($full_moves),
             "lea rdi, [rbx + 8]",
             "call qword ptr [rip + {attach}]",
@@ -501,7 +513,7 @@ macro_rules! trampoline {
             "24:",
             load_args!($full_moves),
             load_kept_args!($full_moves),
-            load_beyond!("vector", $opmask),
+            load_beyond!("rsp + {kept_beyond}", $opmask),
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov r8, [rsp + {int} + 32]",
@@ -546,7 +558,7 @@ macro_rules! trampoline {
             "jae 31f",
             // So it seems. But an alternate signal stack may lie within the thread's own.
             "mov [rsp + {thread}], rdx",
-            store_beyond!("vector", $opmask),
+            store_beyond!("rsp + {kept_beyond}", $opmask),
             store_args!($full_moves),
             "mov rdi, rdx",
             "lea rsi, [rbx + 8]",
@@ -561,7 +573,7 @@ macro_rules! trampoline {
             "35:",
             load_args!($full_moves),
             load_kept_args!($full_moves),
-            load_beyond!("vector", $opmask),
+            load_beyond!("rsp + {kept_beyond}", $opmask),
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov r8, [rsp + {int} + 32]",
@@ -630,10 +642,10 @@ macro_rules! trampoline {
             // the frame to be dropped as a dead one.
             "60:",
             "mov rax, [rsp + {result}]",
-            ".if {beyond}",
-            // What the look for wide results has used.
-            load!("result_vector", ("vmovups", "zmm", "zmmword", 64), "16,17"),
-            load_opmasks!("result_vector", $opmask, "1"),
+            // What was in use before.
+            load_beyond!("r9 + 64*14", $opmask, "16,17", "1"),
+            ".if {preserve}",
+            "mov r9, [rsp + {kept_int} + 16]",
             ".endif",
             "mov rsp, [rbp + {slot}]",
             "mov rcx, [rbp + 8]",
@@ -666,6 +678,9 @@ macro_rules! trampoline {
             kept_width = const $keeps.kept_width(),
             kept_result_width = const $keeps.kept_result_width(),
             kept_int = const $keeps.kept_int(),
+            kept_vectors = const $keeps.kept_vectors(),
+            kept_beyond = const $keeps.kept_beyond(),
+            kept_results = const $keeps.kept_results(),
             vector = const offset_of!(EntryRegs, vector),
             int = const offset_of!(EntryRegs, int),
             scratch = const offset_of!(EntryRegs, scratch),
@@ -848,53 +863,60 @@ const ENTRY_ONLY_ALL: Keeps = Keeps {
     ..PRESERVE_ALL
 };
 
-/// Bytes of a vector register's slot.
-const SLOT: usize = size_of::<Vector>();
-/// Bytes of all opmasks.
-const OPMASKS: usize = 8 * 8;
-/// Bytes above what is kept at entry: the first word says how wide vectors are kept, the last may be
-/// the caller's r11.
-const ENTRY_SPARE: usize = 64;
-/// Bytes above the vectors and opmasks kept at return: five general registers, how wide vectors are
-/// kept, and 32 in which the two words below the return address are.
-const KEPT_INT: usize = 5 * 8 + 8 + 32;
+/// Bytes of a vector register.
+const VECTOR: usize = size_of::<Vector>();
+/// Bytes of what only AVX-512 has.
+const BEYOND: usize = 16 * VECTOR + 8 * 8;
 
 impl Keeps {
-    /// Bytes on the stack while the users are asked.
+    /// Bytes on the stack while the users are asked: the last may be the caller's r11.
     const fn entry_room(&self) -> usize {
-        let beyond = if self.beyond { 16 * SLOT + OPMASKS } else { 0 };
-        let preserve = if self.preserve {
-            8 * SLOT + ENTRY_SPARE
+        if self.preserve {
+            self.kept_width() + 64
         } else {
-            0
-        };
-        size_of::<EntryRegs>() + preserve + beyond
+            size_of::<EntryRegs>()
+        }
+    }
+
+    /// Where vector registers 8 to 15 are kept at entry.
+    const fn kept_vectors(&self) -> usize {
+        size_of::<EntryRegs>()
+    }
+
+    /// Where at entry that is kept which only AVX-512 has.
+    const fn kept_beyond(&self) -> usize {
+        self.kept_vectors() + 8 * VECTOR
     }
 
     /// Where it is noted how wide vector registers 8 to 15 are kept at entry.
     const fn kept_width(&self) -> usize {
-        self.entry_room() - ENTRY_SPARE
+        self.kept_beyond() + if self.beyond { BEYOND } else { 0 }
     }
 
-    /// Bytes on the stack while the users are told.
+    /// Bytes on the stack while the users are told: in the last 32 are the two words below the return
+    /// address.
     const fn return_room(&self) -> usize {
-        let beyond = if self.beyond { 16 * SLOT + OPMASKS } else { 0 };
-        let preserve = if self.preserve {
-            14 * SLOT + KEPT_INT
+        if self.preserve {
+            let vectors = 14 * VECTOR + if self.beyond { BEYOND } else { 0 };
+            self.kept_results() + 64 + vectors + 32
         } else {
-            0
-        };
-        size_of::<ReturnRegs>() + preserve + beyond
+            size_of::<ReturnRegs>()
+        }
     }
 
     /// Where general registers are kept at return.
     const fn kept_int(&self) -> usize {
-        self.return_room() - KEPT_INT
+        size_of::<ReturnRegs>()
     }
 
     /// Where it is noted how wide vector registers 2 to 15 are kept at return.
     const fn kept_result_width(&self) -> usize {
         self.kept_int() + 5 * 8
+    }
+
+    /// Behind which, at the next multiple of 64, vector registers are kept at return.
+    const fn kept_results(&self) -> usize {
+        self.kept_result_width() + 8
     }
 }
 
@@ -1053,11 +1075,6 @@ const _: () = assert!(
 const _: () = assert!(
     offset_of!(EntryRegs, vector).is_multiple_of(64)
         && PRESERVE_ALL.entry_room().is_multiple_of(64)
-);
-const _: () = assert!(
-    offset_of!(EntryRegs, vector) + 8 * SLOT == size_of::<EntryRegs>()
-        && offset_of!(ReturnRegs, vector) + 2 * SLOT == size_of::<ReturnRegs>(),
-    "the slots of further vectors follow"
 );
 const _: () = assert!(PRESERVE_ALL.return_room().is_multiple_of(16));
 const _: () = assert!(offset_of!(ReturnRegs, unwinding) == offset_of!(ReturnRegs, width) + 4);

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-use fgraph_core::site::{Function, Module, Site};
+use fgraph_core::site::{Module, Site};
 use fgraph_x86_64::cpu;
 use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Text as _;
@@ -25,14 +25,18 @@ use super::classify::{Callers, Candidate, Choice, classify};
 use super::names::Names;
 use super::{OFF, ON};
 use crate::arena::Arena;
+use crate::debug_file;
 use crate::demangle;
-use crate::elf::ElfFile;
+use crate::elf::{ElfFile, EntryList};
 use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
+use crate::ifunc;
 use crate::inventory::{How, SiteInfo};
-use crate::modules;
+use crate::libraries;
+use crate::modules::{self, ListedEntry};
 use crate::places::StubPlaces;
+use crate::protection::Protections;
 use crate::text::Text;
 
 /// What all modules share.
@@ -64,7 +68,7 @@ fn symbol_of(site: &'static Site) -> &'static str {
 impl Known {
     /// Which function a site is of.
     fn index_of(&self, site: &'static Site) -> Option<usize> {
-        let address = Function::of(site).address().wrapping_sub(self.bias);
+        let address = site.address().wrapping_sub(self.bias);
         self.functions.index_at(address as u64)
     }
 
@@ -99,6 +103,9 @@ pub(crate) struct ModuleSites {
     path: String,
     /// `None` until a filter asks for the module.
     known: Option<Result<&'static Known, String>>,
+    /// What compilers have listed as entries. Empty until they can be read, which is when the module is
+    /// relocated.
+    listed: Vec<ListedEntry>,
     /// `None` until a filter selects one of its functions.
     prepared: Option<Prepared>,
     pub(crate) is_loaded: bool,
@@ -119,6 +126,7 @@ impl ModuleSites {
             path: loaded.path().to_string_lossy().into_owned(),
             loaded,
             known: None,
+            listed: Vec::new(),
             prepared: None,
             is_loaded: true,
         }
@@ -129,6 +137,21 @@ impl ModuleSites {
         self.loaded.load_bias() == loaded.load_bias() && self.loaded.path() == loaded.path()
     }
 
+    /// Whether `loaded` has been loaded from the file that the sites were made from.
+    pub(crate) fn is_of(&self, loaded: &modules::Module) -> bool {
+        matches!(&self.known, Some(Ok(known)) if modules::check(loaded, &known.file).is_ok())
+    }
+
+    /// It is loaded again, where it was: its text is as the compiler made it.
+    pub(crate) fn come_back(&mut self, loaded: modules::Module) {
+        self.loaded = loaded;
+        self.is_loaded = true;
+        for site in self.sites() {
+            site.interest.store(0, Ordering::Relaxed);
+            site.state.store(OFF, Ordering::Relaxed);
+        }
+    }
+
     fn bias(&self) -> usize {
         self.loaded.load_bias()
     }
@@ -137,6 +160,13 @@ impl ModuleSites {
         self.prepared
             .as_ref()
             .map_or(&[], |prepared| prepared.sites)
+    }
+
+    /// The site of the function at `address`.
+    pub(crate) fn site_at(&self, address: usize) -> Option<&'static Site> {
+        let sites = self.sites();
+        let index = sites.binary_search_by_key(&address, Site::address);
+        index.ok().map(|index| &sites[index])
     }
 
     /// What the handler of traps needs to know.
@@ -162,7 +192,13 @@ impl ModuleSites {
 
     /// Whether sites have to be made before `filter` can be applied.
     pub(crate) fn is_wanted(&mut self, filter: &Filter) -> bool {
-        if self.prepared.is_some() || !self.is_loaded || !filter.module_may_match(&self.path) {
+        if self.prepared.is_some() || !self.is_loaded {
+            return false;
+        }
+        if self.has_event() {
+            return true;
+        }
+        if !filter.module_may_match(&self.path) {
             return false;
         }
         let Ok(known) = self.known() else {
@@ -178,6 +214,12 @@ impl ModuleSites {
                     filter.matches(name, &self.path)
                 })
         })
+    }
+
+    /// Whether it is the dynamic linker.
+    fn has_event(&self) -> bool {
+        let is_here = |event| self.loaded.text().any(|text| text.contains(&event));
+        libraries::event().is_some_and(is_here)
     }
 
     fn known(&mut self) -> Result<&'static Known, &str> {
@@ -196,8 +238,14 @@ impl ModuleSites {
         let text = |error: &dyn core::fmt::Display| error.to_string();
         let bytes = self.loaded.map().map_err(|error| text(&error))?;
         let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
-        modules::patchable_entries(&self.loaded, &file).map_err(|error| text(&error))?;
-        let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
+        modules::check(&self.loaded, &file).map_err(|error| text(&error))?;
+        let debug = debug_file::find(self.loaded.path(), &file);
+        let mut functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
+        // The resolvers of a library that is not relocated cannot be run.
+        if !libraries::is_loading() {
+            let targets = ifunc::targets(&self.loaded, &file, &functions);
+            functions.add_names(targets.map_err(|error| text(&error))?);
+        }
         let known = Box::leak(Box::new(Known {
             module: Module {
                 path: self.path.clone().leak(),
@@ -255,8 +303,19 @@ impl ModuleSites {
         }))
     }
 
+    /// Reads what compilers have listed. This may wait for libraries to be loaded.
+    pub(crate) fn read_lists(&mut self) {
+        if let Ok(known) = self.known()
+            && self.listed.is_empty()
+            && !libraries::is_loading()
+        {
+            let listed = modules::listed_entries(&self.loaded, &known.file);
+            self.listed = listed.unwrap_or_default();
+        }
+    }
+
     /// Makes the sites. To be called while the module cannot be unloaded.
-    pub(crate) fn prepare(&mut self, common: &mut Common) {
+    pub(crate) fn prepare(&mut self, common: &mut Common, protections: &Protections) {
         let Ok(known) = self.known() else {
             return;
         };
@@ -269,22 +328,26 @@ impl ModuleSites {
             });
         };
         let mut chosen = Vec::with_capacity(known.functions.len());
-        self.each_candidate(known, |function, candidate, callers| match candidate {
-            Err((address, reason)) => refuse(function, address, reason),
-            Ok(candidate) => match classify(&candidate, callers) {
-                Err(reason) => refuse(function, candidate.address, reason),
-                Ok(choice) => {
-                    let mut original = [0; SITE_LEN];
-                    original.copy_from_slice(&candidate.text[choice.lead..][..SITE_LEN]);
-                    chosen.push(Chosen {
-                        function,
-                        address: candidate.address,
-                        choice,
-                        original,
-                    });
-                }
+        self.each_candidate(
+            known,
+            protections,
+            |function, candidate, callers| match candidate {
+                Err((address, reason)) => refuse(function, address, reason),
+                Ok(candidate) => match classify(&candidate, callers) {
+                    Err(reason) => refuse(function, candidate.address, reason),
+                    Ok(choice) => {
+                        let mut original = [0; SITE_LEN];
+                        original.copy_from_slice(&candidate.text[choice.lead..][..SITE_LEN]);
+                        chosen.push(Chosen {
+                            function,
+                            address: candidate.address,
+                            choice,
+                            original,
+                        });
+                    }
+                },
             },
-        });
+        );
         // Symbols may be nested.
         chosen.sort_unstable_by_key(|chosen| chosen.address + chosen.choice.lead);
         chosen.dedup_by(|next, previous| {
@@ -296,18 +359,16 @@ impl ModuleSites {
     }
 
     /// Adds every function. To be called while the module cannot be unloaded.
-    pub(crate) fn inventory(&mut self, all: &mut Vec<SiteInfo>) {
+    pub(crate) fn inventory(&mut self, all: &mut Vec<SiteInfo>, protections: &Protections) {
         let path = self.path.clone();
         let Ok(known) = self.known() else {
             return;
         };
-        let sites = self.sites();
-        self.each_candidate(known, |function, mut candidate, callers| {
+        self.each_candidate(known, protections, |function, mut candidate, callers| {
             if let Ok(candidate) = &mut candidate
                 && let Some(file) = candidate.file
-                && let Ok(site) =
-                    sites.binary_search_by_key(&candidate.address, |s| Function::of(s).address())
-                && sites[site].state.load(Ordering::Relaxed) == ON
+                && let Some(site) = self.site_at(candidate.address)
+                && site.state.load(Ordering::Relaxed) == ON
             {
                 // What is there now is ours.
                 candidate.text = file;
@@ -331,18 +392,28 @@ impl ModuleSites {
     fn each_candidate<'a>(
         &self,
         known: &'static Known,
+        protections: &Protections,
         mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, Refusal)>, Callers),
     ) {
         let callers = callers(&known.file);
-        let listed = modules::patchable_entries(&self.loaded, &known.file).unwrap_or_default();
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         let is_listed = |address: usize, lead: usize| {
-            (address..=address + lead).any(|at| listed.binary_search(&at).is_ok())
+            let from = self.listed.partition_point(|entry| entry.address < address);
+            let entries = self.listed[from..].iter();
+            entries
+                .take_while(|entry| entry.address <= address + lead)
+                .any(|entry| entry.list == EntryList::Patchable)
         };
         let text = |address: usize, limit: usize| {
             let end = self.loaded.text().find(|text| text.contains(&address));
             let end = end.ok_or(Refusal::NotText)?.end.min(limit);
+            match protections.of(address) {
+                Some(now) if !now.executable => return Err(Refusal::NotText),
+                Some(now) if now.writable => return Err(Refusal::Writable),
+                Some(now) if now.readable => {}
+                _ => return Err(Refusal::Unreadable),
+            }
             // SAFETY: text of a module that stays loaded meanwhile, and readable.
             Ok(unsafe { core::slice::from_raw_parts(address as *const u8, end - address) })
         };
@@ -370,7 +441,19 @@ impl ModuleSites {
             let candidate = candidate.map_err(|reason| (address, reason));
             each(Some(index), candidate, callers);
         }
-        for &address in &listed {
+        let unnamed = |&event: &usize| {
+            let in_file = event.wrapping_sub(known.bias) as u64;
+            self.has_event() && functions.index_at(in_file).is_none()
+        };
+        let event = libraries::event().filter(unnamed);
+        // What a list of mcount calls has without a symbol may be in the middle of a function.
+        let listed = self
+            .listed
+            .iter()
+            .filter(|entry| entry.list != EntryList::Mcount);
+        let mut listed: Vec<usize> = listed.map(|entry| entry.address).collect();
+        listed.dedup();
+        for &address in listed.iter().chain(&event) {
             let in_file = address.wrapping_sub(known.bias) as u64;
             let named = functions
                 .containing(in_file)
@@ -383,7 +466,7 @@ impl ModuleSites {
                 size: 0,
                 text,
                 file: known.file.bytes_at(in_file, text.len()),
-                listed: true,
+                listed: event != Some(address),
                 symbol: "",
             });
             each(None, candidate.map_err(|reason| (address, reason)), callers);
@@ -429,7 +512,6 @@ fn build(
         let mut body = entry + SITE_LEN;
         let mut inner = [0; 4];
         let mut starts = 1;
-        let mut copied = 0;
         if let Some(window) = &one.choice.window {
             let copy = match window.relocate(next_copy, arena.bytes(next_copy)) {
                 Ok(copy) => copy,
@@ -441,8 +523,11 @@ fn build(
             body = next_copy;
             inner.copy_from_slice(&copy.resume[1..]);
             starts = window.boundaries();
-            copied = copy.len;
             rows.piece(next_copy - arena.copies(), copy.len, &copy.rows);
+            next_copy += copy.len;
+            if starts == 1 && libraries::event() == Some(one.address) {
+                body = libraries::take_place_of(body);
+            }
         }
         let len = way.stub().stub_len();
         let stub = if starts == 1 {
@@ -457,7 +542,6 @@ fn build(
             };
             place
         };
-        next_copy += copied;
         let mut original = [0; 8];
         original[..SITE_LEN].copy_from_slice(&one.original);
         let all = one
@@ -504,11 +588,7 @@ fn build(
     if let Err(errno) = finished {
         for site in sites {
             let index = known.index_of(site);
-            refuse(
-                index,
-                Function::of(site).address(),
-                Refusal::NotExecutable(errno),
-            );
+            refuse(index, site.address(), Refusal::NotExecutable(errno));
         }
         return Prepared::default();
     }
@@ -593,7 +673,11 @@ fn demangled<'a>(symbol: &'a str, buffer: &'a mut String) -> &'a str {
 
 /// What callers in a module may rely on, going by the compilers that have left their names.
 fn callers(file: &ElfFile<'_>) -> Callers {
-    let _ = file;
+    let mut comments = file.comment().peekable();
+    let unknown = comments.peek().is_none();
+    if !unknown && !comments.any(|comment| comment.starts_with("GCC")) {
+        return Callers::Abi;
+    }
     if cpu::vector_bytes() == 64 {
         Callers::AllRegisters
     } else {

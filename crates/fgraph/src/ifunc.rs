@@ -1,0 +1,110 @@
+//! The functions that IFUNCs resolve to.
+//!
+//! `memcpy` of glibc is one of several functions, whichever suits the processor best. Its symbol
+//! stands for a resolver, a function that the dynamic linker calls to learn the address of the one
+//! that is meant. That one has often no symbol of its own, so without asking it would have no name.
+//!
+//! The dynamic linker is asked in two ways. `dlsym` tells what other modules get; and for the calls
+//! inside of the module the linker has written the answer next to the module's data, which is the
+//! only way for IFUNCs that other modules do not see.
+//!
+//! # Safety
+//!
+//! The unsafe code calls the dynamic linker.
+
+use core::ffi::c_void;
+use core::ptr;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::elf::{ElfError, ElfFile};
+use crate::functions::{Functions, Name};
+use crate::modules::{self, Module};
+
+/// The functions that the IFUNCs of a module resolve to, as far as they are in the module, each by
+/// its address relative to the load bias and with a name of its IFUNC. To be given to
+/// [`Functions::add_names`].
+///
+/// This waits for any `dlopen` that another thread is in the middle of, including the constructors
+/// it runs. It runs the resolvers. It must not be called with the lock of the linker's list held.
+///
+/// # Errors
+///
+/// If the module was unloaded, or if `file` is not the file it was loaded from.
+pub(crate) fn targets<'a>(
+    module: &Module,
+    file: &ElfFile<'_>,
+    functions: &Functions<'a>,
+) -> Result<Vec<(u64, Name<'a>)>, ElfError> {
+    if functions.resolvers().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let mut targets = Vec::new();
+    for (target, resolver) in modules::resolved(module, file)? {
+        if let Some(index) = functions.index_at(resolver) {
+            targets.extend(functions.names(index).map(|name| (target, name)));
+        }
+    }
+    if let Some(library) = Library::of(module) {
+        for name in functions
+            .resolvers()
+            .flat_map(|index| functions.names(index))
+        {
+            targets.extend(library.address_of(name).map(|target| (target, name)));
+        }
+    }
+    targets.retain(|(target, _)| module.is_text(*target));
+    targets.sort_unstable();
+    targets.dedup();
+    let relative = |(target, name)| ((target - module.load_bias()) as u64, name);
+    Ok(targets.into_iter().map(relative).collect())
+}
+
+/// A module as the dynamic linker knows it. While there is one, the module is not unloaded.
+struct Library(*mut c_void);
+
+impl Library {
+    /// Nothing is loaded for this: it is `None` if the module is gone.
+    fn of(module: &Module) -> Option<Self> {
+        let path = CString::new(module.path().as_os_str().as_bytes()).ok()?;
+        let path = if module.is_program() {
+            ptr::null()
+        } else {
+            path.as_ptr()
+        };
+        // SAFETY: a string, or null for the program.
+        let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        (!handle.is_null()).then_some(Self(handle))
+    }
+
+    /// What others get who link against a name: perhaps something in another module.
+    fn address_of(&self, name: Name<'_>) -> Option<usize> {
+        let symbol = CString::new(name.symbol).ok()?;
+        let address = match name.version {
+            // SAFETY: a string, and a handle that is open.
+            None => unsafe { libc::dlsym(self.0, symbol.as_ptr()) },
+            Some(version) => self.address_of_version(&symbol, version.name)?,
+        };
+        (!address.is_null()).then_some(address.addr())
+    }
+
+    #[cfg(target_env = "gnu")]
+    fn address_of_version(&self, symbol: &CString, version: &str) -> Option<*mut c_void> {
+        let version = CString::new(version).ok()?;
+        // SAFETY: two strings, and a handle that is open.
+        Some(unsafe { libc::dlvsym(self.0, symbol.as_ptr(), version.as_ptr()) })
+    }
+
+    /// Other dynamic linkers know neither versions nor IFUNCs.
+    #[cfg(not(target_env = "gnu"))]
+    fn address_of_version(&self, _symbol: &CString, _version: &str) -> Option<*mut c_void> {
+        None
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: it was opened once, and is not used any more.
+        unsafe { libc::dlclose(self.0) };
+    }
+}
