@@ -23,9 +23,23 @@ pub(crate) fn array(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.collect::<Vec<_>>().join(","))
 }
 
+/// The number that is the value of `name` in `object`.
+pub(crate) fn number(object: &str, name: &str) -> Option<u64> {
+    let (_, rest) = object.split_once(&format!("\"{name}\":"))?;
+    rest.split([',', '}']).next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_found_by_its_name() {
+        let object = r#"{"a":1,"ab":23}"#;
+        assert_eq!(number(object, "a"), Some(1));
+        assert_eq!(number(object, "ab"), Some(23));
+        assert_eq!(number(object, "b"), None);
+    }
 
     #[test]
     fn quotes_and_control_characters_are_escaped() {
