@@ -26,7 +26,7 @@ use core::ptr;
 
 use fgraph_x86_64::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, StubKind};
 use fgraph_x86_64::trampoline::Trampolines;
-use fgraph_x86_64::unwind::Rows;
+use fgraph_x86_64::unwind::{self, Row, Rows};
 
 use crate::os::{self, PAGE};
 
@@ -150,13 +150,16 @@ impl Arena {
         &mut all[offset..]
     }
 
-    /// Makes the arena executable. `rows` say how to unwind from the copies. After an error, the
+    /// Makes the arena executable. `unwind` says how to unwind from the copies. After an error, the
     /// system's number of which is returned, it is gone.
-    pub(crate) fn finish(mut self, trampolines: &Trampolines, rows: &Rows) -> Result<(), i32> {
+    pub(crate) fn finish(
+        mut self,
+        trampolines: &Trampolines,
+        unwind: &CopyUnwind,
+    ) -> Result<(), i32> {
         let header = header(self.base, self.stubs(), self.stubs, trampolines);
         let base = self.base;
         self.bytes(base)[..HEADER_BYTES].copy_from_slice(&header);
-        let (copies, end) = (self.copies(), self.base + self.len);
         let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
         // SAFETY: our own mapping, not known to anybody yet.
         unsafe {
@@ -167,23 +170,83 @@ impl Arena {
             }
         }
         register_unwind(self.base);
-        register_rows(rows, copies, end)
+        unwind.register()
     }
 }
 
-/// Makes known how to unwind from the copies between `start` and `end`.
-fn register_rows(rows: &Rows, start: usize, end: usize) -> Result<(), i32> {
-    let len = rows.finish(start, end - start, start).len();
-    let at = map_near(start, end, len.next_multiple_of(PAGE)).ok_or(libc::ENOMEM)?;
-    let bytes = rows.finish(start, end - start, at);
-    // SAFETY: freshly mapped and long enough, as the place has no influence on the length.
-    unsafe {
-        let to = ptr::with_exposed_provenance_mut::<u8>(at);
-        ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        libc::mprotect(to.cast(), len.next_multiple_of(PAGE), libc::PROT_READ);
-        __register_frame(to.add(stub::EH_FRAME_FDE).cast());
+/// How to unwind from the copies.
+#[derive(Debug, Default)]
+pub(crate) struct CopyUnwind {
+    /// Stretches of copies. Unwinders go through the rows of a stretch from its start, so there are
+    /// several.
+    stretches: Vec<Stretch>,
+}
+
+#[derive(Debug)]
+struct Stretch {
+    start: usize,
+    end: usize,
+    copies: usize,
+    rows: Rows,
+}
+
+impl CopyUnwind {
+    /// Copies in one stretch.
+    const STRETCH: usize = 256;
+
+    /// Adds the `len` bytes of a copy at `address`, behind all others.
+    pub(crate) fn add(&mut self, address: usize, len: usize, rows: &[Row]) {
+        let full = |stretch: &mut Stretch| stretch.copies == Self::STRETCH;
+        if self.stretches.last_mut().is_none_or(full) {
+            self.stretches.push(Stretch {
+                start: address,
+                end: address,
+                copies: 0,
+                rows: Rows::new(),
+            });
+        }
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.rows.piece(address - stretch.start, len, rows);
+            stretch.copies += 1;
+            stretch.end = address + len;
+        }
     }
-    Ok(())
+
+    /// Makes it known, for good.
+    fn register(&self) -> Result<(), i32> {
+        let (Some(first), Some(last)) = (self.stretches.first(), self.stretches.last()) else {
+            return Ok(());
+        };
+        // Where they are has no influence on their length.
+        let encode = |stretch: &Stretch, at| {
+            stretch
+                .rows
+                .finish(stretch.start, stretch.end - stretch.start, at)
+        };
+        let len = |stretch| encode(stretch, stretch.start).len().next_multiple_of(8);
+        let all: usize = self.stretches.iter().map(len).sum();
+        let all = all.next_multiple_of(PAGE);
+        let base = map_near(first.start, last.end, all).ok_or(libc::ENOMEM)?;
+        let mut at = base;
+        for stretch in &self.stretches {
+            let bytes = encode(stretch, at);
+            let to = ptr::with_exposed_provenance_mut::<u8>(at);
+            // SAFETY: freshly mapped and long enough for all of them.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+            at += bytes.len().next_multiple_of(8);
+        }
+        // SAFETY: just mapped. Failing is no harm: nobody writes there.
+        unsafe {
+            libc::mprotect(ptr::with_exposed_provenance_mut(base), all, libc::PROT_READ);
+        }
+        let mut at = base;
+        for stretch in &self.stretches {
+            // SAFETY: a CIE, an FDE and a terminator, which stay.
+            unsafe { __register_frame((at + unwind::EH_FRAME_FDE) as *const c_void) };
+            at += len(stretch);
+        }
+        Ok(())
+    }
 }
 
 unsafe extern "C" {

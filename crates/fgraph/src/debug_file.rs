@@ -92,3 +92,120 @@ fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, &byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)];
     !bytes.iter().fold(!0, step)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+    use crate::functions::Functions;
+    use crate::modules::tests::Directory;
+
+    #[test]
+    fn the_checksum_is_that_of_zip_files() {
+        assert_eq!(crc32(b""), 0);
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_build_id_is_a_path() {
+        let path = by_id(Path::new("/debug"), &[0x0a, 0xbc, 0xde]);
+        assert_eq!(path, Path::new("/debug/.build-id/0a/bcde.debug"));
+    }
+
+    /// A library without symbols, and its debug file, which lies where nobody looks for it.
+    fn split(directory: &Directory, options: &str) -> Option<[PathBuf; 2]> {
+        let source = "static int __attribute__((noinline, used)) hidden(int n) { return n; }";
+        let library = directory.compile("gcc", source, options)?;
+        let debug = directory.path().join("code.debug");
+        let link = format!("--add-gnu-debuglink={}", debug.display());
+        let keep = ["--only-keep-debug", "libcode.so", "code.debug"];
+        let strip = ["--strip-all", &link, "libcode.so"];
+        for arguments in [&keep, &strip] {
+            let mut objcopy = Command::new("objcopy");
+            let Ok(output) = objcopy
+                .current_dir(directory.path())
+                .args(arguments)
+                .output()
+            else {
+                eprintln!("skipped: there is no objcopy");
+                return None;
+            };
+            assert!(output.status.success(), "{output:?}");
+        }
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&debug, &elsewhere).unwrap();
+        Some([library, elsewhere])
+    }
+
+    /// Whether the debug file of a library is found in `debug` or where its link says.
+    fn finds(debug: &Path, library: &Path) -> bool {
+        let file = ElfFile::parse(map_file(library).unwrap()).unwrap();
+        let Some(found) = find_in(debug, library, &file) else {
+            return false;
+        };
+        let functions = Functions::read(&file, Some(&found)).unwrap();
+        let mut names = (0..functions.len()).flat_map(|index| functions.names(index));
+        assert!(names.any(|name| name.symbol == "hidden"));
+        assert!(!functions.is_stripped());
+        true
+    }
+
+    /// Whether the file is found once it is at `place`, and only then.
+    fn is_found_at(place: &Path, debug_file: &Path, debug: &Path, library: &Path) -> bool {
+        let before = finds(debug, library);
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(debug_file, place).unwrap();
+        let found = finds(debug, library);
+        fs::remove_file(place).unwrap();
+        !before && found
+    }
+
+    #[test]
+    fn debug_files_are_found_where_gdb_finds_them() {
+        for (test, options) in [
+            ("debug-id", "-Wl,--build-id"),
+            ("debug-link", "-Wl,--build-id=none"),
+        ] {
+            let directory = Directory::new(test);
+            let Some([library, debug_file]) = split(&directory, options) else {
+                return;
+            };
+            let is_found =
+                |place: &Path, debug: &Path| is_found_at(place, &debug_file, debug, &library);
+            let beside = directory.path();
+            let debug = beside.join("debug");
+            assert!(is_found(&beside.join("code.debug"), &debug));
+            assert!(is_found(&beside.join(".debug/code.debug"), &debug));
+            let installed = debug.join(beside.strip_prefix("/").unwrap());
+            assert!(is_found(&installed.join("code.debug"), &debug));
+            assert!(!is_found(&beside.join("other.debug"), &debug));
+            let file = ElfFile::parse(map_file(&library).unwrap()).unwrap();
+            if let Some(id) = file.build_id() {
+                assert!(is_found(&by_id(&debug, id), &debug));
+            }
+        }
+    }
+
+    #[test]
+    fn a_debug_file_of_another_build_is_not_believed() {
+        let directory = Directory::new("debug-other");
+        let Some([library, debug_file]) = split(&directory, "-Wl,--build-id=0x01020304") else {
+            return;
+        };
+        let other = Directory::new("debug-other-build");
+        let [_, other_file] = split(&other, "-Wl,--build-id=0x01020305").unwrap();
+        let debug = directory.path().join("debug");
+        let place = by_id(&debug, &[1, 2, 3, 4]);
+        assert!(is_found_at(&place, &debug_file, &debug, &library));
+        assert!(!is_found_at(&place, &other_file, &debug, &library));
+        // The link states a checksum as well.
+        let place = directory.path().join("code.debug");
+        assert!(is_found_at(&place, &debug_file, &debug, &library));
+        let mut bytes = fs::read(&debug_file).unwrap();
+        bytes.push(0);
+        fs::write(&other_file, bytes).unwrap();
+        assert!(!is_found_at(&place, &other_file, &debug, &library));
+    }
+}

@@ -20,12 +20,9 @@ use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::read::StringTable;
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
-/// The section in which gcc, clang and rustc list the entries they padded.
-const PATCHABLE_SECTION: &[u8] = b"__patchable_function_entries";
-
 /// The sections in which compilers list entries of functions.
 const ENTRY_LISTS: [(&[u8], EntryList); 3] = [
-    (PATCHABLE_SECTION, EntryList::Patchable),
+    (b"__patchable_function_entries", EntryList::Patchable),
     (b"__mcount_loc", EntryList::Mcount),
     (b"xray_instr_map", EntryList::Xray),
 ];
@@ -161,26 +158,9 @@ impl<'a> ElfFile<'a> {
         section.data(Le, self.bytes).ok()
     }
 
-    /// The address ranges of all sections that list padded function entries.
+    /// The address ranges of all sections in which a compiler listed function entries.
     ///
     /// Their content in the file is not yet relocated, often all zero: read it from memory.
-    #[must_use]
-    pub(crate) fn patchable_sections(&self) -> Vec<Range<u64>> {
-        let is_patchable = |section: &&SectionHeader64<Le>| {
-            section.sh_flags(Le).contains(elf::SHF_ALLOC)
-                && self.sections.section_name(Le, *section) == Ok(PATCHABLE_SECTION)
-        };
-        self.sections
-            .iter()
-            .filter(is_patchable)
-            .filter_map(range_of)
-            .collect()
-    }
-
-    /// The sections in which a compiler listed function entries, by address.
-    ///
-    /// As for [`patchable_sections`](Self::patchable_sections), their content is to be read from
-    /// memory.
     pub(crate) fn entry_lists(&self) -> impl Iterator<Item = (EntryList, Range<u64>)> {
         self.sections.iter().filter_map(|section| {
             if !section.sh_flags(Le).contains(elf::SHF_ALLOC) {
@@ -212,22 +192,21 @@ impl<'a> ElfFile<'a> {
             let flags = section.sh_flags(Le);
             flags.contains(elf::SHF_ALLOC) && flags.contains(elf::SHF_EXECINSTR)
         };
-        let sections: Vec<_> = self.sections.iter().filter(is_executable).collect();
-        let mut text = if sections.is_empty() {
-            segments
-        } else {
-            let name = |section| self.sections.section_name(Le, section).unwrap_or_default();
-            sections
-                .into_iter()
-                .filter(|section| !STUB_SECTIONS.contains(&name(section)))
-                .filter_map(range_of)
-                .flat_map(|section| {
-                    let loaded =
-                        |s: &Range<u64>| s.start.max(section.start)..s.end.min(section.end);
-                    segments.iter().map(loaded).collect::<Vec<_>>()
-                })
-                .collect()
-        };
+        let mut sections = self.sections.iter().filter(is_executable).peekable();
+        let mut text = Vec::new();
+        if sections.peek().is_none() {
+            text.clone_from(&segments);
+        }
+        for section in sections {
+            let is_stubs = match self.sections.section_name(Le, section) {
+                Ok(name) => STUB_SECTIONS.contains(&name),
+                Err(_) => false,
+            };
+            if let Some(range) = range_of(section).filter(|_| !is_stubs) {
+                let loaded = |s: &Range<u64>| s.start.max(range.start)..s.end.min(range.end);
+                text.extend(segments.iter().map(loaded));
+            }
+        }
         text.sort_unstable_by_key(|range| range.start);
         let mut end = 0;
         for range in &mut text {
@@ -758,10 +737,11 @@ mod tests {
     }
 
     #[test]
-    fn every_patchable_section_is_found() {
+    fn every_list_of_entries_is_found() {
         let bytes = file(elf::SHT_SYMTAB, &[]);
-        let sections = ElfFile::parse(&bytes).unwrap().patchable_sections();
-        assert_eq!(sections, [0x1000..0x1010, 0x2000..0x2008]);
+        let file = ElfFile::parse(&bytes).unwrap();
+        let lists = [0x1000..0x1010, 0x2000..0x2008].map(|range| (EntryList::Patchable, range));
+        assert!(file.entry_lists().eq(lists));
     }
 
     #[test]
@@ -883,7 +863,7 @@ mod tests {
             let Ok(file) = ElfFile::parse(bytes) else {
                 return;
             };
-            let _ = file.patchable_sections();
+            file.entry_lists().for_each(drop);
             let _ = file.program_headers();
             file.notes().count();
             if let Ok(symbols) = file.symbols() {

@@ -47,8 +47,6 @@ pub(crate) struct Functions<'a> {
     starts: Vec<Start>,
     /// Those of the first function, then those of the second, and so on; the best first.
     names: Vec<NameRef>,
-    /// The indices of functions that are resolvers of IFUNCs, in order.
-    resolvers: Vec<u32>,
     /// Where something starts outside of all functions that is none itself, in order.
     others: Vec<u32>,
     /// What holds functions, in order and apart from each other.
@@ -94,22 +92,32 @@ enum Strings {
     Added,
 }
 
-/// How much a name is the one that a function should go by.
+/// How much a name is the one that a function should go by: the binding of its symbol, and then
+/// whether that is an IFUNC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    Added,
-    Local,
-    Weak,
-    Global,
-}
+struct Rank(u8);
 
-impl From<Binding> for Rank {
-    fn from(binding: Binding) -> Self {
-        match binding {
-            Binding::Local => Self::Local,
-            Binding::Weak => Self::Weak,
-            Binding::Global => Self::Global,
-        }
+impl Rank {
+    /// That of a name that was added.
+    const ADDED: Self = Self(0);
+    const IFUNC: u8 = 1;
+
+    fn new(binding: Binding, is_ifunc: bool) -> Self {
+        let binding = match binding {
+            Binding::Local => 2,
+            Binding::Weak => 4,
+            Binding::Global => 6,
+        };
+        Self(binding | if is_ifunc { Self::IFUNC } else { 0 })
+    }
+
+    fn is_ifunc(self) -> bool {
+        self.0 & Self::IFUNC != 0
+    }
+
+    /// That of a name that two symbols have.
+    fn or(self, other: Self) -> Self {
+        Self(self.0.max(other.0) | (self.0 | other.0) & Self::IFUNC)
     }
 }
 
@@ -190,18 +198,23 @@ fn without_llvm(symbol: &str) -> &str {
     }
 }
 
-/// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`, and
-/// `f.__part.1` of LLVM's sections of basic blocks.
+/// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`, `f.warm`
+/// of BOLT, and `f.__part.1` of LLVM's sections of basic blocks.
 fn is_fragment(symbol: &str) -> bool {
-    let is_mark = |mark: &str| {
-        symbol.match_indices(mark).any(|(at, _)| {
-            // Two dots stand for `::` in Rust's legacy mangling.
-            let (before, behind) = (&symbol[..at], &symbol[at + mark.len()..]);
-            let is_suffix = behind.is_empty() || behind.starts_with('.');
-            is_suffix && !behind.starts_with("..") && !before.is_empty() && !before.ends_with('.')
-        })
+    let Some((name, suffixes)) = symbol.split_once('.') else {
+        return false;
     };
-    is_mark(".cold") || is_mark(".__part")
+    // Two dots stand for `::` in Rust's legacy mangling: what is next to them is no suffix.
+    let mut before = name;
+    let mut suffixes = suffixes.split('.').peekable();
+    while let Some(suffix) = suffixes.next() {
+        let is_mark = matches!(suffix, "cold" | "warm" | "__part");
+        if is_mark && !before.is_empty() && suffixes.peek() != Some(&"") {
+            return true;
+        }
+        before = suffix;
+    }
+    false
 }
 
 /// What is known of a function.
@@ -225,7 +238,6 @@ struct Found {
     offset: u32,
     size: u32,
     name: Option<NameRef>,
-    is_resolver: bool,
 }
 
 impl<'a> Functions<'a> {
@@ -245,7 +257,6 @@ impl<'a> Functions<'a> {
         let mut this = Self {
             starts: Vec::new(),
             names: Vec::new(),
-            resolvers: Vec::new(),
             others: Vec::new(),
             base: text.first().map_or(0, |range| range.start),
             text,
@@ -285,7 +296,7 @@ impl<'a> Functions<'a> {
                 at: symbol.name,
                 version: symbol.version,
                 strings,
-                rank: symbol.binding.into(),
+                rank: Rank::new(symbol.binding, symbol.kind == SymbolKind::Resolver),
             };
             let text = self.name(name);
             if !is_function || text.is_some_and(|name| is_fragment(name.symbol)) {
@@ -296,7 +307,6 @@ impl<'a> Functions<'a> {
                 offset,
                 size: symbol.size.min(rest).try_into().unwrap_or(u32::MAX),
                 name: text.map(|_| name),
-                is_resolver: symbol.kind == SymbolKind::Resolver,
             });
         }
     }
@@ -332,9 +342,8 @@ impl<'a> Functions<'a> {
             };
             if same {
                 found.size = found.size.max(next.size);
-                found.is_resolver |= next.is_resolver;
                 if let (Some(name), Some(next)) = (&mut found.name, next.name) {
-                    name.rank = name.rank.max(next.rank);
+                    name.rank = name.rank.or(next.rank);
                 }
             }
             same
@@ -356,7 +365,6 @@ impl<'a> Functions<'a> {
 
         let mut starts: Vec<Start> = Vec::with_capacity(found.len());
         let mut names = Vec::with_capacity(found.len());
-        let mut resolvers = Vec::new();
         for found in found {
             match starts.last_mut() {
                 Some(last) if last.offset == found.offset => last.size = last.size.max(found.size),
@@ -367,10 +375,6 @@ impl<'a> Functions<'a> {
                     enclosing: NONE,
                 }),
             }
-            let index = (starts.len() - 1) as u32;
-            if found.is_resolver && resolvers.last() != Some(&index) {
-                resolvers.push(index);
-            }
             names.extend(found.name);
         }
         link_enclosing(&mut starts);
@@ -378,7 +382,6 @@ impl<'a> Functions<'a> {
         names.shrink_to_fit();
         self.starts = starts;
         self.names = names;
-        self.resolvers = resolvers;
     }
 
     /// Gives names to functions, such as those of an IFUNC to the function that it resolved to.
@@ -402,9 +405,8 @@ impl<'a> Functions<'a> {
                     at,
                     version: 0,
                     strings: Strings::Added,
-                    rank: Rank::Added,
+                    rank: Rank::ADDED,
                 }),
-                is_resolver: false,
             });
         }
         self.arrange(found);
@@ -413,20 +415,15 @@ impl<'a> Functions<'a> {
     /// What was found, as far as it is told by the functions that were made of it.
     fn found(&self) -> impl Iterator<Item = Found> {
         self.starts.iter().enumerate().flat_map(|(index, start)| {
-            let is_resolver = self.is_resolver(index);
-            let found = move |name| Found {
-                offset: start.offset,
-                size: start.size,
-                name,
-                is_resolver,
-            };
             let names = self.name_refs(index);
             // One without a name must not get lost.
             let unnamed = names.is_empty().then_some(None);
-            unnamed
-                .into_iter()
-                .chain(names.iter().copied().map(Some))
-                .map(found)
+            let names = names.iter().copied().map(Some);
+            unnamed.into_iter().chain(names).map(|name| Found {
+                offset: start.offset,
+                size: start.size,
+                name,
+            })
         })
     }
 
@@ -472,17 +469,24 @@ impl<'a> Functions<'a> {
             limit: limit
                 .map_or(u64::MAX, |limit| self.base + u64::from(limit))
                 .min(address + section),
-            is_resolver: self.is_resolver(index),
+            is_resolver: self.ifuncs_of(index).next().is_some(),
         }
     }
 
-    /// The indices of all functions that are called to resolve an IFUNC, in order.
-    pub(crate) fn resolvers(&self) -> impl Iterator<Item = usize> {
-        self.resolvers.iter().map(|&index| index as usize)
+    /// The names of IFUNCs, each with the index of its resolver.
+    pub(crate) fn ifuncs(&self) -> impl Iterator<Item = (usize, Name<'a>)> {
+        (0..self.len()).flat_map(|index| self.ifuncs_of(index).map(move |name| (index, name)))
     }
 
-    fn is_resolver(&self, index: usize) -> bool {
-        self.resolvers.binary_search(&(index as u32)).is_ok()
+    /// The names of the IFUNCs that the function at an index is the resolver of.
+    ///
+    /// # Panics
+    ///
+    /// If the index is not less than [`len`](Self::len).
+    pub(crate) fn ifuncs_of(&self, index: usize) -> impl Iterator<Item = Name<'a>> {
+        let names = self.name_refs(index).iter();
+        let ifuncs = names.filter(|name| name.rank.is_ifunc());
+        ifuncs.filter_map(|name| self.name(*name))
     }
 
     /// All names of the function at an index, none if it has none that is text.
@@ -564,7 +568,6 @@ impl<'a> Functions<'a> {
         }
         of(&self.starts)
             + of(&self.names)
-            + of(&self.resolvers)
             + of(&self.others)
             + of(&self.text)
             + of(&self.versions)
@@ -934,7 +937,7 @@ mod tests {
         assert_eq!(functions.dropped() - before, 1);
         let resolvers = [0, 1, 2].map(|index| functions.get(index).is_resolver);
         assert_eq!(resolvers, [true, false, false]);
-        assert_eq!(functions.resolvers().collect::<Vec<_>>(), [0]);
+        assert_eq!(functions.ifuncs().collect::<Vec<_>>(), [(0, name)]);
     }
 
     #[test]

@@ -36,20 +36,17 @@ pub(crate) fn targets<'a>(
     file: &ElfFile<'_>,
     functions: &Functions<'a>,
 ) -> Result<Vec<(u64, Name<'a>)>, ElfError> {
-    if functions.resolvers().next().is_none() {
+    if functions.ifuncs().next().is_none() {
         return Ok(Vec::new());
     }
     let mut targets = Vec::new();
     for (target, resolver) in modules::resolved(module, file)? {
         if let Some(index) = functions.index_at(resolver) {
-            targets.extend(functions.names(index).map(|name| (target, name)));
+            targets.extend(functions.ifuncs_of(index).map(|name| (target, name)));
         }
     }
     if let Some(library) = Library::of(module) {
-        for name in functions
-            .resolvers()
-            .flat_map(|index| functions.names(index))
-        {
+        for (_, name) in functions.ifuncs() {
             targets.extend(library.address_of(name).map(|target| (target, name)));
         }
     }
@@ -106,5 +103,73 @@ impl Drop for Library {
     fn drop(&mut self) {
         // SAFETY: it was opened once, and is not used any more.
         unsafe { libc::dlclose(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::modules::tests::{Directory, load};
+
+    const SOURCE: &str = "
+        static int target(int n) { return n + 1; }
+        static int (*resolve(void))(int) { return target; }
+        int visible(int) __attribute__((ifunc(\"resolve\")));
+
+        static int other(int n) { return n + 2; }
+        static int (*resolve_other(void))(int) { return other; }
+        __attribute__((visibility(\"hidden\"))) int hidden(int) __attribute__((ifunc(\"resolve_other\")));
+        int user(int n) { return hidden(n); }
+    ";
+
+    /// The names of the function that has this one among them.
+    fn names_beside(module: &Module, wanted: &str) -> Vec<String> {
+        let file = ElfFile::parse(module.map().unwrap()).unwrap();
+        let mut functions = Functions::read(&file, None).unwrap();
+        let targets = targets(module, &file, &functions).unwrap();
+        functions.add_names(targets);
+        let found = (0..functions.len()).find(|&index| {
+            let is_target = !functions.get(index).is_resolver;
+            is_target && functions.names(index).any(|name| name.symbol == wanted)
+        });
+        let names = functions.names(found.expect(wanted));
+        names.map(|name| name.symbol.to_owned()).collect()
+    }
+
+    #[test]
+    fn targets_get_the_names_of_their_ifuncs() {
+        let directory = Directory::new("ifunc");
+        let Some(library) = directory.compile("gcc", SOURCE, "") else {
+            return;
+        };
+        let module = load(&library);
+        assert_eq!(names_beside(&module, "visible"), ["target", "visible"]);
+        assert_eq!(names_beside(&module, "hidden"), ["other", "hidden"]);
+    }
+
+    #[test]
+    fn the_memcpy_that_runs_is_known() {
+        let (loaded, _) = modules::loaded();
+        let libc = |m: &&Module| m.path().to_string_lossy().contains("/libc.so.6");
+        let Some(libc) = loaded.iter().find(libc) else {
+            return; // another C library
+        };
+        let file = ElfFile::parse(libc.map().unwrap()).unwrap();
+        let mut functions = Functions::read(&file, None).unwrap();
+        let targets = targets(libc, &file, &functions).unwrap();
+        functions.add_names(targets);
+        let runs = libc::memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize;
+        let index = functions
+            .index_at((runs - libc.load_bias()) as u64)
+            .unwrap();
+        assert!(!functions.get(index).is_resolver);
+        let names: Vec<_> = functions
+            .names(index)
+            .map(|name| name.to_string())
+            .collect();
+        assert!(
+            names.contains(&"memcpy@@GLIBC_2.14".to_owned()),
+            "{names:?}"
+        );
     }
 }

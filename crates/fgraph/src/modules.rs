@@ -20,9 +20,9 @@
 //! - The linker is done with relocating a module before its data is read, so what is constant
 //!   does not change.
 //! - No address from a *file* is read before it was found to lie in such a segment.
-//! - A file that was mapped is never unmapped, and neither is the vDSO. Whoever cuts off a mapped file in place makes
-//!   reading it fail with `SIGBUS`. That holds for the text of a running library as well,
-//!   which is why installers and linkers replace files instead.
+//! - A file that was mapped is never unmapped, and neither is the vDSO. Whoever cuts off a mapped
+//!   file in place makes reading it fail with `SIGBUS`. That holds for the text of a running
+//!   library as well, which is why installers and linkers replace files instead.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
@@ -336,9 +336,11 @@ pub(crate) fn resolved(module: &Module, file: &ElfFile<'_>) -> Result<Vec<(usize
     when_relocated(module, file, || {
         let target = |(slot, resolver): (u64, u64)| {
             let start = module.bias.wrapping_add(slot as usize);
-            // SAFETY: the module is loaded and relocated while this is called.
-            let slot = unsafe { read(module, &(start..start.checked_add(8)?))? };
-            Some((usize::from_ne_bytes(*slot.first_chunk()?), resolver))
+            let slot: *const usize = ptr::with_exposed_provenance(start);
+            let is_slot = slot.is_aligned() && module.is_readable(&(start..start.checked_add(8)?));
+            // SAFETY: a readable segment of a module that is loaded while this is called. Volatile,
+            // since a file that lies may state a place that is being written to.
+            is_slot.then(|| (unsafe { slot.read_volatile() }, resolver))
         };
         file.irelative().filter_map(target).collect()
     })
@@ -615,9 +617,161 @@ unsafe extern "C" fn callback(info: *mut dl_phdr_info, size: usize, data: *mut c
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::process::Command;
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
     use crate::elf::SymbolSource;
+    use crate::functions::Functions;
+
+    /// A directory of one test, which goes when this is dropped.
+    pub(crate) struct Directory(PathBuf);
+
+    impl Directory {
+        pub(crate) fn new(test: &str) -> Self {
+            let name = format!("fgraph-{test}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        pub(crate) fn path(&self) -> &Path {
+            &self.0
+        }
+
+        /// Compiles C code into a shared library; `None`, and a message, without the compiler.
+        pub(crate) fn compile(
+            &self,
+            compiler: &str,
+            source: &str,
+            options: &str,
+        ) -> Option<PathBuf> {
+            let [input, library] = ["code.c", "libcode.so"].map(|name| self.0.join(name));
+            fs::write(&input, source).unwrap();
+            let output = Command::new(compiler)
+                .args(["-shared", "-fPIC", "-O1", "-o"])
+                .args([&library, &input])
+                .args(options.split_whitespace())
+                .output();
+            match output {
+                Ok(output) => assert!(output.status.success(), "{output:?}"),
+                Err(_) => {
+                    eprintln!("skipped: there is no {compiler}");
+                    return None;
+                }
+            }
+            Some(library)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Held while something is loaded, or while nothing must be.
+    static LOADING: Mutex<()> = Mutex::new(());
+
+    /// Loads a library for good.
+    pub(crate) fn load(path: &Path) -> Module {
+        let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a string, and the library has no initialisers of its own.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "{path:?}");
+        let (modules, _) = loaded();
+        modules.into_iter().find(|m| m.path() == path).unwrap()
+    }
+
+    /// The names of functions at which the entries of a list are, with the distance to them.
+    fn listed(module: &Module, list: EntryList) -> Vec<(String, u64)> {
+        let file = ElfFile::parse(module.map().unwrap()).unwrap();
+        let functions = Functions::read(&file, None).unwrap();
+        let entries = listed_entries(module, &file).unwrap();
+        let in_list = entries.iter().filter(|entry| entry.list == list);
+        let mut names: Vec<_> = in_list
+            .map(|entry| {
+                let address = (entry.address - module.load_bias()) as u64;
+                let index = functions.containing(address).unwrap();
+                let name = functions.names(index).next().unwrap();
+                (name.to_string(), address - functions.get(index).address)
+            })
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    const TWO_FUNCTIONS: &str = "
+        int called(int);
+        int f(int n) { return called(n) + 1; }
+        __attribute__((noinline)) int called(int n) { return n * 3; }
+    ";
+
+    /// Both functions, and how far behind their starts the listed places are.
+    fn both(distance: u64) -> [(String, u64); 2] {
+        ["called", "f"].map(|name| (name.to_owned(), distance))
+    }
+
+    #[test]
+    fn padded_entries_are_listed() {
+        for (test, compiler, options, distance) in [
+            ("pad", "gcc", "-fcf-protection=none", 0),
+            ("pad-cet", "gcc", "-fcf-protection=branch", 4),
+            ("pad-clang", "clang", "", 0),
+        ] {
+            let directory = Directory::new(test);
+            let options = format!("-fpatchable-function-entry=5 {options}");
+            if let Some(library) = directory.compile(compiler, TWO_FUNCTIONS, &options) {
+                let module = load(&library);
+                assert_eq!(listed(&module, EntryList::Patchable), both(distance));
+                assert_eq!(listed(&module, EntryList::Mcount), []);
+            }
+        }
+    }
+
+    #[test]
+    fn calls_of_fentry_are_listed() {
+        // Stands for that of the C library, without a call of itself.
+        let fentry = "__attribute__((no_instrument_function)) void __fentry__(void) {}";
+        let source = format!("{fentry}\n{TWO_FUNCTIONS}");
+        for (protection, distance) in [("none", 0), ("branch", 4)] {
+            let directory = Directory::new(&format!("mcount-{protection}"));
+            let options = format!("-pg -mfentry -mrecord-mcount -fcf-protection={protection}");
+            if let Some(library) = directory.compile("gcc", &source, &options) {
+                let module = load(&library);
+                assert_eq!(listed(&module, EntryList::Mcount), both(distance));
+            }
+        }
+    }
+
+    #[test]
+    fn entry_sleds_of_xray_are_listed() {
+        let directory = Directory::new("xray");
+        let options = "-fxray-instrument -fxray-instruction-threshold=1";
+        if let Some(library) = directory.compile("clang", TWO_FUNCTIONS, options) {
+            let module = load(&library);
+            assert_eq!(listed(&module, EntryList::Xray), both(0));
+        }
+    }
+
+    #[test]
+    fn only_entry_sleds_of_xray_count() {
+        let mut sled = [0; XRAY_SLED];
+        sled[8..16].copy_from_slice(&(-0x108_i64).to_le_bytes());
+        sled[18] = 2;
+        assert_eq!(xray_entry(&sled, 0x1000), Some(0xf00));
+        for (kind, is_entry) in [(0, true), (1, false), (2, false), (3, true), (4, false)] {
+            sled[16] = kind;
+            assert_eq!(xray_entry(&sled, 0x1000).is_some(), is_entry, "{kind}");
+        }
+        // Before version 2 it was an address.
+        sled[16] = 0;
+        sled[18] = 1;
+        sled[8..16].copy_from_slice(&0x5000_u64.to_le_bytes());
+        assert_eq!(xray_entry(&sled, 0x1000), Some(0x5000));
+    }
 
     fn program() -> Module {
         loaded().0.into_iter().find(Module::is_program).unwrap()
@@ -658,23 +812,50 @@ mod tests {
     #[test]
     fn every_module_has_a_file_it_was_loaded_from() {
         for module in loaded().0 {
+            if module.path().starts_with(std::env::temp_dir()) {
+                continue; // another test's, which removes it
+            }
             let file = ElfFile::parse(module.map().unwrap()).unwrap();
             assert!(patchable_entries(&module, &file).is_ok(), "{module:?}");
         }
     }
 
     #[test]
-    fn the_vdso_is_left_out() {
-        for module in loaded().0 {
-            assert!(
-                !module.path().to_string_lossy().contains("vdso"),
-                "{module:?}"
-            );
+    fn the_vdso_is_a_file_in_memory() {
+        if auxiliary(libc::AT_SYSINFO_EHDR) == 0 {
+            return; // the kernel gave none
         }
+        let (modules, _) = loaded();
+        let vdso = modules.iter().find(|m| m.is_vdso()).unwrap();
+        assert_eq!(vdso.path(), Path::new("[vdso]"));
+        assert_eq!(
+            modules.iter().filter(|m| m.path() == vdso.path()).count(),
+            1
+        );
+        let bytes = vdso.map().unwrap();
+        assert!(bytes.len() >= file_len(bytes).unwrap());
+        let file = ElfFile::parse(bytes).unwrap();
+        assert_eq!(listed_entries(vdso, &file), Ok(Vec::new()));
+        let functions = Functions::read(&file, None).unwrap();
+        let time = (0..functions.len()).find(|&index| {
+            functions
+                .names(index)
+                .any(|n| n.symbol == "__vdso_clock_gettime")
+        });
+        let address = functions.get(time.unwrap()).address as usize;
+        assert!(vdso.is_text(vdso.load_bias() + address));
+    }
+
+    #[test]
+    fn a_file_ends_with_its_section_headers() {
+        let bytes = program().map().unwrap();
+        assert_eq!(file_len(bytes), Some(bytes.len()));
+        assert_eq!(file_len(&bytes[..61]), None);
     }
 
     #[test]
     fn generations_change_with_the_list_only() {
+        let _nobody = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
         let before = generation();
         let (modules, listed) = loaded();
         assert_eq!(before, listed);
@@ -687,7 +868,7 @@ mod tests {
         let file = ElfFile::parse(program.map().unwrap()).unwrap();
         let entries = patchable_entries(&program, &file).unwrap();
         assert!(entries.is_sorted());
-        if file.patchable_sections().is_empty() {
+        if entries.is_empty() {
             return; // compiled without padding
         }
         assert!(entries.contains(&address_of_this_test()));

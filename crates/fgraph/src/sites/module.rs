@@ -19,12 +19,11 @@ use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Text as _;
 use fgraph_x86_64::trampoline::{self, Trampolines};
 use fgraph_x86_64::trap::TrapRange;
-use fgraph_x86_64::unwind::Rows;
 
 use super::classify::{Callers, Candidate, Choice, classify};
 use super::names::Names;
 use super::{OFF, ON};
-use crate::arena::Arena;
+use crate::arena::{Arena, CopyUnwind};
 use crate::debug_file;
 use crate::demangle;
 use crate::elf::{ElfFile, EntryList};
@@ -501,7 +500,7 @@ fn build(
         return Prepared::default();
     };
     let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
-    let mut rows = Rows::new();
+    let mut unwind = CopyUnwind::default();
     let mut text = Text::open();
     let mut sites = Vec::with_capacity(chosen.len());
     let mut ways = Vec::with_capacity(chosen.len());
@@ -523,7 +522,7 @@ fn build(
             body = next_copy;
             inner.copy_from_slice(&copy.resume[1..]);
             starts = window.boundaries();
-            rows.piece(next_copy - arena.copies(), copy.len, &copy.rows);
+            unwind.add(next_copy, copy.len, &copy.rows);
             next_copy += copy.len;
             if starts == 1 && libraries::event() == Some(one.address) {
                 body = libraries::take_place_of(body);
@@ -584,7 +583,7 @@ fn build(
         arena.bytes(site.stub)[..stub.len()].copy_from_slice(&stub);
         Ok(())
     });
-    let finished = written.and_then(|()| arena.finish(&common.trampolines, &rows));
+    let finished = written.and_then(|()| arena.finish(&common.trampolines, &unwind));
     if let Err(errno) = finished {
         for site in sites {
             let index = known.index_of(site);
