@@ -5,6 +5,7 @@
 //! | [`nop`] | which bytes at a function's entry may be patched |
 //! | [`relocate`] | moving the first instructions of a function that has no NOP out of the way |
 //! | [`unwind`] | unwind information for the instructions that were moved |
+//! | [`high`] | who may keep values in the registers that only AVX-512 has |
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
 //! | [`poke`] | the protocol that changes sites while threads run through them |
 //! | [`pun`] | jumps whose operand traps where a thread may go on in the middle of it |
@@ -21,6 +22,7 @@
 extern crate alloc;
 
 pub mod cpu;
+pub mod high;
 pub mod nop;
 pub mod poke;
 pub mod pun;

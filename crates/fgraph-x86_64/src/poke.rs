@@ -241,6 +241,8 @@ bitflags::bitflags! {
         const TRAP = 1;
         /// No synchronization of the other CPUs.
         const SYNC = 2;
+        /// For whoever makes the batch: several instructions are taken for one.
+        const INNER = 4;
     }
 }
 

@@ -1,17 +1,14 @@
-//! The stub arena: one stub per site, near enough to the sites for `jmp rel32`.
+//! Stubs: what a site jumps to, near enough for `jmp rel32`.
 //!
-//! One mapping per module, within ±2 GiB of all its sites:
+//! Stubs are in mappings with a header, which are the runtime's to place:
 //!
 //! ```text
-//!   arena + 0     +--------------------------------------+ --
-//!                 | address of the entry trampoline  u64 |   \
-//!         + 8     |                    (nothing)         |    |  page 0: the header,
-//!         + 64    | .eh_frame: CIE, FDE, terminator      |    |  read-only once written
+//!   header + 0    +--------------------------------------+ --
+//!                 | addresses of entry trampolines       |   \
+//!         + 64    | .eh_frame: CIE, FDE, terminator      |    |  read as data
 //!         + 112   |                    (nothing)         |   /
 //!         + 4096  +--------------------------------------+ --
-//!                 | stub 0                      16 bytes |   \
-//!                 | stub 1                               |    |  readable and executable
-//!                 | ...                                  |   /
+//!                 | stubs                                |      executed
 //!                 +--------------------------------------+ --
 //! ```
 //!
@@ -35,7 +32,7 @@
 //!   24
 //! ```
 //!
-//! The trampoline may be further than 2 GiB away from the arena, hence the jump through memory. The
+//! The trampoline may be further than 2 GiB away, hence the jump through memory. The
 //! word it reads is on a page of its own: it is read as data by every traced call, and a line that
 //! is both fetched and read costs more on some CPUs.
 //!
@@ -43,7 +40,7 @@
 //!
 //! A profiler may unwind from a signal handler at any instruction of a stub. A stub never
 //! moves the stack pointer, so one rule holds at all of them: the return address is on top of the stack,
-//! as at the entry of any function. One CIE and one FDE say so for the whole arena; see
+//! as at the entry of any function. One CIE and one FDE say so for the whole mapping; see
 //! [`eh_frame`].
 
 use arrayvec::ArrayVec;
@@ -58,9 +55,6 @@ pub const PRESERVING_STUB_LEN: usize = 24;
 
 /// Bytes from the start of an arena to its first stub.
 pub const HEADER_LEN: usize = 4096;
-
-/// Where in the header the address of the entry trampoline is.
-pub const HEADER_TRAMPOLINE: usize = 0;
 
 /// Where in the header the unwind info is.
 pub const HEADER_EH_FRAME: usize = 64;
@@ -128,19 +122,6 @@ impl StubKind {
         }
         Some(stub)
     }
-}
-
-/// Encodes the plain stub at `stub_addr` of the arena whose header is at `header_addr`.
-///
-/// # Panics
-///
-/// If the header is out of the reach of a 32-bit displacement: no arena is that large.
-#[must_use]
-pub fn encode_stub(stub_addr: usize, site_record: u64, header_addr: usize) -> [u8; STUB_LEN] {
-    let word = header_addr + HEADER_TRAMPOLINE;
-    let stub = StubKind::Plain.encode(stub_addr, site_record, word);
-    let stub = stub.expect("a stub is within 2 GiB of its header");
-    stub[..].try_into().expect("a plain stub")
 }
 
 /// Encodes `jmp to` for the address `from`; `None` when it is out of reach.
@@ -229,7 +210,7 @@ mod tests {
 
     use super::{
         EH_FRAME_FDE, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, STUB_LEN, StubKind, arena_window,
-        eh_frame, encode_stub, in_reach, jmp_rel32,
+        eh_frame, in_reach, jmp_rel32,
     };
     use core::ffi::{c_int, c_void};
     use core::sync::atomic::{AtomicUsize, Ordering};
@@ -273,27 +254,20 @@ mod tests {
     }
 
     #[test]
-    fn a_stub_loads_its_record_and_jumps_through_the_header() {
-        let header = 0x7f12_3456_7000;
-        for index in [0, 1, 1000, 100_000] {
-            let address = header + HEADER_LEN + index * STUB_LEN;
-            let record = 0x0123_4567_89ab_cdef + index as u64;
-            let stub = encode_stub(address, record, header);
+    fn a_stub_loads_its_record_and_jumps_through_the_word() {
+        let word = 0x7f12_3456_7000;
+        for address in [word + 8, word + HEADER_LEN, word - GIB, word + GIB] {
+            let record = 0x0123_4567_89ab_cdef + address as u64;
+            let stub = StubKind::Plain.encode(address, record, word).unwrap();
             assert_eq!(stub[..2], [0x49, 0xbb]);
             assert_eq!(u64::from_le_bytes(stub[2..10].try_into().unwrap()), record);
             assert_eq!(stub[10..12], [0xff, 0x25]);
             let displacement = i32::from_le_bytes(stub[12..].try_into().unwrap());
             assert_eq!(
                 (address + STUB_LEN).wrapping_add_signed(displacement as isize),
-                header
+                word
             );
         }
-    }
-
-    #[test]
-    #[should_panic(expected = "within 2 GiB")]
-    fn a_stub_out_of_reach_of_its_header_is_not_encoded() {
-        let _ = encode_stub(3 * GIB, 0, 0);
     }
 
     #[test]

@@ -25,6 +25,9 @@
 //! rbp *is* the frame, without a look-up. And since the frame begins like any frame record, a
 //! walker of frame pointers gets through.
 //!
+//! A function that returns twice, or looks at its return address, must not be called by us. For those
+//! there are variants that tell the users of the entry, and then always jump.
+//!
 //! # Unwind information
 //!
 //! It is right at every instruction, because a profiler's signal may arrive at any. There are three
@@ -47,9 +50,16 @@
 //! # Which registers
 //!
 //! A site with a NOP made by the compiler may rely on the ABI: rdi rsi rdx rcx r8 r9, rax (count of
-//! vector arguments), r10 (static chain) and the vector arguments 0 to 7 survive, r11 is free. Vector
-//! registers are saved as wide as they are in use, with plain moves: fxsave, xsave, and even asking
-//! xgetbv what is in use, cost several times what the moves do (`docs/design.md`).
+//! vector arguments), r10 (static chain) and the vector arguments 0 to 7 survive, r11 is free. At the
+//! return nothing survives but the results.
+//!
+//! At any other site the caller may know which registers the function does not touch (gcc's
+//! `-fipa-ra`), and keep something in each of them. For these sites there are variants of the
+//! trampoline that preserve every register, r11 included; `trampoline/code.rs` says how. Only the flags do
+//! not survive.
+//!
+//! Vector registers are saved as wide as they are in use, with plain moves: fxsave, xsave, and even
+//! asking xgetbv what is in use, cost several times what the moves do (`docs/design.md`).
 
 mod code;
 

@@ -28,7 +28,7 @@ use crate::abort;
 use crate::error::{Error, Refusal, Refused, Report, Stop};
 use crate::filter::Filter;
 use crate::handle::StdCatch;
-use crate::inventory::SiteInfo;
+use crate::inventory::SiteList;
 use crate::libraries;
 use crate::membarrier;
 use crate::os;
@@ -48,7 +48,7 @@ pub(crate) struct Control {
     unfinished: bool,
     /// Users to be freed by whoever takes the lock next.
     dropped: Vec<Dropped>,
-    pub(crate) leave_out: Skip,
+    leave_out: Skip,
 }
 
 static CONTROL: Mutex<Control> = Mutex::new(Control {
@@ -458,6 +458,12 @@ impl Control {
         Ok((patched, refused))
     }
 
+    /// Leaves steps of the patching protocol out.
+    pub(crate) fn leave_out(&mut self, steps: Skip) {
+        self.leave_out = steps;
+        self.sites.ignore_inner(steps.contains(Skip::INNER));
+    }
+
     /// Takes everything back: every site is a NOP again, and stays so.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         stop::stop(Stop::Asked.code());
@@ -470,7 +476,7 @@ impl Control {
     }
 
     /// Every function there is.
-    pub(crate) fn inventory(&mut self) -> Vec<SiteInfo> {
+    pub(crate) fn inventory(&mut self) -> SiteList {
         loop {
             if self.refresh() {
                 // The next patching is of all that changed.

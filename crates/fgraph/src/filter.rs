@@ -28,6 +28,10 @@ const MODULE_MARK: &str = ":mod:";
 /// | `\c` | the character `c`, whatever it is |
 /// | any other | itself |
 ///
+/// A function may have several names, and symbols may have versions: it is watched if any of its names
+/// matches the trace list and none the notrace list, with or without the version. So `memcpy`,
+/// `memcpy@*` and `memcpy@@GLIBC_2.14` all select it.
+///
 /// The kernel also knows character classes, `[abc]`. Here **`[` is an ordinary character**, since
 /// names such as `<[u8] as core::fmt::Debug>::fmt` are full of them.
 ///

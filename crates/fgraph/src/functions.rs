@@ -188,10 +188,11 @@ impl<'a> Name<'a> {
 /// A symbol without the suffix by which LLVM makes local symbols unique when it takes modules
 /// together.
 fn without_llvm(symbol: &str) -> &str {
-    match symbol.rsplit_once(".llvm.") {
-        Some((name, number))
-            if !name.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
-        {
+    let Some((rest, number)) = symbol.rsplit_once('.') else {
+        return symbol;
+    };
+    match rest.strip_suffix(".llvm") {
+        Some(name) if !name.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             name
         }
         _ => symbol,

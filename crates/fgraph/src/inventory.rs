@@ -67,19 +67,20 @@ pub struct ModuleCount {
     pub refused: usize,
     /// Functions among the former two whose returns go untold.
     pub entry_only: usize,
+    /// The module was stripped, and has no debug file: only functions that other modules can see are
+    /// known.
+    pub stripped: bool,
 }
 
 /// All functions of the process, by module.
 #[derive(Clone, Debug, Default)]
 pub struct SiteList {
-    all: Vec<SiteInfo>,
+    pub(crate) all: Vec<SiteInfo>,
+    /// Paths of the modules that were stripped.
+    pub(crate) stripped: Vec<String>,
 }
 
 impl SiteList {
-    pub(crate) fn new(all: Vec<SiteInfo>) -> Self {
-        Self { all }
-    }
-
     /// The functions, those of one module after those of the other, by address.
     pub fn iter(&self) -> slice::Iter<'_, SiteInfo> {
         self.all.iter()
@@ -88,7 +89,20 @@ impl SiteList {
     /// The counts of each module that has functions.
     pub fn modules(&self) -> Vec<ModuleCount> {
         let modules = self.all.chunk_by(|a, b| a.module == b.module);
-        modules.map(count).collect()
+        modules.map(|sites| self.count(sites)).collect()
+    }
+
+    fn count(&self, sites: &[SiteInfo]) -> ModuleCount {
+        let all = |wanted: fn(&SiteInfo) -> bool| sites.iter().filter(|site| wanted(site)).count();
+        let module = sites[0].module.clone();
+        ModuleCount {
+            nops: all(|site| site.how == Ok(How::Nop)),
+            relocated: all(|site| site.how == Ok(How::Relocated)),
+            refused: all(|site| site.how.is_err()),
+            entry_only: all(|site| site.how.is_ok() && !site.returns),
+            stripped: self.stripped.contains(&module),
+            module,
+        }
     }
 }
 
@@ -98,17 +112,6 @@ impl<'a> IntoIterator for &'a SiteList {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
-    }
-}
-
-fn count(sites: &[SiteInfo]) -> ModuleCount {
-    let all = |wanted: fn(&SiteInfo) -> bool| sites.iter().filter(|site| wanted(site)).count();
-    ModuleCount {
-        module: sites[0].module.clone(),
-        nops: all(|site| site.how == Ok(How::Nop)),
-        relocated: all(|site| site.how == Ok(How::Relocated)),
-        refused: all(|site| site.how.is_err()),
-        entry_only: all(|site| site.how.is_ok() && !site.returns),
     }
 }
 
@@ -130,5 +133,5 @@ fn count(sites: &[SiteInfo]) -> ModuleCount {
 ///
 /// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
 pub fn sites() -> Result<SiteList, Error> {
-    Ok(SiteList::new(control::lock()?.control.inventory()))
+    Ok(control::lock()?.control.inventory())
 }

@@ -23,6 +23,8 @@ const CALLER: Notrace = Return("looks at its return address to see who called it
 const UNWINDS: Notrace = Return("unwinds the stack from its return address on");
 const CHILD: Notrace = Return("a child process or thread starts on its stack frame");
 const PARTIAL: Notrace = Return("may be called with registers live that functions clobber");
+const FORKS: Notrace =
+    Return("runs fgraph's own handlers, which mark the thread until the fork is done");
 const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
 const SIGNAL: Notrace = Entirely("the kernel returns to it from signal handlers");
@@ -46,6 +48,8 @@ const TABLE: &[(&str, Notrace)] = &[
     ("uw_init_context_1", UNWINDS), ("uw_install_context_1", UNWINDS),
     ("clone", CHILD), ("__clone", CHILD), ("clone3", CHILD), ("__clone3", CHILD),
     ("__clone_internal", CHILD),
+    ("__run_prefork_handlers", FORKS), ("__run_postfork_handlers", FORKS),
+    ("__run_fork_handlers", FORKS),
     ("__tls_get_addr*", PARTIAL), ("___tls_get_addr*", PARTIAL),
     ("_start", NO_CALL), ("_dl_start", NO_CALL), ("_dl_start_user", NO_CALL),
     ("__start_context", NO_CALL), ("_dl_runtime_resolve*", NO_CALL),

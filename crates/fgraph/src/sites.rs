@@ -19,7 +19,7 @@ use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
 
 use crate::error::Refused;
 use crate::filter::Filter;
-use crate::inventory::SiteInfo;
+use crate::inventory::SiteList;
 use crate::libraries;
 use crate::modules::{self, Generation};
 use crate::places::StubPlaces;
@@ -48,6 +48,7 @@ impl Sites {
             common: Common {
                 trampolines: Trampolines::NONE,
                 places: StubPlaces::new(),
+                ignore_inner: false,
             },
         }
     }
@@ -55,6 +56,12 @@ impl Sites {
     /// Says where the stubs jump to.
     pub(crate) fn set_trampolines(&mut self, trampolines: Trampolines) {
         self.common.trampolines = trampolines;
+    }
+
+    /// For tests: threads between two instructions of a site are not heeded in modules whose sites are
+    /// made from now on.
+    pub(crate) fn ignore_inner(&mut self, ignore: bool) {
+        self.common.ignore_inner = ignore;
     }
 
     /// Takes in the modules that were loaded since the last time, and leaves out those that are gone;
@@ -120,10 +127,10 @@ impl Sites {
     }
 
     /// Every function there is. `None` if modules were loaded or unloaded since the last `refresh`.
-    pub(crate) fn inventory(&mut self) -> Option<Vec<SiteInfo>> {
+    pub(crate) fn inventory(&mut self) -> Option<SiteList> {
         let generation = self.generation?;
         let protections = Protections::now(&modules::loaded().0);
-        let mut all = Vec::new();
+        let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
             modules::while_loaded(generation, || module.inventory(&mut all, &protections))?;

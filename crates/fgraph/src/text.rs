@@ -11,6 +11,7 @@
 //! within functions of loaded modules, or the four bytes behind one, while the loader lock keeps
 //! the modules loaded.
 
+use core::arch::asm;
 use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -103,9 +104,11 @@ impl poke::Text for Text {
     type Error = i32;
 
     fn read(&mut self, address: usize, into: &mut [u8]) -> Result<(), i32> {
+        // Not by `memcpy`, which may itself be a site of the batch and trap.
         // SAFETY: text of a loaded module, which is readable.
         unsafe {
-            core::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr(), into.len());
+            asm!("rep movsb", inout("rcx") into.len() => _, inout("rdi") into.as_mut_ptr() => _,
+                inout("rsi") address => _, options(nostack, preserves_flags));
         }
         Ok(())
     }
@@ -114,15 +117,14 @@ impl poke::Text for Text {
         let Some(memory) = &self.memory else {
             return Self::write_unprotected(address, bytes);
         };
-        // SAFETY: the kernel reads the bytes, and checks the address.
-        let written = unsafe {
-            libc::pwrite(
-                memory.as_raw_fd(),
-                bytes.as_ptr().cast(),
-                bytes.len(),
-                address as libc::off_t,
-            )
-        };
+        let mut written = libc::SYS_pwrite64 as isize;
+        // Not by `pwrite`, which may itself be a site of the batch and trap.
+        // SAFETY: the kernel reads the bytes, and checks the address. It changes rcx and r11.
+        unsafe {
+            asm!("syscall", inout("rax") written, in("rdi") memory.as_raw_fd(),
+                in("rsi") bytes.as_ptr(), in("rdx") bytes.len(), in("r10") address,
+                out("rcx") _, out("r11") _, options(nostack));
+        }
         if written == bytes.len() as isize {
             return Ok(());
         }

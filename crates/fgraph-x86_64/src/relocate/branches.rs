@@ -30,8 +30,7 @@ pub(super) fn leading_back(body: &[u8], behind: usize, reach: usize) -> Vec<Bran
         return Vec::new();
     };
     let mut found = Vec::new();
-    // Offsets are counted from the middle of the address space, so that a branch to before the
-    // function stays a number above all offsets.
+    // As if the function were at address 0: a target before it is a number above all offsets.
     let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
     while decoder.position() <= last {
@@ -85,8 +84,7 @@ fn is_direct(instruction: &Instruction) -> bool {
     }
 }
 
-/// The offset of the last bytes that would be such a branch if an instruction began there, or a
-/// little less.
+/// The offset of the last bytes that are such a branch if an instruction begins there.
 fn last_candidate(body: &[u8], behind: usize, reach: usize) -> Option<usize> {
     let near = |operand: usize| {
         let opcode = operand.checked_sub(1)?;

@@ -304,6 +304,8 @@ fn a_branch_into_the_patch_is_refused() {
     assert_eq!(refusal(jmp), RelocateError::Target { from: 10, to: 3 });
     let call = "53 89fb ffcb e800010000 e8f4ffffff 5b c3";
     assert_eq!(refusal(call), RelocateError::Target { from: 10, to: 3 });
+    let count = "53 89f9 ffcb e800010000 e2f7 5b c3";
+    assert_eq!(refusal(count), RelocateError::Target { from: 10, to: 3 });
     // Into the middle of an instruction.
     let middle = "53 89fb ffcb e800010000 75f8 5b c3";
     assert_eq!(refusal(middle), RelocateError::Target { from: 10, to: 4 });

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | plain | what the ABI lets a callee read | with a compiler-made NOP |
 //! | preserve | every general register, vector registers 0 to 15 | relocated |
-//! | preserve all | and vector registers 16 to 31 and the opmasks | relocated, on machines with AVX-512 |
+//! | preserve all | and vector registers 16 to 31 and the opmasks | relocated, where code may use these |
 //! | entry only | as the one of the latter two it goes with | relocated, never called through a frame |
 //!
 //! The registers beyond those that the callbacks see are kept behind their records:
@@ -12,12 +12,16 @@
 //! ```text
 //!   rsp while the users are asked         rsp while they are told
 //!   +0    EntryRegs, vectors 0 to 7       +0    ReturnRegs, vectors 0 and 1
-//!   +640  vectors 8 to 15                 +176  vectors 2 to 15
-//!         (16 to 31, opmasks)                   (16 to 31, opmasks)
-//!         bytes of 8 to 15 that are kept        bytes of 2 to 15 that are kept
-//!                                               rsi rdi r9 r10 r11
-//!         spare, may reach up to S-8            spare: the two words below S lie here
+//!   +640  vectors 8 to 15                 +176  rsi rdi r9 r10 r11
+//!   +1152 vectors 16 to 31, opmasks       +216  bytes of each vector that are kept
+//!   ...   bytes of each vector that               (to a multiple of 64)
+//!         are kept                        r9    vectors 2 to 15
+//!         (64, up to S-8 or below)        ...   vectors 16 to 31, opmasks
+//!                                               (32, up to S or S+8)
 //! ```
+//!
+//! How wide the other vectors are kept is not what the record says of those that the callbacks see: a
+//! callback that asks for all bytes of an argument has the record filled up with zeros.
 //!
 //! Three registers are kept where they stay in reach until the last instruction: in the red zone
 //! below the return address, whose place is S. At entry the stub has put the caller's r11 at S-16;
@@ -241,9 +245,7 @@ macro_rules! point_r9 {
 /// is the true return address, and r8 the thread's state. Leaves through 60 if the thread is inside
 /// already.
 macro_rules! leave_call {
-    (
-        $moves:tt, $opmask:tt, $if_wide_result:expr, $if_was_wide_result:expr
-    ) => {
+    ($moves:tt, $opmask:tt, $if_wide_result:expr, $if_was_wide_result:expr) => {
         concat!(
             "mov [rsp + {result}], rax\n",
             "mov [rsp + {result} + 8], rdx\n",
@@ -299,9 +301,7 @@ macro_rules! leave_call {
 
 /// What `leave_call` needs seldom; stands behind it.
 macro_rules! leave_aside {
-    (
-        $moves:tt, $full_moves:tt
-    ) => {
+    ($moves:tt, $full_moves:tt) => {
         concat!(
             // A result is wide.
             "90:\n",
@@ -339,7 +339,8 @@ macro_rules! leave_aside {
     };
 }
 
-/// One entry trampoline, which moves vector registers with `$mov`.
+/// One entry trampoline, which keeps what `$keeps` says and asks the users with `$enter`. It moves vector
+/// registers with `$moves`, or with `$full_moves` where that is not wide enough.
 macro_rules! trampoline {
     (
         $name:literal, $return_point:literal, $keeps:ident, $enter:ident,
@@ -714,7 +715,7 @@ macro_rules! trampoline {
 /// above the lowest 128, and save no more than those if not, because wide stores and loads take longer.
 /// The loads of 128 bits clear the rest, whatever the callbacks have left there.
 ///
-/// zmm16, zmm17 and k1 are free under the ABI, or kept before.
+/// zmm16, zmm17 and k1 are free under the ABI, not promised by the variant, or kept before.
 macro_rules! wide {
     (args) => {
         "vmovdqa64 zmm16, zmm0

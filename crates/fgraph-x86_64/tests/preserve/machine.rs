@@ -103,6 +103,7 @@ static RUBBISH: Registers = Registers {
     general: [0xd5d5_d5d5_d5d5_d5d5; 16],
 };
 pub(crate) static TARGET: Place<usize> = Place::new(0);
+pub(crate) static TAIL_TARGET: Place<usize> = Place::new(0);
 pub(crate) static POKED: Place<usize> = Place::new(0);
 pub(crate) static POKE: Place<usize> = Place::new(0);
 
@@ -393,11 +394,19 @@ global_asm!(
     ".cfi_startproc",
     "ret",
     ".cfi_endproc",
+    ".globl tail_call",
+    "tail_call:",
+    ".cfi_startproc",
+    "jmp [rip + {tail_target}]",
+    ".cfi_endproc",
     ".popsection",
+    tail_target = sym TAIL_TARGET,
 );
 unsafe extern "C" {
     /// Does nothing.
     pub(crate) safe fn do_nothing();
+    /// Jumps to `TAIL_TARGET`.
+    pub(crate) fn tail_call();
 }
 
 type Code = unsafe extern "C" fn();

@@ -22,7 +22,7 @@ use fgraph_x86_64::stub::{self, StubKind};
 use fgraph_x86_64::trampoline::{self, Trampolines};
 use machine::{
     BODY_GETS, BODY_LEAVES, CALLEE_SAVED, CALLER_GETS, CALLER_HAS, GENERAL, MACHINES, Machine,
-    POKE, POKED, R9, RBP, RDI, RDX, RSP, Registers, TARGET, do_nothing,
+    POKE, POKED, R9, RBP, RDI, RDX, RSP, Registers, TAIL_TARGET, TARGET, do_nothing, tail_call,
 };
 
 static LOCK: Mutex<()> = Mutex::new(());
@@ -34,6 +34,7 @@ static WIDEN: AtomicBool = AtomicBool::new(false);
 static CHANGE: AtomicBool = AtomicBool::new(false);
 static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 static RETURNS: AtomicUsize = AtomicUsize::new(0);
+static UNWOUND: AtomicUsize = AtomicUsize::new(0);
 /// Calls of the handler's that were traced.
 static NESTED: AtomicUsize = AtomicUsize::new(0);
 /// Instructions that were unwound from.
@@ -51,38 +52,49 @@ impl FgraphOps for Clobbering {
     type Data = u64;
 
     fn entry(&self, call: &mut Entry<'_, u64>) -> Option<u64> {
-        if call.function().address() == do_nothing as *const () as usize {
-            NESTED.fetch_add(1, Ordering::Relaxed);
-            MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
-            return Some(0);
-        }
-        ENTRIES.fetch_add(1, Ordering::Relaxed);
-        if WIDEN.load(Ordering::Relaxed) {
-            std::hint::black_box(call.vector_arg_mut(0));
-        }
-        let number = call.arg(0);
-        if CHANGE.load(Ordering::Relaxed) {
-            assert!(call.set_arg(5, CHANGED) && call.set_float_arg(7, CHANGED_FLOAT));
-        }
-        MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
-        number.filter(|_| ACCEPT.load(Ordering::Relaxed))
+        stepping::at_once(|| entered(call))
     }
 
     fn ret(&self, call: &mut Return<'_, u64>, number: u64) {
-        if call.function().address() == do_nothing as *const () as usize {
-            MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
-            return;
-        }
-        RETURNS.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(number, CALLER_HAS.get().general[RDI], "the first argument");
-        if WIDEN.load(Ordering::Relaxed) {
-            std::hint::black_box(call.vector_result_mut(0));
-        }
-        if CHANGE.load(Ordering::Relaxed) {
-            assert!(call.set_result_high(CHANGED) && call.set_float_result(CHANGED_FLOAT));
-        }
-        MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
+        stepping::at_once(|| returned(call, number));
     }
+}
+
+fn entered(call: &mut Entry<'_, u64>) -> Option<u64> {
+    let machine = &MACHINES[MACHINE.load(Ordering::Relaxed)];
+    if call.function().address() == do_nothing as *const () as usize {
+        NESTED.fetch_add(1, Ordering::Relaxed);
+        machine.clobber();
+        return Some(0);
+    }
+    ENTRIES.fetch_add(1, Ordering::Relaxed);
+    if WIDEN.load(Ordering::Relaxed) {
+        std::hint::black_box(call.vector_arg_mut(0));
+    }
+    let number = call.arg(0);
+    if CHANGE.load(Ordering::Relaxed) {
+        assert!(call.set_arg(5, CHANGED) && call.set_float_arg(7, CHANGED_FLOAT));
+    }
+    machine.clobber();
+    number.filter(|_| ACCEPT.load(Ordering::Relaxed))
+}
+
+fn returned(call: &mut Return<'_, u64>, number: u64) {
+    let machine = &MACHINES[MACHINE.load(Ordering::Relaxed)];
+    if call.function().address() == do_nothing as *const () as usize {
+        machine.clobber();
+        return;
+    }
+    RETURNS.fetch_add(1, Ordering::Relaxed);
+    UNWOUND.fetch_add(usize::from(call.unwinding()), Ordering::Relaxed);
+    assert_eq!(number, CALLER_HAS.get().general[RDI], "the first argument");
+    if WIDEN.load(Ordering::Relaxed) {
+        std::hint::black_box(call.vector_result_mut(0));
+    }
+    if CHANGE.load(Ordering::Relaxed) {
+        assert!(call.set_result_high(CHANGED) && call.set_float_result(CHANGED_FLOAT));
+    }
+    machine.clobber();
 }
 
 struct StdCatch;
@@ -243,47 +255,60 @@ impl Subject {
 fn subjects() -> &'static [Subject] {
     static SUBJECTS: OnceLock<Vec<Subject>> = OnceLock::new();
     SUBJECTS.get_or_init(|| {
-        let has = cpu::vector_bytes() as usize;
         let mut subjects = Vec::new();
         for (index, machine) in MACHINES.iter().enumerate() {
+            let vectors = machine.width;
             // The driver moves opmasks of 8 bytes.
-            if machine.width > has || (machine.width == 64 && cpu::opmask_bytes() < 8) {
+            if vectors > cpu::vector_bytes() as usize || (vectors == 64 && cpu::opmask_bytes() < 8)
+            {
+                continue;
+            }
+            let mut add = |name, kind, trampoline, survive, returns| {
+                subjects.push(Subject {
+                    name,
+                    machine: index,
+                    stub: make_site(machine.body as usize, kind, trampoline),
+                    survive,
+                    returns,
+                    plain: kind == StubKind::Plain,
+                });
+            };
+            let some = Trampolines::of(vectors as u32, 8);
+            let kept = Survive { vectors, ..NOTHING };
+            add("plain", StubKind::Plain, some.plain, NOTHING, true);
+            add("preserve", StubKind::Preserving, some.preserve, kept, true);
+            add(
+                "entry_only",
+                StubKind::Preserving,
+                some.entry_only,
+                kept,
+                false,
+            );
+            if vectors < 64 {
                 continue;
             }
             for opmasks in [8, 2] {
-                if machine.width < 64 && opmasks == 2 {
-                    continue;
-                }
-                let trampolines = Trampolines::of(machine.width as u32, opmasks as u32);
-                let all = machine.width == 64;
-                let body = machine.body as usize;
-                subjects.push(Subject {
-                    name: "plain",
-                    machine: index,
-                    stub: make_site(body, StubKind::Plain, trampolines.plain),
-                    survive: NOTHING,
-                    returns: true,
-                    plain: true,
-                });
-                for (name, trampoline, beyond, returns) in [
-                    ("preserve", trampolines.preserve, false, true),
-                    ("preserve_all", trampolines.preserve_all, all, true),
-                    ("entry_only", trampolines.entry_only, false, false),
-                    ("entry_only_all", trampolines.entry_only_all, all, false),
-                ] {
-                    subjects.push(Subject {
-                        name,
-                        machine: index,
-                        stub: make_site(body, StubKind::Preserving, trampoline),
-                        survive: Survive {
-                            vectors: machine.width,
-                            beyond: if beyond { 64 } else { 0 },
-                            opmasks: if beyond { opmasks } else { 0 },
-                        },
-                        returns,
-                        plain: false,
-                    });
-                }
+                let some = Trampolines::of(64, opmasks);
+                let opmasks = opmasks as usize;
+                let all = Survive {
+                    vectors,
+                    beyond: 64,
+                    opmasks,
+                };
+                add(
+                    "preserve_all",
+                    StubKind::Preserving,
+                    some.preserve_all,
+                    all,
+                    true,
+                );
+                add(
+                    "entry_only_all",
+                    StubKind::Preserving,
+                    some.entry_only_all,
+                    all,
+                    false,
+                );
             }
         }
         subjects
@@ -566,8 +591,11 @@ fn the_unwinder_gets_through_from_every_instruction() {
     stepping::ON.store(true, Ordering::Relaxed);
     STEPS.store(0, Ordering::Relaxed);
     NESTED.store(0, Ordering::Relaxed);
+    let widest = subjects().last().map(|subject| subject.machine);
     for subject in subjects() {
-        for state in STATES {
+        // The side paths are the same in all, and single steps take their time.
+        let all = Some(subject.machine) == widest;
+        for &state in &STATES[..if all { STATES.len() } else { 1 }] {
             for (accept, misaligned) in [(true, false), (true, true), (false, true)] {
                 let case = Case {
                     accept,
@@ -588,4 +616,117 @@ fn the_unwinder_gets_through_from_every_instruction() {
     let [steps, nested] = [&STEPS, &NESTED].map(|count| count.load(Ordering::Relaxed));
     println!("{steps} instructions, {nested} traced calls from the handler");
     assert!(steps > 1000 && nested > 100);
+}
+
+/// The trampolines that are installed, and what survives them.
+fn installed() -> [(StubKind, usize, Survive); 3] {
+    let trampolines = Trampolines::of(cpu::vector_bytes(), cpu::opmask_bytes());
+    let vectors = cpu::vector_bytes() as usize;
+    let first_16 = Survive { vectors, ..NOTHING };
+    let all = if vectors == 64 {
+        Survive {
+            vectors,
+            beyond: 64,
+            opmasks: cpu::opmask_bytes() as usize,
+        }
+    } else {
+        first_16
+    };
+    [
+        (StubKind::Plain, trampolines.plain, NOTHING),
+        (StubKind::Preserving, trampolines.preserve, first_16),
+        (StubKind::Preserving, trampolines.preserve_all, all),
+    ]
+}
+
+#[test]
+fn a_traced_function_may_jump_to_another_whatever_the_trampolines() {
+    let _guard = set_up();
+    let Some(subject) = subjects().last() else {
+        return;
+    };
+    let machine = subject.machine();
+    MACHINE.store(subject.machine, Ordering::Relaxed);
+    ACCEPT.store(true, Ordering::Relaxed);
+    WIDEN.store(false, Ordering::Relaxed);
+    static NOWHERE: AtomicUsize = AtomicUsize::new(0);
+    POKED.set(NOWHERE.as_ptr().addr());
+    for outer in installed() {
+        for inner in installed() {
+            let here = 0_usize;
+            let thread = fresh_thread((&raw const here).addr());
+            let lost = thread.total.read().lost;
+            // SAFETY: as in `check`.
+            unsafe { trampoline::set_current(thread) };
+            TARGET.set(make_site(tail_call as *const () as usize, outer.0, outer.1));
+            TAIL_TARGET.set(make_site(machine.body as usize, inner.0, inner.1));
+            CALLER_HAS.set(Registers::pattern(1));
+            BODY_LEAVES.set(Registers::pattern(2));
+            for counter in [&ENTRIES, &RETURNS] {
+                counter.store(0, Ordering::Relaxed);
+            }
+            machine.drive(false);
+            // SAFETY: as in `check`.
+            unsafe { trampoline::set_current(ptr::null()) };
+            let counts = [&ENTRIES, &RETURNS].map(|count| count.load(Ordering::Relaxed));
+            assert_eq!((counts, thread.total.read().lost), ([2, 2], lost));
+            assert_eq!(thread.shadow.depth(), 0);
+            let survive = Survive {
+                vectors: outer.2.vectors.min(inner.2.vectors),
+                beyond: outer.2.beyond.min(inner.2.beyond),
+                opmasks: outer.2.opmasks.min(inner.2.opmasks),
+            };
+            let general: &[usize] = if survive.vectors == 0 {
+                &[]
+            } else {
+                &CALLER_SAVED
+            };
+            let found = differences(&BODY_GETS.get(), &CALLER_HAS.get(), survive, general);
+            assert!(found.is_empty(), "in the body {found:#?}");
+            let found = differences(&CALLER_GETS.get(), &BODY_LEAVES.get(), survive, general);
+            assert!(found.is_empty(), "afterwards {found:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_panic_goes_through_and_the_users_are_told() {
+    type Unwinding = extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, u64);
+    extern "C-unwind" fn panics(
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        on_the_stack: u64,
+    ) {
+        assert_eq!(on_the_stack, 8);
+        std::panic::resume_unwind(Box::new(9));
+    }
+    let _guard = set_up();
+    CALLER_HAS.set(Registers::pattern(1));
+    let first = CALLER_HAS.get().general[RDI] as usize;
+    MACHINE.store(0, Ordering::Relaxed);
+    ACCEPT.store(true, Ordering::Relaxed);
+    WIDEN.store(false, Ordering::Relaxed);
+    for (kind, address, _) in installed() {
+        let here = 0_usize;
+        let thread = fresh_thread((&raw const here).addr());
+        let stub = make_site(panics as *const () as usize, kind, address);
+        // SAFETY: a stub is called like the function that it leads to.
+        let call = unsafe { std::mem::transmute::<usize, Unwinding>(stub) };
+        RETURNS.store(0, Ordering::Relaxed);
+        UNWOUND.store(0, Ordering::Relaxed);
+        // SAFETY: as in `check`.
+        unsafe { trampoline::set_current(thread) };
+        let result = catch_unwind(|| call(first, 2, 3, 4, 5, 6, 7, 8));
+        // SAFETY: as in `check`.
+        unsafe { trampoline::set_current(ptr::null()) };
+        let payload = result.expect_err("it panicked");
+        assert_eq!(payload.downcast_ref(), Some(&9));
+        let counts = [&RETURNS, &UNWOUND].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(counts, [1, 1]);
+    }
 }

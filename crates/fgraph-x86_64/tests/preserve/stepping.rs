@@ -130,15 +130,41 @@ extern "C" fn on_step(_: c_int, _: *mut c_void, context: *mut c_void) {
     }
 }
 
+/// Sets or clears the flag that makes the processor trap after each instruction, and returns whether it
+/// was set.
+fn set_trap_flag(on: bool) -> bool {
+    const TRAP_FLAG: u64 = 0x100;
+    let flags: u64;
+    // SAFETY: the kernel turns the trap into SIGTRAP, for which there is a handler whenever the flag
+    // is set.
+    unsafe {
+        asm!("pushfq", "pop {}", out(reg) flags);
+        let new = if on {
+            flags | TRAP_FLAG
+        } else {
+            flags & !TRAP_FLAG
+        };
+        asm!("push {}", "popfq", in(reg) new);
+    }
+    flags & TRAP_FLAG != 0
+}
+
+/// Calls `code` without steps.
+pub(crate) fn at_once<R>(code: impl FnOnce() -> R) -> R {
+    let on = set_trap_flag(false);
+    let result = code();
+    set_trap_flag(on);
+    result
+}
+
 /// Calls `code` step by step. Returns how many instructions were looked at, or the first one that was
 /// not right.
 pub(crate) fn run(run: Run, code: impl FnOnce()) -> Result<usize, String> {
-    const TRAP_FLAG: u64 = 0x100;
     ABOVE.store(0, Ordering::Relaxed);
     STEPS.store(0, Ordering::Relaxed);
     FAILED.set(None);
-    // SAFETY: the handler is one for SA_SIGINFO; no other test of this process uses SIGTRAP. The flag
-    // makes the processor trap after each instruction, and the kernel clears it for the handler.
+    // SAFETY: the handler is one for SA_SIGINFO; no other test of this process uses SIGTRAP. The
+    // kernel clears the flag for the handler.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = on_step as *const () as usize;
@@ -146,9 +172,9 @@ pub(crate) fn run(run: Run, code: impl FnOnce()) -> Result<usize, String> {
         let mut before = mem::zeroed();
         assert_eq!(libc::sigaction(libc::SIGTRAP, &action, &mut before), 0);
         RUN.set(Some(run));
-        asm!("pushfq", "or qword ptr [rsp], {flag}", "popfq", flag = const TRAP_FLAG);
+        set_trap_flag(true);
         code();
-        asm!("pushfq", "and qword ptr [rsp], {clear}", "popfq", clear = const !TRAP_FLAG as i32);
+        set_trap_flag(false);
         RUN.set(None);
         libc::sigaction(libc::SIGTRAP, &before, ptr::null_mut());
     }

@@ -8,6 +8,7 @@
 //! The unsafe code reads text of a module that stays loaded meanwhile, and follows the pointer from a
 //! module's record to what the runtime knows of it, which is never freed.
 
+use core::ops::Range;
 use core::ptr;
 use std::path::Path;
 
@@ -15,8 +16,10 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use fgraph_core::site::{Module, Site};
 use fgraph_x86_64::cpu;
+use fgraph_x86_64::high;
 use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Text as _;
+use fgraph_x86_64::relocate::Window;
 use fgraph_x86_64::trampoline::{self, Trampolines};
 use fgraph_x86_64::trap::TrapRange;
 
@@ -31,7 +34,7 @@ use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
 use crate::ifunc;
-use crate::inventory::{How, SiteInfo};
+use crate::inventory::{How, SiteInfo, SiteList};
 use crate::libraries;
 use crate::modules::{self, ListedEntry};
 use crate::places::StubPlaces;
@@ -43,6 +46,8 @@ use crate::text::Text;
 pub(crate) struct Common {
     pub(crate) trampolines: Trampolines,
     pub(crate) places: StubPlaces,
+    /// For tests: threads between two instructions of a site are not heeded.
+    pub(crate) ignore_inner: bool,
 }
 
 /// What is known of a module for good.
@@ -52,6 +57,7 @@ struct Known {
     module: Module,
     bias: usize,
     functions: Functions<'static>,
+    callers: Callers,
     file: ElfFile<'static>,
 }
 
@@ -209,8 +215,10 @@ impl ModuleSites {
             // Without a name it is selected as one whose name is empty.
             known.functions.names(index).next().is_none() && filter.matches("", &self.path)
                 || names.any(|symbol| {
-                    let name = demangled(symbol.symbol, &mut name);
-                    filter.matches(name, &self.path)
+                    let plain = demangled(symbol.symbol, &mut name);
+                    filter.matches(plain, &self.path)
+                        || symbol.version.is_some()
+                            && filter.matches(&symbol.to_string(), &self.path)
                 })
         })
     }
@@ -251,6 +259,7 @@ impl ModuleSites {
                 symbol: symbol_of,
             },
             bias: self.bias(),
+            callers: callers(&file, &functions, self.bias()),
             functions,
             file,
         }));
@@ -358,11 +367,14 @@ impl ModuleSites {
     }
 
     /// Adds every function. To be called while the module cannot be unloaded.
-    pub(crate) fn inventory(&mut self, all: &mut Vec<SiteInfo>, protections: &Protections) {
+    pub(crate) fn inventory(&mut self, list: &mut SiteList, protections: &Protections) {
         let path = self.path.clone();
         let Ok(known) = self.known() else {
             return;
         };
+        if known.functions.is_stripped() {
+            list.stripped.push(path.clone());
+        }
         self.each_candidate(known, protections, |function, mut candidate, callers| {
             if let Ok(candidate) = &mut candidate
                 && let Some(file) = candidate.file
@@ -374,7 +386,7 @@ impl ModuleSites {
             }
             let name = function.and_then(|index| names_of(known, index).into_iter().next());
             let name = name.unwrap_or_default();
-            all.push(match candidate {
+            list.all.push(match candidate {
                 Ok(candidate) => info(name, &path, &candidate, callers),
                 Err((address, reason)) => SiteInfo {
                     name,
@@ -394,7 +406,7 @@ impl ModuleSites {
         protections: &Protections,
         mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, Refusal)>, Callers),
     ) {
-        let callers = callers(&known.file);
+        let callers = known.callers;
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         let is_listed = |address: usize, lead: usize| {
@@ -492,7 +504,7 @@ fn build(
         .iter()
         .map(|chosen| chosen.choice.way.stub().stub_len())
         .sum();
-    let copies: usize = windows().map(|window| window.relocated_len()).sum();
+    let copies: usize = windows().map(Window::relocated_len).sum();
     let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
         for chosen in chosen {
             refuse(chosen.function, chosen.address, Refusal::OutOfReach);
@@ -520,8 +532,10 @@ fn build(
                 }
             };
             body = next_copy;
-            inner.copy_from_slice(&copy.resume[1..]);
-            starts = window.boundaries();
+            if !common.ignore_inner {
+                inner.copy_from_slice(&copy.resume[1..]);
+                starts = window.boundaries();
+            }
             unwind.add(next_copy, copy.len, &copy.rows);
             next_copy += copy.len;
             if starts == 1 && libraries::event() == Some(one.address) {
@@ -620,12 +634,13 @@ fn info(name: String, module: &str, candidate: &Candidate<'_>, callers: Callers)
 /// # Errors
 ///
 /// Why the file cannot be read.
-pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
+pub(crate) fn of_file(path: &Path) -> Result<SiteList, String> {
     let text = |error: &dyn core::fmt::Display| error.to_string();
     let bytes = modules::map_file(path).map_err(|error| text(&error))?;
     let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
-    let functions = Functions::read(&file, None).map_err(|error| text(&error))?;
-    let (callers, path) = (callers(&file), path.to_string_lossy());
+    let debug = debug_file::find(path, &file);
+    let functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
+    let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
     let info = |index| {
         let function = functions.get(index);
         let name = functions.names(index).next();
@@ -648,14 +663,24 @@ pub(crate) fn of_file(path: &Path) -> Result<Vec<SiteInfo>, String> {
         }
         info
     };
-    Ok((0..functions.len()).map(info).collect())
+    Ok(SiteList {
+        all: (0..functions.len()).map(info).collect(),
+        stripped: functions
+            .is_stripped()
+            .then(|| path.to_string())
+            .into_iter()
+            .collect(),
+    })
 }
 
-/// The names of a function as programmers know them, the best first.
+/// The names of a function as programmers know them, the best first, and behind them those with a
+/// version.
 fn names_of(known: &Known, index: usize) -> Vec<String> {
-    let symbols = known.functions.names(index);
-    symbols
-        .map(|name| demangle::to_string(name.symbol))
+    let symbols = || known.functions.names(index);
+    let plain = symbols().map(|name| demangle::to_string(name.symbol));
+    let versioned = symbols().filter(|name| name.version.is_some());
+    plain
+        .chain(versioned.map(|name| name.to_string()))
         .collect()
 }
 
@@ -671,13 +696,31 @@ fn demangled<'a>(symbol: &'a str, buffer: &'a mut String) -> &'a str {
 }
 
 /// What callers in a module may rely on, going by the compilers that have left their names.
-fn callers(file: &ElfFile<'_>) -> Callers {
+fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize) -> Callers {
     let mut comments = file.comment().peekable();
     let unknown = comments.peek().is_none();
     if !unknown && !comments.any(|comment| comment.starts_with("GCC")) {
         return Callers::Abi;
     }
-    if cpu::vector_bytes() == 64 {
+    let keeps_high_registers = |address: u64, size: u64| {
+        let bytes = file.bytes_at(address, usize::try_from(size).unwrap_or(0));
+        bytes.is_some_and(|bytes| high::keeps_high_registers(bytes, address as usize))
+    };
+    let own_text = trampoline::own_text();
+    let function = |index| {
+        let function = functions.get(index);
+        let is_own = own_text.contains(&bias.wrapping_add(function.address as usize));
+        !is_own && keeps_high_registers(function.address, function.size)
+    };
+    let section = |text: Range<u64>| keeps_high_registers(text.start, text.end - text.start);
+    let all = cpu::vector_bytes() == 64
+        && if functions.is_stripped() {
+            // There may be functions without a symbol.
+            file.text().into_iter().any(section)
+        } else {
+            (0..functions.len()).any(function)
+        };
+    if all {
         Callers::AllRegisters
     } else {
         Callers::LowRegisters
