@@ -268,6 +268,69 @@ impl FgraphOps for Count {
     }
 }
 
+/// Takes every call, and looks whether each return is that of the entry that was not answered last.
+#[derive(Debug, Default)]
+pub(crate) struct Paired {
+    entries: std::sync::atomic::AtomicU64,
+    returns: std::sync::atomic::AtomicU64,
+    /// Calls that were passed over: a return, or an entry, of a call around them came first.
+    passed: std::sync::atomic::AtomicU64,
+    /// Returns of another function than the one entered, or at another depth.
+    wrong: std::sync::atomic::AtomicU64,
+}
+
+/// The calls that a user was told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Calls {
+    pub(crate) entries: u64,
+    pub(crate) returns: u64,
+    pub(crate) passed: u64,
+    pub(crate) wrong: u64,
+}
+
+impl Calls {
+    /// Whether each entry was answered by its own return, and nothing else was.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.entries == self.returns && self.passed == 0 && self.wrong == 0
+    }
+}
+
+impl Paired {
+    pub(crate) fn calls(&self) -> Calls {
+        use std::sync::atomic::Ordering::SeqCst;
+        Calls {
+            entries: self.entries.load(SeqCst),
+            returns: self.returns.load(SeqCst),
+            passed: self.passed.load(SeqCst),
+            wrong: self.wrong.load(SeqCst),
+        }
+    }
+}
+
+impl FgraphOps for Paired {
+    /// The function, and how many calls of this thread that this user was told of are going on.
+    type Data = (usize, u64);
+
+    fn entry(&self, call: &mut Entry<'_, (usize, u64)>) -> Option<(usize, u64)> {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.entries.fetch_add(1, Relaxed);
+        let around = call.parent_data().map_or(0, |&(_, level)| level);
+        let open = call.thread_word().replace(around + 1);
+        self.wrong.fetch_add(u64::from(around > open), Relaxed);
+        self.passed.fetch_add(open.saturating_sub(around), Relaxed);
+        Some((call.function().address(), around + 1))
+    }
+
+    fn ret(&self, call: &mut Return<'_, (usize, u64)>, (function, level): (usize, u64)) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.returns.fetch_add(1, Relaxed);
+        let open = call.thread_word().replace(level - 1);
+        let wrong = level > open || function != call.function().address();
+        self.wrong.fetch_add(u64::from(wrong), Relaxed);
+        self.passed.fetch_add(open.saturating_sub(level), Relaxed);
+    }
+}
+
 /// What happened, in order, as several callbacks note it.
 #[derive(Debug)]
 pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
@@ -289,6 +352,11 @@ impl<T> Log<T> {
         Self::default()
     }
 
+    /// One that noting that many events does not make allocate memory.
+    pub(crate) fn with_capacity(events: usize) -> Self {
+        Self(Arc::new(Mutex::new(Vec::with_capacity(events))))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -299,7 +367,7 @@ impl<T> Log<T> {
 
     /// What was noted since the last time.
     pub(crate) fn take(&self) -> Vec<T> {
-        std::mem::take(&mut *self.lock())
+        self.lock().drain(..).collect()
     }
 }
 
@@ -341,6 +409,25 @@ pub(crate) fn is_patched(function: *const ()) -> bool {
         [0xf3, 0x0f, 0x1e, 0xfa, first, ..] => first == 0xe9,
         [first, ..] => first == 0xe9,
     }
+}
+
+/// The executable memory that was loaded from files whose path contains `part`: each line of the
+/// process's map, with the bytes.
+pub(crate) fn text(part: &str) -> Vec<(String, Vec<u8>)> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let lines = maps
+        .lines()
+        .filter(|line| line.contains(" r-xp ") && line.contains(part));
+    lines
+        .map(|line| {
+            let range = line.split(' ').next().unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+            // SAFETY: mapped for reading just now.
+            let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, to - from) };
+            (line.to_owned(), bytes.to_vec())
+        })
+        .collect()
 }
 
 /// Writes to text as a debugger does.
@@ -440,20 +527,34 @@ pub(crate) struct Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(self.file.parent().unwrap());
+        // Those of the system are known by their names alone.
+        if self.file.is_absolute() {
+            let _ = fs::remove_dir_all(self.file.parent().unwrap());
+        }
     }
 }
 
 impl Library {
     pub(crate) fn open(path: &Path) -> Self {
-        let name = CString::new(path.to_str().unwrap()).unwrap();
+        Self::load(path.to_str().unwrap()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A library of the system, as the loader finds it.
+    pub(crate) fn system(name: &str) -> Option<Self> {
+        Self::load(name).inspect_err(skip).ok()
+    }
+
+    fn load(name: &str) -> Result<Self, String> {
+        let file = PathBuf::from(name);
+        let name = CString::new(name).unwrap();
         // SAFETY: a string; the library's initialisers are the compiler's.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!library.is_null(), "cannot load {}", path.display());
-        Self {
-            handle: library,
-            file: path.to_owned(),
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: after an error there is a message.
+            let error = unsafe { std::ffi::CStr::from_ptr(libc::dlerror()) };
+            return Err(error.to_string_lossy().into_owned());
         }
+        Ok(Self { handle, file })
     }
 
     /// The address of a symbol.
