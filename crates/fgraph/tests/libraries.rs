@@ -1,0 +1,141 @@
+//! Libraries that come and go while filters are in force.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use common::{CC, Count, Library, scenario};
+
+const C: &str = "
+    int joined_state;
+    __attribute__((noinline)) int joined_sum(int n) {
+        int sum = joined_state;
+        for (int i = 0; i <= n; i++) sum += i;
+        return sum;
+    }
+    __attribute__((constructor)) void joined_start(void) { joined_state = 1000; joined_state = joined_sum(4); }
+    __attribute__((destructor)) void joined_stop(void) { joined_state = joined_sum(1); }
+";
+
+fn count(filter: &str) -> fgraph::Handle<Count> {
+    fgraph::register(Count::default(), filter).unwrap()
+}
+
+/// Builds the library; `None`, and a message, where that cannot be done.
+fn build(name: &str) -> Option<std::path::PathBuf> {
+    let path = common::build_library(name, CC, "joined.c", C, &[]);
+    if path.is_none() {
+        common::skip("there is no C compiler");
+    }
+    path
+}
+
+fn sum(library: &Library) -> extern "C" fn(i32) -> i32 {
+    // SAFETY: its signature.
+    unsafe { library.get("joined_sum") }
+}
+
+#[test]
+fn a_library_joins_a_filter_before_its_constructors_run() {
+    let name = "a_library_joins_a_filter_before_its_constructors_run";
+    scenario(name, || {
+        let Some(path) = build(name) else { return };
+        let user = count("joined_*");
+        assert!(user.report().matches_nothing());
+        let library = Library::open(&path);
+        // The constructor, and what it calls.
+        assert_eq!(user.both(), (2, 2));
+        assert_eq!(sum(&library)(2), 1010 + 3);
+        assert_eq!(user.both(), (3, 3));
+        library.close();
+        // The destructor, and what it calls.
+        assert_eq!(user.both(), (5, 5));
+        assert_eq!(user.unregister().unwrap().both(), (5, 5));
+    });
+}
+
+#[test]
+fn a_library_joins_every_filter_that_selects_its_functions() {
+    let name = "a_library_joins_every_filter_that_selects_its_functions";
+    scenario(name, || {
+        let Some(path) = build(name) else { return };
+        let users = ["joined_sum", ":mod:libjoined.so", "joined_st*", "other_*"].map(count);
+        let library = Library::open(&path);
+        let before = users.each_ref().map(|user| user.both().0);
+        assert_eq!((before[0], before[2], before[3]), (1, 1, 0));
+        sum(&library)(2);
+        let after = users.each_ref().map(|user| user.both().0);
+        assert_eq!(after, [2, before[1] + 1, 1, 0]);
+    });
+}
+
+#[test]
+fn a_library_that_is_loaded_without_filters_is_left_alone() {
+    let name = "a_library_that_is_loaded_without_filters_is_left_alone";
+    scenario(name, || {
+        let Some(path) = build(name) else { return };
+        let user = count("joined_sum");
+        user.unregister().unwrap();
+        let library = Library::open(&path);
+        let address = library.address("joined_sum");
+        assert!(!common::is_patched(address));
+        assert_eq!(fgraph::status().unwrap().patched, 0);
+    });
+}
+
+#[test]
+fn libraries_come_and_go_without_growth() {
+    let name = "libraries_come_and_go_without_growth";
+    scenario(name, || {
+        let Some(path) = build(name) else { return };
+        let user = count("joined_*");
+        let mut sites = Vec::new();
+        for round in 1..=200 {
+            let library = Library::open(&path);
+            assert_eq!(sum(&library)(2), 1010 + 3);
+            library.close();
+            assert_eq!(user.both(), (5 * round, 5 * round));
+            sites.push(mapped());
+        }
+        // Once everything is there, nothing more is mapped.
+        assert_eq!(sites[20], sites[199]);
+    });
+}
+
+/// How many mappings the process has that are executable.
+fn mapped() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("r-xp")).count()
+}
+
+#[test]
+fn libraries_come_and_go_while_filters_change() {
+    let name = "libraries_come_and_go_while_filters_change";
+    scenario(name, || {
+        let Some(path) = build(name) else { return };
+        let path: &Path = &path;
+        let done = AtomicBool::new(false);
+        let kept = count("joined_*");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let user = count("joined_sum");
+                    let _ = user.set_filter("joined_*");
+                    user.unregister().unwrap();
+                }
+            });
+            for _ in 0..200 {
+                let library = Library::open(path);
+                assert_eq!(sum(&library)(2), 1010 + 3);
+                library.close();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let (entries, returns) = kept.unregister().unwrap().both();
+        assert_eq!(entries, returns);
+        assert_eq!(fgraph::status().unwrap().patched, 0);
+    });
+}
