@@ -1,8 +1,13 @@
-//! Chores of the workspace: `cargo xtask cost`, `cargo xtask patch-test`.
+//! Chores of the workspace: `cargo xtask cost`, `coverage`, `hook`, `patch-test`.
 
+mod cargo;
 mod cost;
+mod coverage;
+mod hook;
+mod json;
 mod patch_test;
 mod report;
+mod toolchain;
 mod victim;
 
 use std::process::ExitCode;
@@ -21,6 +26,10 @@ struct Cli {
 enum Command {
     /// Measure what a traced call costs, and patching
     Cost(cost::Options),
+    /// Count which functions of programs and libraries can be traced
+    Coverage(coverage::Options),
+    /// Trace all functions of programs that know nothing of it
+    Hook(hook::Options),
     /// Patch a program while its threads run, and see whether anything goes wrong
     PatchTest(patch_test::Options),
 }
@@ -28,6 +37,8 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Cost(options) => cost::run(&options),
+        Command::Coverage(options) => coverage::run(&options),
+        Command::Hook(options) => hook::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),
     };
     result.unwrap_or_else(|error| {

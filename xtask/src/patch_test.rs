@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::cargo;
 use crate::report::Report;
 use crate::victim;
 
@@ -73,7 +74,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     {
         args.extend(["--leave-out".to_owned(), steps.get_name().to_owned()]);
     }
-    let program = victim::build()?;
+    let program = cargo::build("fgraph-victim")?;
     if !options.json {
         println!("{}", victim::command_line(&program, &args));
     }

@@ -1,10 +1,9 @@
-//! The victim as a process: built by cargo, run for a bounded time.
+//! The victim as a process: run for a bounded time.
 
-use std::env;
 use std::fmt;
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,40 +51,6 @@ impl fmt::Display for End {
             ),
         }
     }
-}
-
-/// The root of the workspace, whose configuration gives functions their NOPs.
-fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// Builds the victim; returns its path.
-pub(crate) fn build() -> io::Result<PathBuf> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args([
-            "build",
-            "--release",
-            "--quiet",
-            "--package",
-            "fgraph-victim",
-        ])
-        .arg("--message-format=json-render-diagnostics")
-        .current_dir(workspace())
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()?;
-    if !output.status.success() {
-        return Err(io::Error::other("the victim does not build"));
-    }
-    // A line for each thing built, of which one is a program.
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| line.split_once(r#""executable":""#))
-        .filter_map(|(_, rest)| rest.split('"').next())
-        .next_back()
-        .map(PathBuf::from)
-        .ok_or_else(|| io::Error::other("cargo does not say where the victim is"))
 }
 
 /// The command, for whoever wants to repeat it.

@@ -367,7 +367,10 @@ impl<T> Log<T> {
 
     /// What was noted since the last time.
     pub(crate) fn take(&self) -> Vec<T> {
-        self.lock().drain(..).collect()
+        // Memory is allocated without the lock, because that may be what is traced.
+        let capacity = self.lock().capacity();
+        let empty = Vec::with_capacity(capacity);
+        std::mem::replace(&mut *self.lock(), empty)
     }
 }
 
@@ -541,7 +544,7 @@ impl Library {
 
     /// A library of the system, as the loader finds it.
     pub(crate) fn system(name: &str) -> Option<Self> {
-        Self::load(name).inspect_err(skip).ok()
+        Self::load(name).inspect_err(|error| skip(error)).ok()
     }
 
     fn load(name: &str) -> Result<Self, String> {

@@ -1,0 +1,165 @@
+//! Traces a program that knows nothing of fgraph.
+//!
+//! `cargo xtask hook` preloads it. Before the program's `main` it registers users with the filter in
+//! `FGRAPH_FILTER`, as many as `FGRAPH_USERS` says, or one; they count. When the program exits they are
+//! unregistered, and what they have counted goes as one JSON object to the file `FGRAPH_OUT`. Programs
+//! that the program starts are left alone. Without a filter it does nothing.
+//!
+//! # Safety
+//!
+//! The unsafe code puts functions where the dynamic linker looks for those to call when it loads the
+//! library and when the program exits, takes the preloading out of the environment while there is
+//! one thread only, and reads a clock.
+
+use std::env;
+use std::fs;
+use std::io::Write as _;
+use std::process;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fgraph::{Entry, Error, FgraphOps, Handle, Return};
+
+/// Counts on the threads of a program, each in a line of its own for as many threads as there are lines.
+#[derive(Debug, Default)]
+struct Count([Line; 16]);
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line {
+    entries: AtomicU64,
+    returns: AtomicU64,
+}
+
+impl Count {
+    fn line(&self, thread: u32) -> &Line {
+        &self.0[thread as usize % self.0.len()]
+    }
+
+    fn sum(&self, counter: impl Fn(&Line) -> &AtomicU64) -> u64 {
+        let count = |line| counter(line).load(Ordering::Relaxed);
+        self.0.iter().map(count).sum()
+    }
+}
+
+impl FgraphOps for Count {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let line = self.line(call.thread_id());
+        line.entries.fetch_add(1, Ordering::Relaxed);
+        Some(())
+    }
+
+    fn ret(&self, call: &mut Return<'_, ()>, _data: ()) {
+        let line = self.line(call.thread_id());
+        line.returns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The users, while they are registered.
+#[derive(Debug)]
+struct Tracing {
+    users: Vec<Handle<Count>>,
+    /// What it took to register the first one, by the clock and of the processor.
+    registered_in: [Duration; 2],
+}
+
+static TRACING: Mutex<Option<Tracing>> = Mutex::new(None);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn start() {
+    let Ok(filter) = env::var("FGRAPH_FILTER") else {
+        return;
+    };
+    // SAFETY: the program has no other thread yet.
+    unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
+    let users = env::var("FGRAPH_USERS").ok().and_then(|n| n.parse().ok());
+    match trace(&filter, users.unwrap_or(1)) {
+        Ok(tracing) => *TRACING.lock().expect("nothing panics") = Some(tracing),
+        Err(error) => {
+            eprintln!("fgraph-preload-test: {error}");
+            process::abort();
+        }
+    }
+}
+
+fn trace(filter: &str, users: usize) -> Result<Tracing, Error> {
+    let (start, used) = (Instant::now(), processor_time());
+    let first = fgraph::register(Count::default(), filter)?;
+    let registered_in = [start.elapsed(), processor_time() - used];
+    let mut users: Vec<_> = (1..users)
+        .map(|_| fgraph::register(Count::default(), filter))
+        .collect::<Result<_, _>>()?;
+    users.insert(0, first);
+    Ok(Tracing {
+        users,
+        registered_in,
+    })
+}
+
+/// What this thread has used of the processor.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a live local. The clock exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+extern "C" fn end() {
+    let Some(tracing) = TRACING.lock().expect("nothing panics").take() else {
+        return;
+    };
+    if let Err(error) = report(tracing) {
+        eprintln!("fgraph-preload-test: {error}");
+    }
+}
+
+/// Unregisters the users and writes down what they have counted, all together.
+fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
+    let traced = tracing.users[0].report().traced;
+    let refused = tracing.users[0].report().refused.len();
+    let (mut entries, mut returns) = (0, 0);
+    for user in tracing.users {
+        let count = user.unregister().map_err(|error| error.error)?;
+        entries += count.sum(|line| &line.entries);
+        returns += count.sum(|line| &line.returns);
+    }
+    let status = fgraph::status()?;
+    let figures = [
+        ("pid", u64::from(process::id())),
+        ("traced", traced as u64),
+        ("refused", refused as u64),
+        ("register_us", tracing.registered_in[0].as_micros() as u64),
+        (
+            "register_cpu_us",
+            tracing.registered_in[1].as_micros() as u64,
+        ),
+        ("entries", entries),
+        ("returns", returns),
+        ("missed", status.counters.missed),
+        ("overrun", status.counters.overrun),
+        ("unreserved", status.counters.unreserved),
+        ("lost", status.counters.lost),
+        ("foreign", status.counters.foreign),
+        ("unattached", status.unattached),
+        ("patched", status.patched as u64),
+        ("stopped", u64::from(status.stopped.is_some())),
+    ];
+    let members = figures.map(|(name, value)| format!("\"{name}\":{value}"));
+    let path = env::var_os("FGRAPH_OUT").ok_or("FGRAPH_OUT is not set")?;
+    let mut file = fs::File::create(path)?;
+    writeln!(file, "{{{}}}", members.join(","))?;
+    Ok(())
+}

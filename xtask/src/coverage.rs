@@ -1,0 +1,76 @@
+//! `cargo xtask coverage`: which functions of programs and libraries can be traced.
+
+mod count;
+mod find;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::cargo;
+use crate::json;
+use count::Count;
+
+/// What the command line asks for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Programs and libraries, by path or by name; those of docs/coverage.md, unless given
+    #[arg(value_name = "BINARY")]
+    binaries: Vec<String>,
+    /// List every function that cannot be traced
+    #[arg(long)]
+    all: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// So many names are shown of each reason, unless all are asked for.
+const EXAMPLES: usize = 5;
+
+/// Counts, and prints what was counted. Fails only where a binary cannot be read.
+pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+    let paths = if options.binaries.is_empty() {
+        usual()?
+    } else {
+        let found = options.binaries.iter().map(|name| find::binary(name));
+        found.collect::<io::Result<_>>()?
+    };
+    let start = Instant::now();
+    let counts: Vec<Count> = paths
+        .iter()
+        .map(|path| Count::of(path))
+        .collect::<io::Result<_>>()?;
+    let elapsed = start.elapsed();
+    let shown = if options.all { usize::MAX } else { EXAMPLES };
+    if options.json {
+        let binaries = counts.iter().map(|count| count.json(shown));
+        let binaries = json::array(binaries);
+        println!(r#"{{"binaries":{binaries},"ms":{}}}"#, elapsed.as_millis());
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}", count::HEAD);
+    for count in &counts {
+        println!("{count}");
+    }
+    println!("\ntotal time {} ms", elapsed.as_millis());
+    for count in &counts {
+        print!("{}", count.refusals(shown));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Of each kind one: C libraries, a program at a fixed address, our own command, and what rustc is.
+fn usual() -> io::Result<Vec<PathBuf>> {
+    Ok(vec![
+        find::binary("libc.so.6")?,
+        find::binary("libsqlite3.so.0")?,
+        find::binary("python3.11")?,
+        cargo::build("cargo-fgraph")?,
+        find::binary("cargo")?,
+        find::binary("librustc_driver")?,
+    ])
+}

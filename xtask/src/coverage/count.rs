@@ -1,0 +1,230 @@
+//! The functions of one binary, by what can be done with them.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fgraph::{How, Refusal, RelocateError, SiteInfo, testing};
+
+use crate::json;
+
+/// Above the lines of counts.
+pub(crate) const HEAD: &str = "binary                        functions      NOP  relocated  entry only  refused  traced %  resolvers    ms";
+
+/// The functions of one binary.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    name: String,
+    nops: usize,
+    relocated: usize,
+    /// Of the former two, those whose returns go untold.
+    entry_only: usize,
+    /// The names of those that cannot be traced, by reason.
+    refused: BTreeMap<String, Vec<String>>,
+    /// IFUNC resolvers, which a program never calls: no functions of it.
+    resolvers: Vec<String>,
+    time: Duration,
+}
+
+impl Count {
+    /// Counts those of the binary at `path`.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        let start = Instant::now();
+        let sites = testing::coverage(path)
+            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let mut count = Self {
+            name: name.to_string_lossy().into_owned(),
+            time: start.elapsed(),
+            ..Self::default()
+        };
+        sites.iter().for_each(|site| count.add(site));
+        Ok(count)
+    }
+
+    fn add(&mut self, site: &SiteInfo) {
+        let name = || match site.name.as_str() {
+            "" => format!("{:#x}", site.address),
+            name => name.to_owned(),
+        };
+        match &site.how {
+            Err(Refusal::Resolver) => return self.resolvers.push(name()),
+            Err(refusal) => {
+                let names = self.refused.entry(reason(refusal)).or_default();
+                return names.push(name());
+            }
+            Ok(How::Nop) => self.nops += 1,
+            Ok(_) => self.relocated += 1,
+        }
+        self.entry_only += usize::from(!site.returns);
+    }
+
+    fn traced(&self) -> usize {
+        self.nops + self.relocated
+    }
+
+    fn refused_count(&self) -> usize {
+        self.refused.values().map(Vec::len).sum()
+    }
+
+    fn functions(&self) -> usize {
+        self.traced() + self.refused_count()
+    }
+
+    /// Of the functions, those that can be traced. Rounded down: 100 means all.
+    fn percent(&self) -> f64 {
+        let hundredths = (self.traced() * 10_000).checked_div(self.functions());
+        hundredths.unwrap_or(0) as f64 / 100.0
+    }
+
+    /// The reasons, the most frequent first.
+    fn reasons(&self) -> Vec<(&str, &[String])> {
+        let mut reasons: Vec<_> = self
+            .refused
+            .iter()
+            .map(|(reason, names)| (reason.as_str(), names.as_slice()))
+            .collect();
+        reasons.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+        reasons
+    }
+
+    /// Why which functions are refused, with at most `shown` names for each reason; empty if none is.
+    pub(crate) fn refusals(&self, shown: usize) -> String {
+        let mut text = String::new();
+        let mut section = |title: &str, reason: &str, names: &[String]| {
+            if names.is_empty() {
+                return;
+            }
+            if text.is_empty() {
+                writeln!(text, "\n{}", self.name).expect("a string takes all");
+            }
+            writeln!(text, "{:>7}  {title}{reason}", names.len()).expect("a string takes all");
+            for name in names.iter().take(shown) {
+                writeln!(text, "         - {name}").expect("a string takes all");
+            }
+        };
+        for (reason, names) in self.reasons() {
+            section("refused: ", reason, names);
+        }
+        section("not counted: ", "resolvers of IFUNCs", &self.resolvers);
+        text
+    }
+
+    /// One JSON object, with at most `shown` names for each reason.
+    pub(crate) fn json(&self, shown: usize) -> String {
+        let names = |names: &[String]| {
+            let quoted = names.iter().take(shown).map(|name| json::string(name));
+            json::array(quoted)
+        };
+        let reasons = self.reasons().into_iter().map(|(reason, refused)| {
+            format!(
+                r#"{{"reason":{},"count":{},"names":{}}}"#,
+                json::string(reason),
+                refused.len(),
+                names(refused)
+            )
+        });
+        format!(
+            concat!(
+                r#"{{"name":{},"functions":{},"nops":{},"relocated":{},"entry_only":{},"#,
+                r#""refused":{},"percent":{:.2},"resolvers":{},"ms":{},"reasons":{}}}"#
+            ),
+            json::string(&self.name),
+            self.functions(),
+            self.nops,
+            self.relocated,
+            self.entry_only,
+            self.refused_count(),
+            self.percent(),
+            self.resolvers.len(),
+            self.time.as_millis(),
+            json::array(reasons)
+        )
+    }
+}
+
+impl fmt::Display for Count {
+    /// A line of the table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Hashes in the names of libraries are long.
+        let name: String = self.name.chars().take(28).collect();
+        write!(
+            f,
+            "{name:<28}  {:>9}  {:>7}  {:>9}  {:>10}  {:>7}  {:>8.2}  {:>9}  {:>4}",
+            self.functions(),
+            self.nops,
+            self.relocated,
+            self.entry_only,
+            self.refused_count(),
+            self.percent(),
+            self.resolvers.len(),
+            self.time.as_millis()
+        )
+    }
+}
+
+/// A refusal without its addresses, so that those of a kind are one reason.
+fn reason(refusal: &Refusal) -> String {
+    use RelocateError as E;
+    let text = match refusal {
+        Refusal::Displace(error) => match error {
+            E::TooShort { .. } => "shorter than a jump, and no padding behind",
+            E::Undecodable { .. } => "has bytes that are no instruction",
+            E::Breakpoint { .. } => "has a breakpoint in its first instructions",
+            E::Unmovable { .. } => "has an instruction that depends on where it is",
+            E::Returns { .. } => "has a call that returns into the bytes of the jump",
+            E::Target { .. } => "has a branch into the bytes of the jump",
+            E::Loop { .. } => "has a branch back to its entry: every round would be a call",
+            E::StackPointer { .. } => "changes rsp so that its caller's frame cannot be found",
+            other => return other.to_string(),
+        },
+        Refusal::Patched { .. } => "was patched by somebody else",
+        other => return other.to_string(),
+    };
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(refused: &[(&str, &[&str])], traced: usize) -> Count {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Count {
+            name: "lib.so".to_owned(),
+            relocated: traced,
+            refused: refused
+                .iter()
+                .map(|(reason, of)| ((*reason).to_owned(), names(of)))
+                .collect(),
+            ..Count::default()
+        }
+    }
+
+    #[test]
+    fn a_hundred_percent_means_all() {
+        assert_eq!(count(&[], 7).percent(), 100.0);
+        assert_eq!(count(&[("r", &["f"])], 99_999).percent(), 99.99);
+        assert_eq!(count(&[], 0).percent(), 0.0);
+    }
+
+    #[test]
+    fn reasons_come_by_frequency_with_so_many_names_as_asked_for() {
+        let count = count(&[("rare", &["a"]), ("usual", &["b", "c", "d"])], 10);
+        assert_eq!(
+            count.refusals(2),
+            "\nlib.so\n      3  refused: usual\n         - b\n         - c\n      1  refused: rare\n         - a\n"
+        );
+        assert!(count.json(1).ends_with(
+            r#""reasons":[{"reason":"usual","count":3,"names":["b"]},{"reason":"rare","count":1,"names":["a"]}]}"#
+        ));
+    }
+
+    #[test]
+    fn refusals_that_differ_in_addresses_only_are_one_reason() {
+        let at = |at| reason(&Refusal::Displace(RelocateError::Undecodable { at }));
+        assert_eq!(at(1), at(2));
+    }
+}
