@@ -491,7 +491,10 @@ impl Control {
     /// Sites, and how many of them are patched.
     pub(crate) fn counts(&self) -> (usize, usize) {
         self.sites.iter().fold((0, 0), |(sites, patched), site| {
-            (sites + 1, patched + usize::from(is_on(site) && !is_ours(site)))
+            (
+                sites + 1,
+                patched + usize::from(is_on(site) && !is_ours(site)),
+            )
         })
     }
 }
@@ -558,6 +561,7 @@ fn poke_of(site: &Site) -> Poke {
     };
     Poke {
         address: site.entry,
+        is_breakpoint: false,
         old,
         new,
     }

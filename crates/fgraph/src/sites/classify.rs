@@ -29,6 +29,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) file: Option<&'a [u8]>,
     /// Whether the compiler has listed it as one that is to be patched.
     pub(crate) listed: bool,
+    /// Bit *k* is set if another function leads to byte *k* behind the entry.
+    pub(crate) entered: u8,
     /// Its name in the symbol table.
     pub(crate) symbol: &'a str,
 }
@@ -101,6 +103,11 @@ pub(crate) fn classify(function: &Candidate<'_>, callers: Callers) -> Result<Cho
         size: function.size.saturating_sub(lead),
     };
     let window = relocate::plan(&code).map_err(Refusal::Displace)?;
+    let entered = function.entered & window.boundaries();
+    if entered != 0 {
+        let to = entered.trailing_zeros() as usize;
+        return Err(Refusal::Entered { to });
+    }
     // While a body runs that has been called by the trampoline, rbp is not the caller's.
     if callers != Callers::Abi && relocate::uses_frame_pointer_of_caller(&code) {
         way = entry_only(way);
@@ -153,6 +160,7 @@ mod tests {
             text,
             file: Some(text),
             listed: false,
+            entered: 0,
             symbol,
         }
     }
@@ -220,6 +228,21 @@ mod tests {
         let refused = classify(&candidate, Callers::Abi).unwrap_err();
         let found = [0xe9, 1, 2, 3, 4];
         assert_eq!(refused, Refusal::Patched { found });
+    }
+
+    #[test]
+    fn a_function_that_others_enter_behind_its_first_instruction_is_left_alone() {
+        let entered = |entered| {
+            let candidate = Candidate {
+                entered,
+                ..candidate(&CODE, "f")
+            };
+            classify(&candidate, Callers::Abi).map(|_| ())
+        };
+        assert_eq!(entered(0b10010), Err(Refusal::Entered { to: 1 }));
+        assert_eq!(entered(0b10000), Err(Refusal::Entered { to: 4 }));
+        // Nothing starts there.
+        assert_eq!(entered(0b01100), Ok(()));
     }
 
     #[test]
