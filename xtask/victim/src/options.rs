@@ -58,8 +58,6 @@ fn steps(text: &str) -> Result<Skip, String> {
         "trap" => Ok(Skip::TRAP),
         "sync" => Ok(Skip::SYNC),
         "trap+sync" => Ok(Skip::TRAP | Skip::SYNC),
-        _ => Err(format!(
-            "--leave-out must be trap, sync or trap+sync, not {text}"
-        )),
+        _ => Err(format!("--leave-out {text}: there is no such step")),
     }
 }
