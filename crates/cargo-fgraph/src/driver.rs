@@ -49,7 +49,6 @@ pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     if text.contains(char::is_whitespace) {
         return Err(Error::WhiteSpace(dir));
     }
-    fs::create_dir_all(&dir).map_err(|error| Error::File(dir.clone(), error))?;
     let rustc = first_var(["RUSTC", "CARGO_BUILD_RUSTC"]).unwrap_or_else(|| "rustc".into());
     probe::check(&rustc, &dir)?;
 

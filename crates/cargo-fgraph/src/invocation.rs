@@ -34,11 +34,13 @@ const NOT_IN_PASS_ONE: [&str; 9] = [
     "print",
 ];
 
-/// Code generation options that pass one must not have: it generates no code, and names do not
-/// depend on these.
-const NO_CODE_IN_PASS_ONE: [&str; 9] = [
+/// Code generation options that pass one must not have: it generates no code, and which functions
+/// there are does not depend on these.
+///
+/// It does depend on `debuginfo`, if only a little: with all of it, rustc optimizes less before LLVM
+/// gets the crate.
+const NO_CODE_IN_PASS_ONE: [&str; 8] = [
     "codegen-units",
-    "debuginfo",
     "embed-bitcode",
     "incremental",
     "linker-plugin-lto",
@@ -85,9 +87,10 @@ pub(crate) fn plan(args: &[String]) -> Plan {
         match item {
             // The source is read from the standard input, which can be read only once.
             Item::Input("-") => return Plan::PassOn,
+            // The arguments are in a file: cargo does that if they are too long for a command line.
             Item::Input(file) if file.starts_with('@') => return Plan::PassOn,
             Item::Option("crate-type", "proc-macro") => return Plan::PassOn,
-            Item::Option("print", what) if !PRINTED_ON_THE_WAY.contains(&what) => {
+            Item::Option("print", what) if !PRINTED_ON_THE_WAY.contains(&before_equals(what)) => {
                 return Plan::PassOn;
             }
             Item::Option("crate-name", value) => name = Some(value),
@@ -128,7 +131,6 @@ pub(crate) fn plan(args: &[String]) -> Plan {
 /// The arguments of pass one, without those that say what it shall write.
 pub(crate) fn pass_one(args: &[String]) -> Vec<&str> {
     let kept = |item: &Item<'_>| match *item {
-        Item::Option("g", _) => false,
         Item::Option("C", option) => !NO_CODE_IN_PASS_ONE.contains(&before_equals(option)),
         Item::Option(name, _) => !NOT_IN_PASS_ONE.contains(&name),
         Item::Input(_) => true,
@@ -286,8 +288,8 @@ mod tests {
     fn pass_one_is_told_nothing_about_its_output() {
         let line = format!("{LIBRARY} -g -o x -Clto=fat --codegen=strip=symbols -Zx --test -l a");
         let expected = "--crate-name app --edition=2024 src/lib.rs --crate-type lib \
-            -C opt-level=3 --cfg feature=\"std\" -C metadata=01 -C extra-filename=-02 \
-            -L dependency=/t/deps --extern dep=/t/libdep.rmeta -Zx --test -l a";
+            -C opt-level=3 -C debuginfo=2 --cfg feature=\"std\" -C metadata=01 -C extra-filename=-02 \
+            -L dependency=/t/deps --extern dep=/t/libdep.rmeta -g -Zx --test -l a";
         assert_eq!(pass_one(&args(&line)), args(expected));
     }
 

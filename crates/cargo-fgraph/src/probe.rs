@@ -4,11 +4,11 @@
 //! theirs. So a tiny function is compiled before anything else, in both of the ways that the wrapper
 //! uses, and the object is looked at.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{self, Command};
 
 use fgraph_x86_64::nop::{self, NopError};
 use object::{Object, ObjectSection, ObjectSymbol};
@@ -58,12 +58,22 @@ impl Display for Missing {
     }
 }
 
-/// Makes sure that `rustc` makes patchable function entries. `dir` is for files of the moment.
+/// Makes sure that `rustc` makes patchable function entries, with files that are in `dir` meanwhile.
 ///
 /// # Errors
 ///
 /// [`Error::Compiler`] if it does not, others if that cannot be found out.
 pub(crate) fn check(rustc: &OsStr, dir: &Path) -> Result<(), Error> {
+    // Another build may be at the same point.
+    let dir = dir.join(format!("probe-{}", process::id()));
+    fs::create_dir_all(&dir).map_err(|error| Error::File(dir.clone(), error))?;
+    let found = try_levels(rustc, &dir);
+    // What cannot be removed now is removed with the target directory.
+    let _ = fs::remove_dir_all(&dir);
+    found
+}
+
+fn try_levels(rustc: &OsStr, dir: &Path) -> Result<(), Error> {
     let write = |name: &str, content: &[u8]| {
         let path = dir.join(name);
         match fs::write(&path, content) {
@@ -75,7 +85,7 @@ pub(crate) fn check(rustc: &OsStr, dir: &Path) -> Result<(), Error> {
     let list = write("probe.csv", LIST)?;
     let object = dir.join("probe.o");
     for opt_level in OPT_LEVELS {
-        let mut emit = std::ffi::OsString::from("--emit=obj=");
+        let mut emit = OsString::from("--emit=obj=");
         emit.push(&object);
         let output = Command::new(rustc)
             .args(["--crate-type=lib", "-C"])

@@ -277,7 +277,7 @@ impl Control {
     /// Makes `filter` the filter of the user in `slot`. After an error it has the one it had.
     pub(crate) fn set_filter(&mut self, slot: usize, filter: Filter) -> Result<Report, Error> {
         let before = self.filters[slot].replace(filter);
-        let changed = if self.refresh() {
+        let changed = if self.refresh(Some(slot)) {
             self.set_all_bits()
         } else {
             self.set_bits(slot)
@@ -292,19 +292,18 @@ impl Control {
         }
     }
 
-    /// Sees to it that there are sites for all that the users want; whether modules came or went.
-    fn refresh(&mut self) -> bool {
+    /// Sees to it that there are sites for all that the users want, of whom the one in slot `new` has a
+    /// filter that is new; whether modules came or went.
+    fn refresh(&mut self, new: Option<usize>) -> bool {
         let mut changed = false;
         loop {
             changed |= self.sites.refresh();
-            let prepare = |filter| self.sites.prepare(filter);
-            if self
-                .filters
-                .iter()
-                .flatten()
-                .try_for_each(prepare)
-                .is_some()
-            {
+            let filters = self.filters.iter().enumerate();
+            let mut all = filters.filter_map(|(slot, filter)| Some((slot, filter.as_ref()?)));
+            let prepared =
+                all.try_for_each(|(slot, filter)| self.sites.prepare(filter, new == Some(slot)));
+            if prepared.is_some() {
+                self.sites.settle();
                 return changed;
             }
         }
@@ -318,7 +317,7 @@ impl Control {
 
     /// Applies the filters to libraries that are new.
     fn join(&mut self) {
-        if self.filters.iter().any(Option::is_some) && self.refresh() {
+        if self.filters.iter().any(Option::is_some) && self.refresh(None) {
             let changed = self.set_all_bits();
             // What cannot be patched now is looked at again the next time.
             let _ = self.patch(changed);
@@ -410,7 +409,7 @@ impl Control {
         });
         let Some(result) = result else {
             // A library came or went meanwhile: look anew at all sites there are now.
-            self.refresh();
+            self.refresh(None);
             self.set_all_bits();
             return self.patch(Vec::new());
         };
@@ -478,7 +477,7 @@ impl Control {
     /// Every function there is.
     pub(crate) fn inventory(&mut self) -> SiteList {
         loop {
-            if self.refresh() {
+            if self.refresh(None) {
                 // The next patching is of all that changed.
                 self.set_all_bits();
                 self.unfinished = true;

@@ -104,14 +104,15 @@ impl Sites {
         true
     }
 
-    /// Makes the sites of the modules in which `filter` selects anything. `None` if modules were
-    /// loaded or unloaded since the last `refresh`.
-    pub(crate) fn prepare(&mut self, filter: &Filter) -> Option<()> {
+    /// Makes the sites of the modules in which `filter` selects anything. If it is not new, only modules
+    /// that came since the last [`settle`](Self::settle) are looked at. `None` if modules were loaded or
+    /// unloaded since the last `refresh`.
+    pub(crate) fn prepare(&mut self, filter: &Filter, is_new: bool) -> Option<()> {
         let generation = self.generation?;
         let mut prepared = false;
         let mut protections = None;
         for module in &mut self.modules {
-            if module.is_wanted(filter) {
+            if (is_new || module.is_new) && module.is_wanted(filter) {
                 module.read_lists();
                 let common = &mut self.common;
                 let now = || Protections::now(&modules::loaded().0);
@@ -124,6 +125,13 @@ impl Sites {
             self.publish_traps();
         }
         Some(())
+    }
+
+    /// All filters have been [applied](Self::prepare) to all modules.
+    pub(crate) fn settle(&mut self) {
+        for module in &mut self.modules {
+            module.is_new = false;
+        }
     }
 
     /// Every function there is. `None` if modules were loaded or unloaded since the last `refresh`.

@@ -88,10 +88,7 @@ fn malloc_and_free_are_traced() {
             "one site each: {:?}",
             handle.report()
         );
-        let (malloc, free) = (
-            unknown(libc::malloc as Malloc),
-            unknown(libc::free as Free),
-        );
+        let (malloc, free) = (unknown(libc::malloc as Malloc), unknown(libc::free as Free));
         log.take();
         let sizes = [1, 24, 1000, 4096, 100_000, 1 << 22];
         let mut blocks = [ptr::null_mut::<c_void>(); 6];
@@ -107,7 +104,9 @@ fn malloc_and_free_are_traced() {
         let mallocs: Vec<_> = calls_of(&events, malloc as usize);
         let seen: Vec<_> = mallocs.iter().map(|call| (call.0[0], call.2)).collect();
         let expected = sizes.iter().zip(blocks);
-        let expected: Vec<_> = expected.map(|(&size, block)| (size as u64, block as u64)).collect();
+        let expected: Vec<_> = expected
+            .map(|(&size, block)| (size as u64, block as u64))
+            .collect();
         assert_eq!(seen, expected);
         let frees = calls_of(&events, free as usize);
         let freed: Vec<_> = frees.iter().map(|call| call.0[0]).collect();
@@ -319,7 +318,10 @@ fn snprintf_with_all_kinds_of_arguments_is_traced() {
         // SAFETY: `snprintf` leaves a string.
         let text = unsafe { CStr::from_ptr(traced.as_ptr()) }.to_str().unwrap();
         assert!(text.starts_with("-1 -9223372036854775808 beef z text 4000000000 "));
-        assert!(text.ends_with("inf 3.141592654|end -0.1") || text.ends_with("inf 3.141592654|end -0.0"));
+        assert!(
+            text.ends_with("inf 3.141592654|end -0.1")
+                || text.ends_with("inf 3.141592654|end -0.0")
+        );
         let calls = calls_of(&events, libc::snprintf as *const () as usize);
         let [(ints, floats, result, _)] = calls[..] else {
             panic!("{events:?}")
@@ -384,7 +386,8 @@ fn memcpy_is_traced_by_its_name() {
             for length in lengths {
                 to.fill(0xee);
                 // SAFETY: both are that long.
-                let result = unsafe { memcpy(to.as_mut_ptr().cast(), from.as_ptr().cast(), length) };
+                let result =
+                    unsafe { memcpy(to.as_mut_ptr().cast(), from.as_ptr().cast(), length) };
                 assert_eq!(result, to.as_mut_ptr().cast());
                 assert_eq!(to[..length], from[..length]);
                 assert!(to[length..].iter().all(|&byte| byte == 0xee));
@@ -419,7 +422,13 @@ fn all_of_them_are_traced_at_once() {
                 results.extend(buffer.iter().map(|&byte| byte as u64));
                 results.push(pow(f64::from(round), 1.5).to_bits());
                 let block = vec![round as u8; 1 + 100 * round as usize];
-                results.push(black_box(&block).clone().iter().map(|&n| u64::from(n)).sum());
+                results.push(
+                    black_box(&block)
+                        .clone()
+                        .iter()
+                        .map(|&n| u64::from(n))
+                        .sum(),
+                );
             }
             results
         };
@@ -465,7 +474,10 @@ fn all_of_them_are_traced_at_once() {
             (compares as *const () as usize, "compares"),
         ] {
             let (entries, returns) = functions.get(&function).copied().unwrap_or_default();
-            assert!(entries == returns && entries >= 50, "{name}: {entries}, {returns}");
+            assert!(
+                entries == returns && entries >= 50,
+                "{name}: {entries}, {returns}"
+            );
         }
     });
 }

@@ -114,6 +114,8 @@ pub(crate) struct ModuleSites {
     /// `None` until a filter selects one of its functions.
     prepared: Option<Prepared>,
     pub(crate) is_loaded: bool,
+    /// Not all filters have been applied to it.
+    pub(crate) is_new: bool,
 }
 
 /// A function on its way to becoming a site.
@@ -134,6 +136,7 @@ impl ModuleSites {
             listed: Vec::new(),
             prepared: None,
             is_loaded: true,
+            is_new: true,
         }
     }
 

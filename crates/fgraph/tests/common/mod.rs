@@ -541,7 +541,7 @@ impl Library {
 
     /// A library of the system, as the loader finds it.
     pub(crate) fn system(name: &str) -> Option<Self> {
-        Self::load(name).inspect_err(skip).ok()
+        Self::load(name).inspect_err(|error| skip(error)).ok()
     }
 
     fn load(name: &str) -> Result<Self, String> {
