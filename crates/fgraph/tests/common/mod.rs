@@ -367,7 +367,10 @@ impl<T> Log<T> {
 
     /// What was noted since the last time.
     pub(crate) fn take(&self) -> Vec<T> {
-        self.lock().drain(..).collect()
+        // Memory is allocated without the lock, because that may be what is traced.
+        let capacity = self.lock().capacity();
+        let empty = Vec::with_capacity(capacity);
+        std::mem::replace(&mut *self.lock(), empty)
     }
 }
 

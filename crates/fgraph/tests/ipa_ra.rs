@@ -1,0 +1,425 @@
+//! Callers that keep values in registers which the ABI lets any function change.
+//!
+//! gcc lets a caller keep a value in any register that the code of a local callee does not use
+//! (`-fipa-ra`, on at `-O2`). So a traced call must leave every register alone that the ABI calls
+//! scratch: here the callbacks fill all of them with garbage.
+
+mod common;
+
+use std::arch::{asm, is_x86_feature_detected};
+use std::path::Path;
+use std::process::Command;
+
+use common::{Library, Paired, bounded, build_library, code, compiler, scenario, skip};
+use fgraph::{Entry, FgraphOps, Return};
+
+/// Fills every register with garbage that a function may change.
+#[inline(never)]
+fn clobber() {
+    if is_x86_feature_detected!("avx512bw") {
+        // SAFETY: the machine has these registers, and the compiler is told that they change.
+        unsafe {
+            asm!(
+                ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+                "vpternlogd zmm\\n, zmm\\n, zmm\\n, 0xff",
+                ".endr",
+                ".irp n,0,1,2,3,4,5,6,7",
+                "kxnorq k\\n, k\\n, k\\n",
+                ".endr",
+                clobber_abi("C"),
+            );
+        }
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: as above.
+        unsafe {
+            asm!(
+                ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+                "vpcmpeqd ymm\\n, ymm\\n, ymm\\n",
+                ".endr",
+                clobber_abi("C"),
+            );
+        }
+    } else {
+        // SAFETY: as above.
+        unsafe {
+            asm!(
+                ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+                "pcmpeqd xmm\\n, xmm\\n",
+                ".endr",
+                clobber_abi("C"),
+            );
+        }
+    }
+    // SAFETY: the compiler is told that the registers change.
+    unsafe {
+        asm!(
+            ".irp r,rax,rcx,rdx,rsi,rdi,r8,r9,r10,r11",
+            "movabs \\r, 0x5a5a5a5a5a5a5a5a",
+            ".endr",
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// A user whose callbacks leave garbage in all scratch registers.
+struct Clobber {
+    wants_returns: bool,
+}
+
+impl FgraphOps for Clobber {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        clobber();
+        self.wants_returns.then_some(())
+    }
+
+    fn ret(&self, _call: &mut Return<'_, ()>, (): ()) {
+        clobber();
+    }
+}
+
+/// The instructions of a function, as objdump prints them: mnemonic and operands.
+fn disassembly(library: &Path, function: &str) -> Option<Vec<String>> {
+    let objdump = compiler(&["objdump"])?;
+    let mut command = Command::new(objdump);
+    command
+        .args(["-d", "--no-show-raw-insn"])
+        .arg(format!("--disassemble={function}"))
+        .arg(library);
+    let output = bounded(&mut command);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = text.lines().filter_map(|line| line.split_once(":\t"));
+    Some(
+        lines
+            .map(|(_, instruction)| instruction.to_owned())
+            .collect(),
+    )
+}
+
+/// Whether an instruction reads a register; its operands are in the order of AT&T, the result last.
+fn reads(line: &str, register: &str) -> bool {
+    const ALSO_READ_RESULT: [&str; 6] = ["vfmadd", "add", "sub", "xor", "imul", "mulsd"];
+    let (sources, result) = line.rsplit_once(',').unwrap_or(("", line));
+    sources.contains(register)
+        || result.contains(register)
+            && (result.contains('(') || ALSO_READ_RESULT.iter().any(|name| line.starts_with(name)))
+}
+
+/// The first of the registers that the caller reads after its first call of `callee`, before it writes
+/// to it. None of them is one that a function preserves.
+fn kept<'a>(code: &[String], callee: &str, registers: &[&'a str]) -> Option<&'a str> {
+    let calls = |line: &String| line.contains("call") && line.contains(callee);
+    let first = code.iter().position(calls)?;
+    registers.iter().copied().find(|register| {
+        let mut behind = code[first + 1..].iter();
+        let use_of = behind.find(|line| line.contains(register));
+        use_of.is_some_and(|line| reads(line, register))
+    })
+}
+
+/// Builds the library and says whether gcc does what the test is about.
+fn build(
+    name: &str,
+    source: &str,
+    options: &[&str],
+    functions: &[(&str, &str, &[&str])],
+) -> Option<Library> {
+    let file = format!("{name}.c");
+    let options = [&["-O2", "-fno-inline", "-fipa-ra"], options].concat();
+    let Some(path) = build_library(name, &["gcc"], &file, source, &options) else {
+        skip("there is no gcc");
+        return None;
+    };
+    for (caller, callee, registers) in functions {
+        let Some(code) = disassembly(&path, caller) else {
+            skip("there is no objdump");
+            return None;
+        };
+        if kept(&code, callee, registers).is_none() {
+            skip(format_args!(
+                "this gcc keeps nothing in scratch registers: {}",
+                code.join("; ")
+            ));
+            return None;
+        }
+    }
+    Some(Library::open(&path))
+}
+
+/// Calls `work` untraced; traced with callbacks that leave garbage behind, on entries only and on
+/// returns as well; with two such users; and untraced again. The results must be the same.
+fn same_while_traced<R: PartialEq + std::fmt::Debug>(
+    filter: &str,
+    callee: *const (),
+    work: impl Fn() -> R,
+) {
+    let before: [u8; 16] = code(callee);
+    let untraced = work();
+    let paired = fgraph::register(Paired::default(), filter).unwrap();
+    assert_eq!(paired.report().traced, 1, "{:?}", paired.report());
+    for wants_returns in [false, true] {
+        let first = fgraph::register(Clobber { wants_returns }, filter).unwrap();
+        assert_eq!(work(), untraced);
+        let second = fgraph::register(Clobber { wants_returns }, filter).unwrap();
+        assert_eq!(work(), untraced);
+        drop((first, second));
+    }
+    let alone = fgraph::register(
+        Clobber {
+            wants_returns: true,
+        },
+        filter,
+    )
+    .unwrap();
+    let calls = paired.unregister().unwrap().calls();
+    assert!(calls.is_exact() && calls.entries >= 4, "{calls:?}");
+    // Only entries, for the trampoline that leaves the return address alone.
+    assert_eq!(work(), untraced);
+    drop(alone);
+    let alone = fgraph::register(
+        Clobber {
+            wants_returns: false,
+        },
+        filter,
+    )
+    .unwrap();
+    assert_eq!(work(), untraced);
+    drop(alone);
+    assert_eq!(work(), untraced);
+    assert_eq!(code::<16>(callee), before);
+}
+
+const INTEGERS: &str = "
+    /* The address of the static function, for the test. */
+    static __attribute__((noinline, noclone)) unsigned long leaf(unsigned long a) {
+        return a * 3 + 1;
+    }
+    const void *address(void) { return (const void *)leaf; }
+    unsigned long caller(unsigned long a, unsigned long b, unsigned long c, unsigned long d,
+                         unsigned long e, unsigned long f) {
+        unsigned long g = a ^ b;
+        unsigned long x = leaf(a);
+        unsigned long y = leaf(x ^ b);
+        unsigned long z = leaf(y + c);
+        return x + y * 5 + z * 7 + b * 11 + c * 13 + d * 17 + e * 19 + f * 23 + g * 29;
+    }
+";
+
+#[test]
+fn integers_in_scratch_registers_survive() {
+    scenario("integers_in_scratch_registers_survive", || {
+        let checks = [(
+            "caller",
+            "leaf",
+            &["%r8", "%r9", "%r10", "%r11", "%rsi"][..],
+        )];
+        let Some(library) = build("integers", INTEGERS, &[], &checks) else {
+            return;
+        };
+        type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
+        // SAFETY: their types.
+        let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+            unsafe { (library.get("caller"), library.get("address")) };
+        let leaf = |n: u64| n * 3 + 1;
+        let (x, y) = (leaf(1), leaf(leaf(1) ^ 2));
+        let z = leaf(y + 3);
+        let right = x + y * 5 + z * 7 + 2 * 11 + 3 * 13 + 4 * 17 + 5 * 19 + 6 * 23 + 3 * 29;
+        assert_eq!(caller(1, 2, 3, 4, 5, 6), right);
+        same_while_traced("leaf:mod:libintegers.so", address(), || {
+            (0..100)
+                .map(|n| caller(n, n + 1, n * 2, n ^ 5, n << 40, !n >> 8))
+                .collect::<Vec<_>>()
+        });
+    });
+}
+
+/// Calls through which the flags, too, could be kept: gcc knows which functions change them.
+const LOOP: &str = "
+    static __attribute__((noinline, noclone)) long step(long a) { return a + 1; }
+    const void *address(void) { return (const void *)step; }
+    long caller(const long *from, long *to, long n, long scale, long bias) {
+        long sum = 0;
+        for (long i = 0; i < n; i++) {
+            to[i] = step(from[i]) * scale + bias;
+            sum ^= to[i];
+        }
+        return sum;
+    }
+";
+
+#[test]
+fn the_state_of_a_loop_in_scratch_registers_survives() {
+    scenario("the_state_of_a_loop_in_scratch_registers_survives", || {
+        let checks = [("caller", "step", &["%r8", "%rsi", "%rcx", "%rdx"][..])];
+        let Some(library) = build("loop", LOOP, &[], &checks) else {
+            return;
+        };
+        type Caller = extern "C" fn(*const i64, *mut i64, i64, i64, i64) -> i64;
+        // SAFETY: their types.
+        let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+            unsafe { (library.get("caller"), library.get("address")) };
+        let from: Vec<i64> = (0..200).map(|n| n * n).collect();
+        same_while_traced("step:mod:libloop.so", address(), || {
+            let mut to = vec![0; from.len()];
+            let sum = caller(from.as_ptr(), to.as_mut_ptr(), 200, 7, -3);
+            (sum, to)
+        });
+    });
+}
+
+const DOUBLES: &str = "
+    static __attribute__((noinline, noclone)) double leaf(double a) { return a * 3 + 1; }
+    const void *address(void) { return (const void *)leaf; }
+    double caller(const double *v) {
+        double a = v[0], b = v[1], c = v[2], d = v[3], e = v[4], f = v[5], g = v[6], h = v[7];
+        double i = v[8], j = v[9], k = v[10], l = v[11];
+        double x = leaf(a);
+        double y = leaf(b + x);
+        return x + 2 * y + 3 * c + 5 * d + 7 * e + 11 * f + 13 * g + 17 * h + 19 * i + 23 * j
+            + 29 * k + 31 * l + a + b;
+    }
+";
+
+#[test]
+fn doubles_in_vector_registers_survive() {
+    scenario("doubles_in_vector_registers_survive", || {
+        // Without the memory of the caller every value has to be loaded before the first call.
+        let source = DOUBLES
+            .replace("const double *v", "double *v, double *w")
+            .replace(
+                "double x = leaf(a);",
+                "*w = a; asm volatile(\"\" ::: \"memory\"); double x = leaf(a);",
+            );
+        let checks = [(
+            "caller",
+            "leaf",
+            &["%xmm8", "%xmm9", "%xmm10", "%xmm12", "%xmm15"][..],
+        )];
+        let Some(library) = build("doubles", &source, &[], &checks) else {
+            return;
+        };
+        type Caller = extern "C" fn(*mut f64, *mut f64) -> f64;
+        // SAFETY: their types.
+        let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+            unsafe { (library.get("caller"), library.get("address")) };
+        same_while_traced("leaf:mod:libdoubles.so", address(), || {
+            let mut values: [f64; 12] = std::array::from_fn(|n| n as f64 * 1.25 - 3.0);
+            let mut stored = 0.0;
+            caller(values.as_mut_ptr(), &mut stored).to_bits()
+        });
+    });
+}
+
+/// Vectors of `SIZE` bytes, of which COUNT are kept across the calls.
+const VECTORS: &str = "
+    typedef double vector __attribute__((vector_size(SIZE), aligned(8)));
+    static __attribute__((noinline, noclone)) vector leaf(vector a) { return a * 3 + 1; }
+    const void *address(void) { return (const void *)leaf; }
+    #define EACH(X) KEPT
+    void caller(const vector *from, vector *to) {
+    #define LOAD(n) vector v##n = from[n];
+        EACH(LOAD)
+        asm volatile(\"\" ::: \"memory\");
+        vector x = leaf(v0);
+        vector y = leaf(x + v1);
+        #define STORE(n) to[n] = v##n * x + y;
+        EACH(STORE)
+    }
+";
+
+fn vectors(name: &str, size: usize, count: usize, options: &[&str], registers: &[&str]) {
+    let kept: Vec<String> = (0..count).map(|n| format!("X({n})")).collect();
+    let source = VECTORS
+        .replace("SIZE", &size.to_string())
+        .replace("KEPT", &kept.join(" "));
+    let checks = [("caller", "leaf", registers)];
+    let Some(library) = build(name, &source, options, &checks) else {
+        return;
+    };
+    type Caller = extern "C" fn(*const f64, *mut f64);
+    // SAFETY: their types.
+    let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+        unsafe { (library.get("caller"), library.get("address")) };
+    let from: Vec<f64> = (0..count * size / 8)
+        .map(|n| n as f64 * 0.75 - 11.0)
+        .collect();
+    same_while_traced(&format!("leaf:mod:lib{name}.so"), address(), || {
+        let mut to = vec![0.0_f64; from.len()];
+        caller(from.as_ptr(), to.as_mut_ptr());
+        to.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+    });
+}
+
+#[test]
+fn upper_halves_of_ymm_registers_survive() {
+    scenario("upper_halves_of_ymm_registers_survive", || {
+        if !is_x86_feature_detected!("avx2") {
+            return skip("this machine has no AVX2");
+        }
+        let registers = ["%ymm8", "%ymm9", "%ymm10", "%ymm11", "%ymm12"];
+        vectors("ymm", 32, 12, &["-mavx2", "-mno-avx512f"], &registers);
+    });
+}
+
+#[test]
+fn high_zmm_registers_survive() {
+    scenario("high_zmm_registers_survive", || {
+        if !is_x86_feature_detected!("avx512f") {
+            return skip("this machine has no AVX-512");
+        }
+        let registers = ["%zmm16", "%zmm17", "%zmm18", "%zmm20", "%zmm24"];
+        vectors("zmm", 64, 24, &["-mavx512f"], &registers);
+    });
+}
+
+#[test]
+fn high_registers_survive_with_xmm_and_ymm_width_only() {
+    scenario("high_registers_survive_with_xmm_and_ymm_width_only", || {
+        if !is_x86_feature_detected!("avx512vl") {
+            return skip("this machine has no AVX-512VL");
+        }
+        let registers = ["%ymm16", "%ymm17", "%ymm18", "%ymm20", "%ymm24"];
+        vectors("ymm_high", 32, 24, &["-mavx512f", "-mavx512vl"], &registers);
+        let registers = ["%xmm16", "%xmm17", "%xmm18", "%xmm20", "%xmm24"];
+        vectors("xmm_high", 16, 24, &["-mavx512f", "-mavx512vl"], &registers);
+    });
+}
+
+/// A comparison of vectors leaves its result in an opmask, which gcc keeps there across the call.
+const MASKS: &str = "
+    #include <immintrin.h>
+    static __attribute__((noinline, noclone)) int leaf(int a) { return a * 3 + 1; }
+    const void *address(void) { return (const void *)leaf; }
+    void caller(const void *from, void *to, int n) {
+        __m512d a = _mm512_loadu_pd(from);
+        __mmask8 low = _mm512_cmp_pd_mask(a, _mm512_set1_pd(0), _CMP_LT_OQ);
+        asm volatile(\"\" : \"+k\"(low) :: \"memory\");
+        int x = leaf(n);
+        _mm512_mask_storeu_pd(to, low, _mm512_add_pd(a, _mm512_set1_pd(x)));
+    }
+";
+
+#[test]
+fn opmasks_survive() {
+    scenario("opmasks_survive", || {
+        if !is_x86_feature_detected!("avx512f") {
+            return skip("this machine has no AVX-512");
+        }
+        let checks = [("caller", "leaf", &["%k1", "%k2", "%k3"][..])];
+        let Some(library) = build("masks", MASKS, &["-mavx512f"], &checks) else {
+            return;
+        };
+        type Caller = extern "C" fn(*const f64, *mut f64, i32);
+        // SAFETY: their types.
+        let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+            unsafe { (library.get("caller"), library.get("address")) };
+        let from: [f64; 8] = [-1.0, 2.0, -3.0, -4.0, 5.0, 6.0, -7.0, 8.0];
+        same_while_traced("leaf:mod:libmasks.so", address(), || {
+            let mut to = [0.0_f64; 8];
+            caller(from.as_ptr(), to.as_mut_ptr(), 2);
+            assert_eq!((to[0], to[1]), (6.0, 0.0));
+            to.map(f64::to_bits)
+        });
+    });
+}
