@@ -321,9 +321,3 @@ macro_rules! assembly_15 {
         );
     };
 }
-
-/// At which of the first five bytes of a function of `shape` instructions start, a bit each.
-pub(crate) const fn starts(shape: usize) -> u8 {
-    // The shapes are in the order of these bits, read from the left.
-    (shape as u8).reverse_bits() >> 3 | 1
-}

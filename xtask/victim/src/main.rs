@@ -65,10 +65,9 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     if fgraph::status()?.patched != 0 {
         return Err("something is patched already".into());
     }
-    sites::check()?;
-    if let Some(steps) = options.leave_out {
-        fgraph::testing::leave_out(steps)?;
-    }
+    // Before the sites are made.
+    fgraph::testing::leave_out(options.leave_out)?;
+    sites::check(options.leave_out)?;
     workers::handle_signals(options.sites)?;
 
     let start = Instant::now();
