@@ -161,7 +161,7 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         ("stopped", u64::from(status.stopped.is_some())),
     ];
     let members = figures.map(|(name, value)| format!("\"{name}\":{value}"));
-    // As the text of a string in Rust is written, so are these in JSON.
+    // Of printable text the quoted form in Rust is that in JSON.
     let refused = refused.iter().take(REFUSED_SHOWN);
     let refused: Vec<String> = refused
         .map(|one| format!("{:?}", one.to_string()))
