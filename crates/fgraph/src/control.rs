@@ -448,7 +448,7 @@ impl Control {
                 None if is_on(site) => site.state.store(OFF, Ordering::Relaxed),
                 None => {
                     site.state.store(ON, Ordering::Relaxed);
-                    patched += 1;
+                    patched += usize::from(!is_ours(site));
                 }
                 // It keeps its stub, which finds that nobody wants the call.
                 Some(_) if is_on(site) => {}
@@ -502,10 +502,10 @@ impl Control {
     /// Sites, and how many of them are patched.
     pub(crate) fn counts(&self) -> (usize, usize) {
         self.sites.iter().fold((0, 0), |(sites, patched), site| {
-            let wanted = site.interest.load(Ordering::Relaxed) != 0;
-            // Without a user that wants it, the linker's own is ours.
-            let is_ours = !wanted && libraries::is_event(site.address());
-            (sites + 1, patched + usize::from(is_on(site) && !is_ours))
+            (
+                sites + 1,
+                patched + usize::from(is_on(site) && !is_ours(site)),
+            )
         })
     }
 }
@@ -548,6 +548,11 @@ pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const R
 /// Why nothing is traced any more, if so.
 pub(crate) fn stopped() -> Option<Stop> {
     Stop::from_code(stop::reason())
+}
+
+/// Whether a site is patched for us alone: the linker's function that tells of libraries.
+fn is_ours(site: &Site) -> bool {
+    site.interest.load(Ordering::Relaxed) == 0 && libraries::is_event(site.address())
 }
 
 fn is_on(site: &Site) -> bool {

@@ -155,6 +155,11 @@ impl fmt::Display for Stop {
 pub enum Refusal {
     /// The instructions at its entry cannot be displaced.
     Displace(RelocateError),
+    /// Another function jumps into its first instructions.
+    Entered {
+        /// How many bytes behind the entry.
+        to: usize,
+    },
     /// It would be misled by being traced; the reason.
     Notrace(&'static str),
     /// The bytes at its entry are not those of the file: somebody else has patched it.
@@ -192,6 +197,10 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Displace(error) => error.fmt(f),
+            Self::Entered { to } => write!(
+                f,
+                "another function jumps to +{to:#x}, where the jump would be"
+            ),
             Self::Notrace(reason) => f.write_str(reason),
             Self::Patched { found } => {
                 f.write_str("holds")?;

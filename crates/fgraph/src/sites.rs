@@ -6,6 +6,7 @@
 //! traps search.
 
 mod classify;
+mod entered;
 mod module;
 mod names;
 

@@ -403,7 +403,7 @@ fn a_breakpoint_of_somebody_else_is_theirs() {
 
 /// Takes the memory at each place where the stub of `narrow` could be.
 fn take_the_places_of_narrow() {
-    for last in [0xcc, 0x3f, 0x37, 0x2f, 0x27, 0x1f] {
+    for last in fgraph_x86_64::pun::last_bytes(0b11111) {
         let distance = i32::from_le_bytes([0xcc, 0xcc, 0xcc, last]) as isize;
         let place = narrow as *const () as isize + 5 + distance;
         let page = ptr::without_provenance_mut((place & !0xfff) as usize);

@@ -31,6 +31,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) file: Option<&'a [u8]>,
     /// Whether the compiler has listed it as one that is to be patched.
     pub(crate) listed: bool,
+    /// Bit *k* is set if another function leads to byte *k* behind the entry.
+    pub(crate) entered: u8,
     /// Its name in the symbol table.
     pub(crate) symbol: &'a str,
 }
@@ -118,12 +120,18 @@ pub(crate) fn classify(
         address: function.address + lead,
         size: function.size.saturating_sub(lead),
     };
-    let (how, window) = match relocate::plan(&code) {
+    let jump = relocate::plan(&code).map_err(Refusal::Displace);
+    let jump = jump.and_then(|window| match function.entered & window.boundaries() {
+        0 => Ok(window),
+        entered => Err(Refusal::Entered {
+            to: entered.trailing_zeros() as usize,
+        }),
+    });
+    let (how, window) = match jump {
         Ok(window) => (How::Relocated, window),
-        Err(error) => {
-            let planned = breakpoints.then(|| relocate::plan_breakpoint(&code).ok());
-            let window = planned.flatten().ok_or(Refusal::Displace(error))?;
-            (How::Breakpoint, window)
+        Err(reason) => {
+            let breakpoint = breakpoints.then(|| relocate::plan_breakpoint(&code).ok());
+            (How::Breakpoint, breakpoint.flatten().ok_or(reason)?)
         }
     };
     // While a body runs that has been called by the trampoline, rbp is not the caller's.
@@ -179,6 +187,7 @@ mod tests {
             text,
             file: Some(text),
             listed: false,
+            entered: 0,
             symbol,
         }
     }
@@ -262,6 +271,24 @@ mod tests {
         let refused = classify(&candidate, Callers::Abi, true).unwrap_err();
         let found = [0xe9, 1, 2, 3, 4];
         assert_eq!(refused, Refusal::Patched { found });
+    }
+
+    #[test]
+    fn a_function_that_others_enter_behind_its_first_instruction_is_left_alone() {
+        let entered = |entered| {
+            let candidate = Candidate {
+                entered,
+                ..candidate(&CODE, "f")
+            };
+            let choice = |breakpoints| classify(&candidate, Callers::Abi, breakpoints);
+            let how = choice(true).map(|choice| choice.how);
+            (choice(false).map(|choice| choice.how), how)
+        };
+        let to = |to| (Err(Refusal::Entered { to }), Ok(How::Breakpoint));
+        assert_eq!(entered(0b10010), to(1));
+        assert_eq!(entered(0b10000), to(4));
+        // Nothing starts there.
+        assert_eq!(entered(0b01100), (Ok(How::Relocated), Ok(How::Relocated)));
     }
 
     #[test]

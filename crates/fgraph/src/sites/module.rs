@@ -11,6 +11,7 @@
 use core::ops::Range;
 use core::ptr;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
@@ -24,6 +25,7 @@ use fgraph_x86_64::trampoline::{self, Trampolines};
 use fgraph_x86_64::trap::TrapRange;
 
 use super::classify::{self, Callers, Candidate, Choice, classify};
+use super::entered::Entered;
 use super::names::Names;
 use super::{OFF, ON, patched_len};
 use crate::arena::{Arena, CopyUnwind};
@@ -60,6 +62,8 @@ struct Known {
     bias: usize,
     functions: Functions<'static>,
     callers: Callers,
+    /// Found out when it is first needed.
+    entered: OnceLock<Entered>,
     file: ElfFile<'static>,
 }
 
@@ -279,6 +283,7 @@ impl ModuleSites {
             bias: self.bias(),
             callers: callers(&file, &functions, self.bias()),
             functions,
+            entered: OnceLock::new(),
             file,
         }));
         ptr::from_ref(known).expose_provenance();
@@ -432,6 +437,9 @@ impl ModuleSites {
         mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, Refusal)>, Callers),
     ) {
         let callers = known.callers;
+        let entered = known
+            .entered
+            .get_or_init(|| Entered::find(&known.file, &known.functions));
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         let is_listed = |address: usize, lead: usize| {
@@ -472,6 +480,7 @@ impl ModuleSites {
                 text,
                 file: known.file.bytes_at(function.address, text.len()),
                 listed: is_listed(address, 4),
+                entered: entered.of(index),
                 symbol,
             });
             let candidate = candidate.map_err(|reason| (address, reason));
@@ -503,6 +512,7 @@ impl ModuleSites {
                 text,
                 file: known.file.bytes_at(in_file, text.len()),
                 listed: event != Some(address),
+                entered: 0,
                 symbol: "",
             });
             each(None, candidate.map_err(|reason| (address, reason)), callers);
@@ -675,6 +685,7 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String
     let debug = debug_file::find(path, &file);
     let functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
     let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
+    let entered = Entered::find(&file, &functions);
     let info = |index| {
         let function = functions.get(index);
         let name = functions.names(index).next();
@@ -687,6 +698,7 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String
             text: text.unwrap_or_default(),
             file: None,
             listed: false,
+            entered: entered.of(index),
             symbol,
         };
         let name = demangle::to_string(symbol);
