@@ -24,6 +24,9 @@ pub enum Error {
     Unsupported(Unsupported),
     /// A thread has SIGTRAP blocked. While sites are patched a thread may meet a breakpoint, and
     /// the kernel kills the process if the thread blocks the signal. Nothing was patched.
+    ///
+    /// The calling thread may have it blocked, unless [breakpoints](crate::allow_breakpoints) are to
+    /// stay.
     SignalBlocked {
         /// The kernel's id of the thread.
         thread: u32,
@@ -175,7 +178,8 @@ pub enum Refusal {
     Unreadable,
     /// The bytes at its entry have changed since they were first read.
     Changed {
-        /// What is there now.
+        /// What is there now. Where a [breakpoint](crate::How::Breakpoint) would be, only the first byte
+        /// is looked at, and the others are those of the file.
         found: [u8; 5],
     },
     /// No free memory within reach of a jump (2 GiB).
