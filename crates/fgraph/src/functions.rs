@@ -534,6 +534,14 @@ impl<'a> Functions<'a> {
         Some(result)
     }
 
+    /// The first function that starts at or behind the address.
+    #[must_use]
+    pub(crate) fn index_at_or_behind(&self, address: u64) -> Option<usize> {
+        let index =
+            (self.starts).partition_point(|start| self.base + u64::from(start.offset) < address);
+        (index < self.starts.len()).then_some(index)
+    }
+
     /// The index of the function that starts at an address relative to the load bias.
     #[must_use]
     pub(crate) fn index_at(&self, address: u64) -> Option<usize> {
