@@ -45,6 +45,22 @@
 //! stood there. On the way back the heads of all instructions come last, each of them a single byte
 //! behind which everything is as it was.
 //!
+//! # Breakpoints
+//!
+//! Where no jump has room, the `int3` of the first phase may be all that there is to write, and stay:
+//! then every call traps. Of such a site only the first byte is read, compared and written; those
+//! behind it may be sites of their own, which change whether this one does or not.
+//!
+//! ```text
+//!            breakpoints   a site of five bytes
+//!                 v  v        v
+//!                +--+--+--+--+--+--+--+--+--+
+//!   code         |c3|31|c0|c3|b8|01|00|00|00|
+//!   1  trap      |cc|cc|c0|c3|cc|01|00|00|00|
+//!   2  tail      |cc|cc|c0|c3|cc|rr|rr|rr|rr|
+//!   3  head      |cc|cc|c0|c3|e9|rr|rr|rr|rr|
+//! ```
+//!
 //! # Writes
 //!
 //! Sites are grouped by the page their first byte is on. A phase writes each group with one write,
@@ -60,7 +76,7 @@
 //! ```
 //!
 //! A site that straddles two pages belongs to the first. Its tail reaches into the second page, but
-//! never up to another site.
+//! never up to another site. Where nothing is to be written in a phase, nothing is.
 //!
 //! # Failures
 //!
@@ -76,7 +92,7 @@ use crate::nop::SITE_LEN;
 use crate::pun;
 
 /// The breakpoint instruction.
-const INT3: u8 = 0xcc;
+pub const INT3: u8 = 0xcc;
 
 const PAGE: usize = 4096;
 
@@ -101,9 +117,10 @@ impl Content {
         at == 0 || self.starts >> at & 1 != 0
     }
 
-    /// Whether a thread that is between two instructions of `other` traps here.
-    fn traps_within(&self, other: &Self) -> bool {
-        (1..SITE_LEN).all(|at| !other.starts_at(at) || pun::traps(at, self.bytes[at]))
+    /// Whether a thread that goes on at byte `at` because an instruction of `other` starts there traps
+    /// here.
+    fn traps_within(&self, other: &Self, at: usize) -> bool {
+        !other.starts_at(at) || pun::traps(at, self.bytes[at])
     }
 }
 
@@ -112,10 +129,31 @@ impl Content {
 pub struct Poke {
     /// Where it is.
     pub address: usize,
+    /// Whether only the first byte is exchanged, for an `int3` that stays or back. The other bytes of
+    /// `old` and `new` do not count.
+    pub is_breakpoint: bool,
     /// What has to be there now.
     pub old: Content,
     /// What to write.
     pub new: Content,
+}
+
+impl Poke {
+    /// How many bytes are exchanged.
+    const fn len(&self) -> usize {
+        if self.is_breakpoint { 1 } else { SITE_LEN }
+    }
+
+    /// The address behind them, if it is in the address space.
+    const fn end(&self) -> Option<usize> {
+        self.address.checked_add(self.len())
+    }
+
+    /// Whether a thread between two instructions of either content traps in the other.
+    fn is_safe(&self) -> bool {
+        let (old, new) = (&self.old, &self.new);
+        (1..self.len()).all(|at| new.traps_within(old, at) && old.traps_within(new, at))
+    }
 }
 
 /// Access to the program text, as [`apply`] needs it. The methods must not panic.
@@ -248,8 +286,8 @@ bitflags::bitflags! {
 
 /// Exchanges the instructions of `pokes`, sorted by address, and returns how many it exchanged.
 ///
-/// A site whose bytes are not `old` is handed to `refused` with its index and the bytes found, and
-/// nothing is written there. A site whose `old` and `new` are the same is passed over unread.
+/// A site whose bytes are not `old` is handed to `refused` with its index and the bytes found (those
+/// that do not count are as in `old`), and nothing is written there. A site whose `old` and `new` are the same is passed over unread.
 ///
 /// `refused` is called before anything is written.
 ///
@@ -276,13 +314,12 @@ pub fn apply_with<T: Text>(
     refused: impl FnMut(usize, [u8; SITE_LEN]),
     skip: Skip,
 ) -> Result<usize, PokeError<T::Error>> {
-    let end = |poke: &Poke| poke.address.checked_add(SITE_LEN);
     for (index, poke) in pokes.iter().enumerate() {
-        let after_last = index == 0 || end(&pokes[index - 1]) <= Some(poke.address);
-        if end(poke).is_none() || !after_last {
+        let after_last = index == 0 || pokes[index - 1].end() <= Some(poke.address);
+        if poke.end().is_none() || !after_last {
             return Err(PokeError::Order { index });
         }
-        if !poke.new.traps_within(&poke.old) || !poke.old.traps_within(&poke.new) {
+        if !poke.is_safe() {
             return Err(PokeError::Unsafe { index });
         }
     }
@@ -346,6 +383,9 @@ enum Part {
 impl Part {
     /// The byte that belongs at `at` of a site; `None` if it stays as it is.
     fn byte(self, poke: &Poke, at: usize) -> Option<u8> {
+        if at >= poke.len() {
+            return None;
+        }
         let (Self::Trap(version) | Self::Tail(version) | Self::Head(version)) = self;
         let content = match version {
             Version::Old => &poke.old,
@@ -437,7 +477,7 @@ impl<T: Text> Batch<'_, T> {
             };
             let last = group.clone().rfind(wanted).unwrap_or(first);
             let from = self.pokes[first].address;
-            let len = self.pokes[last].address + SITE_LEN - from;
+            let len = self.pokes[last].address + self.pokes[last].len() - from;
             let copy = &mut self.copy[..len];
             self.text
                 .read(from, copy)
@@ -450,8 +490,9 @@ impl<T: Text> Batch<'_, T> {
                 if poke.old == poke.new {
                     continue;
                 }
-                let mut found = [0; SITE_LEN];
-                found.copy_from_slice(&self.copy[poke.address - from..][..SITE_LEN]);
+                let mut found = poke.old.bytes;
+                found[..poke.len()]
+                    .copy_from_slice(&self.copy[poke.address - from..][..poke.len()]);
                 if found == poke.old.bytes {
                     self.activate(index);
                     count += 1;
@@ -572,24 +613,25 @@ impl<T: Text> Batch<'_, T> {
 
     /// Writes `part` of the active sites of a group, with one write.
     fn write(&mut self, group: Range<usize>, part: Part) -> Result<(), PokeError<T::Error>> {
-        let active = |&index: &usize| self.is_active(index);
-        let Some(first) = group.clone().find(active) else {
+        // Breakpoints, and sites whose bytes all start an instruction, have no tail.
+        let range = |index: usize| {
+            let poke = &self.pokes[index];
+            let concerned = |&at: &usize| part.byte(poke, at).is_some();
+            let first = (0..SITE_LEN).find(concerned)?;
+            let last = (0..SITE_LEN).rfind(concerned)?;
+            Some(poke.address + first..poke.address + last + 1)
+        };
+        let active = || group.clone().filter(|&index| self.is_active(index));
+        let ranges = || active().filter_map(range);
+        let (Some(first), Some(last)) = (ranges().next(), ranges().next_back()) else {
             return Ok(());
         };
-        let last = group.clone().rfind(active).unwrap_or(first);
-        let concerned = |index: usize| {
-            let poke = &self.pokes[index];
-            move |&at: &usize| part.byte(poke, at).is_some()
-        };
-        // Every site has a head; one whose bytes all start an instruction has no tail.
-        let from = (0..SITE_LEN).find(concerned(first)).unwrap_or(0);
-        let to = (0..SITE_LEN).rfind(concerned(last)).unwrap_or(0);
-        let address = self.pokes[first].address + from;
-        let len = (self.pokes[last].address + to + 1).saturating_sub(address);
+        let address = first.start;
+        let len = last.end - address;
         self.text
             .read(address, &mut self.copy[..len])
             .map_err(|error| PokeError::Read { address, error })?;
-        for index in first..=last {
+        for index in group {
             if !self.is_active(index) {
                 continue;
             }
@@ -688,7 +730,8 @@ mod tests {
             let mut random = Random(pages as u64 + 1);
             let mut bytes: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
             for site in sites {
-                bytes[site.address - BASE..][..5].copy_from_slice(&site.old.bytes);
+                bytes[site.address - BASE..][..site.len()]
+                    .copy_from_slice(bytes_of(site, &site.old));
             }
             Self {
                 bytes,
@@ -725,8 +768,8 @@ mod tests {
             Err((Refused(call), part))
         }
 
-        fn site(&self, site: &Poke) -> [u8; 5] {
-            self.bytes[site.address - BASE..][..5].try_into().unwrap()
+        fn site(&self, site: &Poke) -> &[u8] {
+            &self.bytes[site.address - BASE..][..site.len()]
         }
 
         fn values(&self, address: usize) -> Vec<u8> {
@@ -741,11 +784,13 @@ mod tests {
         /// traps or is an instruction of the old or of the new content.
         fn check(&mut self) {
             for site in self.sites.clone() {
-                let bytes: Vec<Vec<u8>> = (0..5).map(|i| self.values(site.address + i)).collect();
-                for start in (0..5).filter(|&i| (site.old.starts | site.new.starts) >> i & 1 != 0) {
+                let len = site.len();
+                let bytes: Vec<Vec<u8>> = (0..len).map(|i| self.values(site.address + i)).collect();
+                let starts = site.old.starts | site.new.starts;
+                for start in (0..len).filter(|&i| starts >> i & 1 != 0) {
                     let whole = |content: &Content, first| {
                         let starts = |i: &usize| content.starts >> *i & 1 != 0;
-                        let end = (start + 1..5).find(starts).unwrap_or(5);
+                        let end = (start + 1..len).find(starts).unwrap_or(len);
                         starts(&start)
                             && content.bytes[start] == first
                             && (start + 1..end).all(|i| bytes[i] == [content.bytes[i]])
@@ -831,6 +876,7 @@ mod tests {
             .iter()
             .map(|&offset| Poke {
                 address: BASE + offset,
+                is_breakpoint: false,
                 old: Content::one(NOP),
                 new: Content::one(jump(0x1122_3344 + offset as u32)),
             })
@@ -850,6 +896,7 @@ mod tests {
             }
             Poke {
                 address: BASE + offset,
+                is_breakpoint: false,
                 old: Content {
                     bytes: [0x55, 0x48, 0x89, 0xe5, 0x53],
                     starts,
@@ -860,6 +907,58 @@ mod tests {
         offsets.iter().enumerate().map(poke).collect()
     }
 
+    /// A function of which only the first byte can be patched.
+    fn breakpoint(address: usize) -> Poke {
+        let bytes = |first| [first, 1, 2, 3, 4];
+        Poke {
+            address,
+            is_breakpoint: true,
+            // Differs from site to site.
+            old: Content::one(bytes(address as u8 % 64)),
+            new: Content::one(bytes(INT3)),
+        }
+    }
+
+    /// Makes breakpoints of some of the sites, and puts more of them before others and behind them, as
+    /// far as there is room: at every distance, and several in a row.
+    fn with_breakpoints(pokes: Vec<Poke>) -> Vec<Poke> {
+        let mut all: Vec<Poke> = vec![];
+        for (index, poke) in pokes.into_iter().enumerate() {
+            let end = all.last().map_or(BASE, |last| last.end().unwrap());
+            for distance in (1..=4)
+                .rev()
+                .filter(|d| (index * 5 + 3) >> (d - 1) & 1 != 0)
+            {
+                if let Some(behind) = end.checked_add(distance)
+                    && behind <= poke.address
+                {
+                    all.push(breakpoint(poke.address - distance));
+                }
+            }
+            if index % 4 == 1 {
+                all.push(breakpoint(poke.address));
+            } else {
+                all.push(poke);
+            }
+        }
+        all
+    }
+
+    /// Batches with all kinds of sites at the offsets, and around them.
+    fn batches(offsets: &[usize]) -> [Vec<Poke>; 4] {
+        [
+            nops(offsets),
+            several(offsets),
+            with_breakpoints(nops(offsets)),
+            with_breakpoints(several(offsets)),
+        ]
+    }
+
+    /// The bytes of a site that count.
+    fn bytes_of<'a>(poke: &Poke, content: &'a Content) -> &'a [u8] {
+        &content.bytes[..poke.len()]
+    }
+
     fn is_several(poke: &Poke) -> bool {
         (poke.old.starts | poke.new.starts) != 1
     }
@@ -867,10 +966,10 @@ mod tests {
     fn back(pokes: &[Poke]) -> Vec<Poke> {
         pokes
             .iter()
-            .map(|&Poke { address, old, new }| Poke {
-                address,
-                old: new,
-                new: old,
+            .map(|&poke| Poke {
+                old: poke.new,
+                new: poke.old,
+                ..poke
             })
             .collect()
     }
@@ -897,7 +996,7 @@ mod tests {
 
     #[test]
     fn patches_every_site_and_takes_it_back() {
-        for pokes in [nops(&OFFSETS), several(&OFFSETS)] {
+        for pokes in batches(&OFFSETS) {
             patches_and_takes_back(&pokes);
         }
     }
@@ -908,11 +1007,11 @@ mod tests {
 
         assert_eq!(apply(&mut text, pokes, never), Ok(pokes.len()));
         for poke in pokes {
-            assert_eq!(text.site(poke), poke.new.bytes);
+            assert_eq!(text.site(poke), bytes_of(poke, &poke.new));
         }
         let mut outside = text.bytes.clone();
         for poke in pokes {
-            outside[poke.address - BASE..][..5].copy_from_slice(&poke.old.bytes);
+            outside[poke.address - BASE..][..poke.len()].copy_from_slice(bytes_of(poke, &poke.old));
         }
         assert_eq!(outside, original, "bytes between the sites");
 
@@ -942,6 +1041,7 @@ mod tests {
         assert_eq!(apply(&mut text, &[], never), Ok(0));
         let same = Poke {
             address: BASE,
+            is_breakpoint: false,
             old: Content::one(NOP),
             new: Content::one(NOP),
         };
@@ -1002,6 +1102,8 @@ mod tests {
             (vec![pokes[1], pokes[0]], 1),
             (vec![pokes[0], pokes[0]], 1),
             (nops(&[0, 10, 14]), 2),
+            (vec![pokes[0], breakpoint(BASE + 4)], 1),
+            (vec![breakpoint(BASE), breakpoint(BASE)], 1),
             (
                 vec![Poke {
                     address: usize::MAX - 3,
@@ -1020,6 +1122,73 @@ mod tests {
     }
 
     #[test]
+    fn a_breakpoint_is_one_byte_whatever_is_behind_it() {
+        let site = breakpoint(BASE + PAGE - 1);
+        for behind in 0..=255 {
+            let mut text = Model::new(2, &[site]);
+            text.bytes[PAGE..PAGE + 4].fill(behind);
+            let original = text.bytes.clone();
+            assert_eq!(apply(&mut text, &[site], never), Ok(1));
+            assert_eq!(text.site(&site), [INT3]);
+            assert_eq!(text.bytes[PAGE..], original[PAGE..]);
+            assert_eq!(apply(&mut text, &back(&[site]), never), Ok(1));
+            assert_eq!(text.bytes, original);
+            assert!(text.writes.iter().all(|&(_, len)| len == 1));
+            assert_eq!(text.writes.len(), 4, "it has no tail");
+        }
+    }
+
+    #[test]
+    fn a_breakpoint_that_holds_something_else_is_refused() {
+        let sites = [breakpoint(BASE), breakpoint(BASE + 1)];
+        let mut text = Model::new(1, &sites);
+        text.bytes[0] = 0x77;
+        text.sites.remove(0);
+        let mut refused = vec![];
+        let patched = apply(&mut text, &sites, |index, found| {
+            refused.push((index, found));
+        });
+        assert_eq!(patched, Ok(1));
+        // What is behind it is not looked at.
+        assert_eq!(refused, [(0, [0x77, 1, 2, 3, 4])]);
+        assert_eq!(text.bytes[..2], [0x77, INT3]);
+    }
+
+    /// Neighbours are patched and taken back on their own, whatever the others are at the time.
+    #[test]
+    fn neighbours_come_and_go_in_any_order() {
+        let jump = Poke {
+            address: BASE + 4,
+            ..several(&[0; 6])[5]
+        };
+        let [first, second, third, last] = [0, 1, 3, 9].map(|at| breakpoint(BASE + at));
+        let all = [first, second, third, jump, last];
+        let mut random = Random(77);
+        let mut text = Model::new(1, &all);
+        let original = text.bytes.clone();
+        let mut on = vec![false; all.len()];
+        for _ in 0..2000 {
+            let chosen: Vec<usize> = (0..all.len()).filter(|_| random.below(2) == 0).collect();
+            let change = |&index: &usize| match on[index] {
+                true => back(&all[index..=index])[0],
+                false => all[index],
+            };
+            let batch: Vec<Poke> = chosen.iter().map(change).collect();
+            assert_eq!(apply(&mut text, &batch, never), Ok(batch.len()));
+            for index in chosen {
+                on[index] = !on[index];
+            }
+            let mut expected = original.clone();
+            for (poke, _) in all.iter().zip(&on).filter(|&(_, &on)| on) {
+                expected[poke.address - BASE..][..poke.len()]
+                    .copy_from_slice(bytes_of(poke, &poke.new));
+            }
+            assert_eq!(text.bytes, expected);
+        }
+        assert_eq!(text.violations, [""; 0]);
+    }
+
+    #[test]
     fn random_batches_never_show_a_mix() {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         for _ in 0..50 {
@@ -1031,7 +1200,7 @@ mod tests {
                 let gap = if random.below(4) == 0 { 3000 } else { 60 };
                 next += 5 + random.below(gap);
             }
-            for pokes in [nops(&offsets), several(&offsets)] {
+            for pokes in batches(&offsets) {
                 let mut text = Model::new(pages, &pokes);
                 let original = text.bytes.clone();
                 assert_eq!(apply(&mut text, &pokes, never), Ok(pokes.len()));
@@ -1044,7 +1213,7 @@ mod tests {
 
     #[test]
     fn the_model_notices_a_step_left_out() {
-        let all = [nops(&OFFSETS), several(&OFFSETS)];
+        let all = batches(&OFFSETS);
         let skips = [Skip::TRAP, Skip::SYNC, Skip::TRAP | Skip::SYNC];
         for (pokes, skip) in all.iter().flat_map(|pokes| skips.map(|skip| (pokes, skip))) {
             let mut text = Model::new(PAGES, pokes);
@@ -1078,8 +1247,9 @@ mod tests {
         check: impl Fn(&Model),
     ) -> usize {
         let mut stuck = 0;
-        let (nops, several) = (nops(offsets), several(offsets));
-        for pokes in [back(&nops), back(&several), nops, several] {
+        let there = batches(offsets);
+        let back = there.each_ref().map(|pokes| back(pokes));
+        for pokes in there.into_iter().chain(back) {
             let original = Model::new(PAGES, &pokes);
             let mut text = original.clone();
             apply(&mut text, &pokes, never).unwrap();
@@ -1088,7 +1258,7 @@ mod tests {
                 text.fail = fail;
                 match apply(&mut text, &pokes, never) {
                     Ok(patched) => {
-                        assert_eq!(patched, offsets.len());
+                        assert_eq!(patched, pokes.len());
                         assert_eq!(text.failed, [], "{fail:?}");
                     }
                     Err(PokeError::Stuck { address, error }) => {
@@ -1099,14 +1269,16 @@ mod tests {
                         assert!(text.sites.iter().any(|site| site.address == address));
                         for site in &text.sites {
                             let found = text.site(site);
-                            let whole = found == site.old.bytes || found == site.new.bytes;
+                            let [old, new] =
+                                [&site.old, &site.new].map(|content| bytes_of(site, content));
+                            let whole = found == old || found == new;
                             // Of several instructions each is whole or an int3: see `check`.
                             assert!(
                                 whole || found[0] == INT3 || is_several(site),
                                 "{fail:?}: {found:x?}"
                             );
                             if site.address < address {
-                                assert_eq!(found, site.old.bytes, "{fail:?}");
+                                assert_eq!(found, old, "{fail:?}");
                             }
                         }
                     }
@@ -1168,7 +1340,7 @@ mod tests {
             if let [_, (_, Kind::Trap)] = text.failed[..]
                 && !text.sites.iter().any(is_several)
             {
-                let trapping = |site| text.site(site)[0] == INT3;
+                let trapping = |site: &Poke| !site.is_breakpoint && text.site(site)[0] == INT3;
                 assert!(!text.sites.iter().any(trapping), "{:?}", text.fail);
             }
         });
@@ -1189,11 +1361,11 @@ mod tests {
                 let synced = text.syncs;
                 for site in &text.sites {
                     let found = text.site(site);
-                    let old = site.old.bytes;
+                    let old = bytes_of(site, &site.old);
                     match synced {
-                        0 => assert_eq!(found, site.old.bytes),
-                        1 => assert_eq!(found, [INT3, old[1], old[2], old[3], old[4]]),
-                        _ => assert_eq!(found, site.new.bytes),
+                        0 => assert_eq!(found, old),
+                        1 => assert_eq!((found[0], &found[1..]), (INT3, &old[1..])),
+                        _ => assert_eq!(found, bytes_of(site, &site.new)),
                     }
                 }
             },

@@ -19,6 +19,8 @@
 //! (SIGILL). The latter are for the last byte, which has the sign: with `int3` there the stub is 860
 //! MB *below* the site, and a program that is not position independent has no addresses there.
 
+use core::iter;
+
 use crate::nop::SITE_LEN;
 
 /// The breakpoint instruction.
@@ -30,9 +32,16 @@ const INVALID: [u8; 12] = [
     0x06, 0x07, 0x0e, 0x16, 0x17, 0x1e, 0x1f, 0x27, 0x2f, 0x37, 0x3f, 0x60,
 ];
 
-/// The last bytes of the distance to try, the best first: far from where heaps grow, and such that
-/// the stubs of all sites of a module are together.
-pub const LAST_BYTES: [u8; 6] = [INT3, 0x3f, 0x37, 0x2f, 0x27, 0x1f];
+/// The last bytes of the distance to try for a site whose instructions start as `starts` says, the best
+/// first: far from where heaps grow, and such that the stubs of all sites of a module are together.
+pub fn last_bytes(starts: u8) -> impl Iterator<Item = u8> {
+    // Where the last byte need not trap, any does that leads away from the module.
+    let free = starts >> (SITE_LEN - 1) & 1 == 0;
+    let others = (1..0x30).flat_map(|by| [INT3 - by, INT3 + by]);
+    iter::once(INT3)
+        .chain(others.take_while(move |_| free))
+        .chain(INVALID.into_iter().rev())
+}
 
 /// Whether a thread that goes on at byte `at` of a site, where `byte` is, traps.
 #[must_use]
@@ -124,7 +133,7 @@ impl Places {
 mod tests {
     extern crate std;
 
-    use super::{INVALID, LAST_BYTES, Places, traps};
+    use super::{INVALID, Places, last_bytes, traps};
     use crate::stub::jmp_rel32;
     use std::vec::Vec;
 
@@ -133,7 +142,7 @@ mod tests {
     #[test]
     fn a_jump_to_any_place_traps_where_instructions_start() {
         for starts in (1..32_u8).step_by(2) {
-            for last in LAST_BYTES {
+            for last in last_bytes(starts) {
                 let places = Places::new(SITE, starts, last).unwrap();
                 let mut from = places.lowest();
                 let mut count = 0;

@@ -42,6 +42,7 @@
 //! the function by itself, and counts as a call.
 
 mod branches;
+mod entered;
 mod frame_pointer;
 mod stack;
 
@@ -55,6 +56,7 @@ use crate::unwind::{Row, Rule};
 use branches::Branch;
 use stack::Stack;
 
+pub use entered::{Stray, branches_to};
 pub use frame_pointer::uses_frame_pointer_of_caller;
 
 /// A function, or the part of one, that is to be patched at its first byte.

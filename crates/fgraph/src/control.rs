@@ -21,7 +21,7 @@ use fgraph_core::slot::FreeIndices;
 use fgraph_core::thread::Thread;
 use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS, stop};
 use fgraph_x86_64::nop::SITE_LEN;
-use fgraph_x86_64::poke::{self, Content, Poke, PokeError, Skip};
+use fgraph_x86_64::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use fgraph_x86_64::{pun, stub, trampoline};
 
 use crate::abort;
@@ -399,6 +399,12 @@ impl Control {
         if let Some(thread) = signals::blocked_somewhere() {
             return Err(Error::SignalBlocked { thread });
         }
+        // This thread is safe while it patches, and from then on as any other.
+        let stays = |(poke, site): (&Poke, &&Site)| poke.is_breakpoint && !is_on(site);
+        if pokes.iter().zip(&sites).any(stays) && blocks_traps() {
+            let thread = os::thread_id();
+            return Err(Error::SignalBlocked { thread });
+        }
         let mut changed = vec![None; sites.len()];
         let skip = self.leave_out;
         let result = self.sites.while_loaded(|| {
@@ -442,7 +448,7 @@ impl Control {
                 None if is_on(site) => site.state.store(OFF, Ordering::Relaxed),
                 None => {
                     site.state.store(ON, Ordering::Relaxed);
-                    patched += 1;
+                    patched += usize::from(!is_ours(site));
                 }
                 // It keeps its stub, which finds that nobody wants the call.
                 Some(_) if is_on(site) => {}
@@ -461,6 +467,11 @@ impl Control {
     pub(crate) fn leave_out(&mut self, steps: Skip) {
         self.leave_out = steps;
         self.sites.ignore_inner(steps.contains(Skip::INNER));
+    }
+
+    /// Whether functions may get breakpoints in modules whose sites are made from now on.
+    pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
+        self.sites.allow_breakpoints(allow);
     }
 
     /// Takes everything back: every site is a NOP again, and stays so.
@@ -491,10 +502,10 @@ impl Control {
     /// Sites, and how many of them are patched.
     pub(crate) fn counts(&self) -> (usize, usize) {
         self.sites.iter().fold((0, 0), |(sites, patched), site| {
-            let wanted = site.interest.load(Ordering::Relaxed) != 0;
-            // Without a user that wants it, the linker's own is ours.
-            let is_ours = !wanted && libraries::is_event(site.address());
-            (sites + 1, patched + usize::from(is_on(site) && !is_ours))
+            (
+                sites + 1,
+                patched + usize::from(is_on(site) && !is_ours(site)),
+            )
         })
     }
 }
@@ -539,23 +550,44 @@ pub(crate) fn stopped() -> Option<Stop> {
     Stop::from_code(stop::reason())
 }
 
+/// Whether a site is patched for us alone: the linker's function that tells of libraries.
+fn is_ours(site: &Site) -> bool {
+    site.interest.load(Ordering::Relaxed) == 0 && libraries::is_event(site.address())
+}
+
 fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
+}
+
+/// Whether this thread blocks the signal by which breakpoints are continued.
+fn blocks_traps() -> bool {
+    // SAFETY: the set is a live local, initialised by the call.
+    unsafe {
+        let mut blocked: libc::sigset_t = core::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &mut blocked);
+        libc::sigismember(&blocked, libc::SIGTRAP) == 1
+    }
 }
 
 /// The change that a site is due.
 fn poke_of(site: &Site) -> Poke {
     let original = sites::original(site);
-    let jump = Content::one(
-        stub::jmp_rel32(site.entry, site.stub).expect("the stub was placed within reach"),
-    );
-    let (old, new) = if is_on(site) {
-        (jump, original)
+    let is_breakpoint = sites::patched_len(site) == 1;
+    let patched = Content::one(if is_breakpoint {
+        let mut bytes = original.bytes;
+        bytes[0] = INT3;
+        bytes
     } else {
-        (original, jump)
+        stub::jmp_rel32(site.entry, site.stub).expect("the stub was placed within reach")
+    });
+    let (old, new) = if is_on(site) {
+        (patched, original)
+    } else {
+        (original, patched)
     };
     Poke {
         address: site.entry,
+        is_breakpoint,
         old,
         new,
     }

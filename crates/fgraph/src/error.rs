@@ -24,6 +24,9 @@ pub enum Error {
     Unsupported(Unsupported),
     /// A thread has SIGTRAP blocked. While sites are patched a thread may meet a breakpoint, and
     /// the kernel kills the process if the thread blocks the signal. Nothing was patched.
+    ///
+    /// The calling thread may have it blocked, unless [breakpoints](crate::allow_breakpoints) are to
+    /// stay.
     SignalBlocked {
         /// The kernel's id of the thread.
         thread: u32,
@@ -152,6 +155,11 @@ impl fmt::Display for Stop {
 pub enum Refusal {
     /// The instructions at its entry cannot be displaced.
     Displace(RelocateError),
+    /// Another function jumps into its first instructions.
+    Entered {
+        /// How many bytes behind the entry.
+        to: usize,
+    },
     /// It would be misled by being traced; the reason.
     Notrace(&'static str),
     /// The bytes at its entry are not those of the file: somebody else has patched it.
@@ -170,7 +178,8 @@ pub enum Refusal {
     Unreadable,
     /// The bytes at its entry have changed since they were first read.
     Changed {
-        /// What is there now.
+        /// What is there now. Where a [breakpoint](crate::How::Breakpoint) would be, only the first byte
+        /// is looked at, and the others are those of the file.
         found: [u8; 5],
     },
     /// No free memory within reach of a jump (2 GiB).
@@ -188,6 +197,10 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Displace(error) => error.fmt(f),
+            Self::Entered { to } => write!(
+                f,
+                "another function jumps to +{to:#x}, where the jump would be"
+            ),
             Self::Notrace(reason) => f.write_str(reason),
             Self::Patched { found } => {
                 f.write_str("holds")?;

@@ -14,6 +14,9 @@ pub enum How {
     Nop,
     /// Its first instructions are replaced by a jump, and run elsewhere.
     Relocated,
+    /// Its first byte is replaced by a breakpoint, by which every call traps: see
+    /// [`allow_breakpoints`].
+    Breakpoint,
 }
 
 impl fmt::Display for How {
@@ -21,6 +24,7 @@ impl fmt::Display for How {
         f.write_str(match self {
             Self::Nop => "NOP",
             Self::Relocated => "relocated",
+            Self::Breakpoint => "breakpoint",
         })
     }
 }
@@ -63,9 +67,11 @@ pub struct ModuleCount {
     pub nops: usize,
     /// Functions that are [relocated](How::Relocated).
     pub relocated: usize,
+    /// Functions with a [breakpoint](How::Breakpoint).
+    pub breakpoints: usize,
     /// Functions that cannot be traced.
     pub refused: usize,
-    /// Functions among the former two whose returns go untold.
+    /// Functions among those that can be traced whose returns go untold.
     pub entry_only: usize,
     /// The module was stripped, and has no debug file: only functions that other modules can see are
     /// known.
@@ -98,6 +104,7 @@ impl SiteList {
         ModuleCount {
             nops: all(|site| site.how == Ok(How::Nop)),
             relocated: all(|site| site.how == Ok(How::Relocated)),
+            breakpoints: all(|site| site.how == Ok(How::Breakpoint)),
             refused: all(|site| site.how.is_err()),
             entry_only: all(|site| site.how.is_ok() && !site.returns),
             stripped: self.stripped.contains(&module),
@@ -122,8 +129,8 @@ impl<'a> IntoIterator for &'a SiteList {
 /// ```
 /// let sites = fgraph::sites()?;
 /// for module in sites.modules() {
-///     println!("{}: {} of {}", module.module, module.nops + module.relocated,
-///         module.nops + module.relocated + module.refused);
+///     let traced = module.nops + module.relocated + module.breakpoints;
+///     println!("{}: {} of {}", module.module, traced, traced + module.refused);
 /// }
 /// assert!(sites.iter().any(|site| site.name == "malloc" && site.how.is_ok()));
 /// # Ok::<(), fgraph::Error>(())
@@ -134,4 +141,48 @@ impl<'a> IntoIterator for &'a SiteList {
 /// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
 pub fn sites() -> Result<SiteList, Error> {
     Ok(control::lock()?.control.inventory())
+}
+
+/// Says whether functions may be traced by a breakpoint that have no room for a jump. Without this they
+/// are refused.
+///
+/// These are functions of less than five bytes with the next one directly behind them, and such that
+/// call from their first five bytes or are branched into there: none in most programs, one in a hundred
+/// where functions are not aligned. (Where memory for the stubs of jumps is short there may be others.)
+/// The first byte of such a function becomes an `int3`, for as long as somebody wants its calls.
+///
+/// It holds for each module whose functions are selected by a filter for the first time from now on;
+/// what was decided for a module stays. So call it before the first [`register`](crate::register).
+///
+/// # What it costs
+///
+/// Each call of such a function is a trap: the kernel delivers SIGTRAP and returns from it. That takes one
+/// to three microseconds, a hundred times as long as by a jump, and needs room on the stack for the frame
+/// of a signal. Calls of all other functions cost what they did.
+///
+/// # When it is dangerous
+///
+/// With jumps alone no thread traps but while functions are being patched. With breakpoints any thread
+/// may, at any time, and SIGTRAP has to be fgraph's all that time:
+///
+/// - A thread that *blocks* SIGTRAP and calls such a function is killed by the kernel, and the process
+///   with it. Threads that block it when a filter is set are found
+///   ([`SignalBlocked`](Error::SignalBlocked)), those that do so later are not. The C library blocks all
+///   signals while it makes threads and processes. glibc has no function of this kind; [`sites`] tells
+///   whether that of this system has, and a filter leaves it out (`!:mod:libc.so*`).
+/// - A program that sets its own handler of SIGTRAP, or the default one, gets fgraph's traps until the
+///   next filter is set. The same holds for a child made by `vfork` that does so.
+/// - A debugger stops at each of these calls.
+///
+/// ```
+/// fgraph::allow_breakpoints(true)?;
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+pub fn allow_breakpoints(allow: bool) -> Result<(), Error> {
+    control::lock()?.control.allow_breakpoints(allow);
+    Ok(())
 }

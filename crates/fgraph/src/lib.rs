@@ -75,7 +75,7 @@ pub use fgraph_core::{Counters, Entry, FgraphOps, Function, MAX_USERS, Module, R
 pub use fgraph_x86_64::relocate::RelocateError;
 pub use filter::{Filter, FilterError};
 pub use handle::{Handle, UnregisterError, UserStatus, register};
-pub use inventory::{How, ModuleCount, SiteInfo, SiteList, sites};
+pub use inventory::{How, ModuleCount, SiteInfo, SiteList, allow_breakpoints, sites};
 pub use status::{Status, ThreadStatus, status, stop, threads};
 pub use text::TextMethod;
 pub use threads::set_shadow_stack_size;

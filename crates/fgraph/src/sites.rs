@@ -6,6 +6,7 @@
 //! traps search.
 
 mod classify;
+mod entered;
 mod module;
 mod names;
 
@@ -13,6 +14,7 @@ use core::ptr;
 use core::sync::atomic::Ordering;
 
 use fgraph_core::site::Site;
+use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Content;
 use fgraph_x86_64::trampoline::Trampolines;
 use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
@@ -29,7 +31,7 @@ use module::{Common, ModuleSites};
 
 /// The entry is as the compiler made it.
 pub(crate) const OFF: u8 = 0;
-/// The entry jumps to the stub.
+/// The entry jumps to the stub, or traps for good.
 pub(crate) const ON: u8 = 1;
 
 /// All functions and sites.
@@ -49,6 +51,7 @@ impl Sites {
                 trampolines: Trampolines::NONE,
                 places: StubPlaces::new(),
                 ignore_inner: false,
+                breakpoints: false,
             },
         }
     }
@@ -62,6 +65,11 @@ impl Sites {
     /// made from now on.
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
         self.common.ignore_inner = ignore;
+    }
+
+    /// Whether functions may get breakpoints in modules whose sites are made from now on.
+    pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
+        self.common.breakpoints = allow;
     }
 
     /// Takes in the modules that were loaded since the last time, and leaves out those that are gone;
@@ -141,7 +149,10 @@ impl Sites {
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
-            modules::while_loaded(generation, || module.inventory(&mut all, &protections))?;
+            let common = &self.common;
+            modules::while_loaded(generation, || {
+                module.inventory(common, &mut all, &protections)
+            })?;
         }
         Some(all)
     }
@@ -199,7 +210,20 @@ impl Sites {
     }
 }
 
-/// What the compiler made at a site.
+/// What [`Site::runtime`] holds: the bytes at the entry, and how many of them are patched.
+fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
+    let mut word = [0; 8];
+    word[..SITE_LEN].copy_from_slice(&original);
+    word[SITE_LEN] = patched as u8;
+    u64::from_le_bytes(word)
+}
+
+/// How many bytes of a site are patched: one for a breakpoint, else five.
+pub(crate) fn patched_len(site: &Site) -> usize {
+    site.runtime.load(Ordering::Relaxed).to_le_bytes()[SITE_LEN].into()
+}
+
+/// What the compiler made at a site. Of a breakpoint's only the first byte counts.
 pub(crate) fn original(site: &Site) -> Content {
     let [a, b, c, d, e, ..] = site.runtime.load(Ordering::Relaxed).to_le_bytes();
     let starts = site

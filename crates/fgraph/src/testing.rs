@@ -39,7 +39,16 @@ pub fn leave_out(steps: Skip) -> Result<(), Error> {
 ///
 /// Why the file cannot be read.
 pub fn coverage(path: &Path) -> Result<SiteList, String> {
-    sites::of_file(path)
+    sites::of_file(path, false)
+}
+
+/// [`coverage`] where functions may get breakpoints.
+///
+/// # Errors
+///
+/// As [`coverage`].
+pub fn coverage_with_breakpoints(path: &Path) -> Result<SiteList, String> {
+    sites::of_file(path, true)
 }
 
 /// Reads all that there is in bytes that claim to be an ELF file, for the fuzzer. They are to be aligned

@@ -75,7 +75,7 @@ pub(super) fn has_table(body: &[u8]) -> bool {
 }
 
 /// Whether this is a branch whose target is in the instruction itself.
-fn is_direct(instruction: &Instruction) -> bool {
+pub(super) fn is_direct(instruction: &Instruction) -> bool {
     match instruction.flow_control() {
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => true,
         // `syscall` and far calls count as calls, too.

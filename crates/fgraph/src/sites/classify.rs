@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   a NOP at the entry            -> patched in place
-//!   anything else that is code    -> its first instructions are displaced
+//!   anything else that is code    -> its first instructions are displaced by a jump
+//!     with no room for a jump     -> its first instruction by a breakpoint, if that is allowed
 //!   neither                       -> refused, with the reason
 //! ```
 
@@ -11,6 +12,7 @@ use fgraph_x86_64::relocate::{self, Window};
 
 use crate::arena::Way;
 use crate::error::Refusal;
+use crate::inventory::How;
 use crate::notrace::{self, Notrace};
 
 /// The longest landing pad and window: `endbr64`, four bytes of other instructions, and the longest one.
@@ -29,6 +31,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) file: Option<&'a [u8]>,
     /// Whether the compiler has listed it as one that is to be patched.
     pub(crate) listed: bool,
+    /// Bit *k* is set if another function leads to byte *k* behind the entry.
+    pub(crate) entered: u8,
     /// Its name in the symbol table.
     pub(crate) symbol: &'a str,
 }
@@ -48,6 +52,7 @@ pub(crate) enum Callers {
 /// How a function is traced.
 #[derive(Debug)]
 pub(crate) struct Choice {
+    pub(crate) how: How,
     /// Bytes before what is patched: an `endbr64`.
     pub(crate) lead: usize,
     /// The instructions to displace; `None` for a NOP.
@@ -56,8 +61,22 @@ pub(crate) struct Choice {
     pub(crate) way: Way,
 }
 
-/// Finds out what can be done with a function.
-pub(crate) fn classify(function: &Candidate<'_>, callers: Callers) -> Result<Choice, Refusal> {
+impl Choice {
+    /// How many bytes are patched.
+    pub(crate) fn patched_len(&self) -> usize {
+        match self.how {
+            How::Breakpoint => 1,
+            How::Nop | How::Relocated => SITE_LEN,
+        }
+    }
+}
+
+/// Finds out what can be done with a function. `breakpoints` says whether it may get one.
+pub(crate) fn classify(
+    function: &Candidate<'_>,
+    callers: Callers,
+    breakpoints: bool,
+) -> Result<Choice, Refusal> {
     let notrace = notrace::look_up(function.symbol);
     if let Some(Notrace::Entirely(reason)) = notrace {
         return Err(Refusal::Notrace(reason));
@@ -85,6 +104,7 @@ pub(crate) fn classify(function: &Candidate<'_>, callers: Callers) -> Result<Cho
     }
     if let Ok(lead) = nop::find(entry) {
         return Ok(Choice {
+            how: How::Nop,
             lead,
             window: None,
             way,
@@ -100,12 +120,26 @@ pub(crate) fn classify(function: &Candidate<'_>, callers: Callers) -> Result<Cho
         address: function.address + lead,
         size: function.size.saturating_sub(lead),
     };
-    let window = relocate::plan(&code).map_err(Refusal::Displace)?;
+    let jump = relocate::plan(&code).map_err(Refusal::Displace);
+    let jump = jump.and_then(|window| match function.entered & window.boundaries() {
+        0 => Ok(window),
+        entered => Err(Refusal::Entered {
+            to: entered.trailing_zeros() as usize,
+        }),
+    });
+    let (how, window) = match jump {
+        Ok(window) => (How::Relocated, window),
+        Err(reason) => {
+            let breakpoint = breakpoints.then(|| relocate::plan_breakpoint(&code).ok());
+            (How::Breakpoint, breakpoint.flatten().ok_or(reason)?)
+        }
+    };
     // While a body runs that has been called by the trampoline, rbp is not the caller's.
     if callers != Callers::Abi && relocate::uses_frame_pointer_of_caller(&code) {
         way = entry_only(way);
     }
     Ok(Choice {
+        how,
         lead,
         window: Some(window),
         way,
@@ -133,8 +167,8 @@ fn is_rust(symbol: &str) -> bool {
     symbol.starts_with("_R") || legacy().unwrap_or(false)
 }
 
-/// The first bytes of an entry, to show.
-fn first(entry: &[u8]) -> [u8; SITE_LEN] {
+/// The first bytes of an entry; zeros where it ends before.
+pub(crate) fn first(entry: &[u8]) -> [u8; SITE_LEN] {
     let mut found = [0; SITE_LEN];
     for (to, from) in found.iter_mut().zip(entry) {
         *to = *from;
@@ -153,6 +187,7 @@ mod tests {
             text,
             file: Some(text),
             listed: false,
+            entered: 0,
             symbol,
         }
     }
@@ -163,16 +198,32 @@ mod tests {
 
     #[test]
     fn a_nop_is_patched_in_place_and_other_code_is_displaced() {
-        let nop = classify(&candidate(&NOP, "f"), Callers::LowRegisters).unwrap();
-        assert!(nop.window.is_none());
-        let code = classify(&candidate(&CODE, "f"), Callers::LowRegisters).unwrap();
+        let nop = classify(&candidate(&NOP, "f"), Callers::LowRegisters, true).unwrap();
+        assert!(nop.how == How::Nop && nop.window.is_none());
+        let code = classify(&candidate(&CODE, "f"), Callers::LowRegisters, true).unwrap();
+        assert_eq!(code.how, How::Relocated);
         assert_eq!(code.window.unwrap().len(), 8);
+    }
+
+    #[test]
+    fn what_has_no_room_for_a_jump_gets_a_breakpoint_only_if_that_is_allowed() {
+        // xor eax, eax; ret
+        let text = [0x31, 0xc0, 0xc3];
+        let choice = classify(&candidate(&text, "f"), Callers::Abi, true).unwrap();
+        assert_eq!((choice.how, choice.patched_len()), (How::Breakpoint, 1));
+        assert_eq!(choice.window.unwrap().len(), 2);
+        let refused = classify(&candidate(&text, "f"), Callers::Abi, false).unwrap_err();
+        let short = Refusal::Displace(relocate::RelocateError::TooShort { have: 3 });
+        assert_eq!(refused, short);
+        // An int3 is somebody else's breakpoint.
+        let refused = classify(&candidate(&[0xcc, 0xc3], "f"), Callers::Abi, true);
+        assert!(matches!(refused, Err(Refusal::Displace(_))));
     }
 
     #[test]
     fn what_is_behind_an_endbr64_is_patched() {
         let text = [&nop::ENDBR64[..], &CODE].concat();
-        let code = classify(&candidate(&text, "f"), Callers::Abi).unwrap();
+        let code = classify(&candidate(&text, "f"), Callers::Abi, false).unwrap();
         assert_eq!((code.lead, code.window.unwrap().boundaries()), (4, 0b10011));
     }
 
@@ -183,7 +234,7 @@ mod tests {
                 listed,
                 ..candidate(&CODE, symbol)
             };
-            classify(&candidate, callers).unwrap().way
+            classify(&candidate, callers, false).unwrap().way
         };
         assert_eq!(way("f", false, Callers::Abi), Way::Plain);
         assert_eq!(way("f", false, Callers::LowRegisters), Way::Preserve);
@@ -217,14 +268,32 @@ mod tests {
             text: &patched,
             ..candidate(&CODE, "f")
         };
-        let refused = classify(&candidate, Callers::Abi).unwrap_err();
+        let refused = classify(&candidate, Callers::Abi, true).unwrap_err();
         let found = [0xe9, 1, 2, 3, 4];
         assert_eq!(refused, Refusal::Patched { found });
     }
 
     #[test]
+    fn a_function_that_others_enter_behind_its_first_instruction_is_left_alone() {
+        let entered = |entered| {
+            let candidate = Candidate {
+                entered,
+                ..candidate(&CODE, "f")
+            };
+            let choice = |breakpoints| classify(&candidate, Callers::Abi, breakpoints);
+            let how = choice(true).map(|choice| choice.how);
+            (choice(false).map(|choice| choice.how), how)
+        };
+        let to = |to| (Err(Refusal::Entered { to }), Ok(How::Breakpoint));
+        assert_eq!(entered(0b10010), to(1));
+        assert_eq!(entered(0b10000), to(4));
+        // Nothing starts there.
+        assert_eq!(entered(0b01100), (Ok(How::Relocated), Ok(How::Relocated)));
+    }
+
+    #[test]
     fn the_table_is_heeded() {
-        let refused = classify(&candidate(&CODE, "_start"), Callers::Abi);
+        let refused = classify(&candidate(&CODE, "_start"), Callers::Abi, true);
         assert!(matches!(refused, Err(Refusal::Notrace(_))));
     }
 }

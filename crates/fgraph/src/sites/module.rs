@@ -11,6 +11,7 @@
 use core::ops::Range;
 use core::ptr;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
@@ -23,9 +24,10 @@ use fgraph_x86_64::relocate::Window;
 use fgraph_x86_64::trampoline::{self, Trampolines};
 use fgraph_x86_64::trap::TrapRange;
 
-use super::classify::{Callers, Candidate, Choice, classify};
+use super::classify::{self, Callers, Candidate, Choice, classify};
+use super::entered::Entered;
 use super::names::Names;
-use super::{OFF, ON};
+use super::{OFF, ON, patched_len};
 use crate::arena::{Arena, CopyUnwind};
 use crate::debug_file;
 use crate::demangle;
@@ -34,7 +36,7 @@ use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
 use crate::ifunc;
-use crate::inventory::{How, SiteInfo, SiteList};
+use crate::inventory::{SiteInfo, SiteList};
 use crate::libraries;
 use crate::modules::{self, ListedEntry};
 use crate::places::StubPlaces;
@@ -48,6 +50,8 @@ pub(crate) struct Common {
     pub(crate) places: StubPlaces,
     /// For tests: threads between two instructions of a site are not heeded.
     pub(crate) ignore_inner: bool,
+    /// Functions that have no room for a jump may get a breakpoint.
+    pub(crate) breakpoints: bool,
 }
 
 /// What is known of a module for good.
@@ -58,6 +62,8 @@ struct Known {
     bias: usize,
     functions: Functions<'static>,
     callers: Callers,
+    /// Found out when it is first needed.
+    entered: OnceLock<Entered>,
     file: ElfFile<'static>,
 }
 
@@ -99,6 +105,8 @@ struct Prepared {
     /// Of each site; `None` if there are none.
     names: Option<&'static Names>,
     left: Vec<Left>,
+    /// Whether functions could get breakpoints.
+    breakpoints: bool,
 }
 
 /// A module that is, or was, loaded.
@@ -124,7 +132,15 @@ struct Chosen {
     function: Option<usize>,
     address: usize,
     choice: Choice,
+    /// What is at its entry, as far as it goes.
     original: [u8; SITE_LEN],
+}
+
+impl Chosen {
+    /// Address of what is patched.
+    fn entry(&self) -> usize {
+        self.address + self.choice.lead
+    }
 }
 
 impl ModuleSites {
@@ -180,9 +196,10 @@ impl ModuleSites {
     /// What the handler of traps needs to know.
     pub(crate) fn traps(&self) -> Option<TrapRange> {
         let sites = self.sites();
+        let last = sites.last()?;
         Some(TrapRange {
             first: sites.first()?.entry,
-            end: sites.last()?.entry + SITE_LEN,
+            end: last.entry + patched_len(last),
             records: sites.as_ptr(),
             count: sites.len(),
         })
@@ -193,8 +210,10 @@ impl ModuleSites {
     pub(crate) fn is_replaced(&self) -> bool {
         self.sites().iter().any(|site| {
             // SAFETY: a module is loaded there.
-            let now = || unsafe { (site.entry as *const [u8; SITE_LEN]).read_volatile() };
-            site.state.load(Ordering::Relaxed) == ON && now() == super::original(site).bytes
+            let now = |at| unsafe { ((site.entry + at) as *const u8).read_volatile() };
+            let original = super::original(site).bytes;
+            site.state.load(Ordering::Relaxed) == ON
+                && (0..patched_len(site)).all(|at| now(at) == original[at])
         })
     }
 
@@ -264,6 +283,7 @@ impl ModuleSites {
             bias: self.bias(),
             callers: callers(&file, &functions, self.bias()),
             functions,
+            entered: OnceLock::new(),
             file,
         }));
         ptr::from_ref(known).expose_provenance();
@@ -339,39 +359,46 @@ impl ModuleSites {
             });
         };
         let mut chosen = Vec::with_capacity(known.functions.len());
+        let breakpoints = common.breakpoints;
         self.each_candidate(
             known,
             protections,
             |function, candidate, callers| match candidate {
                 Err((address, reason)) => refuse(function, address, reason),
-                Ok(candidate) => match classify(&candidate, callers) {
+                Ok(candidate) => match classify(&candidate, callers, breakpoints) {
                     Err(reason) => refuse(function, candidate.address, reason),
-                    Ok(choice) => {
-                        let mut original = [0; SITE_LEN];
-                        original.copy_from_slice(&candidate.text[choice.lead..][..SITE_LEN]);
-                        chosen.push(Chosen {
-                            function,
-                            address: candidate.address,
-                            choice,
-                            original,
-                        });
-                    }
+                    Ok(choice) => chosen.push(Chosen {
+                        function,
+                        address: candidate.address,
+                        original: classify::first(&candidate.text[choice.lead..]),
+                        choice,
+                    }),
                 },
             },
         );
         // Symbols may be nested.
-        chosen.sort_unstable_by_key(|chosen| chosen.address + chosen.choice.lead);
+        chosen.sort_unstable_by_key(Chosen::entry);
         chosen.dedup_by(|next, previous| {
-            let end = previous.address + previous.choice.lead + SITE_LEN;
-            next.address + next.choice.lead < end
+            next.entry() < previous.entry() + previous.choice.patched_len()
         });
         let prepared = build(known, chosen, common, &mut refuse);
-        self.prepared = Some(Prepared { left, ..prepared });
+        self.prepared = Some(Prepared {
+            left,
+            breakpoints,
+            ..prepared
+        });
     }
 
     /// Adds every function. To be called while the module cannot be unloaded.
-    pub(crate) fn inventory(&mut self, list: &mut SiteList, protections: &Protections) {
+    pub(crate) fn inventory(
+        &mut self,
+        common: &Common,
+        list: &mut SiteList,
+        protections: &Protections,
+    ) {
         let path = self.path.clone();
+        let decided = self.prepared.as_ref().map(|prepared| prepared.breakpoints);
+        let breakpoints = decided.unwrap_or(common.breakpoints);
         let Ok(known) = self.known() else {
             return;
         };
@@ -390,7 +417,7 @@ impl ModuleSites {
             let name = function.and_then(|index| names_of(known, index).into_iter().next());
             let name = name.unwrap_or_default();
             list.all.push(match candidate {
-                Ok(candidate) => info(name, &path, &candidate, callers),
+                Ok(candidate) => info(name, &path, &candidate, callers, breakpoints),
                 Err((address, reason)) => SiteInfo {
                     name,
                     module: path.clone(),
@@ -410,6 +437,9 @@ impl ModuleSites {
         mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, Refusal)>, Callers),
     ) {
         let callers = known.callers;
+        let entered = known
+            .entered
+            .get_or_init(|| Entered::find(&known.file, &known.functions));
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         let is_listed = |address: usize, lead: usize| {
@@ -450,6 +480,7 @@ impl ModuleSites {
                 text,
                 file: known.file.bytes_at(function.address, text.len()),
                 listed: is_listed(address, 4),
+                entered: entered.of(index),
                 symbol,
             });
             let candidate = candidate.map_err(|reason| (address, reason));
@@ -481,6 +512,7 @@ impl ModuleSites {
                 text,
                 file: known.file.bytes_at(in_file, text.len()),
                 listed: event != Some(address),
+                entered: 0,
                 symbol: "",
             });
             each(None, candidate.map_err(|reason| (address, reason)), callers);
@@ -521,8 +553,9 @@ fn build(
     let mut ways = Vec::with_capacity(chosen.len());
     let mut names = Names::default();
     for one in chosen {
-        let entry = one.address + one.choice.lead;
+        let entry = one.entry();
         let way = one.choice.way;
+        let mut patched = one.choice.patched_len();
         let mut body = entry + SITE_LEN;
         let mut inner = [0; 4];
         let mut starts = 1;
@@ -536,8 +569,10 @@ fn build(
             };
             body = next_copy;
             if !common.ignore_inner {
-                inner.copy_from_slice(&copy.resume[1..]);
                 starts = window.boundaries();
+                for at in (1..SITE_LEN).filter(|at| starts >> at & 1 != 0) {
+                    inner[at - 1] = copy.resume[at];
+                }
             }
             unwind.add(next_copy, copy.len, &copy.rows);
             next_copy += copy.len;
@@ -546,20 +581,23 @@ fn build(
             }
         }
         let len = way.stub().stub_len();
-        let stub = if starts == 1 {
-            next_stub += len;
-            next_stub - len
-        } else {
+        let mut place = None;
+        if starts != 1 {
             let places = &mut common.places;
-            let Some(place) = places.take(entry, starts, len, &mut text, &common.trampolines)
-            else {
+            place = places.take(entry, starts, len, &mut text, &common.trampolines);
+            if place.is_none() && !common.breakpoints {
                 refuse(one.function, one.address, Refusal::NoPlace);
                 continue;
-            };
-            place
-        };
-        let mut original = [0; 8];
-        original[..SITE_LEN].copy_from_slice(&one.original);
+            }
+            if place.is_none() {
+                // The copy serves as well.
+                (patched, inner) = (1, [0; 4]);
+            }
+        }
+        let stub = place.unwrap_or_else(|| {
+            next_stub += len;
+            next_stub - len
+        });
         let all = one
             .function
             .map_or(Vec::new(), |index| names_of(known, index));
@@ -575,7 +613,7 @@ fn build(
             name: "",
             module: &known.module,
             stub,
-            runtime: AtomicU64::new(u64::from_le_bytes(original)),
+            runtime: AtomicU64::new(super::word(one.original, patched)),
         });
     }
     names.shrink();
@@ -611,13 +649,19 @@ fn build(
     Prepared {
         sites,
         names: Some(names),
-        left: Vec::new(),
+        ..Prepared::default()
     }
 }
 
 /// What can be done with a function.
-fn info(name: String, module: &str, candidate: &Candidate<'_>, callers: Callers) -> SiteInfo {
-    let choice = classify(candidate, callers);
+fn info(
+    name: String,
+    module: &str,
+    candidate: &Candidate<'_>,
+    callers: Callers,
+    breakpoints: bool,
+) -> SiteInfo {
+    let choice = classify(candidate, callers, breakpoints);
     SiteInfo {
         name,
         module: module.to_owned(),
@@ -625,25 +669,23 @@ fn info(name: String, module: &str, candidate: &Candidate<'_>, callers: Callers)
         returns: choice
             .as_ref()
             .is_ok_and(|choice| !choice.way.is_entry_only()),
-        how: choice.map(|choice| match choice.window {
-            None => How::Nop,
-            Some(_) => How::Relocated,
-        }),
+        how: choice.map(|choice| choice.how),
     }
 }
 
-/// Every function of a file that is not loaded.
+/// Every function of a file that is not loaded; `breakpoints` says whether they may get one.
 ///
 /// # Errors
 ///
 /// Why the file cannot be read.
-pub(crate) fn of_file(path: &Path) -> Result<SiteList, String> {
+pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String> {
     let text = |error: &dyn core::fmt::Display| error.to_string();
     let bytes = modules::map_file(path).map_err(|error| text(&error))?;
     let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
     let debug = debug_file::find(path, &file);
     let functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
     let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
+    let entered = Entered::find(&file, &functions);
     let info = |index| {
         let function = functions.get(index);
         let name = functions.names(index).next();
@@ -656,9 +698,11 @@ pub(crate) fn of_file(path: &Path) -> Result<SiteList, String> {
             text: text.unwrap_or_default(),
             file: None,
             listed: false,
+            entered: entered.of(index),
             symbol,
         };
-        let mut info = info(demangle::to_string(symbol), &path, &candidate, callers);
+        let name = demangle::to_string(symbol);
+        let mut info = info(name, &path, &candidate, callers, breakpoints);
         if function.is_resolver {
             info.how = Err(Refusal::Resolver);
         } else if text.is_none() {

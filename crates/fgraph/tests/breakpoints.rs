@@ -1,0 +1,457 @@
+//! Functions that have no room for a jump.
+
+#[macro_use]
+mod common;
+
+use std::arch::global_asm;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use common::{Count, Paired, code, overwrite, patched, scenario};
+use fgraph::{Error, Handle, How, ModuleCount, Refusal, RelocateError, Report};
+
+/// A function of assembly, directly behind the one before it.
+macro_rules! packed {
+    ($($name:literal: $code:literal;)*) => {
+        global_asm!(
+            ".pushsection .text.packed,\"ax\",@progbits",
+            ".p2align 4",
+            ".globl packed_start",
+            "packed_start:",
+            $(
+                concat!(".globl ", $name),
+                concat!(".type ", $name, ",@function"),
+                concat!($name, ":"),
+                ".cfi_startproc",
+                $code,
+                ".cfi_endproc",
+                concat!(".size ", $name, ", . - ", $name),
+            )*
+            ".popsection",
+        );
+    };
+}
+
+// Breakpoints before jumps at every distance, several breakpoints in a row, and one behind a jump.
+packed! {
+    "tiny_one": "ret";
+    "after_one": "mov eax, 1; ret";
+    "tiny_two": "jmp 2f";
+    "after_two": "mov eax, 2; ret";
+    "tiny_three": "xor eax, eax; ret";
+    "after_three": "mov eax, 3; ret";
+    "tiny_four": "lea eax, [rdi + 1]; ret";
+    "after_four": "2: mov eax, 4; ret";
+    "tiny_a": "ret";
+    "tiny_b": "ret";
+    "tiny_c": "mov eax, edi; ret";
+    "after_c": "mov eax, 5; ret";
+    // Leads back to its first byte.
+    "tiny_loop": "5: nop; loop 5b; ret";
+    // Returns into its first five bytes.
+    "calls_first": "push rbx; call rdi; pop rbx; ret";
+    // A loop that calls, and leads into the first five bytes.
+    "loops_back": "push rbx; mov ebx, edi; 3: call 4f; dec ebx; jnz 3b; pop rbx; ret";
+    "tiny_helper": "4: push rbx; pop rax; ret";
+    "after_helper": "mov eax, 6; ret";
+}
+
+// Five instructions of one byte, for which a jump has but a few operands that are safe.
+plain!(
+    "narrow",
+    "clc",
+    "clc",
+    "clc",
+    "clc",
+    "clc",
+    "mov eax, 7",
+    "ret"
+);
+
+type Function = extern "C" fn(u64) -> u64;
+
+unsafe extern "C" {
+    safe static packed_start: [u8; 77];
+
+    safe fn tiny_one(n: u64) -> u64;
+    safe fn after_one(n: u64) -> u64;
+    safe fn tiny_two(n: u64) -> u64;
+    safe fn after_two(n: u64) -> u64;
+    safe fn tiny_three(n: u64) -> u64;
+    safe fn after_three(n: u64) -> u64;
+    safe fn tiny_four(n: u64) -> u64;
+    safe fn after_four(n: u64) -> u64;
+    safe fn tiny_a(n: u64) -> u64;
+    safe fn tiny_b(n: u64) -> u64;
+    safe fn tiny_c(n: u64) -> u64;
+    safe fn after_c(n: u64) -> u64;
+    safe fn tiny_loop(_: u64, _: u64, _: u64, rounds: u64);
+    safe fn calls_first(callback: Function) -> u64;
+    safe fn loops_back(rounds: u64) -> u64;
+    safe fn tiny_helper(n: u64) -> u64;
+    safe fn after_helper(n: u64) -> u64;
+    safe fn narrow() -> u64;
+}
+
+/// The functions that a breakpoint is for.
+const TINY: [*const (); 11] = [
+    tiny_one as *const (),
+    tiny_two as *const (),
+    tiny_three as *const (),
+    tiny_four as *const (),
+    tiny_a as *const (),
+    tiny_b as *const (),
+    tiny_c as *const (),
+    tiny_loop as *const (),
+    calls_first as *const (),
+    loops_back as *const (),
+    tiny_helper as *const (),
+];
+
+/// Those that a jump is for.
+const AFTER: [*const (); 6] = [
+    after_one as *const (),
+    after_two as *const (),
+    after_three as *const (),
+    after_four as *const (),
+    after_c as *const (),
+    after_helper as *const (),
+];
+
+const ALL: &str = "tiny_* after_* calls_first loops_back";
+
+/// Calls each of them, and returns how many calls that are: those that they make count.
+fn call_all() -> u64 {
+    tiny_one(0);
+    assert_eq!([after_one(0), after_two(0), after_three(0)], [1, 2, 3]);
+    // It jumps to `after_four`.
+    assert_eq!([tiny_two(0), tiny_three(7), tiny_four(7)], [4, 0, 8]);
+    assert_eq!([after_four(0), after_c(0), after_helper(0)], [4, 5, 6]);
+    tiny_a(0);
+    tiny_b(0);
+    assert_eq!(tiny_c(9), 9);
+    tiny_loop(0, 0, 0, 100);
+    assert_eq!(calls_first(tiny_four_of), 8);
+    // What its helper returned in the last round.
+    assert_eq!(loops_back(10) as u32, 1);
+    tiny_helper(0);
+    17 + 1 + 1 + 10
+}
+
+/// Called with whatever `calls_first` was called with.
+extern "C" fn tiny_four_of(_: u64) -> u64 {
+    tiny_four(7)
+}
+
+/// The text of all of them.
+fn bytes() -> [u8; 77] {
+    code((&raw const packed_start).cast())
+}
+
+fn first(function: *const ()) -> u8 {
+    code::<1>(function)[0]
+}
+
+fn count(filter: &str) -> Handle<Count> {
+    fgraph::register(Count::default(), filter).unwrap()
+}
+
+fn numbers(report: &Report) -> (usize, usize) {
+    (report.traced, report.refused.len())
+}
+
+#[test]
+fn functions_with_no_room_for_a_jump_are_traced_where_breakpoints_are_allowed() {
+    scenario(
+        "functions_with_no_room_for_a_jump_are_traced_where_breakpoints_are_allowed",
+        || {
+            let before = bytes();
+            fgraph::allow_breakpoints(true).unwrap();
+            for _ in 0..3 {
+                let user = fgraph::register(Paired::default(), ALL).unwrap();
+                assert_eq!(numbers(user.report()), (17, 0), "{:?}", user.report());
+                assert_eq!(TINY.map(first), [0xcc; 11]);
+                assert_eq!(AFTER.map(first), [0xe9; 6]);
+                let calls: u64 = (0..100).map(|_| call_all()).sum();
+                let seen = user.unregister().unwrap().calls();
+                assert!(seen.is_exact(), "{seen:?}");
+                assert_eq!(seen.entries, calls);
+                assert_eq!((bytes(), patched()), (before, 0));
+                call_all();
+            }
+        },
+    );
+}
+
+#[test]
+fn only_the_first_byte_is_written() {
+    scenario("only_the_first_byte_is_written", || {
+        fgraph::allow_breakpoints(true).unwrap();
+        let mut expected = bytes();
+        for function in TINY {
+            expected[function.addr() - (&raw const packed_start).addr()] = 0xcc;
+        }
+        let user = count("tiny_* calls_first loops_back");
+        assert_eq!(numbers(user.report()), (11, 0));
+        assert_eq!(bytes(), expected);
+        call_all();
+    });
+}
+
+#[test]
+fn without_leave_they_are_refused_with_the_reason() {
+    scenario("without_leave_they_are_refused_with_the_reason", || {
+        let before = bytes();
+        let user = count(ALL);
+        assert_eq!(numbers(user.report()), (6, 11), "{:?}", user.report());
+        let mut refused = user.report().refused.clone();
+        refused.sort_by_key(|refused| refused.address);
+        let short = |have| RelocateError::TooShort { have };
+        let expected = [
+            short(1),
+            short(2),
+            short(3),
+            short(4),
+            short(1),
+            short(1),
+            short(3),
+            short(4),
+            RelocateError::Returns { at: 1, to: 3 },
+            RelocateError::Target { from: 10, to: 3 },
+            short(3),
+        ];
+        for ((refused, reason), function) in refused.iter().zip(expected).zip(TINY) {
+            assert_eq!(refused.address, function.addr());
+            assert_eq!(refused.reason, Refusal::Displace(reason));
+        }
+        call_all();
+        drop(user);
+        assert_eq!(bytes(), before);
+        // What was decided for a module stays.
+        fgraph::allow_breakpoints(true).unwrap();
+        let user = count(ALL);
+        assert_eq!(numbers(user.report()), (6, 11));
+        let sites = fgraph::sites().unwrap();
+        let tiny = sites.iter().find(|site| site.name == "tiny_one").unwrap();
+        assert_eq!(tiny.how, Err(Refusal::Displace(short(1))));
+    });
+}
+
+#[test]
+fn leave_can_be_taken_back() {
+    scenario("leave_can_be_taken_back", || {
+        fgraph::allow_breakpoints(true).unwrap();
+        fgraph::allow_breakpoints(false).unwrap();
+        assert_eq!(numbers(count(ALL).report()), (6, 11));
+    });
+}
+
+#[test]
+fn the_list_of_functions_says_which_have_breakpoints() {
+    scenario("the_list_of_functions_says_which_have_breakpoints", || {
+        let check = |allowed: bool| {
+            let sites = fgraph::sites().unwrap();
+            let how = |name: &str| {
+                let site = sites.iter().find(|site| site.name == name).unwrap();
+                site.how.clone().ok()
+            };
+            let tiny = allowed.then_some(How::Breakpoint);
+            assert_eq!((how("tiny_three"), how("loops_back")), (tiny, tiny));
+            assert_eq!(how("after_three"), Some(How::Relocated));
+            let program = std::env::current_exe().unwrap();
+            let modules = sites.modules();
+            let is_program = |module: &&ModuleCount| program.ends_with(&module.module);
+            let count = modules.iter().find(is_program).unwrap();
+            assert_eq!(count.breakpoints >= 11, allowed, "{count:?}");
+        };
+        check(false);
+        fgraph::allow_breakpoints(true).unwrap();
+        check(true);
+        let user = count(ALL);
+        fgraph::allow_breakpoints(false).unwrap();
+        check(true);
+        drop(user);
+        check(true);
+    });
+}
+
+#[test]
+fn neighbours_are_patched_and_put_back_while_threads_call_them() {
+    scenario(
+        "neighbours_are_patched_and_put_back_while_threads_call_them",
+        || {
+            let before = bytes();
+            fgraph::allow_breakpoints(true).unwrap();
+            let stop = AtomicBool::new(false);
+            let filters = [
+                "tiny_*",
+                "after_*",
+                "tiny_one after_two tiny_three after_four tiny_b",
+                "after_one tiny_two after_three tiny_four tiny_a tiny_c",
+                "calls_first tiny_helper",
+                "loops_back after_helper",
+                ALL,
+            ];
+            let (one, other) = thread::scope(|scope| {
+                let calls = || {
+                    while !stop.load(Ordering::Relaxed) {
+                        call_all();
+                    }
+                };
+                scope.spawn(calls);
+                scope.spawn(calls);
+                let one = fgraph::register(Paired::default(), ALL).unwrap();
+                let other = count("tiny_one");
+                for round in 0..70 {
+                    one.set_filter(filters[round % filters.len()]).unwrap();
+                    other
+                        .set_filter(filters[round / 3 % filters.len()])
+                        .unwrap();
+                }
+                stop.store(true, Ordering::Relaxed);
+                (one, other)
+            });
+            assert!(one.calls().is_exact(), "{:?}", one.calls());
+            assert!(one.calls().entries > 0);
+            let (entries, returns) = other.both();
+            assert_eq!(entries, returns);
+            drop((one, other));
+            assert_eq!((bytes(), patched()), (before, 0));
+        },
+    );
+}
+
+#[test]
+fn a_thread_that_blocks_the_signal_is_not_made_to_trap() {
+    scenario(
+        "a_thread_that_blocks_the_signal_is_not_made_to_trap",
+        || {
+            let before = bytes();
+            fgraph::allow_breakpoints(true).unwrap();
+            // SAFETY: the set is initialised by the first call.
+            let mask = |how| unsafe {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, libc::SIGTRAP);
+                assert_eq!(libc::pthread_sigmask(how, &set, ptr::null_mut()), 0);
+            };
+            mask(libc::SIG_BLOCK);
+            let refused = fgraph::register(Count::default(), ALL).map(drop);
+            // SAFETY: no arguments.
+            let thread = unsafe { libc::gettid() } as u32;
+            assert_eq!(refused, Err(Error::SignalBlocked { thread }));
+            assert_eq!(bytes(), before);
+            // Jumps alone do it no harm.
+            let user = count("after_*");
+            assert_eq!(user.report().traced, 6);
+            call_all();
+            mask(libc::SIG_UNBLOCK);
+            assert_eq!(user.set_filter(ALL).unwrap().traced, 17);
+            call_all();
+            // Nor does it to have the breakpoints taken away.
+            mask(libc::SIG_BLOCK);
+            drop(user);
+            assert_eq!(bytes(), before);
+            call_all();
+        },
+    );
+}
+
+#[test]
+fn a_first_byte_that_has_changed_is_left_alone() {
+    scenario("a_first_byte_that_has_changed_is_left_alone", || {
+        fgraph::allow_breakpoints(true).unwrap();
+        drop(count(ALL));
+        let (before, original) = (bytes(), first(tiny_c as *const ()));
+        // It still returns.
+        overwrite(tiny_c as *const () as usize, &[0xc3]);
+        let user = count(ALL);
+        let report = user.report();
+        assert_eq!(numbers(report), (16, 1), "{report:?}");
+        let Refusal::Changed { found } = report.refused[0].reason else {
+            panic!("{report:?}");
+        };
+        assert_eq!(found[0], 0xc3);
+        drop(user);
+        overwrite(tiny_c as *const () as usize, &[original]);
+        assert_eq!(bytes(), before);
+        // A breakpoint that somebody else overwrites is left to them.
+        let user = count(ALL);
+        overwrite(tiny_a as *const () as usize, &[0x90]);
+        drop(user);
+        assert_eq!(first(tiny_a as *const ()), 0x90);
+    });
+}
+
+#[test]
+fn a_breakpoint_of_somebody_else_is_theirs() {
+    scenario("a_breakpoint_of_somebody_else_is_theirs", || {
+        overwrite(tiny_a as *const () as usize, &[0xcc]);
+        fgraph::allow_breakpoints(true).unwrap();
+        let user = count(ALL);
+        assert_eq!(numbers(user.report()), (16, 1));
+        let reason = &user.report().refused[0].reason;
+        assert!(
+            matches!(reason, Refusal::Patched { found: [0xcc, ..] }),
+            "{reason}"
+        );
+        drop(user);
+        assert_eq!(first(tiny_a as *const ()), 0xcc);
+    });
+}
+
+/// Takes the memory at each place where the stub of `narrow` could be.
+fn take_the_places_of_narrow() {
+    for last in fgraph_x86_64::pun::last_bytes(0b11111) {
+        let distance = i32::from_le_bytes([0xcc, 0xcc, 0xcc, last]) as isize;
+        let place = narrow as *const () as isize + 5 + distance;
+        let page = ptr::without_provenance_mut((place & !0xfff) as usize);
+        // SAFETY: nothing that is there is replaced.
+        unsafe {
+            libc::mmap(
+                page,
+                0x1000,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_breakpoint_serves_where_there_is_no_place_for_the_stub_of_a_jump() {
+    scenario(
+        "a_breakpoint_serves_where_there_is_no_place_for_the_stub_of_a_jump",
+        || {
+            take_the_places_of_narrow();
+            let before: [u8; 11] = code(narrow as *const ());
+            fgraph::allow_breakpoints(true).unwrap();
+            let user = fgraph::register(Paired::default(), "narrow").unwrap();
+            assert_eq!(numbers(user.report()), (1, 0), "{:?}", user.report());
+            let mut expected = before;
+            expected[0] = 0xcc;
+            assert_eq!(code::<11>(narrow as *const ()), expected);
+            assert_eq!([narrow(), narrow()], [7, 7]);
+            let seen = user.unregister().unwrap().calls();
+            assert!(seen.is_exact() && seen.entries == 2, "{seen:?}");
+            assert_eq!(code::<11>(narrow as *const ()), before);
+        },
+    );
+}
+
+#[test]
+fn without_leave_and_a_place_for_its_stub_a_function_is_refused() {
+    scenario(
+        "without_leave_and_a_place_for_its_stub_a_function_is_refused",
+        || {
+            take_the_places_of_narrow();
+            let user = count("narrow");
+            assert_eq!(numbers(user.report()), (0, 1));
+            assert_eq!(user.report().refused[0].reason, Refusal::NoPlace);
+            assert_eq!(narrow(), 7);
+        },
+    );
+}
