@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fgraph::{Counters, Error, Handle, MAX_USERS};
 
-use crate::functions::{Function, NOT_WATCHED, Variant, WATCHED};
+use crate::functions::{Function, NOT_WATCHED, Variant, WATCHED, WATCHED_C, WATCHED_RUST};
 use crate::hijack::{Handler, Hijack};
 use crate::users::{Declining, Empty, SixteenBytes, with_constant};
 
@@ -27,11 +27,49 @@ pub enum Case {
     SixteenBytes,
     /// One user with empty callbacks, called by a trampoline that replaces the return address.
     Hijacked(Handler),
+    /// A function without a NOP.
+    Relocated(Compiler, Watched),
+}
+
+/// Which compiler a function without a NOP seems to be of: what its callers may rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compiler {
+    /// rustc: on the ABI.
+    Rust,
+    /// gcc: on any register that the function leaves alone.
+    C,
+}
+
+impl Compiler {
+    const fn filter(self) -> &'static str {
+        match self {
+            Self::Rust => WATCHED_RUST,
+            Self::C => WATCHED_C,
+        }
+    }
+
+    const fn variant(self) -> Variant {
+        match self {
+            Self::Rust => Variant::Rust,
+            Self::C => Variant::C,
+        }
+    }
+}
+
+/// Who watches a function without a NOP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// Nobody any more: its first instructions are back.
+    Off,
+    /// A user that does not want the return.
+    Declined,
+    /// One user with empty callbacks.
+    OneUser,
 }
 
 impl Case {
     /// All cases.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 17] = [
         Self::Plain,
         Self::Off,
         Self::FilteredOut,
@@ -41,6 +79,12 @@ impl Case {
         Self::Users(4),
         Self::Users(MAX_USERS),
         Self::SixteenBytes,
+        Self::Relocated(Compiler::Rust, Watched::Off),
+        Self::Relocated(Compiler::Rust, Watched::Declined),
+        Self::Relocated(Compiler::Rust, Watched::OneUser),
+        Self::Relocated(Compiler::C, Watched::Off),
+        Self::Relocated(Compiler::C, Watched::Declined),
+        Self::Relocated(Compiler::C, Watched::OneUser),
         Self::Hijacked(Handler::Balanced),
         Self::Hijacked(Handler::Plain),
     ];
@@ -70,6 +114,15 @@ impl Case {
                 active.hijack = Some(Hijack::of_the_only_user(handler));
                 active.variant = Variant::Hijacked;
             }
+            Self::Relocated(compiler, watched) => {
+                let filter = compiler.filter();
+                match watched {
+                    Watched::Off => drop(empty(0, filter)?),
+                    Watched::Declined => active.declining = Some(watch(Declining, filter)?),
+                    Watched::OneUser => active.empty.push(empty(0, filter)?),
+                }
+                active.variant = compiler.variant();
+            }
         }
         Ok(active)
     }
@@ -89,13 +142,19 @@ impl fmt::Display for Case {
             Self::SixteenBytes => "1 user, 16 bytes",
             Self::Hijacked(Handler::Balanced) => "1 user, hijacked, balanced",
             Self::Hijacked(Handler::Plain) => "1 user, hijacked, plain",
+            Self::Relocated(Compiler::Rust, Watched::Off) => "relocated Rust, off",
+            Self::Relocated(Compiler::Rust, Watched::Declined) => "relocated Rust, declined",
+            Self::Relocated(Compiler::Rust, Watched::OneUser) => "relocated Rust, 1 user",
+            Self::Relocated(Compiler::C, Watched::Off) => "relocated C, off",
+            Self::Relocated(Compiler::C, Watched::Declined) => "relocated C, declined",
+            Self::Relocated(Compiler::C, Watched::OneUser) => "relocated C, 1 user",
         })
     }
 }
 
 fn watch<T: fgraph::FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
     let user = fgraph::register(ops, filter)?;
-    assert!(user.report().traced > 0, "the functions have NOPs");
+    assert!(user.report().traced > 0, "the functions can be traced");
     Ok(user)
 }
 

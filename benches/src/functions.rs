@@ -1,8 +1,9 @@
 //! The functions that are called.
 //!
-//! Each exists three times, with the same instructions at the same alignment: *plain*; with a NOP
+//! Each exists several times, with the same instructions at the same alignment: *plain*; with a NOP
 //! and a row in `__patchable_function_entries`, as a compiler makes them; and with a jump to the
-//! [`hijack`] trampoline in the place of the NOP. They are written in assembly
+//! [`hijack`] trampoline in the place of the NOP. Those whose first instructions are to be relocated are
+//! plain, too, under names that tell which compiler they are of. They are written in assembly
 //! because only so is nothing but the first five bytes different: `-Zpatchable-function-entry` holds
 //! for a whole crate, and calling a function behind its NOP would leave the recursion inside it
 //! going through the NOP.
@@ -58,8 +59,13 @@ macro_rules! patchable {
 
 /// Defines a function in all its variants.
 macro_rules! variants {
-    ($body:ident, $plain:literal, $patchable:literal, $hijacked:literal, $stub:literal) => {
+    (
+        $body:ident, $plain:literal, $patchable:literal, $rust:literal, $c:literal,
+        $hijacked:literal, $stub:literal
+    ) => {
         function!($plain, [], $body!($plain));
+        function!($rust, [], $body!($rust));
+        function!($c, [], $body!($c));
         patchable!($patchable, $body!($patchable));
         function!(
             $hijacked,
@@ -105,6 +111,8 @@ variants!(
     leaf,
     "fgraph_bench_plain_leaf",
     "fgraph_bench_call_leaf",
+    "_RNvCs1234_5bench4leaf",
+    "fgraph_bench_c_leaf",
     "fgraph_bench_hijacked_leaf",
     "fgraph_bench_hijack_stub_leaf"
 );
@@ -112,6 +120,8 @@ variants!(
     recursive,
     "fgraph_bench_plain_recursive",
     "fgraph_bench_call_recursive",
+    "_RNvCs1234_5bench9recursive",
+    "fgraph_bench_c_recursive",
     "fgraph_bench_hijacked_recursive",
     "fgraph_bench_hijack_stub_recursive"
 );
@@ -121,9 +131,15 @@ patchable!("fgraph_bench_call_bystander", leaf!(""));
 unsafe extern "C" {
     safe fn fgraph_bench_plain_leaf(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_call_leaf(a: u64, b: u64) -> u64;
+    #[link_name = "_RNvCs1234_5bench4leaf"]
+    safe fn fgraph_bench_rust_leaf(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_c_leaf(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_hijacked_leaf(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_plain_recursive(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_call_recursive(a: u64, b: u64) -> u64;
+    #[link_name = "_RNvCs1234_5bench9recursive"]
+    safe fn fgraph_bench_rust_recursive(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_c_recursive(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_hijacked_recursive(a: u64, b: u64) -> u64;
     #[link_name = "fgraph_bench_call_bystander"]
     safe fn bystander(a: u64, b: u64) -> u64;
@@ -131,6 +147,12 @@ unsafe extern "C" {
 
 /// The filter that selects the patchable variants of all [`Function`]s.
 pub const WATCHED: &str = "fgraph_bench_call_leaf fgraph_bench_call_recursive";
+
+/// The filter that selects those with the names of Rust functions.
+pub const WATCHED_RUST: &str = "bench::leaf bench::recursive";
+
+/// The filter that selects those with the names of C functions.
+pub const WATCHED_C: &str = "fgraph_bench_c_leaf fgraph_bench_c_recursive";
 
 /// A filter that selects one other function, which nobody calls.
 pub const BYSTANDER: &str = "fgraph_bench_call_bystander";
@@ -161,6 +183,10 @@ pub enum Variant {
     Plain,
     /// A NOP that fgraph patches.
     Patchable,
+    /// Its body, which fgraph relocates and takes for code of rustc.
+    Rust,
+    /// Its body, which fgraph relocates and takes for code of a C compiler.
+    C,
     /// A jump to the [`hijack`] trampoline.
     Hijacked,
 }
@@ -190,9 +216,13 @@ impl Function {
         match (self, variant) {
             (Self::Leaf, Variant::Plain) => fgraph_bench_plain_leaf,
             (Self::Leaf, Variant::Patchable) => fgraph_bench_call_leaf,
+            (Self::Leaf, Variant::Rust) => fgraph_bench_rust_leaf,
+            (Self::Leaf, Variant::C) => fgraph_bench_c_leaf,
             (Self::Leaf, Variant::Hijacked) => fgraph_bench_hijacked_leaf,
             (Self::Recursive, Variant::Plain) => fgraph_bench_plain_recursive,
             (Self::Recursive, Variant::Patchable) => fgraph_bench_call_recursive,
+            (Self::Recursive, Variant::Rust) => fgraph_bench_rust_recursive,
+            (Self::Recursive, Variant::C) => fgraph_bench_c_recursive,
             (Self::Recursive, Variant::Hijacked) => fgraph_bench_hijacked_recursive,
         }
     }
@@ -208,6 +238,8 @@ impl Function {
         match (self, variant) {
             (Self::Leaf, Variant::Plain) => leaf_calls(calls, || fgraph_bench_plain_leaf),
             (Self::Leaf, Variant::Patchable) => leaf_calls(calls, || fgraph_bench_call_leaf),
+            (Self::Leaf, Variant::Rust) => leaf_calls(calls, || fgraph_bench_rust_leaf),
+            (Self::Leaf, Variant::C) => leaf_calls(calls, || fgraph_bench_c_leaf),
             (Self::Leaf, Variant::Hijacked) => leaf_calls(calls, || fgraph_bench_hijacked_leaf),
             (Self::Recursive, Variant::Plain) => {
                 recursive_calls(calls, || fgraph_bench_plain_recursive)
@@ -215,6 +247,10 @@ impl Function {
             (Self::Recursive, Variant::Patchable) => {
                 recursive_calls(calls, || fgraph_bench_call_recursive)
             }
+            (Self::Recursive, Variant::Rust) => {
+                recursive_calls(calls, || fgraph_bench_rust_recursive)
+            }
+            (Self::Recursive, Variant::C) => recursive_calls(calls, || fgraph_bench_c_recursive),
             (Self::Recursive, Variant::Hijacked) => {
                 recursive_calls(calls, || fgraph_bench_hijacked_recursive)
             }
@@ -254,20 +290,23 @@ mod tests {
     fn the_variants_compute_the_same() {
         for function in Function::ALL {
             let expected = function.run(Variant::Plain, 1600);
-            assert_eq!(function.run(Variant::Patchable, 1600), expected);
+            for variant in [Variant::Patchable, Variant::Rust, Variant::C] {
+                assert_eq!(function.run(variant, 1600), expected);
+            }
         }
     }
 
     #[test]
     fn the_variants_differ_in_the_first_five_bytes_only() {
         for function in Function::ALL {
-            let [plain, patchable] = [Variant::Plain, Variant::Patchable].map(|variant| {
-                let skipped = if variant == Variant::Plain { 0 } else { 5 };
+            use Variant::{C, Patchable, Plain, Rust};
+            let [plain, rust, c, patchable] = [Plain, Rust, C, Patchable].map(|variant| {
+                let skipped = if variant == Patchable { 5 } else { 0 };
                 let code = function.code(variant) as *const () as *const u8;
                 // SAFETY: 8 bytes, none of which is an address, are in each of the functions.
                 unsafe { core::slice::from_raw_parts(code.add(skipped), 8) }
             });
-            assert_eq!(plain, patchable);
+            assert_eq!([rust, c, patchable], [plain; 3]);
         }
     }
 }

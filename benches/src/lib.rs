@@ -9,6 +9,7 @@
 //! | [`depth`] | where on the stack calls are made |
 //! | [`pair`] | calls on two threads at once |
 //! | [`sites`] | 20,000 functions to patch, and how patching is timed |
+//! | [`whole`] | a process all of whose functions are enumerated and traced |
 //! | [`memory`] | what memory sites, stubs and threads take |
 //! | [`hijack`] | for comparison, a trampoline that replaces the return address |
 //!
@@ -23,3 +24,4 @@ pub mod memory;
 pub mod pair;
 pub mod sites;
 pub mod users;
+pub mod whole;

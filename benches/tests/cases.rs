@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fgraph::{Entry, FgraphOps, Return};
+use fgraph::{Entry, FgraphOps, How, Return};
 use fgraph_bench::cases::Case;
-use fgraph_bench::functions::{Function, Variant, WATCHED};
+use fgraph_bench::functions::{Function, Variant, WATCHED, WATCHED_C, WATCHED_RUST};
 use fgraph_bench::hijack::{Handler, Hijack};
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::pair;
 use fgraph_bench::sites::Batch;
+use fgraph_bench::whole::Whole;
 
 const CALLS: u64 = 1600;
 
@@ -19,6 +20,8 @@ fn the_cases_are_what_they_say() {
     every_site_of_a_batch_is_patched_and_unpatched();
     the_functions_compute_the_same_in_every_case();
     both_trampolines_give_the_user_every_call();
+    functions_without_nops_are_relocated_and_give_the_user_every_call();
+    the_whole_process_can_be_traced();
     two_threads_are_timed_on_two_processors();
 }
 
@@ -73,6 +76,30 @@ fn both_trampolines_give_the_user_every_call() {
         assert_eq!(count.entries.into_inner(), CALLS, "{way:?} {function:?}");
         assert_eq!(count.returns.into_inner(), CALLS, "{way:?} {function:?}");
     }
+}
+
+fn functions_without_nops_are_relocated_and_give_the_user_every_call() {
+    let sites = fgraph::sites().unwrap();
+    for (filter, variant) in [(WATCHED_RUST, Variant::Rust), (WATCHED_C, Variant::C)] {
+        let selected = filter.parse::<fgraph::Filter>().unwrap();
+        let sites = sites.iter().filter(|site| selected.matches(&site.name, ""));
+        let how: Vec<_> = sites.map(|site| (&site.how, site.returns)).collect();
+        assert_eq!(how, [(&Ok(How::Relocated), true); 2], "{filter}");
+        for function in Function::ALL {
+            let user = fgraph::register(Count::default(), filter).unwrap();
+            function.run(variant, CALLS);
+            let count = user.unregister().unwrap();
+            // After that it is not told any more.
+            function.run(variant, CALLS);
+            assert_eq!(count.entries.into_inner(), CALLS, "{filter} {function:?}");
+            assert_eq!(count.returns.into_inner(), CALLS, "{filter} {function:?}");
+        }
+    }
+}
+
+fn the_whole_process_can_be_traced() {
+    let whole = Whole::measure().unwrap();
+    assert!(whole.traced > whole.functions / 100 * 99, "{whole}");
 }
 
 fn every_site_of_a_batch_is_patched_and_unpatched() {

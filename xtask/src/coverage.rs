@@ -17,7 +17,7 @@ use count::Count;
 /// What the command line asks for.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Programs and libraries, by path or by name; those of docs/coverage.md, unless given
+    /// Programs and libraries, by path or by name; six usual ones, unless given
     #[arg(value_name = "BINARY")]
     binaries: Vec<String>,
     /// List every function that cannot be traced

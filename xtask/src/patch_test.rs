@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::cargo;
 use crate::report::Report;
 use crate::victim;
 
@@ -17,9 +16,12 @@ const MARGIN: Duration = Duration::from_secs(60);
 /// What the command line asks for.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Threads that call the functions all the time
-    #[arg(long, default_value_t = 4, value_name = "N")]
-    threads: u32,
+    /// Patch functions without NOPs, whose first instructions are relocated
+    #[arg(long)]
+    relocated: bool,
+    /// Threads that call the functions all the time; 4, or 8 with --relocated, unless given
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
     /// How long
     #[arg(long, default_value_t = 10, value_name = "S")]
     seconds: u32,
@@ -47,6 +49,8 @@ pub(crate) struct Options {
 enum Steps {
     Trap,
     Sync,
+    /// The traps within what is patched; only where there are several instructions.
+    Inner,
     #[value(name = "trap+sync")]
     TrapAndSync,
 }
@@ -57,8 +61,11 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         .seed
         // Every one of these hashes with keys of its own.
         .unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
+    // Without NOPs threads stand between two instructions: the more of them wait for a processor, the
+    // more often.
+    let usual = if options.relocated { 8 } else { 4 };
     let settings = [
-        ("threads", u64::from(options.threads)),
+        ("threads", options.threads.unwrap_or(usual).into()),
         ("seconds", u64::from(options.seconds)),
         ("sites", u64::from(options.sites)),
         ("users", u64::from(options.users)),
@@ -74,7 +81,11 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     {
         args.extend(["--leave-out".to_owned(), steps.get_name().to_owned()]);
     }
-    let program = cargo::build("fgraph-victim")?;
+    let program = if options.relocated {
+        victim::build_without_nops()?
+    } else {
+        victim::build_with_nops()?
+    };
     if !options.json {
         println!("{}", victim::command_line(&program, &args));
     }

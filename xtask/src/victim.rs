@@ -1,12 +1,14 @@
-//! The victim as a process: run for a bounded time.
+//! The victim as a process: built in two ways, run for a bounded time.
 
 use std::fmt;
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::cargo;
 
 /// How the victim ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,21 @@ impl fmt::Display for End {
             ),
         }
     }
+}
+
+const PACKAGE: &str = "fgraph-victim";
+
+/// Builds the victim with a NOP in each of its functions, by our own subcommand of cargo, in a target
+/// directory of its own.
+pub(crate) fn build_with_nops() -> io::Result<PathBuf> {
+    let subcommand = cargo::build("cargo-fgraph")?;
+    cargo::build_with(Command::new(subcommand).arg("build"), PACKAGE)
+}
+
+/// Builds the victim as cargo does.
+pub(crate) fn build_without_nops() -> io::Result<PathBuf> {
+    let mut builder = Command::new(cargo::program());
+    cargo::build_with(builder.args(["build", "--features", "relocated"]), PACKAGE)
 }
 
 /// The command, for whoever wants to repeat it.

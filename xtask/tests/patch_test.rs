@@ -60,6 +60,27 @@ fn a_short_run_finds_nothing_wrong() {
 }
 
 #[test]
+fn a_short_run_without_nops_finds_nothing_wrong() {
+    let output = patch_test(&["--relocated", "--seconds", "5", "--json"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output:?}\n{errors}");
+    assert_eq!(number(&output, "failures"), 0);
+    for name in ["site_patches", "calls", "signals", "traps", "returned"] {
+        assert_ne!(number(&output, name), 0, "{name}");
+    }
+}
+
+#[test]
+fn without_nops_leaving_out_any_trap_is_noticed() {
+    for steps in ["trap", "inner"] {
+        let args = ["--relocated", "--leave-out", steps, "--seconds", "30"];
+        let output = patch_test(&[&args[..], &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(1), "{steps}: {output:?}");
+        assert_ne!(number(&output, "failures"), 0);
+    }
+}
+
+#[test]
 fn leaving_the_trap_out_is_noticed() {
     // Within a second or two, under load; the more often sites change, the sooner.
     let output = patch_test(&["--leave-out", "trap", "--seconds", "15", "--json"]);

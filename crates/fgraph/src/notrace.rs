@@ -4,7 +4,8 @@
 //! address. What returns twice, or looks at its return address to see who called it, would be
 //! misled: such a function gets entry callbacks only. And some code only looks like a function: it is
 //! entered with something else than a return address on top of the stack, or with its arguments where
-//! no function has them. That is not touched at all.
+//! no function has them. That is not touched at all. Nor is what the C library runs at the start and at the
+//! end of every thread, with all signals blocked: a thread that traps then is killed.
 
 /// What is left out, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ const FORKS: Notrace =
     Return("runs fgraph's own handlers, which mark the thread until the fork is done");
 const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
+const BLOCKED: Notrace =
+    Entirely("runs in threads that block all signals, which a trap would kill");
 const SIGNAL: Notrace = Entirely("the kernel returns to it from signal handlers");
 
 /// By name in the symbol table; a `*` at the end stands for anything.
@@ -46,8 +49,11 @@ const TABLE: &[(&str, Notrace)] = &[
     ("_Unwind_*", UNWINDS), ("__cxa_throw", UNWINDS), ("__cxa_rethrow", UNWINDS),
     ("__unw_getcontext", UNWINDS), ("unw_getcontext", UNWINDS), ("_Ux86_64_getcontext", UNWINDS),
     ("uw_init_context_1", UNWINDS), ("uw_install_context_1", UNWINDS),
-    ("clone", CHILD), ("__clone", CHILD), ("clone3", CHILD), ("__clone3", CHILD),
-    ("__clone_internal", CHILD),
+    ("clone", CHILD), ("__clone", CHILD), ("clone3", BLOCKED), ("__clone3", BLOCKED),
+    ("__clone_internal", BLOCKED), ("__clone_internal_fallback", BLOCKED),
+    ("start_thread", BLOCKED), ("__ctype_init", BLOCKED), ("__nptl_free_tcb", BLOCKED),
+    ("__nptl_deallocate_stack", BLOCKED), ("__nptl_stack_list_add", BLOCKED),
+    ("__nptl_stack_list_del", BLOCKED), ("__spawni_child", BLOCKED),
     ("__run_prefork_handlers", FORKS), ("__run_postfork_handlers", FORKS),
     ("__run_fork_handlers", FORKS),
     ("__tls_get_addr*", PARTIAL), ("___tls_get_addr*", PARTIAL),

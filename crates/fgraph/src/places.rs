@@ -206,7 +206,7 @@ mod tests {
             let place = place.unwrap_or_else(|| panic!("{index}: {starts:b}"));
             let jump = stub::jmp_rel32(address, place).unwrap();
             for at in (1..5).filter(|at| starts >> at & 1 != 0) {
-                assert!(fgraph_x86_64::pun::traps(at, jump[at]));
+                assert!(pun::traps(at, jump[at]));
             }
             taken.push(place);
         }
@@ -232,13 +232,15 @@ mod tests {
     #[test]
     fn what_others_have_mapped_is_left_alone() {
         let (mut places, site) = (StubPlaces::new(), (site() + (2 << 32)) & !0xff_ffff);
-        let mut taken = Vec::new();
+        let mut blocks = Vec::new();
         for last in pun::last_bytes(0b10001) {
             let lowest = Places::new(site, 0b10001, last).unwrap().lowest();
-            for block in [lowest / BLOCK, lowest / BLOCK + 1] {
-                taken.push(map_at(block * BLOCK + PAGE, PAGE, libc::PROT_NONE).unwrap());
-            }
+            blocks.extend([lowest / BLOCK, lowest / BLOCK + 1]);
         }
+        blocks.sort_unstable();
+        blocks.dedup();
+        let map = |block: &usize| map_at(block * BLOCK + PAGE, PAGE, libc::PROT_NONE).unwrap();
+        let taken: Vec<usize> = blocks.iter().map(map).collect();
         assert_eq!(take(&mut places, site, 0b10001), None);
         for page in taken {
             // SAFETY: mapped above.

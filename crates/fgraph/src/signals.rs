@@ -189,27 +189,31 @@ unsafe fn block_as_asked(action: &libc::sigaction, context: *mut c_void) {
 
 /// A thread other than this one that blocks traps and goes on doing so, if there is any.
 ///
-/// Threads that are being made or are at their end block all signals for a moment, and run none of
-/// the program's functions meanwhile; these are waited for. `None` without `/proc`, where it cannot
-/// be known.
+/// Threads that are being made or are at their end block all signals for a moment; these are waited for.
+/// `None` without `/proc`, where it cannot be known.
 pub(crate) fn blocked_somewhere() -> Option<u32> {
-    /// Far longer than the moment takes.
-    const PATIENCE: Duration = Duration::from_millis(100);
-    let mut blocked = look_for_blocked()?;
+    /// Far longer than the moment takes, also for a thread that has to wait for a processor.
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let mut waiting = look_for_blocked();
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while !waiting.is_empty() && start.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_micros(100));
-        blocked = look_for_blocked()?;
+        // Others that begin to block meanwhile will stop as well.
+        let blocked = look_for_blocked();
+        waiting.retain(|thread| blocked.contains(thread));
     }
-    Some(blocked)
+    waiting.first().copied()
 }
 
-fn look_for_blocked() -> Option<u32> {
+fn look_for_blocked() -> Vec<u32> {
     let own = os::thread_id();
-    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
     tasks
         .filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .find(|&thread| thread != own && blocks_traps(thread) == Some(true))
+        .filter(|&thread| thread != own && blocks_traps(thread) == Some(true))
+        .collect()
 }
 
 fn blocks_traps(thread: u32) -> Option<bool> {

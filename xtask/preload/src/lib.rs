@@ -58,6 +58,9 @@ impl FgraphOps for Count {
     }
 }
 
+/// So many of the functions that could not be traced are shown with their reasons.
+const REFUSED_SHOWN: usize = 10;
+
 /// The users, while they are registered.
 #[derive(Debug)]
 struct Tracing {
@@ -129,7 +132,7 @@ extern "C" fn end() {
 /// Unregisters the users and writes down what they have counted, all together.
 fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
     let traced = tracing.users[0].report().traced;
-    let refused = tracing.users[0].report().refused.len();
+    let refused = tracing.users[0].report().refused.clone();
     let (mut entries, mut returns) = (0, 0);
     for user in tracing.users {
         let count = user.unregister().map_err(|error| error.error)?;
@@ -140,7 +143,7 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
     let figures = [
         ("pid", u64::from(process::id())),
         ("traced", traced as u64),
-        ("refused", refused as u64),
+        ("refused", refused.len() as u64),
         ("register_us", tracing.registered_in[0].as_micros() as u64),
         (
             "register_cpu_us",
@@ -158,8 +161,14 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         ("stopped", u64::from(status.stopped.is_some())),
     ];
     let members = figures.map(|(name, value)| format!("\"{name}\":{value}"));
+    // Of printable text the quoted form in Rust is that in JSON.
+    let refused = refused.iter().take(REFUSED_SHOWN);
+    let refused: Vec<String> = refused
+        .map(|one| format!("{:?}", one.to_string()))
+        .collect();
     let path = env::var_os("FGRAPH_OUT").ok_or("FGRAPH_OUT is not set")?;
     let mut file = fs::File::create(path)?;
-    writeln!(file, "{{{}}}", members.join(","))?;
+    let (members, refused) = (members.join(","), refused.join(","));
+    writeln!(file, "{{{members},\"reasons\":[{refused}]}}")?;
     Ok(())
 }

@@ -217,6 +217,10 @@ impl User {
     }
 
     fn refused(&self, operation: &str, error: &Error) {
+        // One that was not registered is not told of returns.
+        if self.handle.is_none() {
+            ledger::ending(self.number);
+        }
         eprintln!("{operation} of user {}: {error}", self.number);
         note(Failure::Refused, self.number as u64, 1);
     }

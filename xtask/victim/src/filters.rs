@@ -90,7 +90,7 @@ impl Range {
             0 => return (String::from("*no_such_function*"), Some(0)),
             // Whatever else the program has: the users' own callbacks, and what they call.
             1 => {
-                let mut text = String::from("* ");
+                let mut text = String::from(":mod:*victim* ");
                 append(&mut text, "!", &self.beyond);
                 return (text, None);
             }

@@ -157,6 +157,54 @@ pub(crate) fn pointer(c: u64, words: &[u64; 4]) -> u64 {
     words.iter().fold(c, |sum, &word| mix(sum ^ word))
 }
 
+/// What a function is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One of `functions.rs`.
+    Compiled(usize),
+    /// One of `assembly.rs`.
+    Assembly(usize),
+}
+
+impl Shape {
+    /// That of function `index`, as `build.rs` has it.
+    #[inline(always)]
+    pub(crate) const fn of(index: usize) -> Self {
+        if cfg!(feature = "relocated") && index / 16 % 2 == 1 {
+            Self::Assembly(index % 16)
+        } else {
+            Self::Compiled(index % 16)
+        }
+    }
+}
+
+/// At which of the first five bytes of an assembly function of `shape` instructions start, a bit each.
+pub(crate) const fn starts(shape: usize) -> u8 {
+    // The shapes are in the order of these bits, read from the left.
+    (shape as u8).reverse_bits() >> 3 | 1
+}
+
+/// What the assembly functions compute.
+#[inline(always)]
+fn assembly(shape: usize, index: usize, x: u64) -> u64 {
+    let c = constant(index);
+    match shape {
+        0 | 3 | 10 => x ^ c,
+        1 | 6 | 12 => x.wrapping_add(c),
+        2 => x,
+        4 | 15 => c.wrapping_mul(x),
+        5 if (x as i32) < 0 => c.wrapping_sub(x),
+        5 => c.wrapping_add(x),
+        7 => x.wrapping_add(c).wrapping_add(1),
+        8 => assembly(3, index - 5, x) ^ c,
+        9 => x.wrapping_sub(c),
+        11 => x.wrapping_add(c.wrapping_mul(2)),
+        13 => x.rotate_left(7) ^ c,
+        14 => c.wrapping_sub(x),
+        shape => unreachable!("there is no shape {shape}"),
+    }
+}
+
 /// The result of function `index`, one with the signature `Int`, for `x`. `Err` when it throws.
 #[inline(always)]
 pub(crate) fn int(index: usize, x: u64) -> Result<u64, u64> {
@@ -169,7 +217,11 @@ pub(crate) fn int(index: usize, x: u64) -> Result<u64, u64> {
             recursive(constant(group + 5), x),
         )
     };
-    match index % 16 {
+    let shape = match Shape::of(index) {
+        Shape::Compiled(shape) => shape,
+        Shape::Assembly(shape) => return Ok(assembly(shape, index, x)),
+    };
+    match shape {
         0 => Ok(leaf(own, x)),
         4 => Ok(looping(own, x)),
         5 => Ok(recursive(own, x)),
@@ -183,11 +235,11 @@ pub(crate) fn int(index: usize, x: u64) -> Result<u64, u64> {
 }
 
 /// What is cheap to say beforehand of the result of function `index` for its first argument: only
-/// of leaves and of functions that throw.
+/// of leaves, of functions that throw, and of those in assembly.
 #[inline(always)]
 pub(crate) fn foretold(index: usize, x: u64) -> Option<Result<u64, u64>> {
-    match index % 16 {
-        0 | 7 => Some(int(index, x)),
+    match Shape::of(index) {
+        Shape::Compiled(0 | 7) | Shape::Assembly(_) => Some(int(index, x)),
         _ => None,
     }
 }

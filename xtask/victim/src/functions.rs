@@ -1,13 +1,16 @@
 //! The functions that are patched.
 //!
 //! 4,096 functions in sixteen shapes, named `fn_0000` to `fn_4095`. Each has a constant of its own, so
-//! that no two are the same code, and stands in a table, so that none can be specialised.
+//! that no two are the same code, and stands in a table, so that none can be specialised. With the
+//! feature `relocated` every other sixteen are in assembly, see `assembly.rs`.
 
 use std::hint::black_box;
 use std::panic;
 use std::sync::OnceLock;
 
-use crate::formula::{self, constant};
+#[cfg(feature = "relocated")]
+use crate::assembly;
+use crate::formula::{self, Shape, constant};
 
 /// A result that comes back in an integer and a vector register.
 #[repr(C)]
@@ -39,6 +42,8 @@ pub(crate) enum Signature {
     Triple(extern "C" fn(u64) -> Triple),
     Mixed(extern "C" fn(u64, f64, u32, f64, &Triple) -> u64),
     Pointer(fn(&[u64; 4]) -> u64),
+    #[cfg(feature = "relocated")]
+    Assembly(assembly::Code),
 }
 
 macro_rules! leaf {
@@ -236,7 +241,11 @@ pub(crate) fn is_right(index: usize, x: u64) -> bool {
     match FUNCTIONS[index] {
         Signature::Int(function) => {
             // Thrown to us, it would go too far.
-            let x = if index % 16 == 7 { x | 1 } else { x };
+            let x = if Shape::of(index) == Shape::Compiled(7) {
+                x | 1
+            } else {
+                x
+            };
             Ok(function(x)) == formula::int(index, x)
         }
         Signature::Float(function) => same(
@@ -271,6 +280,8 @@ pub(crate) fn is_right(index: usize, x: u64) -> bool {
             let words = [0, 1, 2, 3].map(word);
             function(&words) == formula::pointer(c, &words)
         }
+        #[cfg(feature = "relocated")]
+        Signature::Assembly(function) => Ok(function(x)) == formula::int(index, x),
     }
 }
 
@@ -292,6 +303,8 @@ pub(crate) fn address(index: usize) -> usize {
         Signature::Triple(function) => function as _,
         Signature::Mixed(function) => function as _,
         Signature::Pointer(function) => function as _,
+        #[cfg(feature = "relocated")]
+        Signature::Assembly(function) => function as _,
     };
     address.addr()
 }

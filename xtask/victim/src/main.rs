@@ -6,6 +6,9 @@
 //! program's text must be what it was. What it has done it prints as pairs of name and value; the
 //! failures go to the standard error.
 
+#[cfg(feature = "relocated")]
+#[macro_use]
+mod assembly;
 mod controllers;
 mod failures;
 mod filters;
@@ -14,6 +17,7 @@ mod functions;
 mod ledger;
 mod options;
 mod rng;
+mod sites;
 mod text;
 mod threads;
 mod users;
@@ -61,15 +65,9 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     if fgraph::status()?.patched != 0 {
         return Err("something is patched already".into());
     }
-    // The first user finds the sites.
-    let probe = fgraph::register(users::Watcher::<()>::probe(), "*no_such_function*")?;
-    drop(probe);
-    if fgraph::status()?.sites < functions::FUNCTIONS.len() {
-        return Err("the functions have no NOPs: was it built with the workspace's flags?".into());
-    }
-    if let Some(steps) = options.leave_out {
-        fgraph::testing::leave_out(steps)?;
-    }
+    // Before the sites are made.
+    fgraph::testing::leave_out(options.leave_out)?;
+    sites::check(options.leave_out)?;
     workers::handle_signals(options.sites)?;
 
     let start = Instant::now();

@@ -6,6 +6,7 @@ use fgraph_bench::cases::Case;
 use fgraph_bench::functions::Function;
 use fgraph_bench::memory;
 use fgraph_bench::sites::Times;
+use fgraph_bench::whole::Whole;
 
 use crate::measure::Figures;
 use crate::verdict;
@@ -40,7 +41,7 @@ pub(crate) fn object(figures: &Figures) -> String {
     });
     format!(
         concat!(
-            r#"{{"calls":[{}],"bare_user":{},"not_traced":{},"patching":[{}],"#,
+            r#"{{"calls":[{}],"bare_user":{},"not_traced":{},"patching":[{}],"whole":{},"#,
             r#""memory":{{"site":{},"stub":{},"shadow_stack":{},"shadow_stack_touched":{}}},"#,
             r#""vector_bytes":{},"to_reach":[{}]}}"#
         ),
@@ -48,6 +49,7 @@ pub(crate) fn object(figures: &Figures) -> String {
         number(figures.bare_user),
         figures.not_traced,
         join(patching),
+        whole(&figures.whole),
         memory::SITE,
         memory::STUB,
         figures.shadow_stack.size,
@@ -83,6 +85,17 @@ fn times(times: Times, patch: Duration, unpatch: Duration) -> String {
         ns(unpatch),
         ns(times.register),
         ns(times.unregister)
+    )
+}
+
+fn whole(whole: &Whole) -> String {
+    format!(
+        r#"{{"functions":{},"traced":{},"enumerate_ns":{},"register_ns":{},"unregister_ns":{}}}"#,
+        whole.functions,
+        whole.traced,
+        whole.enumerate.as_nanos(),
+        whole.register.as_nanos(),
+        whole.unregister.as_nanos()
     )
 }
 

@@ -9,6 +9,7 @@ mod verdict;
 
 use std::process::ExitCode;
 
+use fgraph_bench::whole::{self, Whole};
 use measure::Figures;
 
 fn main() -> ExitCode {
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--json" => json = true,
+            whole::ARGUMENT => return print_whole(),
             _ => {
                 eprintln!("error: unknown argument `{argument}`; there is only --json");
                 return ExitCode::from(2);
@@ -25,6 +27,18 @@ fn main() -> ExitCode {
     match Figures::measure() {
         Ok(figures) if json => println!("{}", json::object(&figures)),
         Ok(figures) => print!("{}", table::Table(&figures)),
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// This process is one of those that are traced as a whole.
+fn print_whole() -> ExitCode {
+    match Whole::measure() {
+        Ok(whole) => println!("{whole}"),
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::FAILURE;

@@ -14,6 +14,7 @@ use fgraph_bench::functions::Function;
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::pair;
 use fgraph_bench::sites::{Batch, Times};
+use fgraph_bench::whole::Whole;
 use fgraph_x86_64::cpu;
 
 /// Turns of the cases.
@@ -24,6 +25,9 @@ const SAMPLES: usize = 8;
 const CALLS: u64 = 8_000;
 /// Turns of the batches.
 const PATCHING_ROUNDS: usize = 51;
+
+/// Processes that are traced as a whole.
+const WHOLE_ROUNDS: usize = 5;
 
 /// The cases that are also measured on two threads.
 const PAIRED: [Case; 2] = [Case::Plain, Case::Users(1)];
@@ -38,6 +42,8 @@ pub(crate) struct Figures {
     /// Empty if there is but one processor.
     pub(crate) pairs: Vec<Pair>,
     pub(crate) patching: Vec<Patching>,
+    /// The shortest of each.
+    pub(crate) whole: Whole,
     /// ns for the two calls that a user is, in a loop that does nothing else.
     pub(crate) bare_user: f64,
     /// Calls that were to be traced and were not.
@@ -74,7 +80,11 @@ pub(crate) struct Patching {
 }
 
 impl Figures {
-    pub(crate) fn measure() -> Result<Self, Error> {
+    pub(crate) fn measure() -> Result<Self, Box<dyn std::error::Error>> {
+        let whole = (0..WHOLE_ROUNDS)
+            .map(|_| Whole::in_another_process())
+            .reduce(|a, b| Ok(a?.min(b?)))
+            .expect("there are rounds")?;
         let shadow_stack = ShadowStack::of_a_new_thread()?;
         // Before there are other threads: an idle process.
         let patching = patching()?;
@@ -95,6 +105,7 @@ impl Figures {
                 })
                 .to_vec(),
             patching,
+            whole,
             bare_user: f64::INFINITY,
             not_traced: 0,
         };

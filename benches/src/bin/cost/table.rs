@@ -19,6 +19,7 @@ impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.calls(f)?;
         self.patching(f)?;
+        self.whole(f)?;
         self.memory(f)?;
         self.verdicts(f)
     }
@@ -86,6 +87,25 @@ impl Table<'_> {
                 let name = format!("{sites} sites, first time");
                 line(name, row.first, row.first.patch(), row.first.unpatch())?;
             }
+        }
+        writeln!(f)
+    }
+
+    fn whole(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = &self.0.whole;
+        writeln!(
+            f,
+            "{:<28}{:>13}{:>14}",
+            "the whole process", "functions", "per one"
+        )?;
+        for (name, functions, time) in [
+            ("enumerating", whole.functions, whole.enumerate),
+            ("register", whole.traced, whole.register),
+            ("unregister", whole.traced, whole.unregister),
+        ] {
+            let ms = time.as_secs_f64() * 1e3;
+            let ns = ms * 1e6 / functions as f64;
+            writeln!(f, "{name:<28}{functions:>13}{ns:>11.0} ns{ms:>8.3} ms")?;
         }
         writeln!(f)
     }

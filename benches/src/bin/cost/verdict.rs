@@ -1,7 +1,7 @@
 //! What is to be reached, and whether it is.
 
 use fgraph::MAX_USERS;
-use fgraph_bench::cases::Case;
+use fgraph_bench::cases::{Case, Compiler, Watched};
 use fgraph_bench::functions::Function;
 use fgraph_bench::hijack::Handler;
 use fgraph_bench::memory;
@@ -78,6 +78,12 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             8.0,
             "ns",
         );
+        add(
+            format!("{name}: relocated Rust over NOP, 1 user"),
+            ns(Case::Relocated(Compiler::Rust, Watched::OneUser)) - one,
+            1.0,
+            "ns",
+        );
         let pair = figures
             .pairs
             .iter()
@@ -92,6 +98,19 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
     let all = figures.patching.iter().find(|row| row.batch == Batch::All);
     let ms = all.map_or(f64::NAN, |row| row.patch.as_secs_f64() * 1e3);
     add("20,000 sites patched".to_owned(), ms, 10.0, "ms");
+    let whole = &figures.whole;
+    add(
+        "enumerating, per function".to_owned(),
+        whole.per_function(whole.enumerate),
+        10_000.0,
+        "ns",
+    );
+    add(
+        "hooking everything, per function".to_owned(),
+        whole.per_function(whole.register),
+        20_000.0,
+        "ns",
+    );
     add("a site".to_owned(), memory::SITE as f64, 64.0, "bytes");
     add("a stub".to_owned(), memory::STUB as f64, 32.0, "bytes");
     add(

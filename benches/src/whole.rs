@@ -1,0 +1,123 @@
+//! All functions of a process, libraries included, enumerated and traced.
+//!
+//! What is known of the modules stays known, so a process can be asked for it only once; therefore it
+//! is another one that is.
+
+use core::fmt;
+use core::str::FromStr;
+use std::env;
+use std::error::Error;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::users::Declining;
+
+/// Tells the program that it is to [measure](Whole::measure) itself and print that.
+pub const ARGUMENT: &str = "--whole";
+
+/// What it takes to enumerate and to trace all functions.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole {
+    /// Functions that there are.
+    pub functions: usize,
+    /// Functions that could be traced.
+    pub traced: usize,
+    /// `fgraph::sites` in a process that knows nothing of its modules.
+    pub enumerate: Duration,
+    /// `register` with a filter that selects everything, when the functions are known.
+    pub register: Duration,
+    /// `unregister` of that user.
+    pub unregister: Duration,
+}
+
+impl Whole {
+    /// Enumerates and traces all functions of this process.
+    pub fn measure() -> Result<Self, fgraph::Error> {
+        let start = Instant::now();
+        let sites = fgraph::sites()?;
+        let enumerate = start.elapsed();
+        let functions = sites.iter().count();
+        drop(sites);
+        let start = Instant::now();
+        let user = fgraph::register(Declining, "*")?;
+        let register = start.elapsed();
+        let traced = user.report().traced;
+        let start = Instant::now();
+        drop(user);
+        Ok(Self {
+            functions,
+            traced,
+            enumerate,
+            register,
+            unregister: start.elapsed(),
+        })
+    }
+
+    /// What a process measures that runs this program with [`ARGUMENT`].
+    pub fn in_another_process() -> Result<Self, Box<dyn Error>> {
+        let output = Command::new(env::current_exe()?)
+            .arg(ARGUMENT)
+            .stderr(Stdio::inherit())
+            .output()?;
+        let text = String::from_utf8(output.stdout)?;
+        text.parse()
+            .map_err(|()| format!("a process that traces all of itself: {}", output.status).into())
+    }
+
+    /// The shorter of each.
+    pub fn min(self, other: Self) -> Self {
+        Self {
+            enumerate: self.enumerate.min(other.enumerate),
+            register: self.register.min(other.register),
+            unregister: self.unregister.min(other.unregister),
+            ..self
+        }
+    }
+
+    /// A time in ns divided by the number of functions.
+    pub fn per_function(&self, time: Duration) -> f64 {
+        time.as_secs_f64() * 1e9 / self.functions as f64
+    }
+}
+
+impl fmt::Display for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.functions, self.traced)?;
+        [self.enumerate, self.register, self.unregister]
+            .iter()
+            .try_for_each(|time| write!(f, " {}", time.as_nanos()))
+    }
+}
+
+impl FromStr for Whole {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let numbers: Vec<u64> = text
+            .split_whitespace()
+            .map(|number| number.parse().map_err(drop))
+            .collect::<Result<_, _>>()?;
+        let [functions, traced, enumerate, register, unregister] = numbers[..] else {
+            return Err(());
+        };
+        Ok(Self {
+            functions: functions as usize,
+            traced: traced as usize,
+            enumerate: Duration::from_nanos(enumerate),
+            register: Duration::from_nanos(register),
+            unregister: Duration::from_nanos(unregister),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_can_be_read() {
+        let text = "5 4 30 20 10";
+        assert_eq!(text.parse::<Whole>().unwrap().to_string(), text);
+        assert!("5 4 30 20".parse::<Whole>().is_err());
+    }
+}

@@ -1,0 +1,194 @@
+//! Every function of the C library traced, and every function of the process, while a program uses them.
+//!
+//! The program is run untraced and traced, and has to print the same and to end the same way.
+
+mod common;
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Output;
+
+use common::{Library, Paired, bounded, build_library, forked, play, scenario, skip};
+use fgraph::{Handle, UserStatus};
+
+/// A program that uses much of the C library, in parts.
+const PROGRAM: &str = include_str!("everything.c");
+
+const PARTS: &[&str] = &[
+    "memory",
+    "strings",
+    "printf",
+    "scanf",
+    "wide",
+    "locale",
+    "files",
+    "directories",
+    "regex",
+    "search",
+    "numbers",
+    "time",
+    "environment",
+    "jumps",
+    "signals",
+    "timers",
+    "contexts",
+    "threads",
+    "cancel",
+    "conditions",
+    "c11_threads",
+    "processes",
+    "spawn",
+    "pipes",
+    "sockets",
+    "names",
+    "loading",
+    "unwind",
+    "mappings",
+    "exit_handlers",
+];
+
+/// What comes before the output of each part.
+const MARK: &str = "\n=== ";
+
+/// Runs the program in a process of its own, traced as `filter` says if it is not empty.
+fn run(name: &str, library: &str, filter: &str) -> Output {
+    let mut command = play(name, filter);
+    command
+        .env("FGRAPH_LIBRARY", library)
+        .env("TZ", "UTC")
+        .env_remove("LANG")
+        .env("LC_ALL", "C");
+    bounded(&mut command)
+}
+
+/// Runs all parts of the program, each in a child of this process, so that one that fails does not end
+/// the others.
+fn play_all(filter: &str) {
+    let library = Library::open(std::env::var("FGRAPH_LIBRARY").unwrap().as_ref());
+    // SAFETY: its type.
+    let program: Program = unsafe { library.get("program") };
+    // The library stays, and so does its file.
+    std::mem::forget(library);
+    let mut users = (!filter.is_empty()).then(|| {
+        [(); 2].map(|()| {
+            let user = fgraph::register(Paired::default(), filter).unwrap();
+            assert!(user.report().traced > 2_000, "{}", user.report());
+            user
+        })
+    });
+    for part in PARTS {
+        let directory = common::directory("everything");
+        let printed = directory.with_extension(part);
+        let status = forked(|| {
+            let file = File::create(&printed).unwrap();
+            // SAFETY: both are open.
+            assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), 1) }, 1);
+            play_part(program, &directory, part, users.take())
+        });
+        let text = fs::read(&printed).unwrap_or_default();
+        println!("{MARK}{part}: {status}\n{}", String::from_utf8_lossy(&text));
+        let _ = fs::remove_file(printed);
+        let _ = fs::remove_dir_all(directory);
+    }
+    drop(users);
+    assert_eq!(common::patched(), 0);
+}
+
+type Program = extern "C" fn(*const libc::c_char, *const libc::c_char) -> i32;
+
+fn play_part(
+    program: Program,
+    directory: &Path,
+    part: &str,
+    users: Option<[Handle<Paired>; 2]>,
+) -> i32 {
+    let c_string = |text: &str| CString::new(text).unwrap();
+    let (directory, part) = (c_string(directory.to_str().unwrap()), c_string(part));
+    let result = program(directory.as_ptr(), part.as_ptr());
+    for user in users.into_iter().flatten() {
+        assert_eq!(user.status(), UserStatus::Active);
+        let calls = user.unregister().unwrap().calls();
+        // What jumps leave behind never returns; nothing returns that was not entered.
+        assert!(
+            calls.entries > 20 && calls.entries >= calls.returns,
+            "{calls:?}"
+        );
+        assert_eq!(calls.wrong, 0, "{calls:?}");
+    }
+    // SAFETY: what is registered for the exit may run here.
+    unsafe { libc::exit(result) }
+}
+
+/// What each part has printed and how it ended.
+fn parts(output: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{}\n{text}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    // The last one is followed by what the test harness prints.
+    let text = text.split("\ntest result").next().unwrap_or_default();
+    let parts: Vec<_> = text.split(MARK).skip(1).map(str::to_owned).collect();
+    assert_eq!(parts.len(), PARTS.len());
+    parts
+}
+
+/// Compares each part of the program with itself traced.
+fn same_while_traced(name: &'static str, filter: &str) {
+    scenario(name, || {
+        if let Some(filter) = common::part() {
+            return play_all(&filter);
+        }
+        let options = [
+            "-pthread",
+            "-fexceptions",
+            "-Wno-deprecated-declarations",
+            "-Wl,--no-as-needed",
+            "-lm",
+        ];
+        let Some(library) = build_library(name, &["gcc"], "program.c", PROGRAM, &options) else {
+            return skip("there is no gcc");
+        };
+        let path = library.to_str().unwrap();
+        let untraced = parts(&run(name, path, ""));
+        for (first, second) in untraced.iter().zip(parts(&run(name, path, ""))) {
+            assert!(
+                first.contains("exit status: 0\n"),
+                "fails untraced: {first}"
+            );
+            assert_eq!(*first, second, "it does not always print the same");
+        }
+        let traced = run(name, path, filter);
+        let _ = fs::remove_dir_all(library.parent().unwrap());
+        let differ = untraced.iter().zip(parts(&traced)).filter(|(a, b)| *a != b);
+        let differ: Vec<String> = differ
+            .map(|(untraced, traced)| format!("### traced\n{traced}\n### untraced\n{untraced}"))
+            .collect();
+        assert!(
+            differ.is_empty(),
+            "{}\n--- stderr\n{}",
+            differ.join("\n"),
+            String::from_utf8_lossy(&traced.stderr)
+        );
+    });
+}
+
+#[test]
+fn a_program_does_the_same_with_every_function_of_libc_traced() {
+    same_while_traced(
+        "a_program_does_the_same_with_every_function_of_libc_traced",
+        ":mod:libc.so*",
+    );
+}
+
+#[test]
+fn a_program_does_the_same_with_every_function_of_the_process_traced() {
+    same_while_traced(
+        "a_program_does_the_same_with_every_function_of_the_process_traced",
+        "*",
+    );
+}

@@ -1,0 +1,76 @@
+//! Whether the functions are traced in the way that the run is about.
+//!
+//! # Safety
+//!
+//! The unsafe code reads the first bytes of functions.
+
+use std::collections::HashMap;
+use std::error::Error;
+
+use fgraph::How;
+use fgraph::testing::Skip;
+
+use crate::functions::{FUNCTIONS, address};
+
+/// How all functions are to be traced.
+const HOW: How = if cfg!(feature = "relocated") {
+    How::Relocated
+} else {
+    How::Nop
+};
+
+/// Fails unless all functions are sites of the right kind, and the returns of all are told; and unless
+/// threads trap between two instructions, if that is not left out.
+pub(crate) fn check(leave_out: Skip) -> Result<(), Box<dyn Error>> {
+    let sites = fgraph::sites()?;
+    let sites: HashMap<usize, _> = sites.iter().map(|site| (site.address, site)).collect();
+    for index in 0..FUNCTIONS.len() {
+        let site = sites.get(&address(index));
+        let site = site.ok_or_else(|| format!("fn_{index:04} is not known"))?;
+        if site.how != Ok(HOW) || !site.returns {
+            return Err(format!("is to be {HOW}: {site}").into());
+        }
+    }
+    if cfg!(feature = "relocated") && !leave_out.contains(Skip::INNER) {
+        assembly::check()?;
+    }
+    Ok(())
+}
+
+mod assembly {
+    use std::error::Error;
+
+    use fgraph_x86_64::pun;
+
+    use crate::formula::Shape;
+    use crate::formula::starts;
+    use crate::functions::{FUNCTIONS, address};
+    use crate::users::Watcher;
+
+    /// The last byte of a jump may trap by chance in all functions.
+    const BUT_LAST: u8 = 0b01111;
+
+    /// Fails unless the bytes of the jumps trap where instructions of the assembly functions start, and
+    /// only there: then their shapes are what they are said to be.
+    pub(super) fn check() -> Result<(), Box<dyn Error>> {
+        let _user = fgraph::register(Watcher::<()>::probe(), "*fn_*")?;
+        let mut trap_in_all = [u8::MAX; 16];
+        for index in 0..FUNCTIONS.len() {
+            if let Shape::Assembly(shape) = Shape::of(index) {
+                let entry = std::ptr::with_exposed_provenance::<[u8; 5]>(address(index));
+                // SAFETY: a function is longer than that, or has padding. Nobody changes it meanwhile.
+                let bytes = unsafe { entry.read_volatile() };
+                let traps = (1..5).filter(|&at| pun::traps(at, bytes[at]));
+                trap_in_all[shape] &= traps.fold(1, |mask, at| mask | 1 << at);
+            }
+        }
+        for (shape, traps) in trap_in_all.into_iter().enumerate() {
+            let starts = starts(shape);
+            if traps & starts != starts || (traps ^ starts) & BUT_LAST != 0 {
+                let error = format!("assembly {shape}: {traps:05b} is to be {starts:05b}");
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+}
