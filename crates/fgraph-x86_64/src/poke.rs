@@ -29,7 +29,7 @@
 //! them, stand there for any length of time, or come back there from a signal handler. So every byte
 //! at which one of them starts becomes an `int3` too, and *never anything that does not trap* while
 //! the jump is there: the jump is chosen so that its operand has such bytes in these places (see
-//! [`pun`](crate::pun)). For `push rbp; mov rbp, rsp; ...`, where instructions start at 0, 1 and 4:
+//! [`pun`]). For `push rbp; mov rbp, rsp; ...`, where instructions start at 0, 1 and 4:
 //!
 //! ```text
 //!                 v  v        v                               v  v        v

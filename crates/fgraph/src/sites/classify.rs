@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_others_enter_behind_its_first_instruction_is_left_alone() {
+    fn a_function_that_others_enter_behind_its_first_instruction_gets_no_jump() {
         let entered = |entered| {
             let candidate = Candidate {
                 entered,

@@ -372,7 +372,7 @@ impl ModuleSites {
             });
         };
         let mut chosen = Vec::with_capacity(known.functions.len());
-        let breakpoints = common.breakpoints;
+        let breakpoints = common.breakpoints && !blocks_signals(&known.functions);
         self.each_candidate(
             known,
             protections,
@@ -401,7 +401,7 @@ impl ModuleSites {
             }
             overlaps
         });
-        let prepared = build(known, chosen, common, &mut refuse);
+        let prepared = build(known, chosen, breakpoints, common, &mut refuse);
         self.prepared = Some(Prepared {
             left,
             breakpoints,
@@ -418,10 +418,11 @@ impl ModuleSites {
     ) {
         let path = self.path.clone();
         let decided = self.prepared.as_ref().map(|prepared| prepared.breakpoints);
-        let breakpoints = decided.unwrap_or(common.breakpoints);
         let Ok(known) = self.known() else {
             return;
         };
+        let breakpoints =
+            decided.unwrap_or_else(|| common.breakpoints && !blocks_signals(&known.functions));
         if known.functions.is_stripped() {
             list.stripped.push(path.clone());
         }
@@ -564,6 +565,7 @@ fn gap(functions: &Functions<'_>, index: usize) -> Option<u64> {
 fn build(
     known: &'static Known,
     chosen: Vec<Chosen>,
+    breakpoints: bool,
     common: &mut Common,
     refuse: &mut impl FnMut(Option<usize>, usize, Refusal),
 ) -> Prepared {
@@ -632,7 +634,7 @@ fn build(
         if starts != 1 {
             let places = &mut common.places;
             place = places.take(entry, starts, len, &mut text, &common.trampolines);
-            if place.is_none() && !common.breakpoints {
+            if place.is_none() && !breakpoints {
                 refuse(one.function, one.address, Refusal::NoPlace);
                 continue;
             }
@@ -755,6 +757,7 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String
     let debug = debug_file::find(path, &file);
     let functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
     let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
+    let breakpoints = breakpoints && !blocks_signals(&functions);
     let entered = Entered::find(&file, &functions);
     let info = |index| {
         let function = functions.get(index);
@@ -845,6 +848,14 @@ fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize) -> Caller
     } else {
         Callers::LowRegisters
     }
+}
+
+/// Whether functions of a module are called while all signals are blocked: those of the C library are,
+/// where it makes threads and processes. It is known by a function that others block signals with.
+fn blocks_signals(functions: &Functions<'_>) -> bool {
+    (0..functions.len())
+        .flat_map(|index| functions.names(index))
+        .any(|name| name.symbol == "pthread_sigmask")
 }
 
 /// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
