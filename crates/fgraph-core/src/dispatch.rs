@@ -187,7 +187,13 @@ unsafe extern "C" fn enter_slowly(
         .shadow
         .drop_dead(place, tail, |bitmap| lost(thread, bitmap));
     // SAFETY: handed on.
-    unsafe { begin(regs, site, thread, place) }
+    let frame = unsafe { begin(regs, site, thread, place) };
+    if !frame.is_null() {
+        // Unwinders have to tell the frames of tail calls apart.
+        // SAFETY: just put on the shadow stack.
+        unsafe { thread.shadow.note_tail(frame) };
+    }
+    frame
 }
 
 /// Begins a frame and asks the first user.

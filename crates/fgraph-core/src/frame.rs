@@ -9,7 +9,9 @@
 //!        +32 | epoch       | bitmap |    48 bits: newest registration at entry; 16 bits: who wants
 //!            |                      |    the return, slot 0 in the highest bit
 //!        +40 | previous             |    the frame before; null in the sentinel
-//!        +48 | depth     | unused   |    traced calls going on while this frame is the newest
+//!        +48 | depth     | tail     |    traced calls going on while this frame is the newest;
+//!            |                      |    of how many the call is a tail call, 7 at most
+//!            | unused               |
 //!            +----------------------+
 //!        +64 | data of user i       |    rounded up to 16 bytes        \
 //!            | size | i | unused    |    a trailer of 16 bytes          | one record for each
@@ -53,8 +55,15 @@ pub struct Frame {
     /// unwound; 0 in the sentinel. Here and not in one place for all, which every call would have to
     /// wait for that the one before has written.
     pub(crate) depth: u32,
-    pub(crate) unused: [u32; 3],
+    /// How many frames before this one have the same slot, which happens to tail calls; 7 at most.
+    pub tail: u32,
+    pub(crate) unused: [u32; 2],
 }
+
+const _: () = assert!(
+    core::mem::offset_of!(Frame, depth).is_multiple_of(8)
+        && core::mem::offset_of!(Frame, tail) == core::mem::offset_of!(Frame, depth) + 4
+);
 
 /// Bytes of the fixed part.
 pub const HEADER: usize = size_of::<Frame>();

@@ -71,7 +71,8 @@ impl ShadowStack {
                 word: 0,
                 previous: ptr::null_mut(),
                 depth: 0,
-                unused: [0; 3],
+                tail: 0,
+                unused: [0; 2],
             });
         }
         self.base.set(base);
@@ -189,7 +190,9 @@ impl ShadowStack {
             // The bitmap is empty until here.
             (*frame).word += u64::from(bitmap);
             (*frame).previous = newest;
-            (*frame).depth = (*newest).depth + 1;
+            // And no tail call, in one store: the two are side by side.
+            let depth = (&raw mut (*frame).depth).cast::<u64>();
+            depth.write(u64::from((*newest).depth + 1));
         }
         // A signal handler may leave between the two by `siglongjmp`. With the top first the newest
         // frame is always beneath it; at worst some room is lost until an older frame is popped.
@@ -197,6 +200,21 @@ impl ShadowStack {
         compiler_fence(Ordering::SeqCst);
         self.newest.set(frame);
         frame
+    }
+
+    /// Notes in how many tail calls `frame` is behind the frame before it.
+    ///
+    /// # Safety
+    ///
+    /// It must be on this stack.
+    pub(crate) unsafe fn note_tail(&self, frame: *mut Frame) {
+        // SAFETY: the caller vouches for the frame, and before it is another.
+        unsafe {
+            let previous = (*frame).previous;
+            if (*previous).slot == (*frame).slot {
+                (*frame).tail = ((*previous).tail + 1).min(7);
+            }
+        }
     }
 
     /// Removes the newest frame.

@@ -37,12 +37,16 @@
 //! |---|---|---|---|---|---|
 //! | before `push rbx`, and the last `ret` and `jmp` | rsp+8 | as is | as is | CFA-8 | CFA |
 //! | until rbp becomes the frame | rbx+16 | as is | CFA-16 | CFA-8 | CFA |
-//! | from there until rbp is the caller's again | \[rbp+24\]+16 | \[rbp+0\] | \[rbp+24\]-8, then as is | \[rbp+8\] | \[rbp+24\]+8 |
+//! | from there until rbp is the caller's again | \[rbp+24\]+16-\[rbp+52\] | \[rbp+0\] | \[rbp+24\]-8, then as is | \[rbp+8\] | \[rbp+24\]+8 |
 //!
 //! In the third the CFA is 8 above the stack pointer that the caller gets back. That looks odd, and
 //! must be so: libgcc knows a frame by its CFA and takes two frames with the same one for the same
 //! frame, so the CFA must differ from our caller's, which is at most at its own stack pointer; and
 //! gdb takes a stack whose CFAs do not ascend to be corrupt, so it must not be lower.
+//!
+//! What is taken away is 0, but for tail calls: those of traced functions from one another have the same
+//! slot, and their frames must not be the same to an unwinder either. The first of them, which the caller
+//! has called, has the highest CFA.
 //!
 //! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
 //! `pthread_exit`, a cancellation) goes through the return point; it tells the users.

@@ -1,5 +1,6 @@
 //! Calls that do not return: panics, C++ exceptions, `pthread_exit`, cancellation.
 
+#[macro_use]
 mod common;
 
 use std::ffi::c_void;
@@ -100,6 +101,46 @@ fn three(filter: &str, log: &Log<Event>) -> impl Sized + use<> {
         one::<8>(1, filter, log),
         one::<1000>(2, filter, log),
     )
+}
+
+// Each goes on as the next one by a jump, so all return to one place.
+plain!("tail_three", "jmp tail_two");
+plain!("tail_two", "jmp tail_one");
+plain!("tail_one", "jmp dive");
+
+unsafe extern "C-unwind" {
+    fn tail_one(n: u32) -> u32;
+    fn tail_two(n: u32) -> u32;
+    fn tail_three(n: u32) -> u32;
+}
+
+#[test]
+fn a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first() {
+    scenario(
+        "a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first",
+        || {
+            quiet();
+            let user = fgraph::register(Count::default(), "tail_* dive").unwrap();
+            assert_eq!(user.report().traced, 4);
+            for (calls, tail) in [
+                (2, tail_one as unsafe extern "C-unwind" fn(u32) -> u32),
+                (3, tail_two),
+                (4, tail_three),
+            ] {
+                let before = user.both();
+                for _ in 0..3 {
+                    // SAFETY: as declared.
+                    let caught = panic::catch_unwind(|| unsafe { tail(0) });
+                    assert!(caught.is_err());
+                }
+                let after = user.both();
+                assert_eq!(
+                    (after.0 - before.0, after.1 - before.1),
+                    (3 * calls, 3 * calls)
+                );
+            }
+        },
+    );
 }
 
 fn quiet() {

@@ -416,8 +416,9 @@ macro_rules! trampoline {
             "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
-            // DW_CFA_def_cfa_expression, 5 bytes: breg6(rbp) +24, deref, plus_uconst 16.
-            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            // DW_CFA_def_cfa_expression, 10 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
+            // deref_size 4, minus.
+            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
             // DW_CFA_expression rip (16), 2 bytes: breg6 +8.
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             // DW_CFA_expression rbp (6), 2 bytes: breg6 +0.
@@ -480,7 +481,7 @@ macro_rules! trampoline {
             "ret",
             ".cfi_restore_state",
             ".cfi_remember_state",
-            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
@@ -617,7 +618,7 @@ macro_rules! trampoline {
             ".endif",
             ".cfi_restore_state",
             ".if {returns}",
-            ".cfi_escape 0x0f, 5, 0x76, {slot}, 0x06, 0x23, 16",
+            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
@@ -705,6 +706,7 @@ macro_rules! trampoline {
             interest = const offset_of!(Site, interest),
             body = const offset_of!(Site, body),
             slot = const offset_of!(Frame, slot),
+            tail = const offset_of!(Frame, tail),
         );
     };
 }
@@ -1082,7 +1084,7 @@ const _: () = assert!(offset_of!(ReturnRegs, unwinding) == offset_of!(ReturnRegs
 const _: () = assert!(offset_of!(Frame, frame_pointer) == 0);
 const _: () = assert!(offset_of!(Frame, return_address) == 8);
 const _: () = assert!(
-    offset_of!(Frame, slot) < 64,
+    offset_of!(Frame, slot) < 64 && offset_of!(Frame, tail) < 64,
     "one byte of LEB128 in the unwind rules"
 );
 const _: () = assert!(offset_of!(Link, return_address) == 8);
