@@ -4,8 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# This replaces the flags of .cargo/config.toml: loom's code needs no sites. CARGO_ENCODED_RUSTFLAGS
-# would be taken in place of it.
+# CARGO_ENCODED_RUSTFLAGS would be taken in place of it.
 unset CARGO_ENCODED_RUSTFLAGS
 export RUSTFLAGS="--cfg loom"
 # Of its own: with other flags everything would be built anew, there and back.

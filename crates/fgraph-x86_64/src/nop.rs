@@ -147,6 +147,19 @@ pub fn find(bytes: &[u8]) -> Result<usize, NopError> {
     }
 }
 
+/// The length of the last NOP of `padding`; `None` unless it is all NOPs.
+#[must_use]
+pub fn last_of(padding: &[u8]) -> Option<usize> {
+    let mut rest = padding;
+    let mut last = None;
+    while !rest.is_empty() {
+        let len = nop_len(rest)?;
+        last = Some(len);
+        rest = &rest[len..];
+    }
+    last
+}
+
 /// The length of the NOP instruction that `bytes` start with; `None` when they start with another
 /// instruction or end within it.
 fn nop_len(bytes: &[u8]) -> Option<usize> {
@@ -194,7 +207,7 @@ fn operand_len(bytes: &[u8]) -> Option<usize> {
 mod tests {
     extern crate std;
 
-    use super::{NopError, SITE_LEN, find, nop_len};
+    use super::{NopError, SITE_LEN, find, last_of, nop_len};
     use std::string::ToString;
     use std::vec::Vec;
 
@@ -308,6 +321,18 @@ mod tests {
             assert_eq!(nop_len(&nop[..len]), None, "{len}");
         }
         assert_eq!(nop_len(&nop), Some(9));
+    }
+
+    #[test]
+    fn the_last_nop_of_padding_is_found_from_its_start() {
+        let long = [0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+        // It ends as a shorter NOP would.
+        let short = [0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];
+        assert_eq!(last_of(&[&long[..], &short].concat()), Some(6));
+        assert_eq!(last_of(&long), Some(10));
+        assert_eq!(last_of(&[]), None);
+        assert_eq!(last_of(&[&[0xc3][..], &short].concat()), None);
+        assert_eq!(last_of(&short[..5]), None);
     }
 
     #[test]

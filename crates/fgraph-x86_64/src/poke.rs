@@ -29,7 +29,7 @@
 //! them, stand there for any length of time, or come back there from a signal handler. So every byte
 //! at which one of them starts becomes an `int3` too, and *never anything that does not trap* while
 //! the jump is there: the jump is chosen so that its operand has such bytes in these places (see
-//! [`pun`](crate::pun)). For `push rbp; mov rbp, rsp; ...`, where instructions start at 0, 1 and 4:
+//! [`pun`]). For `push rbp; mov rbp, rsp; ...`, where instructions start at 0, 1 and 4:
 //!
 //! ```text
 //!                 v  v        v                               v  v        v
@@ -129,9 +129,9 @@ impl Content {
 pub struct Poke {
     /// Where it is.
     pub address: usize,
-    /// Whether only the first byte is exchanged, for an `int3` that stays or back. The other bytes of
-    /// `old` and `new` do not count.
-    pub is_breakpoint: bool,
+    /// How many bytes are exchanged: 1 for an `int3` that stays, 2 for a short jump, 5 for a jump. The
+    /// other bytes of `old` and `new` do not count.
+    pub len: usize,
     /// What has to be there now.
     pub old: Content,
     /// What to write.
@@ -139,20 +139,15 @@ pub struct Poke {
 }
 
 impl Poke {
-    /// How many bytes are exchanged.
-    const fn len(&self) -> usize {
-        if self.is_breakpoint { 1 } else { SITE_LEN }
-    }
-
     /// The address behind them, if it is in the address space.
     const fn end(&self) -> Option<usize> {
-        self.address.checked_add(self.len())
+        self.address.checked_add(self.len)
     }
 
     /// Whether a thread between two instructions of either content traps in the other.
     fn is_safe(&self) -> bool {
         let (old, new) = (&self.old, &self.new);
-        (1..self.len()).all(|at| new.traps_within(old, at) && old.traps_within(new, at))
+        (1..self.len).all(|at| new.traps_within(old, at) && old.traps_within(new, at))
     }
 }
 
@@ -383,7 +378,7 @@ enum Part {
 impl Part {
     /// The byte that belongs at `at` of a site; `None` if it stays as it is.
     fn byte(self, poke: &Poke, at: usize) -> Option<u8> {
-        if at >= poke.len() {
+        if at >= poke.len {
             return None;
         }
         let (Self::Trap(version) | Self::Tail(version) | Self::Head(version)) = self;
@@ -477,7 +472,7 @@ impl<T: Text> Batch<'_, T> {
             };
             let last = group.clone().rfind(wanted).unwrap_or(first);
             let from = self.pokes[first].address;
-            let len = self.pokes[last].address + self.pokes[last].len() - from;
+            let len = self.pokes[last].address + self.pokes[last].len - from;
             let copy = &mut self.copy[..len];
             self.text
                 .read(from, copy)
@@ -491,8 +486,7 @@ impl<T: Text> Batch<'_, T> {
                     continue;
                 }
                 let mut found = poke.old.bytes;
-                found[..poke.len()]
-                    .copy_from_slice(&self.copy[poke.address - from..][..poke.len()]);
+                found[..poke.len].copy_from_slice(&self.copy[poke.address - from..][..poke.len]);
                 if found == poke.old.bytes {
                     self.activate(index);
                     count += 1;
@@ -660,6 +654,7 @@ mod tests {
     extern crate std;
 
     use super::{Content, INT3, PAGE, Poke, PokeError, Skip, Text, apply, apply_with};
+    use crate::nop::SITE_LEN;
     use crate::pun::traps;
     use std::collections::{BTreeMap, BTreeSet};
     use std::string::ToString;
@@ -730,8 +725,7 @@ mod tests {
             let mut random = Random(pages as u64 + 1);
             let mut bytes: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
             for site in sites {
-                bytes[site.address - BASE..][..site.len()]
-                    .copy_from_slice(bytes_of(site, &site.old));
+                bytes[site.address - BASE..][..site.len].copy_from_slice(bytes_of(site, &site.old));
             }
             Self {
                 bytes,
@@ -769,7 +763,7 @@ mod tests {
         }
 
         fn site(&self, site: &Poke) -> &[u8] {
-            &self.bytes[site.address - BASE..][..site.len()]
+            &self.bytes[site.address - BASE..][..site.len]
         }
 
         fn values(&self, address: usize) -> Vec<u8> {
@@ -784,7 +778,7 @@ mod tests {
         /// traps or is an instruction of the old or of the new content.
         fn check(&mut self) {
             for site in self.sites.clone() {
-                let len = site.len();
+                let len = site.len;
                 let bytes: Vec<Vec<u8>> = (0..len).map(|i| self.values(site.address + i)).collect();
                 let starts = site.old.starts | site.new.starts;
                 for start in (0..len).filter(|&i| starts >> i & 1 != 0) {
@@ -876,7 +870,7 @@ mod tests {
             .iter()
             .map(|&offset| Poke {
                 address: BASE + offset,
-                is_breakpoint: false,
+                len: SITE_LEN,
                 old: Content::one(NOP),
                 new: Content::one(jump(0x1122_3344 + offset as u32)),
             })
@@ -896,7 +890,7 @@ mod tests {
             }
             Poke {
                 address: BASE + offset,
-                is_breakpoint: false,
+                len: SITE_LEN,
                 old: Content {
                     bytes: [0x55, 0x48, 0x89, 0xe5, 0x53],
                     starts,
@@ -912,7 +906,7 @@ mod tests {
         let bytes = |first| [first, 1, 2, 3, 4];
         Poke {
             address,
-            is_breakpoint: true,
+            len: 1,
             // Differs from site to site.
             old: Content::one(bytes(address as u8 % 64)),
             new: Content::one(bytes(INT3)),
@@ -956,7 +950,7 @@ mod tests {
 
     /// The bytes of a site that count.
     fn bytes_of<'a>(poke: &Poke, content: &'a Content) -> &'a [u8] {
-        &content.bytes[..poke.len()]
+        &content.bytes[..poke.len]
     }
 
     fn is_several(poke: &Poke) -> bool {
@@ -1011,7 +1005,7 @@ mod tests {
         }
         let mut outside = text.bytes.clone();
         for poke in pokes {
-            outside[poke.address - BASE..][..poke.len()].copy_from_slice(bytes_of(poke, &poke.old));
+            outside[poke.address - BASE..][..poke.len].copy_from_slice(bytes_of(poke, &poke.old));
         }
         assert_eq!(outside, original, "bytes between the sites");
 
@@ -1041,7 +1035,7 @@ mod tests {
         assert_eq!(apply(&mut text, &[], never), Ok(0));
         let same = Poke {
             address: BASE,
-            is_breakpoint: false,
+            len: SITE_LEN,
             old: Content::one(NOP),
             new: Content::one(NOP),
         };
@@ -1180,7 +1174,7 @@ mod tests {
             }
             let mut expected = original.clone();
             for (poke, _) in all.iter().zip(&on).filter(|&(_, &on)| on) {
-                expected[poke.address - BASE..][..poke.len()]
+                expected[poke.address - BASE..][..poke.len]
                     .copy_from_slice(bytes_of(poke, &poke.new));
             }
             assert_eq!(text.bytes, expected);
@@ -1340,7 +1334,7 @@ mod tests {
             if let [_, (_, Kind::Trap)] = text.failed[..]
                 && !text.sites.iter().any(is_several)
             {
-                let trapping = |site: &Poke| !site.is_breakpoint && text.site(site)[0] == INT3;
+                let trapping = |site: &Poke| site.len != 1 && text.site(site)[0] == INT3;
                 assert!(!text.sites.iter().any(trapping), "{:?}", text.fail);
             }
         });

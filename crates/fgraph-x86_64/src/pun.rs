@@ -49,7 +49,7 @@ pub fn traps(at: usize, byte: u8) -> bool {
     byte == INT3 || at == SITE_LEN - 1 && INVALID.contains(&byte)
 }
 
-/// Whether only SIGILL tells that a thread goes on at a byte that [traps](traps).
+/// Whether only SIGILL tells that a thread goes on at a byte that [traps](traps()).
 #[must_use]
 pub fn is_invalid(byte: u8) -> bool {
     INVALID.contains(&byte)

@@ -293,6 +293,15 @@ pub fn plan(code: &Code<'_>) -> Result<Window, RelocateError> {
     plan_patch(code, SITE_LEN)
 }
 
+/// The same for a patch of two bytes: a short jump.
+///
+/// # Errors
+///
+/// Why not.
+pub fn plan_short(code: &Code<'_>) -> Result<Window, RelocateError> {
+    plan_patch(code, 2)
+}
+
 /// The same for a patch of one byte: an `int3`, by which every call of the function traps.
 ///
 /// That is slow, but it can be done where a jump cannot: to functions of less than five bytes, and

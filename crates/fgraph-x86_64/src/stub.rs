@@ -131,6 +131,13 @@ pub fn jmp_rel32(from: usize, to: usize) -> Option<[u8; SITE_LEN]> {
     Some([0xe9, a, b, c, d])
 }
 
+/// Encodes `jmp to` in two bytes for the address `from`; `None` when it is out of reach.
+#[must_use]
+pub fn jmp_rel8(from: usize, to: usize) -> Option<[u8; 2]> {
+    let distance = i8::try_from(displacement(from.wrapping_add(2), to)?).ok()?;
+    Some([0xeb, distance.cast_unsigned()])
+}
+
 /// Whether a `jmp rel32` at `from` can reach `to`.
 #[must_use]
 pub fn in_reach(from: usize, to: usize) -> bool {

@@ -326,6 +326,9 @@ impl Control {
 
     /// Whether a site is to be patched.
     fn is_wanted(&self, site: &Site) -> bool {
+        if sites::is_relay(site) {
+            return self.is_wanted(sites::relayed(site));
+        }
         site.interest.load(Ordering::Relaxed) != 0
             || libraries::is_event(site.address()) && self.filters.iter().any(Option::is_some)
     }
@@ -383,6 +386,7 @@ impl Control {
             sites = self.sites.iter().collect();
         }
         sites.extend(self.sites.event());
+        sites.extend(self.sites.relays());
         sites.retain(|site| self.is_wanted(site) != is_on(site));
         if sites.is_empty() {
             return Ok((0, Vec::new()));
@@ -400,7 +404,7 @@ impl Control {
             return Err(Error::SignalBlocked { thread });
         }
         // This thread is safe while it patches, and from then on as any other.
-        let stays = |(poke, site): (&Poke, &&Site)| poke.is_breakpoint && !is_on(site);
+        let stays = |(poke, site): (&Poke, &&Site)| poke.len == 1 && !is_on(site);
         if pokes.iter().zip(&sites).any(stays) && blocks_traps() {
             let thread = os::thread_id();
             return Err(Error::SignalBlocked { thread });
@@ -501,7 +505,8 @@ impl Control {
 
     /// Sites, and how many of them are patched.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        self.sites.iter().fold((0, 0), |(sites, patched), site| {
+        let sites = self.sites.iter().filter(|site| !sites::is_relay(site));
+        sites.fold((0, 0), |(sites, patched), site| {
             (
                 sites + 1,
                 patched + usize::from(is_on(site) && !is_ours(site)),
@@ -550,9 +555,10 @@ pub(crate) fn stopped() -> Option<Stop> {
     Stop::from_code(stop::reason())
 }
 
-/// Whether a site is patched for us alone: the linker's function that tells of libraries.
+/// Whether a site is patched for us alone: the linker's function that tells of libraries, or a relay.
 fn is_ours(site: &Site) -> bool {
-    site.interest.load(Ordering::Relaxed) == 0 && libraries::is_event(site.address())
+    let wanted = site.interest.load(Ordering::Relaxed) != 0;
+    !wanted && (libraries::is_event(site.address()) || sites::is_relay(site))
 }
 
 fn is_on(site: &Site) -> bool {
@@ -572,14 +578,17 @@ fn blocks_traps() -> bool {
 /// The change that a site is due.
 fn poke_of(site: &Site) -> Poke {
     let original = sites::original(site);
-    let is_breakpoint = sites::patched_len(site) == 1;
-    let patched = Content::one(if is_breakpoint {
-        let mut bytes = original.bytes;
-        bytes[0] = INT3;
-        bytes
-    } else {
-        stub::jmp_rel32(site.entry, site.stub).expect("the stub was placed within reach")
-    });
+    let mut bytes = original.bytes;
+    let len = sites::patched_len(site);
+    match len {
+        1 => bytes[0] = INT3,
+        2 => bytes[..2].copy_from_slice(&sites::short_jump(site).expect("the relay is before it")),
+        _ => {
+            let jump = stub::jmp_rel32(site.entry, site.stub);
+            bytes = jump.expect("the stub was placed within reach");
+        }
+    }
+    let patched = Content::one(bytes);
     let (old, new) = if is_on(site) {
         (patched, original)
     } else {
@@ -587,7 +596,7 @@ fn poke_of(site: &Site) -> Poke {
     };
     Poke {
         address: site.entry,
-        is_breakpoint,
+        len,
         old,
         new,
     }

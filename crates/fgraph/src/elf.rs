@@ -7,7 +7,6 @@
 //! Addresses are those of the file, that is, relative to the load bias of the module once it is
 //! in memory. What is read from memory instead of the file is in [`modules`](crate::modules).
 
-use core::cmp::Reverse;
 use core::error::Error;
 use core::ffi::CStr;
 use core::fmt::{self, Display, Formatter};
@@ -17,7 +16,6 @@ use std::os::unix::ffi::OsStrExt;
 
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
-use object::read::StringTable;
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
 /// The sections in which compilers list entries of functions.
@@ -280,37 +278,6 @@ impl<'a> ElfFile<'a> {
         versions.dedup_by_key(|(index, _)| *index);
         versions
     }
-
-    /// The functions of the file by address.
-    ///
-    /// # Errors
-    ///
-    /// If the symbol table or its names are not inside the file.
-    pub(crate) fn symbols(&self) -> Result<Symbols<'a>, ElfError> {
-        let symtab = self.symbols_from(SymbolSource::Symtab)?;
-        if !symtab.is_empty() {
-            return Ok(symtab);
-        }
-        self.symbols_from(SymbolSource::Dynsym)
-    }
-
-    fn symbols_from(&self, source: SymbolSource) -> Result<Symbols<'a>, ElfError> {
-        let kind = match source {
-            SymbolSource::Symtab => elf::SHT_SYMTAB,
-            SymbolSource::Dynsym => elf::SHT_DYNSYM,
-        };
-        let table = self
-            .sections
-            .symbols(Le, self.bytes, kind)
-            .map_err(|_| ElfError::Malformed(Part::Symbols))?;
-        let entries = table.iter().filter_map(Entry::new).collect();
-        Ok(Symbols::new(
-            #[cfg(test)]
-            source,
-            entries,
-            table.strings(),
-        ))
-    }
 }
 
 /// The addresses of a section.
@@ -426,45 +393,6 @@ pub(crate) enum SymbolSource {
     Dynsym,
 }
 
-/// A function by name and place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Symbol<'a> {
-    /// The name as the linker knows it, without the version behind an `@`.
-    pub(crate) name: &'a str,
-    /// Where the function starts, relative to the load bias.
-    pub(crate) address: u64,
-    /// The number of its bytes, 0 if the file does not say.
-    pub(crate) size: u32,
-}
-
-/// The functions of a file, found by address.
-///
-/// The names stay in the file: a function costs 24 bytes here.
-#[derive(Clone, Debug)]
-pub(crate) struct Symbols<'a> {
-    #[cfg(test)]
-    source: SymbolSource,
-    /// By address; of several at one address the best comes last.
-    entries: Vec<Entry>,
-    strings: StringTable<'a>,
-}
-
-/// The index of no entry.
-const NONE: u32 = u32::MAX;
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    address: u64,
-    size: u32,
-    /// Where the name starts in the string table.
-    name: u32,
-    /// The index of the innermost earlier entry that reaches beyond this entry's address.
-    enclosing: u32,
-    binding: Binding,
-}
-
-const _: () = assert!(size_of::<Entry>() <= 24);
-
 /// Who sees a symbol, the more the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Binding {
@@ -483,133 +411,6 @@ impl Binding {
             elf::STB_WEAK => Self::Weak,
             _ => Self::Global,
         }
-    }
-}
-
-impl Entry {
-    /// The entry for a symbol, if that is a function with a name that is defined in this file.
-    fn new(symbol: &Sym64<Le>) -> Option<Self> {
-        let is_function = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
-        if !is_function || symbol.is_undefined(Le) || symbol.st_name(Le) == 0 {
-            return None;
-        }
-        Some(Self {
-            address: symbol.st_value(Le),
-            size: symbol.st_size(Le).try_into().unwrap_or(u32::MAX),
-            name: symbol.st_name(Le),
-            enclosing: NONE,
-            binding: Binding::of(symbol),
-        })
-    }
-
-    /// The end of the function. One without a size is given its first byte.
-    fn end(&self) -> u64 {
-        self.address.saturating_add(u64::from(self.size.max(1)))
-    }
-}
-
-impl<'a> Symbols<'a> {
-    fn new(
-        #[cfg(test)] source: SymbolSource,
-        mut entries: Vec<Entry>,
-        strings: StringTable<'a>,
-    ) -> Self {
-        // An index must fit in 32 bits. No file of a size that exists comes near.
-        entries.truncate(NONE as usize);
-        let name = |e: &Entry| strings.get(e.name).ok();
-        entries.sort_unstable_by(|a, b| {
-            (a.address, a.binding, a.size)
-                .cmp(&(b.address, b.binding, b.size))
-                .then_with(|| Reverse(name(a)).cmp(&Reverse(name(b))))
-        });
-        link_enclosing(&mut entries);
-        Self {
-            #[cfg(test)]
-            source,
-            entries,
-            strings,
-        }
-    }
-
-    /// The table the names come from.
-    #[cfg(test)]
-    #[must_use]
-    pub(crate) fn source(&self) -> SymbolSource {
-        self.source
-    }
-
-    /// The number of functions.
-    #[cfg(test)]
-    #[must_use]
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether the file names no function.
-    #[must_use]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// The function that contains the address.
-    ///
-    /// Of functions inside each other the innermost is taken. Of several names for one address,
-    /// it is a global before a weak before a local one, then the one of the largest function,
-    /// then the first in alphabetical order.
-    #[must_use]
-    pub(crate) fn symbol_at(&self, address: u64) -> Option<Symbol<'a>> {
-        let mut next = self
-            .entries
-            .partition_point(|e| e.address <= address)
-            .checked_sub(1);
-        while let Some(entry) = next.and_then(|i| self.entries.get(i)) {
-            if address < entry.end()
-                && let Some(symbol) = self.symbol(entry)
-            {
-                return Some(symbol);
-            }
-            next = usize::try_from(entry.enclosing).ok();
-        }
-        None
-    }
-
-    #[cfg(test)]
-    /// All functions by address, also several names for one, the best of them last.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Symbol<'a>> {
-        self.entries.iter().filter_map(|entry| self.symbol(entry))
-    }
-
-    /// The symbol, unless its name is not text inside the file.
-    fn symbol(&self, entry: &Entry) -> Option<Symbol<'a>> {
-        let name = str::from_utf8(self.strings.get(entry.name).ok()?).ok()?;
-        let name = match name.split_once('@') {
-            Some((name, _version)) if !name.is_empty() => name,
-            _ => name,
-        };
-        (!name.is_empty()).then_some(Symbol {
-            name,
-            address: entry.address,
-            size: entry.size,
-        })
-    }
-}
-
-/// Links every entry to the innermost earlier one that reaches beyond its address.
-///
-/// Following the links from the last entry at or before an address then visits all entries that
-/// contain the address, the innermost first.
-fn link_enclosing(entries: &mut [Entry]) {
-    let mut innermost = NONE;
-    for i in 0..entries.len() {
-        let address = entries[i].address;
-        while let Some(open) = entries.get(innermost as usize) {
-            if open.end() > address {
-                break;
-            }
-            innermost = open.enclosing;
-        }
-        entries[i].enclosing = innermost;
-        innermost = i as u32;
     }
 }
 
@@ -663,29 +464,14 @@ impl Error for ElfError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
-    /// A function symbol of a made-up file: name, address, size, binding.
-    type Row = (&'static str, u64, u64, elf::SymbolBind);
-
-    const GLOBAL: elf::SymbolBind = elf::STB_GLOBAL;
-    const WEAK: elf::SymbolBind = elf::STB_WEAK;
-    const LOCAL: elf::SymbolBind = elf::STB_LOCAL;
-
-    /// A file with the functions in the given symbol table and two patchable sections.
-    fn file(table: elf::SectionType, rows: &[Row]) -> Vec<u8> {
+    /// A file with two sections that list padded entries.
+    fn file() -> Vec<u8> {
         const SECTIONS: u64 = 64;
         const SECTION: u64 = 64;
-        let mut names = b"\0__patchable_function_entries\0".to_vec();
-        let mut symbols = Vec::new();
-        for (name, address, size, binding) in rows {
-            symbols.extend((names.len() as u32).to_le_bytes());
-            symbols.extend([(binding.0 << 4) | elf::STT_FUNC.0, 0, 1, 0]);
-            symbols.extend(address.to_le_bytes());
-            symbols.extend(size.to_le_bytes());
-            names.extend(name.bytes().chain([0]));
-        }
-        let symbols_at = SECTIONS + 5 * SECTION;
-        let names_at = symbols_at + symbols.len() as u64;
+        let names = b"\0__patchable_function_entries\0";
+        let names_at = SECTIONS + 4 * SECTION;
 
         let mut out = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
         out.extend([0; 8]);
@@ -695,151 +481,39 @@ mod tests {
         out.extend([0; 16]);
         out.extend(SECTIONS.to_le_bytes());
         out.extend([0; 4]);
-        for half in [64u16, 56, 0, 64, 5, 4] {
+        for half in [64u16, 56, 0, 64, 4, 3] {
             out.extend(half.to_le_bytes());
         }
-        let mut section = |name: u32, kind: u32, flags: u64, at: [u64; 3], link: u32, unit: u64| {
+        // Address, offset and size of a section are the three words.
+        let mut section = |name: u32, kind: u32, flags: u64, at: [u64; 3]| {
             out.extend(name.to_le_bytes());
             out.extend(kind.to_le_bytes());
             out.extend(flags.to_le_bytes());
             at.iter().for_each(|word| out.extend(word.to_le_bytes()));
-            out.extend(link.to_le_bytes());
-            out.extend(0u32.to_le_bytes());
+            out.extend([0; 8]);
             out.extend(8u64.to_le_bytes());
-            out.extend(unit.to_le_bytes());
+            out.extend(8u64.to_le_bytes());
         };
-        // Address, offset and size of a section are the three words.
         let alloc = elf::SHF_ALLOC.0;
-        section(0, 0, 0, [0; 3], 0, 0);
-        section(1, elf::SHT_PROGBITS.0, alloc, [0x1000, 0, 16], 0, 8);
-        section(1, elf::SHT_PROGBITS.0, alloc, [0x2000, 0, 8], 0, 8);
-        section(0, table.0, 0, [0, symbols_at, symbols.len() as u64], 4, 24);
-        section(
-            0,
-            elf::SHT_STRTAB.0,
-            0,
-            [0, names_at, names.len() as u64],
-            0,
-            0,
-        );
-        out.extend(symbols);
+        section(0, 0, 0, [0; 3]);
+        section(1, elf::SHT_PROGBITS.0, alloc, [0x1000, 0, 16]);
+        section(1, elf::SHT_PROGBITS.0, alloc, [0x2000, 0, 8]);
+        section(0, elf::SHT_STRTAB.0, 0, [0, names_at, names.len() as u64]);
         out.extend(names);
         out
     }
 
-    fn symbol_at(rows: &[Row], address: u64) -> Option<&'static str> {
-        let bytes = file(elf::SHT_SYMTAB, rows);
-        let symbols = ElfFile::parse(&bytes).unwrap().symbols().unwrap();
-        let name = symbols.symbol_at(address)?.name;
-        rows.iter()
-            .map(|row| row.0)
-            .find(|n| n.split('@').next() == Some(name))
-    }
-
     #[test]
     fn every_list_of_entries_is_found() {
-        let bytes = file(elf::SHT_SYMTAB, &[]);
+        let bytes = file();
         let file = ElfFile::parse(&bytes).unwrap();
         let lists = [0x1000..0x1010, 0x2000..0x2008].map(|range| (EntryList::Patchable, range));
         assert!(file.entry_lists().eq(lists));
     }
 
     #[test]
-    fn addresses_between_functions_have_no_symbol() {
-        let rows = [("b", 0x20, 4, GLOBAL), ("a", 0x10, 4, GLOBAL)];
-        let found = [0xf, 0x10, 0x13, 0x14, 0x20, 0x24].map(|at| symbol_at(&rows, at));
-        assert_eq!(found, [None, Some("a"), Some("a"), None, Some("b"), None]);
-    }
-
-    #[test]
-    fn global_goes_before_weak_before_local() {
-        let rows = [("l", 1, 9, LOCAL), ("w", 1, 8, WEAK), ("g", 1, 2, GLOBAL)];
-        assert_eq!(symbol_at(&rows, 1), Some("g"));
-        assert_eq!(symbol_at(&rows, 5), Some("w"));
-        assert_eq!(symbol_at(&rows, 9), Some("l"));
-    }
-
-    #[test]
-    fn longest_goes_before_first_name() {
-        let rows = [("a", 1, 3, WEAK), ("c", 1, 4, WEAK), ("b", 1, 4, WEAK)];
-        assert_eq!(symbol_at(&rows, 1), Some("b"));
-    }
-
-    #[test]
-    fn innermost_function_wins() {
-        let rows = [
-            ("outer", 0x10, 0x40, GLOBAL),
-            ("inner", 0x20, 8, LOCAL),
-            ("later", 0x30, 8, LOCAL),
-            ("across", 0x48, 0x20, LOCAL),
-        ];
-        let found = [0x1f, 0x20, 0x28, 0x37, 0x38, 0x48, 0x60].map(|at| symbol_at(&rows, at));
-        let [outer, inner, later, across] = rows.map(|row| Some(row.0));
-        assert_eq!(found, [outer, inner, outer, later, outer, across, across]);
-    }
-
-    #[test]
-    fn a_function_without_size_has_its_first_byte() {
-        let rows = [("sized", 0x10, 8, LOCAL), ("bare", 0x10, 0, GLOBAL)];
-        assert_eq!(symbol_at(&rows, 0x10), Some("bare"));
-        assert_eq!(symbol_at(&rows, 0x11), Some("sized"));
-    }
-
-    #[test]
-    fn lookup_agrees_with_a_linear_search() {
-        // Some two hundred overlapping functions from a little generator.
-        let mut state = 1u32;
-        let mut next = |below: u32| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 16) % below
-        };
-        let entries: Vec<_> = (0..200)
-            .map(|_| Entry {
-                address: next(300).into(),
-                size: next(20),
-                name: 0,
-                enclosing: NONE,
-                binding: Binding::Local,
-            })
-            .collect();
-        let strings = StringTable::new(&b"f\0"[..], 0, 2);
-        let symbols = Symbols::new(SymbolSource::Symtab, entries, strings);
-        for address in 0..330 {
-            let holds = |e: &&Entry| (e.address..e.end()).contains(&address);
-            let expected = symbols
-                .entries
-                .iter()
-                .rev()
-                .find(holds)
-                .map(|e| (e.address, e.size));
-            let found = symbols.symbol_at(address).map(|s| (s.address, s.size));
-            assert_eq!(found, expected, "{address}");
-        }
-    }
-
-    #[test]
-    fn dynsym_is_the_fall_back() {
-        let rows = [("f", 1, 2, GLOBAL)];
-        for (table, source) in [
-            (elf::SHT_SYMTAB, SymbolSource::Symtab),
-            (elf::SHT_DYNSYM, SymbolSource::Dynsym),
-        ] {
-            let bytes = file(table, &rows);
-            let symbols = ElfFile::parse(&bytes).unwrap().symbols().unwrap();
-            assert_eq!((symbols.source(), symbols.len()), (source, 1));
-        }
-    }
-
-    #[test]
-    fn symbol_versions_are_dropped() {
-        let bytes = file(elf::SHT_SYMTAB, &[("memcpy@@GLIBC_2.14", 1, 2, GLOBAL)]);
-        let symbols = ElfFile::parse(&bytes).unwrap().symbols().unwrap();
-        assert_eq!(symbols.iter().next().unwrap().name, "memcpy");
-    }
-
-    #[test]
     fn other_files_are_refused() {
-        let good = file(elf::SHT_SYMTAB, &[]);
+        let good = file();
         let refused = |bytes: &[u8]| ElfFile::parse(bytes).unwrap_err();
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
@@ -859,49 +533,15 @@ mod tests {
 
     #[test]
     fn damaged_files_never_panic() {
-        fn use_all_of(bytes: &[u8]) {
-            let Ok(file) = ElfFile::parse(bytes) else {
-                return;
-            };
-            file.entry_lists().for_each(drop);
-            let _ = file.program_headers();
-            file.notes().count();
-            if let Ok(symbols) = file.symbols() {
-                symbols.iter().count();
-                for address in [0, 1, 0x15, u64::MAX] {
-                    let _ = symbols.symbol_at(address);
-                }
-            }
-        }
-        let rows = [
-            ("a", 1, 3, WEAK),
-            ("b", 1, 4, LOCAL),
-            ("c", u64::MAX - 1, 9, LOCAL),
-        ];
-        let good = file(elf::SHT_SYMTAB, &rows);
-        (0..good.len()).for_each(|len| use_all_of(&good[..len]));
+        let good = file();
+        (0..good.len()).for_each(|len| testing::read_elf(&good[..len]));
         let mut bad = good.clone();
         for at in 0..good.len() {
             for value in [0, 1, 2, 4, 0x7f, 0x80, 0xff, good[at] ^ 1, good[at] ^ 8] {
                 bad[at] = value;
-                use_all_of(&bad);
+                testing::read_elf(&bad);
             }
             bad[at] = good[at];
         }
-    }
-
-    #[test]
-    fn the_test_program_knows_its_own_functions() {
-        let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let symbols = ElfFile::parse(&bytes).unwrap().symbols().unwrap();
-        let name = "::elf::tests::the_test_program_knows_its_own_functions";
-        assert!(
-            symbols
-                .iter()
-                .any(|s| crate::demangle::to_string(s.name).ends_with(name))
-        );
-        let wanted = symbols.iter().find(|s| s.name == "main").unwrap();
-        let inside = wanted.address + u64::from(wanted.size) / 2;
-        assert_eq!(symbols.symbol_at(inside).unwrap().address, wanted.address);
     }
 }

@@ -160,6 +160,8 @@ pub enum Refusal {
         /// How many bytes behind the entry.
         to: usize,
     },
+    /// Another function begins so near before it that the jump there reaches over its entry.
+    Overlap,
     /// It would be misled by being traced; the reason.
     Notrace(&'static str),
     /// The bytes at its entry are not those of the file: somebody else has patched it.
@@ -201,6 +203,7 @@ impl fmt::Display for Refusal {
                 f,
                 "another function jumps to +{to:#x}, where the jump would be"
             ),
+            Self::Overlap => f.write_str("the jump at the function before reaches over its entry"),
             Self::Notrace(reason) => f.write_str(reason),
             Self::Patched { found } => {
                 f.write_str("holds")?;

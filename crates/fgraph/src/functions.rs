@@ -57,7 +57,6 @@ pub(crate) struct Functions<'a> {
     versions: Vec<(u16, &'a str)>,
     added: Vec<Name<'a>>,
     stripped: bool,
-    dropped: usize,
 }
 
 /// Where a function is; see the module documentation for the layout.
@@ -265,7 +264,6 @@ impl<'a> Functions<'a> {
             versions: file.versions(),
             added: Vec::new(),
             stripped: symtab.is_empty() && debug.is_empty(),
-            dropped: 0,
         };
         let mut found = Vec::new();
         for (strings, table) in [
@@ -290,7 +288,6 @@ impl<'a> Functions<'a> {
         for symbol in table.defined() {
             let is_function = symbol.kind != SymbolKind::Other;
             let Some((offset, rest)) = self.place(symbol.address) else {
-                self.dropped += usize::from(is_function);
                 continue;
             };
             let name = NameRef {
@@ -394,7 +391,6 @@ impl<'a> Functions<'a> {
         let mut found: Vec<Found> = self.found().collect();
         for (address, name) in names {
             let Some((offset, _)) = self.place(address) else {
-                self.dropped += 1;
                 continue;
             };
             let at = self.added.len() as u32;
@@ -433,12 +429,6 @@ impl<'a> Functions<'a> {
     #[must_use]
     pub(crate) fn is_stripped(&self) -> bool {
         self.stripped
-    }
-
-    /// The number of symbols of functions that are no place for a function, and were left out.
-    #[must_use]
-    pub(crate) fn dropped(&self) -> usize {
-        self.dropped
     }
 
     /// The number of functions: of addresses at which one starts.
@@ -534,6 +524,14 @@ impl<'a> Functions<'a> {
         Some(result)
     }
 
+    /// The first function that starts at or behind the address.
+    #[must_use]
+    pub(crate) fn index_at_or_behind(&self, address: u64) -> Option<usize> {
+        let index =
+            (self.starts).partition_point(|start| self.base + u64::from(start.offset) < address);
+        (index < self.starts.len()).then_some(index)
+    }
+
     /// The index of the function that starts at an address relative to the load bias.
     #[must_use]
     pub(crate) fn index_at(&self, address: u64) -> Option<usize> {
@@ -598,7 +596,7 @@ fn link_enclosing(starts: &mut [Start]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{modules, testing};
+    use crate::{demangle, modules, testing};
 
     /// A symbol of a made-up file. Its address is in one of the sections below.
     #[derive(Clone, Copy)]
@@ -837,10 +835,10 @@ mod tests {
             at(TEXT.start, 1),
             at(TEXT.end - 1, 1),
             at(INIT.start, 3),
-            // These are not defined here, and so not counted.
+            // These are not defined here.
             at(TEXT.start + 8, UNDEFINED),
             at(TEXT.start + 16, ABSOLUTE),
-            // These are.
+            // These are, but not where functions are.
             at(TEXT.start - 1, 1),
             at(PLT.start, 2),
             at(PLT.end - 1, 2),
@@ -853,7 +851,6 @@ mod tests {
         let addresses = (0..functions.len()).map(|index| functions.get(index).address);
         let expected = [TEXT.start, TEXT.end - 1, INIT.start];
         assert_eq!(addresses.collect::<Vec<_>>(), expected);
-        assert_eq!(functions.dropped(), 6);
     }
 
     #[test]
@@ -924,7 +921,6 @@ mod tests {
         let bytes = file(&[resolver, local("f_avx", 0x1020, 4)], &[]);
         let mut functions = read(&bytes);
         let name = functions.names(0).next().unwrap();
-        let before = functions.dropped();
         functions.add_names([
             (0x1020, name),
             (0x1030, name),
@@ -935,7 +931,6 @@ mod tests {
         assert_eq!(names(&functions, 0x1010), ["f@@V1"]);
         assert_eq!(names(&functions, 0x1020), ["f_avx", "f@@V1"]);
         assert_eq!(names(&functions, 0x1030), ["f@@V1"]);
-        assert_eq!(functions.dropped() - before, 1);
         let resolvers = [0, 1, 2].map(|index| functions.get(index).is_resolver);
         assert_eq!(resolvers, [true, false, false]);
         assert_eq!(functions.ifuncs().collect::<Vec<_>>(), [(0, name)]);
@@ -977,6 +972,21 @@ mod tests {
         assert_eq!(functions.len(), 1000);
         let ranges = functions.text.capacity() * size_of::<Range<u64>>();
         assert_eq!(functions.memory() - ranges, 24_000);
+    }
+
+    #[test]
+    fn the_test_program_knows_its_own_functions() {
+        fn inside(functions: &Functions<'_>, address: u64) -> String {
+            let index = functions.containing(address).unwrap();
+            let name = functions.names(index).next().unwrap();
+            demangle::to_string(name.symbol)
+        }
+        let (loaded, _) = modules::loaded();
+        let program = loaded.iter().find(|module| module.is_program()).unwrap();
+        let functions = read(program.map().unwrap());
+        let here = inside as fn(&Functions<'_>, u64) -> String as usize - program.load_bias();
+        let path = "::tests::the_test_program_knows_its_own_functions::inside";
+        assert!(inside(&functions, here as u64 + 1).ends_with(path));
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl<T: FgraphOps> Handle<T> {
 
     /// Takes the user away and returns it.
     ///
-    /// Functions that nobody else wants become NOPs again. Calls that are going on return as they
+    /// Functions that nobody else wants become what they were. Calls that are going on return as they
     /// would have, but the user is not told. When this returns no callback of the user runs, or will
     /// ever run again; if one is running, it is waited for. One that was left by `siglongjmp` counts as
     /// running until its thread calls a traced function again, or ends.

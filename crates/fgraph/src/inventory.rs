@@ -168,8 +168,8 @@ pub fn sites() -> Result<SiteList, Error> {
 /// - A thread that *blocks* SIGTRAP and calls such a function is killed by the kernel, and the process
 ///   with it. Threads that block it when a filter is set are found
 ///   ([`SignalBlocked`](Error::SignalBlocked)), those that do so later are not. The C library blocks all
-///   signals while it makes threads and processes. glibc has no function of this kind; [`sites`] tells
-///   whether that of this system has, and a filter leaves it out (`!:mod:libc.so*`).
+///   signals while it makes threads and processes: its own functions (and those of a program that it is
+///   linked into statically) never get breakpoints.
 /// - A program that sets its own handler of SIGTRAP, or the default one, gets fgraph's traps until the
 ///   next filter is set. The same holds for a child made by `vfork` that does so.
 /// - A debugger stops at each of these calls.

@@ -3,7 +3,7 @@
 //! Each user is a value whose type implements [`FgraphOps`]. [`register`] puts it to work for the
 //! functions that a [`Filter`] selects, while the program runs; up to 16 users share the functions
 //! as they like, each with data of its own that it carries from entry to return. Where nobody looks,
-//! a function costs a NOP.
+//! functions are as the compiler made them.
 //!
 //! ```
 //! use std::time::Instant;
@@ -30,9 +30,9 @@
 //! # Ok::<(), fgraph::Error>(())
 //! ```
 //!
-//! Functions need a NOP of five bytes at their entry, which the compiler makes
-//! (`-Zpatchable-function-entry=5`, `clang -fpatchable-function-entry=5`). See `docs/design.md` for
-//! how it works and what it promises.
+//! Any function of the program and of its libraries can be traced that has a name in a symbol table;
+//! [`sites`] lists them, and says of each how, or why not. See `docs/design.md` for how it works and what
+//! it promises.
 
 #![warn(missing_docs)]
 

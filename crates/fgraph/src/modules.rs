@@ -311,20 +311,6 @@ pub(crate) fn listed_entries(
     when_relocated(module, file, || unsafe { read_entries(module, file) })
 }
 
-/// The addresses of all padded function entries of a module, in order; see [`listed_entries`].
-///
-/// # Errors
-///
-/// If the module was unloaded, or if `file` is not the file it was loaded from.
-pub(crate) fn patchable_entries(
-    module: &Module,
-    file: &ElfFile<'_>,
-) -> Result<Vec<usize>, ElfError> {
-    let entries = listed_entries(module, file)?;
-    let padded = |entry: &&ListedEntry| entry.list == EntryList::Patchable;
-    Ok(entries.iter().filter(padded).map(|e| e.address).collect())
-}
-
 /// The functions that the linker found for the module's own calls of IFUNCs, each with its resolver.
 ///
 /// As [`listed_entries`], this waits for any `dlopen`.
@@ -622,7 +608,6 @@ pub(crate) mod tests {
     use std::sync::{Mutex, PoisonError};
 
     use super::*;
-    use crate::elf::SymbolSource;
     use crate::functions::Functions;
 
     /// A directory of one test, which goes when this is dropped.
@@ -816,7 +801,7 @@ pub(crate) mod tests {
                 continue; // another test's, which removes it
             }
             let file = ElfFile::parse(module.map().unwrap()).unwrap();
-            assert!(patchable_entries(&module, &file).is_ok(), "{module:?}");
+            assert!(listed_entries(&module, &file).is_ok(), "{module:?}");
         }
     }
 
@@ -866,18 +851,18 @@ pub(crate) mod tests {
     fn entries_are_starts_of_functions() {
         let program = program();
         let file = ElfFile::parse(program.map().unwrap()).unwrap();
-        let entries = patchable_entries(&program, &file).unwrap();
+        let entries = listed_entries(&program, &file).unwrap();
         assert!(entries.is_sorted());
         if entries.is_empty() {
             return; // compiled without padding
         }
-        assert!(entries.contains(&address_of_this_test()));
-        let symbols = file.symbols().unwrap();
-        assert_eq!(symbols.source(), SymbolSource::Symtab);
+        let here = address_of_this_test();
+        assert!(entries.iter().any(|entry| entry.address == here));
+        let functions = Functions::read(&file, None).unwrap();
         for entry in entries {
-            let address = (entry - program.load_bias()) as u64;
-            let symbol = symbols.symbol_at(address).unwrap();
-            assert!(address - symbol.address <= 4, "{symbol:?}");
+            let address = (entry.address - program.load_bias()) as u64;
+            let function = functions.get(functions.containing(address).unwrap());
+            assert!(address - function.address <= 4, "{function:?}");
         }
     }
 
@@ -887,7 +872,7 @@ pub(crate) mod tests {
         let other = modules.iter().find(|m| !m.is_program()).unwrap();
         let file = ElfFile::parse(other.map().unwrap()).unwrap();
         assert_eq!(
-            patchable_entries(&program(), &file),
+            listed_entries(&program(), &file),
             Err(ElfError::NotTheLoadedFile)
         );
     }
@@ -904,7 +889,7 @@ pub(crate) mod tests {
         bytes[last_of_note] ^= 1;
         let file = ElfFile::parse(&bytes).unwrap();
         assert_eq!(
-            patchable_entries(&program, &file),
+            listed_entries(&program, &file),
             Err(ElfError::NotTheLoadedFile)
         );
     }
@@ -917,7 +902,7 @@ pub(crate) mod tests {
             bias: program.bias.wrapping_add(0x1000),
             ..program
         };
-        assert_eq!(patchable_entries(&gone, &file), Err(ElfError::Unloaded));
+        assert_eq!(listed_entries(&gone, &file), Err(ElfError::Unloaded));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use core::sync::atomic::Ordering;
 use fgraph_core::site::Site;
 use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Content;
+use fgraph_x86_64::stub;
 use fgraph_x86_64::trampoline::Trampolines;
 use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
 
@@ -168,6 +169,11 @@ impl Sites {
         self.loaded().flat_map(ModuleSites::sites)
     }
 
+    /// The sites that are before a function and have its jump.
+    pub(crate) fn relays(&self) -> impl Iterator<Item = &'static Site> {
+        self.loaded().flat_map(ModuleSites::relays)
+    }
+
     /// The site of the linker's function that tells of libraries, if there is one.
     pub(crate) fn event(&self) -> Option<&'static Site> {
         let event = libraries::event().filter(|&event| libraries::is_event(event))?;
@@ -218,7 +224,36 @@ fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// How many bytes of a site are patched: one for a breakpoint, else five.
+/// As [`word`], for the NOP before a function that becomes its jump.
+fn relay_word(original: [u8; SITE_LEN]) -> u64 {
+    word(original, SITE_LEN) | 1 << (8 * RELAY)
+}
+
+/// The byte of the word that is not 0 for a relay.
+const RELAY: usize = SITE_LEN + 1;
+
+/// Whether a site is the NOP before a function that becomes its jump, because the function's own entry has
+/// no room for it. The function's record is right behind that of the NOP.
+pub(crate) fn is_relay(site: &Site) -> bool {
+    site.runtime.load(Ordering::Relaxed).to_le_bytes()[RELAY] != 0
+}
+
+/// The site of the function that `relay` is for.
+pub(crate) fn relayed(relay: &Site) -> &'static Site {
+    // SAFETY: records of a module are in one slice, which is never freed, and that of the function is
+    // right behind.
+    unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(relay).addr()).add(1) }
+}
+
+/// The short jump of a site to its relay.
+pub(crate) fn short_jump(site: &Site) -> Option<[u8; 2]> {
+    // SAFETY: as in `relayed`: only sites with a relay have a short jump, and it is right before.
+    let relay =
+        unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(site).addr()).sub(1) };
+    stub::jmp_rel8(site.entry, relay.entry)
+}
+
+/// How many bytes of a site are patched: one for a breakpoint, two for a short jump, else five.
 pub(crate) fn patched_len(site: &Site) -> usize {
     site.runtime.load(Ordering::Relaxed).to_le_bytes()[SITE_LEN].into()
 }

@@ -63,7 +63,7 @@ pub fn status() -> Result<Status, Error> {
 }
 
 /// Stops fgraph in this process for good: no callback is called any more, every patched function
-/// gets its NOP back, and no user can be registered. Calls that are going on return as they would
+/// gets its own bytes back, and no user can be registered. Calls that are going on return as they would
 /// have. The users stay with their handles.
 ///
 /// The kernel's `ftrace_graph_stop()`.
@@ -72,7 +72,7 @@ pub fn status() -> Result<Status, Error> {
 ///
 /// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported); and
 /// [`SignalBlocked`](Error::SignalBlocked) or [`Text`](Error::Text) if functions could not be given
-/// their NOPs back: no callback is called then either, but these functions go on to cost a little.
+/// their own bytes back: no callback is called then either, but these functions go on to cost a little.
 pub fn stop() -> Result<(), Error> {
     control::lock()?.control.stop()
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::arch::global_asm;
+use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -454,4 +455,22 @@ fn without_leave_and_a_place_for_its_stub_a_function_is_refused() {
             assert_eq!(narrow(), 7);
         },
     );
+}
+
+/// It calls its own functions with all signals blocked.
+#[test]
+fn the_c_library_gets_no_breakpoints() {
+    scenario("the_c_library_gets_no_breakpoints", || {
+        fgraph::allow_breakpoints(true).unwrap();
+        let user = count("");
+        for _ in 0..5 {
+            assert!(Command::new("true").status().unwrap().success());
+            thread::spawn(call_all).join().unwrap();
+        }
+        let modules = fgraph::sites().unwrap().modules();
+        let is_libc = |module: &&ModuleCount| module.module.contains("/libc.");
+        let libc = modules.iter().find(is_libc).unwrap();
+        assert_eq!(libc.breakpoints, 0);
+        drop(user);
+    });
 }

@@ -107,7 +107,7 @@ impl Catch for StdCatch {
 
 static MODULE: Module = Module {
     path: "/preserve",
-    demangle: |symbol, out| out.write_str(symbol),
+    symbol: |site| site.name,
 };
 
 const SHADOW: usize = 4096;
@@ -182,7 +182,8 @@ fn make_site(body: usize, kind: StubKind, trampoline: usize) -> usize {
         interest: AtomicU16::new(1),
         lead: 0,
         state: AtomicU8::new(0),
-        symbol: "body",
+        inner: [0; 4],
+        name: "body",
         module: &MODULE,
         stub: 0,
         runtime: AtomicU64::new(0),

@@ -31,6 +31,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) file: Option<&'a [u8]>,
     /// Whether the compiler has listed it as one that is to be patched.
     pub(crate) listed: bool,
+    /// The text between the end of the previous function and the start of this one, if that is known.
+    pub(crate) padding: &'a [u8],
     /// Bit *k* is set if another function leads to byte *k* behind the entry.
     pub(crate) entered: u8,
     /// Its name in the symbol table.
@@ -57,6 +59,8 @@ pub(crate) struct Choice {
     pub(crate) lead: usize,
     /// The instructions to displace; `None` for a NOP.
     pub(crate) window: Option<Window>,
+    /// Bytes of the NOP before the function that becomes the jump, if the entry is a short jump to it.
+    pub(crate) relay: Option<usize>,
     /// The trampoline for its calls.
     pub(crate) way: Way,
 }
@@ -66,6 +70,7 @@ impl Choice {
     pub(crate) fn patched_len(&self) -> usize {
         match self.how {
             How::Breakpoint => 1,
+            How::Relocated if self.relay.is_some() => 2,
             How::Nop | How::Relocated => SITE_LEN,
         }
     }
@@ -106,6 +111,7 @@ pub(crate) fn classify(
         return Ok(Choice {
             how: How::Nop,
             lead,
+            relay: None,
             window: None,
             way,
         });
@@ -122,16 +128,16 @@ pub(crate) fn classify(
     };
     let jump = relocate::plan(&code).map_err(Refusal::Displace);
     let jump = jump.and_then(|window| match function.entered & window.boundaries() {
-        0 => Ok(window),
-        entered => Err(Refusal::Entered {
+        0 => Ok((window, None)),
+        entered => with_relay(function, &code).ok_or(Refusal::Entered {
             to: entered.trailing_zeros() as usize,
         }),
     });
-    let (how, window) = match jump {
-        Ok(window) => (How::Relocated, window),
+    let (how, window, relay) = match jump {
+        Ok((window, relay)) => (How::Relocated, window, relay),
         Err(reason) => {
             let breakpoint = breakpoints.then(|| relocate::plan_breakpoint(&code).ok());
-            (How::Breakpoint, breakpoint.flatten().ok_or(reason)?)
+            (How::Breakpoint, breakpoint.flatten().ok_or(reason)?, None)
         }
     };
     // While a body runs that has been called by the trampoline, rbp is not the caller's.
@@ -141,9 +147,23 @@ pub(crate) fn classify(
     Ok(Choice {
         how,
         lead,
+        relay,
         window: Some(window),
         way,
     })
+}
+
+/// Plans for a short jump to the NOP before the function. Whoever comes by the NOP goes on with the function,
+/// so it may be a jump to the stub as well.
+fn with_relay(
+    function: &Candidate<'_>,
+    code: &relocate::Code<'_>,
+) -> Option<(Window, Option<usize>)> {
+    let at_start = code.address == function.address;
+    let nop = nop::last_of(function.padding).filter(|&len| at_start && len >= SITE_LEN)?;
+    let window = relocate::plan_short(code).ok()?;
+    // One instruction of two bytes or more.
+    (window.boundaries() == 1 && function.entered & 0b10 == 0).then_some((window, Some(nop)))
 }
 
 fn entry_only(way: Way) -> Way {
@@ -187,6 +207,7 @@ mod tests {
             text,
             file: Some(text),
             listed: false,
+            padding: &[],
             entered: 0,
             symbol,
         }
@@ -274,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_others_enter_behind_its_first_instruction_is_left_alone() {
+    fn a_function_that_others_enter_behind_its_first_instruction_gets_no_jump() {
         let entered = |entered| {
             let candidate = Candidate {
                 entered,
@@ -289,6 +310,29 @@ mod tests {
         assert_eq!(entered(0b10000), to(4));
         // Nothing starts there.
         assert_eq!(entered(0b01100), (Ok(How::Relocated), Ok(How::Relocated)));
+    }
+
+    #[test]
+    fn a_function_that_others_enter_gets_a_short_jump_where_there_is_padding_before_it() {
+        // mov rax, rdi; cmp rdx, 64; ret
+        let text = [0x48, 0x89, 0xf8, 0x48, 0x83, 0xfa, 0x40, 0xc3];
+        let with = |padding, entered| {
+            let candidate = Candidate {
+                entered,
+                padding,
+                ..candidate(&text, "f")
+            };
+            classify(&candidate, Callers::Abi, false).map(|choice| {
+                let len = choice.window.as_ref().map_or(0, Window::len);
+                (choice.relay, choice.patched_len(), len)
+            })
+        };
+        let nop = [0x90, 0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];
+        assert_eq!(with(&nop, 0b1000), Ok((Some(6), 2, 3)));
+        assert_eq!(with(&nop, 0), Ok((None, 5, 7)));
+        let refused = Err(Refusal::Entered { to: 3 });
+        assert_eq!(with(&[0x90; 7], 0b1000), refused, "too short");
+        assert_eq!(with(&[], 0b1000), refused, "no padding");
     }
 
     #[test]

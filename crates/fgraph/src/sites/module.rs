@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use fgraph_core::site::{Module, Site};
 use fgraph_x86_64::cpu;
 use fgraph_x86_64::high;
-use fgraph_x86_64::nop::SITE_LEN;
+use fgraph_x86_64::nop::{self, SITE_LEN};
 use fgraph_x86_64::poke::Text as _;
 use fgraph_x86_64::relocate::Window;
 use fgraph_x86_64::trampoline::{self, Trampolines};
@@ -27,7 +27,7 @@ use fgraph_x86_64::trap::TrapRange;
 use super::classify::{self, Callers, Candidate, Choice, classify};
 use super::entered::Entered;
 use super::names::Names;
-use super::{OFF, ON, patched_len};
+use super::{OFF, ON, is_relay, patched_len};
 use crate::arena::{Arena, CopyUnwind};
 use crate::debug_file;
 use crate::demangle;
@@ -102,6 +102,8 @@ struct Left {
 struct Prepared {
     /// By address.
     sites: &'static [Site],
+    /// Those that are before a function and have its jump.
+    relays: Vec<&'static Site>,
     /// Of each site; `None` if there are none.
     names: Option<&'static Names>,
     left: Vec<Left>,
@@ -134,6 +136,8 @@ struct Chosen {
     choice: Choice,
     /// What is at its entry, as far as it goes.
     original: [u8; SITE_LEN],
+    /// What is at the start of the NOP before it, if that becomes the jump.
+    relay: [u8; SITE_LEN],
 }
 
 impl Chosen {
@@ -184,6 +188,12 @@ impl ModuleSites {
         self.prepared
             .as_ref()
             .map_or(&[], |prepared| prepared.sites)
+    }
+
+    /// Those of the sites that are before a function and have its jump.
+    pub(crate) fn relays(&self) -> impl Iterator<Item = &'static Site> {
+        let prepared = self.prepared.iter();
+        prepared.flat_map(|prepared| prepared.relays.iter().copied())
     }
 
     /// The site of the function at `address`.
@@ -302,6 +312,9 @@ impl ModuleSites {
         };
         let filter = filter.filter(|filter| filter.module_may_match(&self.path));
         for (index, site) in self.sites().iter().enumerate() {
+            if is_relay(site) {
+                continue;
+            }
             let matches = |filter: &Filter| filter.matches_any(names.of(index), &self.path);
             each(site, filter.is_some_and(matches));
         }
@@ -359,7 +372,7 @@ impl ModuleSites {
             });
         };
         let mut chosen = Vec::with_capacity(known.functions.len());
-        let breakpoints = common.breakpoints;
+        let breakpoints = common.breakpoints && !blocks_signals(&known.functions);
         self.each_candidate(
             known,
             protections,
@@ -371,6 +384,9 @@ impl ModuleSites {
                         function,
                         address: candidate.address,
                         original: classify::first(&candidate.text[choice.lead..]),
+                        relay: choice.relay.map_or([0; SITE_LEN], |len| {
+                            classify::first(&candidate.padding[candidate.padding.len() - len..])
+                        }),
                         choice,
                     }),
                 },
@@ -379,9 +395,13 @@ impl ModuleSites {
         // Symbols may be nested.
         chosen.sort_unstable_by_key(Chosen::entry);
         chosen.dedup_by(|next, previous| {
-            next.entry() < previous.entry() + previous.choice.patched_len()
+            let overlaps = next.entry() < previous.entry() + previous.choice.patched_len();
+            if overlaps {
+                refuse(next.function, next.address, Refusal::Overlap);
+            }
+            overlaps
         });
-        let prepared = build(known, chosen, common, &mut refuse);
+        let prepared = build(known, chosen, breakpoints, common, &mut refuse);
         self.prepared = Some(Prepared {
             left,
             breakpoints,
@@ -398,10 +418,11 @@ impl ModuleSites {
     ) {
         let path = self.path.clone();
         let decided = self.prepared.as_ref().map(|prepared| prepared.breakpoints);
-        let breakpoints = decided.unwrap_or(common.breakpoints);
         let Ok(known) = self.known() else {
             return;
         };
+        let breakpoints =
+            decided.unwrap_or_else(|| common.breakpoints && !blocks_signals(&known.functions));
         if known.functions.is_stripped() {
             list.stripped.push(path.clone());
         }
@@ -442,13 +463,31 @@ impl ModuleSites {
             .get_or_init(|| Entered::find(&known.file, &known.functions));
         let own_text = trampoline::own_text();
         let functions = &known.functions;
-        let is_listed = |address: usize, lead: usize| {
-            let from = self.listed.partition_point(|entry| entry.address < address);
-            let entries = self.listed[from..].iter();
-            entries
-                .take_while(|entry| entry.address <= address + lead)
-                .any(|entry| entry.list == EntryList::Patchable)
+        // What a list of mcount calls has without a symbol may be in the middle of a function.
+        let padded = |entry: &&ListedEntry| entry.list != EntryList::Mcount;
+        let mut listed: Vec<usize> = self
+            .listed
+            .iter()
+            .filter(padded)
+            .map(|e| e.address)
+            .collect();
+        listed.dedup();
+        // The start of the function that a listed entry belongs to: its padding may begin before it.
+        let listed_start = |&address: &usize| {
+            let in_file = address.wrapping_sub(known.bias) as u64;
+            let around = functions.containing(in_file);
+            let start = around.map(|index| functions.get(index).address);
+            let start = start.filter(|start| in_file - start <= nop::ENDBR64.len() as u64);
+            start.or_else(|| {
+                let index = functions.index_at_or_behind(in_file)?;
+                let start = functions.get(index).address;
+                let len = usize::try_from(start - in_file).ok()?;
+                let padding = known.file.bytes_at(in_file, len)?;
+                nop::last_of(padding).map(|_| start)
+            })
         };
+        let mut listed_starts: Vec<u64> = listed.iter().filter_map(listed_start).collect();
+        listed_starts.sort_unstable();
         let text = |address: usize, limit: usize| {
             let end = self.loaded.text().find(|text| text.contains(&address));
             let end = end.ok_or(Refusal::NotText)?.end.min(limit);
@@ -474,12 +513,15 @@ impl ModuleSites {
             } else {
                 text(address, limit)
             };
-            let candidate = candidate.map(|text| Candidate {
+            let candidate = candidate.map(|code| Candidate {
                 address,
                 size: function.size as usize,
-                text,
-                file: known.file.bytes_at(function.address, text.len()),
-                listed: is_listed(address, 4),
+                text: code,
+                file: known.file.bytes_at(function.address, code.len()),
+                listed: listed_starts.binary_search(&function.address).is_ok(),
+                padding: gap(functions, index)
+                    .and_then(|gap| text(known.bias.wrapping_add(gap as usize), address).ok())
+                    .unwrap_or_default(),
                 entered: entered.of(index),
                 symbol,
             });
@@ -491,19 +533,9 @@ impl ModuleSites {
             self.has_event() && functions.index_at(in_file).is_none()
         };
         let event = libraries::event().filter(unnamed);
-        // What a list of mcount calls has without a symbol may be in the middle of a function.
-        let listed = self
-            .listed
-            .iter()
-            .filter(|entry| entry.list != EntryList::Mcount);
-        let mut listed: Vec<usize> = listed.map(|entry| entry.address).collect();
-        listed.dedup();
         for &address in listed.iter().chain(&event) {
             let in_file = address.wrapping_sub(known.bias) as u64;
-            let named = functions
-                .containing(in_file)
-                .is_some_and(|index| in_file - functions.get(index).address <= 4);
-            if named || own_text.contains(&address) {
+            if listed_start(&address).is_some() || own_text.contains(&address) {
                 continue;
             }
             let candidate = text(address, address + 16).map(|text| Candidate {
@@ -512,6 +544,7 @@ impl ModuleSites {
                 text,
                 file: known.file.bytes_at(in_file, text.len()),
                 listed: event != Some(address),
+                padding: &[],
                 entered: 0,
                 symbol: "",
             });
@@ -520,10 +553,19 @@ impl ModuleSites {
     }
 }
 
+/// The end of what is before a function, if that is known.
+fn gap(functions: &Functions<'_>, index: usize) -> Option<u64> {
+    let previous = functions.get(index.checked_sub(1)?);
+    let end = previous.address + previous.size;
+    let address = functions.get(index).address;
+    (previous.size != 0 && end < address && previous.limit == address).then_some(end)
+}
+
 /// Makes records, stubs and copies for what was chosen.
 fn build(
     known: &'static Known,
     chosen: Vec<Chosen>,
+    breakpoints: bool,
     common: &mut Common,
     refuse: &mut impl FnMut(Option<usize>, usize, Refusal),
 ) -> Prepared {
@@ -581,11 +623,18 @@ fn build(
             }
         }
         let len = way.stub().stub_len();
+        let previous = sites
+            .last()
+            .map_or(0, |site: &Site| site.entry + patched_len(site));
+        if one.choice.relay.is_some_and(|nop| entry - nop < previous) {
+            refuse(one.function, one.address, Refusal::NoPlace);
+            continue;
+        }
         let mut place = None;
         if starts != 1 {
             let places = &mut common.places;
             place = places.take(entry, starts, len, &mut text, &common.trampolines);
-            if place.is_none() && !common.breakpoints {
+            if place.is_none() && !breakpoints {
                 refuse(one.function, one.address, Refusal::NoPlace);
                 continue;
             }
@@ -598,6 +647,23 @@ fn build(
             next_stub += len;
             next_stub - len
         });
+        if let Some(nop) = one.choice.relay {
+            // Its own record is right before that of the function.
+            names.push(core::iter::empty());
+            ways.push(way);
+            sites.push(Site {
+                entry: entry - nop,
+                body: entry,
+                interest: AtomicU16::new(0),
+                lead: 0,
+                state: AtomicU8::new(OFF),
+                inner,
+                name: "",
+                module: &known.module,
+                stub,
+                runtime: AtomicU64::new(super::relay_word(one.relay)),
+            });
+        }
         let all = one
             .function
             .map_or(Vec::new(), |index| names_of(known, index));
@@ -622,7 +688,12 @@ fn build(
         site.name = names.best(index);
     }
     let sites: &'static [Site] = sites.leak();
+    sites.as_ptr().expose_provenance();
     let written = sites.iter().zip(ways).try_for_each(|(site, way)| {
+        // Its stub is the function's.
+        if is_relay(site) {
+            return Ok(());
+        }
         let record = ptr::from_ref(site).addr() as u64;
         let outside = !arena.contains(site.stub);
         let header = if outside {
@@ -648,6 +719,7 @@ fn build(
     }
     Prepared {
         sites,
+        relays: sites.iter().filter(|site| is_relay(site)).collect(),
         names: Some(names),
         ..Prepared::default()
     }
@@ -685,6 +757,7 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String
     let debug = debug_file::find(path, &file);
     let functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
     let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
+    let breakpoints = breakpoints && !blocks_signals(&functions);
     let entered = Entered::find(&file, &functions);
     let info = |index| {
         let function = functions.get(index);
@@ -698,6 +771,9 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String
             text: text.unwrap_or_default(),
             file: None,
             listed: false,
+            padding: gap(&functions, index)
+                .and_then(|gap| file.bytes_at(gap, (function.address - gap) as usize))
+                .unwrap_or_default(),
             entered: entered.of(index),
             symbol,
         };
@@ -772,6 +848,14 @@ fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize) -> Caller
     } else {
         Callers::LowRegisters
     }
+}
+
+/// Whether functions of a module are called while all signals are blocked: those of the C library are,
+/// where it makes threads and processes. It is known by a function that others block signals with.
+fn blocks_signals(functions: &Functions<'_>) -> bool {
+    (0..functions.len())
+        .flat_map(|index| functions.names(index))
+        .any(|name| name.symbol == "pthread_sigmask")
 }
 
 /// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
