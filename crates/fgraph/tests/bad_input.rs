@@ -304,8 +304,10 @@ fn a_library_may_be_unloaded_while_filters_change() {
     });
 }
 
-/// Ways to garble the file of a library, each given its bytes.
-const LIES: &[(&str, fn(&mut Vec<u8>))] = &[
+/// What is wrong with the file of a library, and what makes it so of its bytes.
+type Lie = (&'static str, fn(&mut Vec<u8>));
+
+const LIES: &[Lie] = &[
     ("is empty", |bytes| bytes.clear()),
     ("ends in its header", |bytes| bytes.truncate(40)),
     ("ends behind its header", |bytes| bytes.truncate(64)),
