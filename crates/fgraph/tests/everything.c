@@ -1192,7 +1192,8 @@ static int compare_and_unwind(const void *a, const void *b) {
 static void unwind(void) {
     void *addresses[100];
     int few = deep(3, addresses, 100), many = deep(13, addresses, 100);
-    printf("%d\n", many - few);
+    /* A traced call has a frame more. */
+    printf("%d\n", many - few >= 10);
     int numbers[] = {3, 1, 2};
     qsort(numbers, 3, sizeof *numbers, compare_and_unwind);
     printf("%d %d\n", found_frames > 4, numbers[0]);

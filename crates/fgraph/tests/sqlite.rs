@@ -109,10 +109,8 @@ impl<'a> Connection<'a> {
     fn open(api: &'a Api) -> Self {
         let mut database = ptr::null_mut();
         // SAFETY: a string, and a place for the result.
-        assert_eq!(
-            unsafe { (api.open)(c":memory:".as_ptr(), &mut database) },
-            OK
-        );
+        let result = unsafe { (api.open)(c":memory:".as_ptr(), &mut database) };
+        assert_eq!(result, OK);
         Self {
             api,
             database,
