@@ -33,15 +33,13 @@ pub(crate) fn demangle_to(symbol: &str, out: &mut dyn Write) -> fmt::Result {
     // rustc_demangle also knows the prefixes of other systems, `R` and `ZN` among them. Here such
     // a symbol is a C function.
     let may_be_rust = symbol.starts_with("_R") || symbol.starts_with("_ZN");
-    let name = match rustc_demangle::try_demangle(symbol) {
-        Ok(name) if may_be_rust => name,
-        _ => {
-            let (mangled, suffix) = symbol.split_at(symbol.find('.').unwrap_or(symbol.len()));
-            return match cpp(mangled) {
-                Some(name) => out.write_str(&name).and_then(|()| out.write_str(suffix)),
-                None => out.write_str(symbol),
-            };
-        }
+    let rust = may_be_rust.then(|| rustc_demangle::try_demangle(symbol));
+    let Some(Ok(name)) = rust else {
+        let (mangled, suffix) = symbol.split_at(symbol.find('.').unwrap_or(symbol.len()));
+        return match cpp(mangled) {
+            Some(name) => out.write_str(&name).and_then(|()| out.write_str(suffix)),
+            None => out.write_str(symbol),
+        };
     };
     let mut brackets = Brackets::default();
     // Fails on purpose, when it has seen enough.
