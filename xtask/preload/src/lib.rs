@@ -192,11 +192,15 @@ fn program() -> Result<(u64, u64), Box<dyn std::error::Error>> {
 }
 
 /// A refusal, as a string of JSON, unless it is one of a kind that is to be expected: what is listed
-/// with its reason, and what is shorter than a jump.
+/// with its reason, what is shorter than a jump, and what calls before it has room for one.
 fn unexpected(refused: &Refused) -> Option<String> {
+    use RelocateError::{Returns, TooShort};
+
     let is_expected = matches!(
         refused.reason,
-        Refusal::Notrace(_) | Refusal::Resolver | Refusal::Displace(RelocateError::TooShort { .. })
+        Refusal::Notrace(_)
+            | Refusal::Resolver
+            | Refusal::Displace(TooShort { .. } | Returns { .. })
     );
     // What Rust escapes in a name is escaped so in JSON, too.
     (!is_expected).then(|| format!("{:?}", refused.to_string()))
