@@ -47,6 +47,9 @@ pub(crate) fn demangle_to(symbol: &str, out: &mut dyn Write) -> fmt::Result {
     let mut brackets = Brackets::default();
     // Fails on purpose, when it has seen enough.
     let _ = write!(brackets, "{name:#}");
+    if brackets.is_empty() {
+        return out.write_str(symbol);
+    }
     match brackets.inherent() {
         Some(end) => {
             let without = [0, end];
@@ -122,6 +125,11 @@ struct Brackets {
 }
 
 impl Brackets {
+    /// Whether nothing was written.
+    fn is_empty(&self) -> bool {
+        self.last == 0
+    }
+
     /// Where the bracket closes that the name starts with, unless it names a trait.
     fn inherent(&self) -> Option<usize> {
         self.closed.filter(|_| !self.is_trait)
@@ -142,6 +150,7 @@ impl Write for Brackets {
                 }
                 _ => {}
             }
+            self.last = byte;
             if self.depth == 0 {
                 // Either the name does not start with a bracket, or it has closed.
                 return Err(fmt::Error);
@@ -155,7 +164,6 @@ impl Write for Brackets {
                 self.is_trait = true;
                 return Err(fmt::Error);
             }
-            self.last = byte;
             self.len += 1;
         }
         Ok(())
@@ -284,6 +292,7 @@ mod tests {
             "",
             "main",
             "_Z",
+            "_ZNE",
             "_Zfoo",
             "_ZN3foo3barEv_",
             "__Z3foov",
