@@ -168,18 +168,13 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
     ];
     let members = figures.map(|(name, value)| format!("\"{name}\":{value}"));
     // Of printable text the quoted form in Rust is that in JSON.
-    let refused = refused.iter().take(REFUSED_SHOWN);
-    let refused: Vec<String> = refused
-        .map(|one| format!("{:?}", one.to_string()))
-        .collect();
-    let path = env::var_os("FGRAPH_OUT").ok_or("FGRAPH_OUT is not set")?;
-    let mut file = fs::File::create(path)?;
-    let (members, refused) = (members.join(","), refused.join(","));
-    writeln!(file, "{{{members},\"reasons\":[{refused}]}}")?;
+    let shown = refused.iter().take(REFUSED_SHOWN);
+    let reasons: Vec<String> = shown.map(|one| format!("{:?}", one.to_string())).collect();
     let refusals: Vec<String> = refused.iter().filter_map(unexpected).collect();
     let line = format!(
-        "{{{},\"refusals\":[{}]}}\n",
+        "{{{},\"reasons\":[{}],\"refusals\":[{}]}}\n",
         members.join(","),
+        reasons.join(","),
         refusals.join(",")
     );
     let path = env::var_os("FGRAPH_OUT").ok_or("FGRAPH_OUT is not set")?;
