@@ -1,8 +1,9 @@
-//! Chores of the workspace: `cargo xtask cost`, `coverage`, `hook`, `patch-test`.
+//! Chores of the workspace: `cargo xtask cost`, `coverage`, `foreign`, `hook`, `patch-test`.
 
 mod cargo;
 mod cost;
 mod coverage;
+mod foreign;
 mod hook;
 mod json;
 mod patch_test;
@@ -28,6 +29,8 @@ enum Command {
     Cost(cost::Options),
     /// Count which functions of programs and libraries can be traced
     Coverage(coverage::Options),
+    /// Run the tests of crates of others while all their functions are traced
+    Foreign(foreign::Options),
     /// Trace all functions of programs that know nothing of it
     Hook(hook::Options),
     /// Patch a program while its threads run, and see whether anything goes wrong
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Cost(options) => cost::run(&options),
         Command::Coverage(options) => coverage::run(&options),
+        Command::Foreign(options) => foreign::run(&options),
         Command::Hook(options) => hook::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),
     };

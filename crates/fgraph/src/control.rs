@@ -334,15 +334,19 @@ impl Control {
     }
 
     /// Sets the bits of the user in `slot` on the sites that its filter selects, and clears them
-    /// on the others. Returns the sites that changed.
+    /// on the others. Returns the sites that may have to be patched or put back.
     fn set_bits(&self, slot: usize) -> Vec<&'static Site> {
         let bit = 1u16 << slot;
         let mut changed = Vec::new();
         self.sites
             .select(self.filters[slot].as_ref(), |site, selected| {
                 // Relaxed: the bits only choose whom to ask; the slots say who may be asked.
-                if (site.interest.load(Ordering::Relaxed) & bit != 0) != selected {
+                let differs = (site.interest.load(Ordering::Relaxed) & bit != 0) != selected;
+                if differs {
                     site.interest.fetch_xor(bit, Ordering::Relaxed);
+                }
+                // What could not be patched the last time is tried again.
+                if differs || selected && !is_on(site) {
                     changed.push(site);
                 }
             });
@@ -454,8 +458,10 @@ impl Control {
                     site.state.store(ON, Ordering::Relaxed);
                     patched += usize::from(!is_ours(site));
                 }
-                // It keeps its stub, which finds that nobody wants the call.
-                Some(_) if is_on(site) => {}
+                // Under a debugger's breakpoint our jump may still be; the stub finds that nobody wants the call.
+                Some([INT3, ..]) if is_on(site) => {}
+                // Somebody else has replaced it.
+                Some(_) if is_on(site) => site.state.store(OFF, Ordering::Relaxed),
                 Some(found) => refused.push(Refused {
                     name: fgraph_core::Function::of(site).name().to_string(),
                     module: site.module.path.to_owned(),

@@ -25,9 +25,10 @@
 //! A function with one name takes 24 bytes, and 8 more for each other name.
 
 use core::cmp::Reverse;
-use core::ffi::CStr;
 use core::fmt::{self, Display, Formatter};
 use core::ops::Range;
+
+use object::read::ReadRef;
 
 use crate::elf::{
     Binding, ElfError, ElfFile, HIDDEN_VERSION, SymbolKind, SymbolSource, SymbolTable,
@@ -160,8 +161,11 @@ impl Display for Name<'_> {
 impl<'a> Name<'a> {
     /// The name that is written `symbol`, `symbol@version` or `symbol@@version` in a table.
     fn new(text: &'a str) -> Option<Self> {
-        let (symbol, version) = match text.split_once('@') {
-            Some((symbol, version)) if !symbol.is_empty() => (symbol, version),
+        let (symbol, version) = match before(text.as_bytes(), b'@') {
+            Some(symbol) if !symbol.is_empty() => {
+                let (symbol, version) = text.split_at(symbol.len());
+                (symbol, &version[1..])
+            }
             _ => (text, ""),
         };
         let default = version.strip_prefix('@');
@@ -187,26 +191,34 @@ impl<'a> Name<'a> {
 /// A symbol without the suffix by which LLVM makes local symbols unique when it takes modules
 /// together.
 fn without_llvm(symbol: &str) -> &str {
-    let Some((rest, number)) = symbol.rsplit_once('.') else {
-        return symbol;
-    };
-    match rest.strip_suffix(".llvm") {
-        Some(name) if !name.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
-            name
-        }
+    let is_digit = |byte: &u8| byte.is_ascii_hexdigit();
+    let digits = symbol.bytes().rev().take_while(is_digit).count();
+    let rest = &symbol[..symbol.len() - digits];
+    match rest.strip_suffix(".llvm.") {
+        Some(name) if !name.is_empty() => name,
         _ => symbol,
     }
+}
+
+/// What is before the first `end`; `None` if there is none.
+///
+/// Names are most of what is read of a file. This looks at them many bytes at a time, as the standard
+/// library does not.
+fn before(bytes: &[u8], end: u8) -> Option<&[u8]> {
+    let all = 0..bytes.len() as u64;
+    bytes.read_bytes_at_until(all, end).ok()
 }
 
 /// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`, `f.warm`
 /// of BOLT, and `f.__part.1` of LLVM's sections of basic blocks.
 fn is_fragment(symbol: &str) -> bool {
-    let Some((name, suffixes)) = symbol.split_once('.') else {
+    let Some(name) = before(symbol.as_bytes(), b'.') else {
         return false;
     };
+    let (name, suffixes) = symbol.split_at(name.len());
     // Two dots stand for `::` in Rust's legacy mangling: what is next to them is no suffix.
     let mut before = name;
-    let mut suffixes = suffixes.split('.').peekable();
+    let mut suffixes = suffixes[1..].split('.').peekable();
     while let Some(suffix) = suffixes.next() {
         let is_mark = matches!(suffix, "cold" | "warm" | "__part");
         if is_mark && !before.is_empty() && suffixes.peek() != Some(&"") {
@@ -509,8 +521,8 @@ impl<'a> Functions<'a> {
             Strings::Added => return self.added.get(name.at as usize).copied(),
         };
         let from = strings.get(name.at as usize..)?;
-        let text = CStr::from_bytes_until_nul(&from[..from.len().min(MAX_NAME)]).ok()?;
-        let mut result = Name::new(text.to_str().ok()?)?;
+        let text = before(&from[..from.len().min(MAX_NAME)], 0)?;
+        let mut result = Name::new(str::from_utf8(text).ok()?)?;
         let version = name.version & !HIDDEN_VERSION;
         if let Ok(known) = self
             .versions

@@ -31,7 +31,7 @@
 //! ```
 //!
 //! Any function of the program and of its libraries can be traced that has a name in a symbol table;
-//! [`sites`] lists them, and says of each how, or why not. See `docs/design.md` for how it works and what
+//! [`sites()`] lists them, and says of each how, or why not. See `docs/design.md` for how it works and what
 //! it promises.
 
 #![warn(missing_docs)]

@@ -38,6 +38,7 @@ use libc::{Elf64_Phdr, dl_phdr_info};
 
 use crate::elf::{ElfError, ElfFile, EntryList};
 use crate::os::PAGE;
+use crate::protection;
 use crate::protection::Protections;
 
 /// A link to the file of the program, which works even if that was deleted.
@@ -119,6 +120,12 @@ impl Module {
             && let Ok(bytes) = map_file(PROGRAM)
         {
             return Ok(bytes);
+        }
+        let start = self.segments.first().map_or(0, |s| s.range.start);
+        if protection::is_deleted(start) {
+            return Err(io::Error::other(
+                "the file was removed or replaced since it was loaded",
+            ));
         }
         map_file(&self.path)
     }

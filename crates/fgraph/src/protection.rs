@@ -77,6 +77,18 @@ impl Protections {
     }
 }
 
+/// Whether the file that is mapped at `address` is no longer there by its name: removed, or replaced by
+/// another one. `false` in a process that cannot see `/proc`.
+pub(crate) fn is_deleted(address: usize) -> bool {
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let lines = maps.split(|&byte| byte == b'\n');
+    let is_meant = |line: &&[u8]| mapping(line).is_some_and(|(range, _)| range.contains(&address));
+    let mut deleted = lines
+        .filter(is_meant)
+        .map(|line| line.ends_with(b" (deleted)"));
+    deleted.next().unwrap_or(false)
+}
+
 /// What a line of `/proc/self/maps` says: `55d0a000-55d0b000 r-xp ...`.
 fn mapping(line: &[u8]) -> Option<(Range<usize>, Protection)> {
     let mut words = line.split(|&byte| byte == b' ');

@@ -267,14 +267,14 @@ fn a_user_that_leaves_before_a_panic_gets_no_return() {
             black_box(dive(depth))
         }
         quiet();
-        let mut goes = Some(fgraph::register(Count::default(), "leaves dive").unwrap());
-        let stays = fgraph::register(Count::default(), "leaves dive").unwrap();
+        let mut goes = Some(fgraph::register(Count::default(), "leaves* dive").unwrap());
+        let stays = fgraph::register(Count::default(), "leaves* dive").unwrap();
         let mut gone = None;
         let mut comes: Option<Handle<Count>> = None;
         panic::catch_unwind(AssertUnwindSafe(|| {
             leaves(&mut || {
                 gone = Some(goes.take().unwrap().unregister().unwrap());
-                comes = Some(fgraph::register(Count::default(), "leaves dive").unwrap());
+                comes = Some(fgraph::register(Count::default(), "leaves* dive").unwrap());
             })
         }))
         .unwrap_err();

@@ -1,9 +1,9 @@
 //! Traces a program that knows nothing of fgraph.
 //!
-//! `cargo xtask hook` preloads it. Before the program's `main` it registers users with the filter in
+//! `cargo xtask hook` and `foreign` preload it. Before the program's `main` it registers users with the filter in
 //! `FGRAPH_FILTER`, as many as `FGRAPH_USERS` says, or one; they count. When the program exits they are
-//! unregistered, and what they have counted goes as one JSON object to the file `FGRAPH_OUT`. Programs
-//! that the program starts are left alone. Without a filter it does nothing.
+//! unregistered, and what they have counted is appended as one JSON object, a line, to the file
+//! `FGRAPH_OUT`. Programs that the program starts are left alone. Without a filter it does nothing.
 //!
 //! # Safety
 //!
@@ -14,12 +14,15 @@
 use std::env;
 use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fgraph::{Entry, Error, FgraphOps, Handle, Return};
+use fgraph::{
+    Entry, Error, FgraphOps, Handle, How, Refusal, Refused, RelocateError, Return, SiteInfo,
+};
 
 /// Counts on the threads of a program, each in a line of its own for as many threads as there are lines.
 #[derive(Debug, Default)]
@@ -133,6 +136,7 @@ extern "C" fn end() {
 fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
     let traced = tracing.users[0].report().traced;
     let refused = tracing.users[0].report().refused.clone();
+    let (nops, relocated) = program()?;
     let (mut entries, mut returns) = (0, 0);
     for user in tracing.users {
         let count = user.unregister().map_err(|error| error.error)?;
@@ -144,6 +148,8 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         ("pid", u64::from(process::id())),
         ("traced", traced as u64),
         ("refused", refused.len() as u64),
+        ("nops", nops),
+        ("relocated", relocated),
         ("register_us", tracing.registered_in[0].as_micros() as u64),
         (
             "register_cpu_us",
@@ -162,13 +168,47 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
     ];
     let members = figures.map(|(name, value)| format!("\"{name}\":{value}"));
     // Of printable text the quoted form in Rust is that in JSON.
-    let refused = refused.iter().take(REFUSED_SHOWN);
-    let refused: Vec<String> = refused
-        .map(|one| format!("{:?}", one.to_string()))
-        .collect();
+    let shown = refused.iter().take(REFUSED_SHOWN);
+    let reasons: Vec<String> = shown.map(|one| format!("{:?}", one.to_string())).collect();
+    let refusals: Vec<String> = refused.iter().filter_map(unexpected).collect();
+    let line = format!(
+        "{{{},\"reasons\":[{}],\"refusals\":[{}]}}\n",
+        members.join(","),
+        reasons.join(","),
+        refusals.join(",")
+    );
     let path = env::var_os("FGRAPH_OUT").ok_or("FGRAPH_OUT is not set")?;
-    let mut file = fs::File::create(path)?;
-    let (members, refused) = (members.join(","), refused.join(","));
-    writeln!(file, "{{{members},\"reasons\":[{refused}]}}")?;
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)?;
+    // At once, as others may write to it.
+    file.write_all(line.as_bytes())?;
     Ok(())
+}
+
+/// Functions of the program itself that have a NOP, and that are relocated.
+fn program() -> Result<(u64, u64), Box<dyn std::error::Error>> {
+    let path = env::current_exe()?;
+    let sites = fgraph::sites()?;
+    let count = |how| {
+        let is_meant = |site: &&SiteInfo| site.how == Ok(how) && Path::new(&site.module) == path;
+        sites.iter().filter(is_meant).count() as u64
+    };
+    Ok((count(How::Nop), count(How::Relocated)))
+}
+
+/// A refusal, as a string of JSON, unless it is one of a kind that is to be expected: what is listed
+/// with its reason, what is shorter than a jump, and what calls before it has room for one.
+fn unexpected(refused: &Refused) -> Option<String> {
+    use RelocateError::{Returns, TooShort};
+
+    let is_expected = matches!(
+        refused.reason,
+        Refusal::Notrace(_)
+            | Refusal::Resolver
+            | Refusal::Displace(TooShort { .. } | Returns { .. })
+    );
+    // What Rust escapes in a name is escaped so in JSON, too.
+    (!is_expected).then(|| format!("{:?}", refused.to_string()))
 }

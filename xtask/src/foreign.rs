@@ -1,0 +1,482 @@
+//! `cargo xtask foreign`: crates of others pass their own tests while all their functions are traced.
+//!
+//! Each crate's source is fetched from the registry, and its unit and integration tests run four times.
+//! The tracing is done by the library of `xtask/preload`, in the test programs only.
+//!
+//! ```text
+//!   target/foreign/NAME@VERSION/
+//!     scratch/   a package that depends on the crate, so that cargo fetches it
+//!     vendor/    the sources: those of the crate are NAME-VERSION/
+//!     plain/     what `cargo test` builds          run as it is, and traced: relocated
+//!     nops/      what `cargo fgraph test` builds   run as it is, and traced: mostly by NOPs
+//!     counted    what the library has counted in the run at hand: a line for each test program
+//! ```
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::report::grouped;
+use crate::{cargo, json};
+
+/// No run takes longer, in seconds: it is killed then.
+const LIMIT: &str = "900";
+
+/// What `timeout` exits with when it had to end what it ran.
+const TIMED_OUT: i32 = 124;
+
+/// What must be zero when all functions are traced.
+const ZERO: [&str; 5] = ["unreserved", "lost", "unattached", "patched", "stopped"];
+
+/// What the command line asks for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Crates of the registry; without a version, the newest
+    #[arg(value_name = "CRATE[@VERSION]",
+        default_values = ["grep-searcher@0.1.17", "regex-syntax@0.8.11", "aho-corasick@1.1.5"])]
+    crates: Vec<String>,
+    /// Optimize the tests
+    #[arg(long)]
+    release: bool,
+    /// Print one JSON object for each crate, in an array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the tests of all crates. Fails where one of them does not do what it does untraced.
+pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+    let tools = Tools::build()?;
+    let mut all = Vec::new();
+    for name in &options.crates {
+        let subject = Subject::fetch(&tools, name)?;
+        all.push(subject.run(&tools, options.release)?);
+    }
+    if options.json {
+        println!("{}", json::array(all.iter().map(Figures::json)));
+    } else {
+        print!("{}", table(&all));
+    }
+    Ok(if all.iter().all(|figures| figures.fault.is_none()) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Our own programs, and where to work.
+#[derive(Debug)]
+struct Tools {
+    /// Traces what it is preloaded to.
+    library: PathBuf,
+    cargo_fgraph: PathBuf,
+    directory: PathBuf,
+}
+
+impl Tools {
+    fn build() -> io::Result<Self> {
+        let cargo_fgraph = cargo::build("cargo-fgraph")?;
+        let library = cargo::build("fgraph-preload-test")?;
+        let target = library.ancestors().nth(2).expect("it is in target/release");
+        let directory = target.join("foreign");
+        fs::create_dir_all(&directory)?;
+        Ok(Self {
+            directory: directory.canonicalize()?,
+            library,
+            cargo_fgraph,
+        })
+    }
+}
+
+/// How the tests are built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Build {
+    /// By cargo: nothing has a NOP.
+    Plain,
+    /// By `cargo fgraph`.
+    Nops,
+}
+
+/// How the tests are run, in this order: the first says how many pass.
+const WAYS: [(&str, Build, bool); 4] = [
+    ("plain", Build::Plain, false),
+    ("nops", Build::Nops, false),
+    ("nops traced", Build::Nops, true),
+    ("plain traced", Build::Plain, true),
+];
+
+/// A crate whose tests are run.
+#[derive(Debug)]
+struct Subject {
+    /// Its name and version, as a directory of its sources is called.
+    name: String,
+    /// Where all that belongs to it is.
+    directory: PathBuf,
+    source: PathBuf,
+}
+
+impl Subject {
+    /// Has cargo put the sources of `wanted` into the directory for it, unless they are there.
+    fn fetch(tools: &Tools, wanted: &str) -> io::Result<Self> {
+        let (name, requirement) = match wanted.split_once('@') {
+            Some((name, version)) => (name, format!("={version}")),
+            None => (wanted, "*".to_owned()),
+        };
+        let directory = tools.directory.join(wanted);
+        let (scratch, vendor) = (directory.join("scratch"), directory.join("vendor"));
+        if find(&vendor, name).is_err() {
+            let manifest = format!(
+                "[package]\nname = \"scratch\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n{name} = \"{requirement}\"\n"
+            );
+            fs::create_dir_all(scratch.join("src"))?;
+            fs::write(scratch.join("Cargo.toml"), manifest)?;
+            fs::write(scratch.join("src/lib.rs"), "")?;
+            let mut command = bounded(cargo::program());
+            command
+                .args(["vendor", "--quiet", "--versioned-dirs", "../vendor"])
+                .current_dir(&scratch);
+            Done::of(&mut command)?
+                .fault()
+                .map_or(Ok(()), |fault| Err(io::Error::other(fault)))?;
+        }
+        let source = find(&vendor, name)?;
+        // It must not take the workspace that it lies in for its own.
+        let manifest = source.join("Cargo.toml");
+        let text = fs::read_to_string(&manifest)?;
+        if !text.contains("\n[workspace]\n") {
+            fs::write(&manifest, text + "\n[workspace]\n")?;
+        }
+        let name = source.file_name().expect("a directory's").to_string_lossy();
+        Ok(Self {
+            name: name.into_owned(),
+            directory,
+            source,
+        })
+    }
+
+    /// Builds and runs the tests in all ways, up to the first that goes wrong.
+    fn run(&self, tools: &Tools, release: bool) -> io::Result<Figures> {
+        let mut figures = Figures {
+            name: self.name.clone(),
+            building: Duration::ZERO,
+            runs: Vec::new(),
+            fault: None,
+        };
+        for build in [Build::Plain, Build::Nops] {
+            let done = Done::of(self.command(tools, build, release).arg("--no-run"))?;
+            figures.building += done.took;
+            if let Some(fault) = done.fault() {
+                figures.fault = Some(format!("building: {fault}"));
+                return Ok(figures);
+            }
+        }
+        let out = self.directory.join("counted");
+        for (way, build, is_traced) in WAYS {
+            // Of an earlier run.
+            let _ = fs::remove_file(&out);
+            let mut command = self.command(tools, build, release);
+            if is_traced {
+                command.arg("--config").arg(self.runner(tools, &out));
+            }
+            let done = Done::of(&mut command)?;
+            let run = Run {
+                way,
+                took: done.took,
+                results: results(&done.stdout),
+                counted: fs::read_to_string(&out).unwrap_or_default(),
+            };
+            let fault = done.fault().or_else(|| {
+                let first = figures.runs.first().unwrap_or(&run);
+                run.fault(first, is_traced, build)
+            });
+            figures.runs.push(run);
+            if let Some(fault) = fault {
+                figures.fault = Some(format!("{way}: {fault}"));
+                break;
+            }
+        }
+        Ok(figures)
+    }
+
+    /// What builds and runs the tests.
+    fn command(&self, tools: &Tools, build: Build, release: bool) -> Command {
+        let (mut command, target) = match build {
+            Build::Plain => (bounded(cargo::program()), "plain"),
+            Build::Nops => (bounded(&tools.cargo_fgraph), "nops"),
+        };
+        command
+            .args(["test", "--tests", "--target-dir"])
+            .arg(self.directory.join(target))
+            .args(release.then_some("--release"))
+            .current_dir(&self.source)
+            .env_remove("RUSTC_WRAPPER")
+            .env_remove("RUSTFLAGS")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS");
+        command
+    }
+
+    /// Has cargo start the test programs, and nothing else, with the library that traces all that
+    /// they are made of.
+    fn runner(&self, tools: &Tools, out: &Path) -> String {
+        let settings = [
+            "env".to_owned(),
+            format!("LD_PRELOAD={}", tools.library.display()),
+            format!("FGRAPH_FILTER=:mod:{}/*", self.directory.display()),
+            format!("FGRAPH_OUT={}", out.display()),
+        ];
+        let runner = json::array(settings.iter().map(|setting| json::string(setting)));
+        format!("target.'cfg(unix)'.runner={runner}")
+    }
+}
+
+/// The sources of the crate `name` in `vendor`.
+fn find(vendor: &Path, name: &str) -> io::Result<PathBuf> {
+    for entry in fs::read_dir(vendor)? {
+        let path = entry?.path();
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let version = file
+            .strip_prefix(name)
+            .and_then(|rest| rest.strip_prefix('-'));
+        if version.is_some_and(|version| version.starts_with(|char: char| char.is_ascii_digit())) {
+            return Ok(path);
+        }
+    }
+    Err(io::Error::other(format!("cargo has not fetched {name}")))
+}
+
+/// A command that is killed when it takes too long, with all that it has started.
+fn bounded(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", LIMIT]).arg(program);
+    command
+}
+
+/// What a command did.
+#[derive(Debug)]
+struct Done {
+    took: Duration,
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Done {
+    fn of(command: &mut Command) -> io::Result<Self> {
+        let start = Instant::now();
+        let output = command.stdin(Stdio::null()).output()?;
+        Ok(Self {
+            took: start.elapsed(),
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// What is wrong with how it ended, and the last that it said.
+    fn fault(&self) -> Option<String> {
+        let what = match self.code {
+            Some(0) => return None,
+            Some(TIMED_OUT) => format!("took more than {LIMIT} s"),
+            Some(code) => format!("exits with code {code}"),
+            None => "is killed".to_owned(),
+        };
+        let last = |text: &str| {
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(10)..].join("\n")
+        };
+        Some(format!(
+            "{what}\n{}\n{}",
+            last(&self.stdout),
+            last(&self.stderr)
+        ))
+    }
+}
+
+/// How many tests passed, for each test program.
+fn results(stdout: &str) -> Vec<u64> {
+    let result = |line: &str| {
+        let (_, rest) = line.strip_prefix("test result: ")?.split_once(". ")?;
+        rest.split_once(" passed;")?.0.parse().ok()
+    };
+    stdout.lines().filter_map(result).collect()
+}
+
+/// A run of all tests of a crate.
+#[derive(Debug)]
+struct Run {
+    way: &'static str,
+    took: Duration,
+    results: Vec<u64>,
+    /// What the library has counted: a line of JSON for each test program.
+    counted: String,
+}
+
+impl Run {
+    /// The sum of what the test programs have counted under `name`.
+    fn sum(&self, name: &str) -> u64 {
+        let lines = self.counted.lines();
+        lines.filter_map(|line| json::number(line, name)).sum()
+    }
+
+    fn passed(&self) -> u64 {
+        self.results.iter().sum()
+    }
+
+    /// What has gone wrong that can be seen from the figures. The `first` run was without tracing.
+    fn fault(&self, first: &Self, is_traced: bool, build: Build) -> Option<String> {
+        if self.passed() == 0 {
+            return Some("no test passes".to_owned());
+        }
+        if self.results != first.results {
+            let (ours, theirs) = (&self.results, &first.results);
+            return Some(format!("{ours:?} tests pass, not {theirs:?}"));
+        }
+        if !is_traced {
+            return None;
+        }
+        let programs = self.counted.lines().count();
+        if programs < self.results.len() {
+            return Some(format!("only {programs} test programs were traced"));
+        }
+        let [traced, nops, relocated] = ["traced", "nops", "relocated"].map(|name| self.sum(name));
+        if traced == 0 || traced != nops + relocated {
+            return Some("not all functions were traced that can be".to_owned());
+        }
+        if (nops != 0) != (build == Build::Nops) {
+            return Some(format!("{nops} functions have NOPs"));
+        }
+        if self.sum("entries") == 0 || self.sum("entries") != self.sum("returns") {
+            return Some("there are not as many returns as entries".to_owned());
+        }
+        if !self.counted.lines().all(|line| line.ends_with("[]}")) {
+            return Some(format!("functions are refused:\n{}", self.counted.trim()));
+        }
+        let stray = ZERO.iter().find(|name| self.sum(name) != 0);
+        stray.map(|name| format!("{name} is not 0"))
+    }
+
+    fn json(&self) -> String {
+        format!(
+            r#"{{"way":{},"ms":{},"passed":{},"counted":{}}}"#,
+            json::string(self.way),
+            self.took.as_millis(),
+            self.passed(),
+            json::array(self.counted.lines().map(str::to_owned))
+        )
+    }
+}
+
+/// How it went with a crate.
+#[derive(Debug)]
+struct Figures {
+    name: String,
+    /// What building it took, both ways.
+    building: Duration,
+    runs: Vec<Run>,
+    fault: Option<String>,
+}
+
+impl Figures {
+    fn json(&self) -> String {
+        let fault = self.fault.as_deref().map(json::string);
+        format!(
+            r#"{{"crate":{},"build_ms":{},"runs":{},"fault":{}}}"#,
+            json::string(&self.name),
+            self.building.as_millis(),
+            json::array(self.runs.iter().map(Run::json)),
+            fault.as_deref().unwrap_or("null")
+        )
+    }
+}
+
+/// All figures for people.
+fn table(all: &[Figures]) -> String {
+    let mut text = String::from(
+        "crate                     run           passed    nops  relocated  refused           calls  missed  overrun  lost  seconds\n",
+    );
+    for figures in all {
+        for run in &figures.runs {
+            writeln!(
+                text,
+                "{:<26}{:<13}{:>7}{:>8}{:>11}{:>9}{:>16}{:>8}{:>9}{:>6}{:>9.1}",
+                figures.name,
+                run.way,
+                run.passed(),
+                grouped(run.sum("nops")),
+                grouped(run.sum("relocated")),
+                grouped(run.sum("refused")),
+                grouped(run.sum("entries")),
+                grouped(run.sum("missed")),
+                grouped(run.sum("overrun")),
+                grouped(run.sum("lost")),
+                run.took.as_secs_f64(),
+            )
+            .expect("a string takes all");
+        }
+        let seconds = figures.building.as_secs_f64();
+        writeln!(text, "{:<26}built in {seconds:.1} s", figures.name).expect("a string takes all");
+        if let Some(fault) = &figures.fault {
+            writeln!(text, "FAILED: {}: {fault}", figures.name).expect("a string takes all");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNTED: &str =
+        r#"{"traced":5,"nops":3,"relocated":2,"entries":9,"returns":9,"lost":0,"refusals":[]}"#;
+
+    fn fault(counted: &str, build: Build) -> Option<String> {
+        let run = |results: &[u64], counted: &str| Run {
+            way: "",
+            took: Duration::ZERO,
+            results: results.to_vec(),
+            counted: counted.to_owned(),
+        };
+        run(&[7], counted).fault(&run(&[7], ""), true, build)
+    }
+
+    #[test]
+    fn passed_tests_are_counted_for_each_program() {
+        let stdout = "running 2 tests\ntest a ... ok\n\ntest result: ok. 2 passed; 0 failed; 1 ignored\n\
+            test result: FAILED. 13 passed; 1 failed\ntest result: ok\n";
+        assert_eq!(results(stdout), [2, 13]);
+    }
+
+    #[test]
+    fn whatever_is_not_as_it_should_be_is_a_fault() {
+        assert_eq!(fault(COUNTED, Build::Nops), None);
+        assert!(fault(COUNTED, Build::Plain).is_some());
+        assert!(fault("", Build::Nops).is_some());
+        for (was, is) in [
+            (r#""traced":5"#, r#""traced":6"#),
+            (r#""returns":9"#, r#""returns":8"#),
+            (r#""lost":0"#, r#""lost":1"#),
+            ("[]", r#"["f: cannot be displaced"]"#),
+        ] {
+            assert!(
+                fault(&COUNTED.replace(was, is), Build::Nops).is_some(),
+                "{is}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_figures_of_all_programs_add_up() {
+        let run = Run {
+            way: "",
+            took: Duration::ZERO,
+            results: Vec::new(),
+            counted: format!("{COUNTED}\n{COUNTED}\n"),
+        };
+        assert_eq!(run.sum("entries"), 18);
+    }
+}
