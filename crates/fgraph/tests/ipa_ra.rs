@@ -4,6 +4,7 @@
 //! (`-fipa-ra`, on at `-O2`). So a traced call must leave every register alone that the ABI calls
 //! scratch: here the callbacks fill all of them with garbage.
 
+#[macro_use]
 mod common;
 
 use std::arch::{asm, is_x86_feature_detected};
@@ -421,5 +422,47 @@ fn opmasks_survive() {
             assert_eq!((to[0], to[1]), (6.0, 0.0));
             to.map(f64::to_bits)
         });
+    });
+}
+
+// A caller that relies on what it must not: its callee says by its NOP that nobody does.
+plain!(
+    "relies_on_scratch_registers",
+    "sub rsp, 8",
+    "mov r8, rdi",
+    "movq xmm9, rdi",
+    "call with_nop",
+    "movq rax, xmm9",
+    "add rsp, 8",
+    "cmp rax, rdi",
+    "sete al",
+    "cmp r8, rdi",
+    "sete ah",
+    "movzx eax, ax",
+    "ret",
+);
+traceable!("with_nop", "ret");
+
+unsafe extern "C" {
+    safe fn relies_on_scratch_registers(n: u64) -> u64;
+    safe fn with_nop();
+}
+
+/// The tests above can fail: the callbacks do leave garbage behind, where it is allowed.
+#[test]
+fn the_callbacks_leave_garbage_in_scratch_registers() {
+    scenario("the_callbacks_leave_garbage_in_scratch_registers", || {
+        assert_eq!(relies_on_scratch_registers(7), 0x101);
+        let user = fgraph::register(
+            Clobber {
+                wants_returns: true,
+            },
+            "with_nop",
+        )
+        .unwrap();
+        assert!(common::is_patched(with_nop as *const ()));
+        assert_ne!(relies_on_scratch_registers(7), 0x101);
+        drop(user);
+        assert_eq!(relies_on_scratch_registers(7), 0x101);
     });
 }
