@@ -184,6 +184,12 @@ impl Filter {
             && !self.notrace.iter().any(excluded)
     }
 
+    /// Whether a name with a version could match where the one without does not.
+    pub(crate) fn asks_for_versions(&self) -> bool {
+        let mut patterns = self.trace.iter().chain(&self.notrace);
+        patterns.any(|pattern| pattern.name.0.contains(&Token::Char('@')))
+    }
+
     /// Whether a pattern of the trace list asks for this very module.
     pub(crate) fn names_module(&self, path: &str) -> bool {
         self.module_may_match(path)
@@ -384,6 +390,15 @@ impl Glob {
     /// could be matched at all, it was matched at the earliest place, which leaves the rest the
     /// most to choose from. So the work is bounded by the product of the two lengths.
     fn matches(&self, text: &str) -> bool {
+        // Most names differ at one end already.
+        let differs = |token: Option<&Token>, byte: Option<&u8>| match token {
+            Some(&Token::Char(c)) => c.is_ascii() && byte != Some(&(c as u8)),
+            _ => false,
+        };
+        let bytes = text.as_bytes();
+        if differs(self.0.first(), bytes.first()) || differs(self.0.last(), bytes.last()) {
+            return false;
+        }
         let mut tokens = &*self.0;
         let mut chars = text.chars();
         let mut retry = None;

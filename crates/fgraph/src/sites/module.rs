@@ -242,6 +242,7 @@ impl ModuleSites {
             return false;
         };
         let mut name = String::new();
+        let versions = filter.asks_for_versions();
         (0..known.functions.len()).any(|index| {
             let mut names = known.functions.names(index);
             // Without a name it is selected as one whose name is empty.
@@ -249,7 +250,8 @@ impl ModuleSites {
                 || names.any(|symbol| {
                     let plain = demangled(symbol.symbol, &mut name);
                     filter.matches(plain, &self.path)
-                        || symbol.version.is_some()
+                        || versions
+                            && symbol.version.is_some()
                             && filter.matches(&symbol.to_string(), &self.path)
                 })
         })
