@@ -577,7 +577,8 @@ fn a_thread_that_blocks_sigtrap_is_an_error_and_nothing_is_patched() {
         || {
             let kept = count("works_too");
             while_blocked(|thread| {
-                for _ in 0..40 {
+                // More often than there are slots; each time it is waited for.
+                for _ in 0..=fgraph::MAX_USERS {
                     let error = fgraph::register(Count::default(), "works").unwrap_err();
                     assert_eq!(error, Error::SignalBlocked { thread });
                     assert!(error.to_string().contains(&thread.to_string()), "{error}");
