@@ -6,7 +6,9 @@
 
 use core::error::Error;
 use core::fmt::{self, Display, Formatter, Write};
-use core::str::FromStr;
+use core::str::{Chars, FromStr};
+
+use crate::sites::END;
 
 /// What stands between the two globs of a word.
 const MODULE_MARK: &str = ":mod:";
@@ -182,6 +184,20 @@ impl Filter {
         let excluded = |p: &Pattern| p.name.matches_everything() && p.matches_module(module_path);
         (self.trace.is_empty() || self.trace.iter().any(traced))
             && !self.notrace.iter().any(excluded)
+    }
+
+    /// Whether a name of the module at `module_path` could match, going by which texts `may_contain`
+    /// says that its names may have. There the start and the end of a name are [`END`].
+    pub(crate) fn names_may_match(
+        &self,
+        module_path: &str,
+        may_contain: impl Fn(&str) -> bool,
+    ) -> bool {
+        let traced = |pattern: &Pattern| {
+            pattern.matches_module(module_path)
+                && pattern.name.texts().iter().all(|text| may_contain(text))
+        };
+        self.trace.is_empty() || self.trace.iter().any(traced)
     }
 
     /// Whether a name with a version could match where the one without does not.
@@ -384,6 +400,19 @@ impl Glob {
         starts_mark || at == 0 || at + 1 == self.0.len()
     }
 
+    /// What is between the wildcards, with an [`END`] before it and behind it: a text between two
+    /// of these has all of them in it if it matches.
+    fn texts(&self) -> Vec<String> {
+        let end = core::iter::once(Some(END));
+        let chars = self.0.iter().map(|token| match *token {
+            Token::Char(c) => Some(c),
+            Token::AnyChar | Token::AnyRun => None,
+        });
+        let chars: Vec<_> = end.clone().chain(chars).chain(end).collect();
+        let texts = chars.split(Option::is_none);
+        texts.map(|text| text.iter().flatten().collect()).collect()
+    }
+
     /// Matches the whole of `text`.
     ///
     /// Only the last `*` met is ever retried with a longer run: if the part of the glob before it
@@ -406,6 +435,9 @@ impl Glob {
             match tokens.split_first() {
                 Some((Token::AnyRun, [])) => return true,
                 Some((Token::AnyRun, rest)) => {
+                    if !skip_to(rest, &mut chars) {
+                        return false;
+                    }
                     tokens = rest;
                     retry = Some((rest, chars.clone()));
                     continue;
@@ -426,13 +458,47 @@ impl Glob {
             let Some((after_run, start)) = &mut retry else {
                 return false;
             };
-            if start.next().is_none() {
+            if start.next().is_none() || !skip_to(after_run, start) {
                 return false;
             }
             tokens = after_run;
             chars = start.clone();
         }
     }
+}
+
+/// Goes on to the next place at which `tokens` could match, as far as their first one tells; `false` if
+/// there is none.
+fn skip_to(tokens: &[Token], chars: &mut Chars<'_>) -> bool {
+    let Some(&Token::Char(c)) = tokens.first() else {
+        return true;
+    };
+    let text = chars.as_str();
+    let at = if c.is_ascii() {
+        find(text.as_bytes(), c as u8)
+    } else {
+        text.find(c)
+    };
+    if let Some(at) = at {
+        *chars = text[at..].chars();
+    }
+    at.is_some()
+}
+
+/// Where a byte is first. For texts as short as names this takes less time than `str::find`.
+fn find(bytes: &[u8], byte: u8) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let (words, rest) = bytes.as_chunks();
+    for (index, word) in words.iter().enumerate() {
+        let differs = u64::from_le_bytes(*word) ^ (ONES * u64::from(byte));
+        // The lowest bit that is set is in the first byte that does not differ.
+        let same = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
+        if same != 0 {
+            return Some(8 * index + same.trailing_zeros() as usize / 8);
+        }
+    }
+    let at = rest.iter().position(|&other| other == byte)?;
+    Some(bytes.len() - rest.len() + at)
 }
 
 /// Writes the glob so that, as a part of a word, it is read as the same glob.
@@ -696,6 +762,33 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_is_found_where_it_is_first() {
+        let bytes: Vec<u8> = (0..40).map(|n: u8| (n % 20).wrapping_mul(13)).collect();
+        for from in 0..bytes.len() {
+            for byte in 0..=u8::MAX {
+                let rest = &bytes[from..];
+                assert_eq!(find(rest, byte), rest.iter().position(|&b| b == byte));
+            }
+        }
+    }
+
+    #[test]
+    fn texts_are_what_is_between_wildcards() {
+        let texts = |glob| Glob::new(glob).unwrap().texts();
+        assert_eq!(texts("main"), ["\0main\0"]);
+        assert_eq!(texts("*fn_?1*"), ["\0", "fn_", "1", "\0"]);
+        assert_eq!(texts(r"a\*::né*"), ["\0a*::né", "\0"]);
+    }
+
+    #[test]
+    fn names_may_match_by_any_pattern_of_the_trace_list() {
+        let has_abc = |text: &str| "\0abc\0".contains(text);
+        let may = |text: &str| parse(text).names_may_match(LIBC, has_abc);
+        assert!(may("") && may("*") && may("!abc") && may("x abc") && may("ab* !abc"));
+        assert!(!may("b") && !may("ab") && !may("x*") && !may("abc:mod:app"));
+    }
+
+    #[test]
     fn agrees_with_the_obvious_recursive_matcher() {
         fn obvious(glob: &[u8], text: &[u8]) -> bool {
             match (glob, text) {
@@ -724,8 +817,11 @@ mod tests {
         for pattern in all(&['a', 'b', '*', '?'], 5) {
             let parsed = Glob::new(&pattern).unwrap();
             for text in all(&['a', 'b'], 5) {
+                let whole = format!("{END}{text}{END}");
+                let has_texts = parsed.texts().iter().all(|part| whole.contains(part));
                 let expected = obvious(pattern.as_bytes(), text.as_bytes());
                 assert_eq!(parsed.matches(&text), expected, "{pattern} {text}");
+                assert!(has_texts || !expected, "{pattern} {text}");
             }
         }
     }

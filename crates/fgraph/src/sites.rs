@@ -9,6 +9,7 @@ mod classify;
 mod entered;
 mod module;
 mod names;
+mod pieces;
 
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -29,6 +30,7 @@ use crate::places::StubPlaces;
 use crate::protection::Protections;
 pub(crate) use module::of_file;
 use module::{Common, ModuleSites};
+pub(crate) use pieces::END;
 
 /// The entry is as the compiler made it.
 pub(crate) const OFF: u8 = 0;

@@ -27,6 +27,7 @@ use fgraph_x86_64::trap::TrapRange;
 use super::classify::{self, Callers, Candidate, Choice, classify};
 use super::entered::Entered;
 use super::names::Names;
+use super::pieces::Pieces;
 use super::{OFF, ON, is_relay, patched_len};
 use crate::arena::{Arena, CopyUnwind};
 use crate::debug_file;
@@ -121,6 +122,8 @@ pub(crate) struct ModuleSites {
     /// What compilers have listed as entries. Empty until they can be read, which is when the module is
     /// relocated.
     listed: Vec<ListedEntry>,
+    /// Of all names; `None` until a filter has selected none of them.
+    pieces: Option<Pieces>,
     /// `None` until a filter selects one of its functions.
     prepared: Option<Prepared>,
     pub(crate) is_loaded: bool,
@@ -154,6 +157,7 @@ impl ModuleSites {
             loaded,
             known: None,
             listed: Vec::new(),
+            pieces: None,
             prepared: None,
             is_loaded: true,
             is_new: true,
@@ -241,20 +245,37 @@ impl ModuleSites {
         let Ok(known) = self.known() else {
             return false;
         };
-        let mut name = String::new();
+        let functions = &known.functions;
         let versions = filter.asks_for_versions();
-        (0..known.functions.len()).any(|index| {
-            let mut names = known.functions.names(index);
+        if let Some(pieces) = &self.pieces
+            && !versions
+            && !filter.names_may_match(&self.path, |text| pieces.may_contain(text))
+        {
+            return false;
+        }
+        let unknown = self.pieces.is_none();
+        let mut pieces = unknown.then(|| Pieces::new(functions.len()));
+        let mut buffer = String::new();
+        let selects = (0..functions.len()).any(|index| {
+            let mut names = functions.names(index).peekable();
             // Without a name it is selected as one whose name is empty.
-            known.functions.names(index).next().is_none() && filter.matches("", &self.path)
-                || names.any(|symbol| {
-                    let plain = demangled(symbol.symbol, &mut name);
+            names.peek().is_none() && filter.matches("", &self.path)
+                || names.any(|name| {
+                    let plain = demangled(name.symbol, &mut buffer);
+                    if let Some(pieces) = &mut pieces {
+                        pieces.add(plain);
+                    }
                     filter.matches(plain, &self.path)
                         || versions
-                            && symbol.version.is_some()
-                            && filter.matches(&symbol.to_string(), &self.path)
+                            && name.version.is_some()
+                            && filter.matches(&name.to_string(), &self.path)
                 })
-        })
+        });
+        if !selects && unknown {
+            // Complete, since all names have been looked at.
+            self.pieces = pieces;
+        }
+        selects
     }
 
     /// Whether it is the dynamic linker.
@@ -404,6 +425,8 @@ impl ModuleSites {
             overlaps
         });
         let prepared = build(known, chosen, breakpoints, common, &mut refuse);
+        // Not needed any more.
+        self.pieces = None;
         self.prepared = Some(Prepared {
             left,
             breakpoints,
@@ -888,6 +911,33 @@ fn is_own(symbol: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_name_is_wanted_also_after_a_filter_that_selects_nothing() {
+        let exactly = |name: &str| -> String { name.chars().flat_map(|c| ['\\', c]).collect() };
+        let trace = |glob: &str| Filter::new().trace(glob).unwrap();
+        let mut modules = 0;
+        for loaded in modules::loaded().0 {
+            let mut module = ModuleSites::new(loaded);
+            let nothing = trace("no such function");
+            if module.is_wanted(&nothing) || module.pieces.is_none() {
+                continue;
+            }
+            modules += 1;
+            assert!(!module.is_wanted(&nothing));
+            let known = module.known().unwrap();
+            let some = (0..known.functions.len()).step_by(1 + known.functions.len() / 32);
+            for name in some.flat_map(|index| names_of(known, index)) {
+                assert!(module.is_wanted(&trace(&exactly(&name))), "{name}");
+                let mut chars = name.chars();
+                chars.next();
+                chars.next_back();
+                let middle = exactly(chars.as_str());
+                assert!(module.is_wanted(&trace(&format!("?{middle}*"))), "{name}");
+            }
+        }
+        assert!(modules != 0);
+    }
 
     #[test]
     fn only_functions_of_fgraph_are_its_own() {
