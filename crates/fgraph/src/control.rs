@@ -409,7 +409,7 @@ impl Control {
         }
         // This thread is safe while it patches, and from then on as any other.
         let stays = |(poke, site): (&Poke, &&Site)| poke.len == 1 && !is_on(site);
-        if pokes.iter().zip(&sites).any(stays) && blocks_traps() {
+        if pokes.iter().zip(&sites).any(stays) && signals::blocked_here() {
             let thread = os::thread_id();
             return Err(Error::SignalBlocked { thread });
         }
@@ -569,16 +569,6 @@ fn is_ours(site: &Site) -> bool {
 
 fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
-}
-
-/// Whether this thread blocks the signal by which breakpoints are continued.
-fn blocks_traps() -> bool {
-    // SAFETY: the set is a live local, initialised by the call.
-    unsafe {
-        let mut blocked: libc::sigset_t = core::mem::zeroed();
-        libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &mut blocked);
-        libc::sigismember(&blocked, libc::SIGTRAP) == 1
-    }
 }
 
 /// The change that a site is due.

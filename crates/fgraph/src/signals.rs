@@ -187,6 +187,16 @@ unsafe fn block_as_asked(action: &libc::sigaction, context: *mut c_void) {
     }
 }
 
+/// Whether this thread blocks the signal by which breakpoints are continued.
+pub(crate) fn blocked_here() -> bool {
+    // SAFETY: the set is a live local, initialised by the call.
+    unsafe {
+        let mut blocked: libc::sigset_t = mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut blocked);
+        libc::sigismember(&blocked, libc::SIGTRAP) == 1
+    }
+}
+
 /// A thread other than this one that blocks traps and goes on doing so, if there is any.
 ///
 /// Threads that are being made or are at their end block all signals for a moment; these are waited for.
