@@ -672,40 +672,31 @@ fn build(
             next_stub += len;
             next_stub - len
         });
+        let site = |entry, body, lead, word| Site {
+            entry,
+            body,
+            interest: AtomicU16::new(0),
+            lead,
+            state: AtomicU8::new(OFF),
+            inner,
+            name: "",
+            module: &known.module,
+            stub,
+            runtime: AtomicU64::new(word),
+        };
         if let Some(nop) = one.choice.relay {
             // Its own record is right before that of the function.
             names.push(core::iter::empty());
             ways.push(way);
-            sites.push(Site {
-                entry: entry - nop,
-                body: entry,
-                interest: AtomicU16::new(0),
-                lead: 0,
-                state: AtomicU8::new(OFF),
-                inner,
-                name: "",
-                module: &known.module,
-                stub,
-                runtime: AtomicU64::new(super::relay_word(one.relay)),
-            });
+            sites.push(site(entry - nop, entry, 0, super::relay_word(one.relay)));
         }
         let all = one
             .function
             .map_or(Vec::new(), |index| names_of(known, index));
         names.push(all.iter().map(String::as_str));
         ways.push(way);
-        sites.push(Site {
-            entry,
-            body,
-            interest: AtomicU16::new(0),
-            lead: one.choice.lead as u8,
-            state: AtomicU8::new(OFF),
-            inner,
-            name: "",
-            module: &known.module,
-            stub,
-            runtime: AtomicU64::new(super::word(one.original, patched)),
-        });
+        let lead = one.choice.lead as u8;
+        sites.push(site(entry, body, lead, super::word(one.original, patched)));
     }
     names.shrink();
     let names: &'static Names = Box::leak(Box::new(names));
