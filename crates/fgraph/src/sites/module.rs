@@ -10,6 +10,7 @@
 
 use core::ops::Range;
 use core::ptr;
+use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -32,7 +33,7 @@ use super::{OFF, ON, is_relay, patched_len};
 use crate::arena::{Arena, CopyUnwind};
 use crate::debug_file;
 use crate::demangle;
-use crate::elf::{ElfFile, EntryList};
+use crate::elf::{ElfError, ElfFile, EntryList};
 use crate::error::{Refusal, Refused};
 use crate::filter::Filter;
 use crate::functions::Functions;
@@ -85,8 +86,7 @@ impl Known {
     }
 
     fn symbol(&self, index: usize) -> &'static str {
-        let name = self.functions.names(index).next();
-        name.map_or("", |name| name.symbol)
+        symbol(&self.functions, index)
     }
 }
 
@@ -297,16 +297,12 @@ impl ModuleSites {
 
     /// Reads the module's file.
     fn read(&self) -> Result<&'static Known, String> {
-        let text = |error: &dyn core::fmt::Display| error.to_string();
-        let bytes = self.loaded.map().map_err(|error| text(&error))?;
-        let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
-        modules::check(&self.loaded, &file).map_err(|error| text(&error))?;
-        let debug = debug_file::find(self.loaded.path(), &file);
-        let mut functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
+        let check = |file: &ElfFile<'_>| modules::check(&self.loaded, file);
+        let (file, mut functions) = parse(self.loaded.map(), self.loaded.path(), check)?;
         // The resolvers of a library that is not relocated cannot be run.
         if !libraries::is_loading() {
             let targets = ifunc::targets(&self.loaded, &file, &functions);
-            functions.add_names(targets.map_err(|error| text(&error))?);
+            functions.add_names(targets.map_err(|error| error.to_string())?);
         }
         let known = Box::leak(Box::new(Known {
             module: Module {
@@ -578,6 +574,31 @@ impl ModuleSites {
     }
 }
 
+/// The file at `path`, which has been mapped, if `check` finds no fault in it, and the functions of it and
+/// of its debug file.
+///
+/// # Errors
+///
+/// Why it cannot be read.
+fn parse(
+    mapped: io::Result<&'static [u8]>,
+    path: &Path,
+    check: impl FnOnce(&ElfFile<'_>) -> Result<(), ElfError>,
+) -> Result<(ElfFile<'static>, Functions<'static>), String> {
+    let text = |error: ElfError| error.to_string();
+    let file = ElfFile::parse(mapped.map_err(|error| error.to_string())?).map_err(text)?;
+    check(&file).map_err(text)?;
+    let debug = debug_file::find(path, &file);
+    let functions = Functions::read(&file, debug.as_ref()).map_err(text)?;
+    Ok((file, functions))
+}
+
+/// The name that a function goes by in the symbol table; empty if it has none.
+fn symbol<'a>(functions: &Functions<'a>, index: usize) -> &'a str {
+    let name = functions.names(index).next();
+    name.map_or("", |name| name.symbol)
+}
+
 /// The end of what is before a function, if that is known.
 fn gap(functions: &Functions<'_>, index: usize) -> Option<u64> {
     let previous = functions.get(index.checked_sub(1)?);
@@ -767,18 +788,13 @@ fn info(
 ///
 /// Why the file cannot be read.
 pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String> {
-    let text = |error: &dyn core::fmt::Display| error.to_string();
-    let bytes = modules::map_file(path).map_err(|error| text(&error))?;
-    let file = ElfFile::parse(bytes).map_err(|error| text(&error))?;
-    let debug = debug_file::find(path, &file);
-    let functions = Functions::read(&file, debug.as_ref()).map_err(|error| text(&error))?;
+    let (file, functions) = parse(modules::map_file(path), path, |_| Ok(()))?;
     let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
     let breakpoints = breakpoints && !blocks_signals(&functions);
     let entered = Entered::find(&file, &functions);
     let info = |index| {
         let function = functions.get(index);
-        let name = functions.names(index).next();
-        let symbol = name.map_or("", |name| name.symbol);
+        let symbol = symbol(&functions, index);
         let len = function.limit.saturating_sub(function.address);
         let text = file.bytes_at(function.address, usize::try_from(len).unwrap_or(0));
         let candidate = Candidate {
