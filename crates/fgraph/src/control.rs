@@ -388,9 +388,11 @@ impl Control {
     fn patch(&mut self, mut sites: Vec<&'static Site>) -> Result<(usize, Vec<Refused>), Error> {
         if self.unfinished {
             sites = self.sites.iter().collect();
+        } else {
+            // Nobody asks for these by name: who wants them follows from the users of others.
+            sites.extend(self.sites.event());
+            sites.extend(self.sites.relays());
         }
-        sites.extend(self.sites.event());
-        sites.extend(self.sites.relays());
         sites.retain(|site| self.is_wanted(site) != is_on(site));
         if sites.is_empty() {
             return Ok((0, Vec::new()));
