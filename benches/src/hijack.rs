@@ -362,7 +362,7 @@ unsafe extern "C" fn hijack_enter(
 unsafe extern "C" fn hijack_leave(regs: *mut ReturnRegs, thread: &Thread) -> usize {
     // The body is back, but where is its frame? Nothing that is traced here is left without
     // returning, so it is the newest.
-    let frame = thread.shadow.newest();
+    let frame = thread.stack().shadow.newest();
     // SAFETY: the trampoline passes the results it has saved and the state of this thread, which it
     // has marked; the frame is on its shadow stack.
     let return_address = unsafe {

@@ -5,16 +5,18 @@
 //! fgraph before, and the mark goes away afterwards, so nothing in here is ever entered twice by one
 //! thread: whatever the callbacks call, or a signal handler calls meanwhile, is not traced.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::MAX_USERS;
 use crate::counters::{Counters, LiveCounters, bump};
 use crate::frame::{self, Frame, HEADER};
 use crate::grace::{self, Epoch};
 use crate::registration::Header;
-use crate::regs::{EntryRegs, ReturnRegs};
+use crate::regs::{EntryRegs, RETURN_KEPT, RETURN_UNWINDING, ReturnRegs};
 use crate::site::Site;
 use crate::slot::Slots;
+use crate::stack::{self, Stack, Stacks};
 use crate::stop;
 use crate::thread::{Thread, Threads};
 
@@ -31,10 +33,6 @@ pub const RETURN_POINTS: usize = 3;
 
 static STUB: Header = Header::stub();
 
-/// Says whether an address is on the thread's own machine stack and not on the alternate one of its
-/// signal handlers, which may lie within it; finds the bounds of the former if they are not known.
-pub type OwnStack = fn(&Thread, usize) -> bool;
-
 /// The state of fgraph in this process.
 pub static FGRAPH: Fgraph = Fgraph::new();
 
@@ -49,8 +47,8 @@ pub struct Fgraph {
     pub threads: Threads,
     /// Where a body returns to that was called by the machine layer; 0: nowhere.
     return_points: [AtomicUsize; RETURN_POINTS],
-    /// An [`OwnStack`], or 0.
-    own_stack: AtomicUsize,
+    /// What the runtime knows of machine stacks.
+    stacks: AtomicPtr<Stacks>,
     /// Hits that could not be traced because a thread's state could not be made.
     pub unattached: AtomicU64,
 }
@@ -62,32 +60,32 @@ impl Fgraph {
             epoch: Epoch::new(),
             threads: Threads::new(),
             return_points: [const { AtomicUsize::new(0) }; RETURN_POINTS],
-            own_stack: AtomicUsize::new(0),
+            stacks: AtomicPtr::new((&raw const stack::HOMES).cast_mut()),
             unattached: AtomicU64::new(0),
         }
     }
 
     /// Says who knows the machine stacks.
-    pub fn set_own_stack(&self, own_stack: OwnStack) {
-        self.own_stack.store(own_stack as usize, Ordering::Relaxed);
+    pub fn set_stacks(&self, stacks: &'static Stacks) {
+        self.stacks
+            .store(ptr::from_ref(stacks).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Whether an address is on the thread's own machine stack, as exactly as can be told.
+    fn stacks(&self) -> &'static Stacks {
+        // SAFETY: set once, before anything is patched, to what is never freed.
+        unsafe { &*self.stacks.load(Ordering::Relaxed) }
+    }
+
+    /// Whether a thread's mark is stale: a signal handler has left a callback by `siglongjmp`. So it is if
+    /// `address`, where the thread is now, is on the same machine stack and not as deep. Not so of a
+    /// handler on an alternate stack, which may lie anywhere.
     #[cold]
     #[inline(never)]
-    pub fn is_own_stack(&self, thread: &Thread, address: usize) -> bool {
-        if thread.stack_span.get() != 0 && !thread.is_on_stack(address) {
-            return false;
-        }
-        // Relaxed: set once, before anything is patched.
-        match self.own_stack.load(Ordering::Relaxed) {
-            0 => thread.is_on_stack(address),
-            own_stack => {
-                // SAFETY: what is not 0 was stored by `set_own_stack`.
-                let own_stack = unsafe { core::mem::transmute::<usize, OwnStack>(own_stack) };
-                own_stack(thread, address)
-            }
-        }
+    pub fn is_stale(&self, thread: &Thread, mark: usize, address: usize) -> bool {
+        let stacks = self.stacks();
+        mark < address
+            && !(stacks.is_alternate)(address)
+            && (stacks.are_on_one)(thread, mark, address)
     }
 
     /// Says where a body returns to that was called by the machine layer.
@@ -153,7 +151,8 @@ pub unsafe fn enter(
 ) -> *mut Frame {
     // Whatever happens seldom is left to a function that is jumped to, so that nothing needs to be
     // kept here.
-    if !thread.is_on_stack(place) || thread.shadow.has_dead(place) {
+    let stack = thread.stack();
+    if !stack.contains(place) || stack.shadow.has_dead(place) {
         // SAFETY: handed on.
         return unsafe { enter_slowly(regs, site, thread, place) };
     }
@@ -161,7 +160,7 @@ pub unsafe fn enter(
     unsafe { begin(regs, site, thread, place) }
 }
 
-/// [`enter`] for a call on a stack that is not known, or one that shows frames to be dead.
+/// [`enter`] for a call on another stack than before, or one that shows frames to be dead.
 ///
 /// # Safety
 ///
@@ -174,26 +173,66 @@ unsafe extern "C" fn enter_slowly(
     thread: &Thread,
     place: usize,
 ) -> *mut Frame {
-    // SAFETY: the newest frame, or the sentinel.
-    let newest = unsafe { (*thread.shadow.newest()).slot };
-    // A tail call is where the newest frame is. Any other call that comes here may be on another stack.
-    if place != newest && !FGRAPH.is_own_stack(thread, place) {
-        return foreign(thread, site);
-    }
+    thread.give_up(ptr::null_mut());
     // SAFETY: the caller vouches for the registers.
     let return_address = unsafe { (*(*regs).link).return_address };
     let tail = FGRAPH.is_return_point(return_address);
-    thread
-        .shadow
-        .drop_dead(place, tail, |bitmap| lost(thread, bitmap));
+    if !is_clear(thread, place, tail) && !(FGRAPH.stacks().find)(thread, place, tail) {
+        return foreign(thread, site);
+    }
     // SAFETY: handed on.
     let frame = unsafe { begin(regs, site, thread, place) };
     if !frame.is_null() {
         // Unwinders have to tell the frames of tail calls apart.
         // SAFETY: just put on the shadow stack.
-        unsafe { thread.shadow.note_tail(frame) };
+        unsafe { thread.stack().shadow.note_tail(frame) };
     }
     frame
+}
+
+/// Whether a call at `place` is on the stack that the thread was last seen on, and no frame there is in
+/// its way. Drops the dead ones. `tail` tells whether the call returns to our trampoline.
+pub fn is_clear(thread: &Thread, place: usize, tail: bool) -> bool {
+    let stack = thread.stack();
+    if !stack.contains(place) {
+        return false;
+    }
+    if !thread.is_home() {
+        return make_way(thread, stack, place, tail).is_some();
+    }
+    // SAFETY: the newest frame, or the sentinel.
+    let newest = unsafe { (*stack.shadow.newest()).slot };
+    // A tail call is where the newest frame is. Any other call above that may be on another stack.
+    if place > newest && (FGRAPH.stacks().is_alternate)(place) {
+        return false;
+    }
+    stack
+        .shadow
+        .drop_dead(place, tail, |bitmap| lost(thread, bitmap));
+    true
+}
+
+/// Drops the frames on a spare stack, which the thread has taken, that are in the way of a call at `place`
+/// and surely dead. Gives the place of the newest that is left, or `None` if one that may live is in the
+/// way.
+pub fn make_way(thread: &Thread, stack: &Stack, place: usize, tail: bool) -> Option<usize> {
+    let lost = |bitmap| lost(thread, bitmap);
+    let is_clear = stack.shadow.drop_gone(place, tail, is_gone, lost);
+    // SAFETY: the newest frame, or the sentinel.
+    is_clear.then(|| unsafe { (*stack.shadow.newest()).slot })
+}
+
+/// Drops all frames on a spare stack, which the thread has taken, that are surely dead; whether none is
+/// left.
+pub fn drop_gone(thread: &Thread, stack: &Stack) -> bool {
+    let lost = |bitmap| lost(thread, bitmap);
+    while !stack.shadow.is_empty() && stack.shadow.drop_newest_if(is_gone, lost) {}
+    stack.shadow.is_empty()
+}
+
+/// Whether a call is surely over: while it goes on, our return point stands at its place.
+fn is_gone(frame: &Frame) -> bool {
+    (FGRAPH.stacks().is_gone)(frame.slot)
 }
 
 /// Begins a frame and asks the first user.
@@ -205,7 +244,7 @@ unsafe extern "C" fn enter_slowly(
 unsafe fn begin(regs: *mut EntryRegs, site: &Site, thread: &Thread, place: usize) -> *mut Frame {
     // What is known of the call goes into the frame at once, so that it need not be handed on.
     let stamp = frame::stamp(FGRAPH.epoch.now());
-    let Some(frame) = thread.shadow.open(site, place, stamp) else {
+    let Some(frame) = thread.stack().shadow.open(site, place, stamp) else {
         return overrun(thread, site);
     };
     // Relaxed: a filter that changes at this moment may or may not see this call.
@@ -287,10 +326,10 @@ unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
     put_errno_back(thread, users);
     let accepted = (users >> ACCEPTED_SHIFT) as u16;
     let frame = if accepted == 0 {
-        core::ptr::null_mut()
+        ptr::null_mut()
     } else {
         // SAFETY: the frame was opened, `end` is behind its closed records.
-        unsafe { thread.shadow.commit(accepted, end) }
+        unsafe { thread.stack().shadow.commit(accepted, end) }
     };
     unmark(thread);
     frame
@@ -314,7 +353,7 @@ fn unmark(thread: &Thread) {
 /// thread must be marked as inside.
 #[inline(always)]
 pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
-    if thread.shadow.newest() != frame {
+    if thread.stack().shadow.newest() != frame {
         // SAFETY: handed on.
         return unsafe { leave_slowly(regs, frame, thread) };
     }
@@ -322,7 +361,7 @@ pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -
     unsafe { end(regs, frame, thread) }
 }
 
-/// [`leave`] for a frame that is not the newest: those above it were left without a return.
+/// [`leave`] for a frame that is not the newest of the stack that the thread was last seen on.
 ///
 /// # Safety
 ///
@@ -334,17 +373,62 @@ unsafe extern "C" fn leave_slowly(
     frame: *mut Frame,
     thread: &Thread,
 ) -> *const Thread {
-    if thread
-        .shadow
-        .drop_above(frame, |bitmap| lost(thread, bitmap))
-    {
-        // SAFETY: handed on.
-        unsafe { end(regs, frame, thread) }
+    let stack = if thread.stack().shadow.holds(frame) {
+        thread.stack()
+    } else if thread.home.shadow.holds(frame) {
+        &thread.home
     } else {
-        // Not on this thread's shadow stack. The return address in it may still be right, and nothing
-        // else of it is used.
-        stop::stop(stop::STRAY_FRAME);
-        thread
+        // SAFETY: the caller vouches for the frame. It is on a spare stack, whose frames are not
+        // dropped while they may live, or on another thread's home, which that thread is not on.
+        unsafe { stack::holder(frame) }
+    };
+    // SAFETY: stacks are never unmapped.
+    let stack: &'static Stack = unsafe { &*ptr::from_ref(stack) };
+    let lost = |bitmap| lost(thread, bitmap);
+    let is_newest = if ptr::eq(stack, &thread.home) {
+        thread.move_to(stack);
+        if !stack.shadow.drop_above(frame, lost) {
+            // It was dropped. The return address in it may still be right, and nothing else of it is
+            // used.
+            stop::stop(stop::STRAY_FRAME);
+            return thread;
+        }
+        true
+    } else if ptr::eq(stack, thread.stack()) || stack.take(thread) {
+        thread.move_to(stack);
+        while stack.shadow.newest() > frame && stack.shadow.drop_newest_if(is_gone, lost) {}
+        stack.shadow.newest() == frame
+    } else {
+        false
+    };
+    // SAFETY: handed on.
+    unsafe {
+        if is_newest {
+            end(regs, frame, thread)
+        } else {
+            end_kept(regs, frame, thread)
+        }
+    }
+}
+
+/// Tells the users of a frame that stays where it is, because others above it may live or another
+/// thread has the stack. The machine layer reads it once more afterwards, so it is given up only when the
+/// thread comes to the next such case.
+///
+/// # Safety
+///
+/// As for [`leave`].
+unsafe fn end_kept(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
+    // SAFETY: the caller vouches for frame and registers.
+    unsafe {
+        let Some(word) = frame::begin_return(frame) else {
+            return thread;
+        };
+        (*regs).how |= RETURN_KEPT;
+        thread.give_up(frame);
+        let users = word & TO_GO | errno(thread);
+        let end = frame.cast::<u8>().wrapping_add((*frame).len);
+        tell_next(regs, thread, users, end, word)
     }
 }
 
@@ -358,7 +442,13 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
     // SAFETY: the frame is on the stack; the rest handed on.
     unsafe {
         let users = u64::from((*frame).bitmap()) | errno(thread);
-        tell_next(regs, thread, users, thread.shadow.top(), (*frame).word)
+        tell_next(
+            regs,
+            thread,
+            users,
+            thread.stack().shadow.top(),
+            (*frame).word,
+        )
     }
 }
 
@@ -418,10 +508,10 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
     thread.mark.clear();
     put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.
-    if unsafe { (*regs).unwinding } == 0 {
-        thread.shadow.pop();
-    } else {
-        thread.shadow.unwound();
+    match unsafe { (*regs).how } {
+        0 => thread.stack().shadow.pop(),
+        RETURN_UNWINDING => thread.stack().shadow.unwound(),
+        _ => {}
     }
     thread
 }
@@ -494,7 +584,7 @@ extern "C" fn overrun(thread: &Thread, site: &Site) -> *mut Frame {
 fn not_traced(thread: &Thread, site: &Site, which: fn(&LiveCounters) -> &AtomicU64) -> *mut Frame {
     count(thread, site.interest.load(Ordering::Relaxed), which);
     unmark(thread);
-    core::ptr::null_mut()
+    ptr::null_mut()
 }
 
 /// Counts frames that were dropped, for those in the `bitmap` of one.

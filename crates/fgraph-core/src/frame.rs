@@ -11,7 +11,7 @@
 //!        +40 | previous             |    the frame before; null in the sentinel
 //!        +48 | depth     | tail     |    traced calls going on while this frame is the newest;
 //!            |                      |    of how many the call is a tail call, 7 at most
-//!            | unused               |
+//!        +56 | len                  |    bytes of the frame, records included
 //!            +----------------------+
 //!        +64 | data of user i       |    rounded up to 16 bytes        \
 //!            | size | i | unused    |    a trailer of 16 bytes          | one record for each
@@ -32,6 +32,8 @@
 //!
 //! The oldest frame of a stack is a *sentinel*, no call's frame: its `slot` is above any address
 //! and its bitmap empty, so it is never found dead and nobody is told of it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::site::Site;
 
@@ -57,7 +59,8 @@ pub struct Frame {
     pub(crate) depth: u32,
     /// How many frames before this one have the same slot, which happens to tail calls; 7 at most.
     pub tail: u32,
-    pub(crate) unused: [u32; 2],
+    /// Bytes from the frame to its end.
+    pub(crate) len: usize,
 }
 
 const _: () = assert!(
@@ -131,6 +134,48 @@ impl Frame {
     pub(crate) const fn bitmap(&self) -> u16 {
         (self.word & BITMAP_MASK) as u16
     }
+}
+
+/// The word of a frame whose return is being told by a thread that has not taken its stack: no
+/// registration has the epoch 0, and a frame with it has no users.
+const RETURNING: u64 = BITMAP_MASK;
+
+/// Ends a frame, unless its return is being told: nobody wants it any more. Gives its bitmap.
+///
+/// # Safety
+///
+/// The frame must be on a shadow stack.
+pub(crate) unsafe fn end(frame: *mut Frame) -> Option<u16> {
+    // SAFETY: the caller vouches for the frame.
+    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
+    // Another thread may begin to tell at this moment: one of the two gets the users.
+    let ended = |word| (word != RETURNING).then_some(0);
+    let word = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, ended);
+    word.ok().map(|word| (word & BITMAP_MASK) as u16)
+}
+
+/// Says that the return of a frame is being told, and gives its word; `None` if nobody wants it.
+///
+/// # Safety
+///
+/// As for [`end`].
+pub(crate) unsafe fn begin_return(frame: *mut Frame) -> Option<u64> {
+    // SAFETY: the caller vouches for the frame.
+    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
+    let wanted = |word| (word & BITMAP_MASK != 0 && word != RETURNING).then_some(RETURNING);
+    word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, wanted)
+        .ok()
+}
+
+/// Says that a return was told, and the frame is not needed any more.
+///
+/// # Safety
+///
+/// It must be what [`begin_return`] was called for.
+pub(crate) unsafe fn end_return(frame: *mut Frame) {
+    // SAFETY: the caller vouches for the frame.
+    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
+    word.store(0, Ordering::Release);
 }
 
 /// Bytes that a record with `size` bytes of data takes.

@@ -6,7 +6,7 @@
 //! head, so it may be walked at any time without a lock.
 //!
 //! ```text
-//!   lines 0, 1   inside, machine stack, shadow stack, mark   written by every traced call
+//!   lines 0, 1   inside, on, home, mark                      written by every traced call
 //!   then         id, next                                    written when the state changes hands
 //!   then         words of the users, counters                written by their owner
 //! ```
@@ -21,8 +21,12 @@ use crossbeam_utils::CachePadded;
 
 use crate::MAX_USERS;
 use crate::counters::{Counters, LiveCounters};
+use crate::frame::{self, Frame};
 use crate::grace::Mark;
-use crate::shadow::ShadowStack;
+use crate::stack::Stack;
+
+/// Where a thread is that was not seen yet.
+static NOWHERE: Stack = Stack::new();
 
 /// The state of one thread.
 #[repr(C)]
@@ -31,18 +35,18 @@ pub struct Thread {
     /// 0, [`Thread::INTERNAL`], or the stack pointer at which the thread entered fgraph. While it is
     /// not 0, calls are not traced.
     pub inside: AtomicUsize,
-    /// Lowest address of the machine stack.
-    pub stack_low: Cell<usize>,
-    /// Bytes of the machine stack; 0 while it is not known.
-    pub stack_span: Cell<usize>,
-    /// The frames of the calls going on.
-    pub shadow: ShadowStack,
+    /// The machine stack that the thread was last seen on.
+    pub on: Cell<*const Stack>,
+    /// Its own.
+    pub home: Stack,
     /// Which user's callback the thread is in.
     pub mark: Mark,
     /// Bytes of each vector register that the trampolines save here.
     pub vector_bytes: Cell<u32>,
     /// The thread's `errno`.
     pub errno: Cell<*mut i32>,
+    /// A frame that this thread has told the users of and left where it is.
+    kept: Cell<*mut Frame>,
     owner: CachePadded<Owner>,
     words: [Word; MAX_USERS],
     /// Of all users together.
@@ -83,12 +87,12 @@ impl Thread {
     pub const fn new() -> Self {
         Self {
             inside: AtomicUsize::new(0),
-            stack_low: Cell::new(0),
-            stack_span: Cell::new(0),
-            shadow: ShadowStack::new(),
+            on: Cell::new(&NOWHERE),
+            home: Stack::new(),
             mark: Mark::new(),
             vector_bytes: Cell::new(0),
             errno: Cell::new(ptr::null_mut()),
+            kept: Cell::new(ptr::null_mut()),
             owner: CachePadded::new(Owner {
                 id: AtomicU32::new(0),
                 next: AtomicPtr::new(ptr::null_mut()),
@@ -119,10 +123,47 @@ impl Thread {
         thread
     }
 
-    /// Whether an address is on the thread's own machine stack.
+    /// The machine stack that the thread was last seen on.
     #[inline(always)]
-    pub fn is_on_stack(&self, address: usize) -> bool {
-        address.wrapping_sub(self.stack_low.get()) < self.stack_span.get()
+    pub fn stack(&self) -> &Stack {
+        // SAFETY: stacks are never unmapped.
+        unsafe { &*self.on.get() }
+    }
+
+    /// Whether that is the thread's own.
+    pub fn is_home(&self) -> bool {
+        ptr::eq(self.on.get(), &self.home)
+    }
+
+    /// Notes that the thread is seen on `stack`: its own, or one that it has taken. Gives back the one
+    /// before.
+    pub fn move_to(&self, stack: &'static Stack) {
+        let before = self.stack();
+        self.on.set(stack);
+        if !ptr::eq(before, stack) {
+            before.give_back(self);
+        }
+    }
+
+    /// Gives up the frame that this thread has kept, and keeps `frame` instead, or none.
+    pub(crate) fn give_up(&self, frame: *mut Frame) {
+        let before = self.kept.replace(frame);
+        if !before.is_null() {
+            // SAFETY: still on a shadow stack, as nobody but us gives it up.
+            unsafe { frame::end_return(before) };
+        }
+    }
+
+    /// Notes that the thread is at home, with an empty shadow stack in `len` bytes at `base`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`ShadowStack::reset`](crate::shadow::ShadowStack::reset).
+    pub unsafe fn settle(&'static self, base: *mut u8, len: usize) {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { self.home.shadow.reset(base, len, &self.home) };
+        self.home.span.set(0);
+        self.move_to(&self.home);
     }
 
     /// The kernel's id of the thread; 0 when the state is nobody's.
@@ -150,6 +191,8 @@ impl Thread {
 
     /// Makes the state nobody's. Its thread must be gone.
     pub fn release(&self, id: u32) -> bool {
+        self.stack().give_back(self);
+        self.give_up(ptr::null_mut());
         self.mark.clear();
         self.inside.store(0, Ordering::Relaxed);
         self.owner

@@ -308,9 +308,10 @@ impl Machine {
         let thread: &'static Thread = Box::leak(Box::new(Thread::new()));
         let memory = vec![0u128; SHADOW / 16].leak();
         // SAFETY: leaked for the thread.
-        unsafe { thread.shadow.reset(memory.as_mut_ptr().cast(), SHADOW) };
-        thread.stack_low.set(stack.as_ptr().addr());
-        thread.stack_span.set(size_of_val(stack.as_slice()));
+        unsafe { thread.settle(memory.as_mut_ptr().cast(), SHADOW) };
+        let low = stack.as_ptr().addr();
+        let end = low + size_of_val(stack.as_slice());
+        thread.home.set_bounds(low, end);
         thread.errno.set(thread.no_errno());
         let site = Box::leak(Box::new(Site {
             entry: 0x1000,
@@ -492,7 +493,7 @@ fn run(steps: &[Step]) {
         }
         assert_eq!(TOLD.take(), mem::take(&mut model.told), "after {step:?}");
         assert_eq!(
-            machine.thread.shadow.depth() as usize,
+            machine.thread.home.shadow.depth() as usize,
             model.depth,
             "after {step:?}"
         );
