@@ -264,7 +264,7 @@ macro_rules! trampoline {
             "mov rsi, fs:[rsi]",
             "mov [rsi + {inside}], rsp",
             "mov [rsp + {result_thread}], rsi",
-            "mov dword ptr [rsp + {unwinding}], 0",
+            "mov dword ptr [rsp + {how}], 0",
             "mov rdi, rsp",
             "call {leave}",
             "mov rcx, rax",
@@ -287,7 +287,7 @@ macro_rules! trampoline {
             result_vector = const offset_of!(ReturnRegs, vector),
             result = const offset_of!(ReturnRegs, int),
             result_thread = const offset_of!(ReturnRegs, thread),
-            unwinding = const offset_of!(ReturnRegs, unwinding),
+            how = const offset_of!(ReturnRegs, how),
             inside = const offset_of!(Thread, inside),
             body = const offset_of!(Site, body),
         );
@@ -362,7 +362,7 @@ unsafe extern "C" fn hijack_enter(
 unsafe extern "C" fn hijack_leave(regs: *mut ReturnRegs, thread: &Thread) -> usize {
     // The body is back, but where is its frame? Nothing that is traced here is left without
     // returning, so it is the newest.
-    let frame = thread.stack().shadow.newest();
+    let frame = thread.shadow.newest();
     // SAFETY: the trampoline passes the results it has saved and the state of this thread, which it
     // has marked; the frame is on its shadow stack.
     let return_address = unsafe {

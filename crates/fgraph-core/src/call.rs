@@ -63,7 +63,6 @@ macro_rules! common {
             let (frame, end) = self.enclosing();
             let user = self.user();
             self.thread()
-                .stack()
                 .shadow
                 .ancestor(frame, end, user.slot, user.epoch(), generation)
                 .map(<*mut u8>::cast)
@@ -118,7 +117,7 @@ impl<D> Entry<'_, D> {
 
     /// The newest frame that encloses this call, and its end.
     fn enclosing(&self) -> (*mut Frame, *mut u8) {
-        let shadow = &self.thread().stack().shadow;
+        let shadow = &self.thread().shadow;
         (shadow.newest(), shadow.top())
     }
 
@@ -130,7 +129,7 @@ impl<D> Entry<'_, D> {
 
     /// Traced calls that are going on around this one on this machine stack, of any user.
     pub fn depth(&self) -> usize {
-        self.thread().stack().shadow.depth() as usize
+        self.thread().shadow.depth() as usize
     }
 
     /// The stack pointer of the caller, just before its call instruction pushed the return
@@ -221,8 +220,8 @@ impl<D> Entry<'_, D> {
     }
 
     fn stack_word(&self, index: usize) -> Option<*mut u64> {
-        let stack = self.thread().stack();
-        let end = stack.low.get() + stack.span.get();
+        let thread = self.thread();
+        let end = thread.low.get() + thread.span.get();
         let offset = index.checked_mul(size_of::<u64>())?;
         let word = self.stack_pointer().checked_add(offset)?;
         (word < end && end - word >= size_of::<u64>())

@@ -14,6 +14,7 @@ use crate::frame::{self, Frame, HEADER};
 use crate::grace::{self, Epoch};
 use crate::registration::Header;
 use crate::regs::{EntryRegs, RETURN_KEPT, RETURN_UNWINDING, ReturnRegs};
+use crate::shadow::ShadowStack;
 use crate::site::Site;
 use crate::slot::Slots;
 use crate::stack::{self, Stack, Stacks};
@@ -151,8 +152,7 @@ pub unsafe fn enter(
 ) -> *mut Frame {
     // Whatever happens seldom is left to a function that is jumped to, so that nothing needs to be
     // kept here.
-    let stack = thread.stack();
-    if !stack.contains(place) || stack.shadow.has_dead(place) {
+    if !thread.is_on_stack(place) || thread.shadow.has_dead(place) {
         // SAFETY: handed on.
         return unsafe { enter_slowly(regs, site, thread, place) };
     }
@@ -185,7 +185,7 @@ unsafe extern "C" fn enter_slowly(
     if !frame.is_null() {
         // Unwinders have to tell the frames of tail calls apart.
         // SAFETY: just put on the shadow stack.
-        unsafe { thread.stack().shadow.note_tail(frame) };
+        unsafe { thread.shadow.note_tail(frame) };
     }
     frame
 }
@@ -193,20 +193,19 @@ unsafe extern "C" fn enter_slowly(
 /// Whether a call at `place` is on the stack that the thread was last seen on, and no frame there is in
 /// its way. Drops the dead ones. `tail` tells whether the call returns to our trampoline.
 pub fn is_clear(thread: &Thread, place: usize, tail: bool) -> bool {
-    let stack = thread.stack();
-    if !stack.contains(place) {
+    if !thread.is_on_stack(place) {
         return false;
     }
     if !thread.is_home() {
-        return make_way(thread, stack, place, tail).is_some();
+        return make_way(thread, &thread.shadow, place, tail).is_some();
     }
     // SAFETY: the newest frame, or the sentinel.
-    let newest = unsafe { (*stack.shadow.newest()).slot };
+    let newest = unsafe { (*thread.shadow.newest()).slot };
     // A tail call is where the newest frame is. Any other call above that may be on another stack.
     if place > newest && (FGRAPH.stacks().is_alternate)(place) {
         return false;
     }
-    stack
+    thread
         .shadow
         .drop_dead(place, tail, |bitmap| lost(thread, bitmap));
     true
@@ -215,19 +214,19 @@ pub fn is_clear(thread: &Thread, place: usize, tail: bool) -> bool {
 /// Drops the frames on a spare stack, which the thread has taken, that are in the way of a call at `place`
 /// and surely dead. Gives the place of the newest that is left, or `None` if one that may live is in the
 /// way.
-pub fn make_way(thread: &Thread, stack: &Stack, place: usize, tail: bool) -> Option<usize> {
+pub fn make_way(thread: &Thread, shadow: &ShadowStack, place: usize, tail: bool) -> Option<usize> {
     let lost = |bitmap| lost(thread, bitmap);
-    let is_clear = stack.shadow.drop_gone(place, tail, is_gone, lost);
+    let is_clear = shadow.drop_gone(place, tail, is_gone, lost);
     // SAFETY: the newest frame, or the sentinel.
-    is_clear.then(|| unsafe { (*stack.shadow.newest()).slot })
+    is_clear.then(|| unsafe { (*shadow.newest()).slot })
 }
 
 /// Drops all frames on a spare stack, which the thread has taken, that are surely dead; whether none is
 /// left.
-pub fn drop_gone(thread: &Thread, stack: &Stack) -> bool {
+pub fn drop_gone(thread: &Thread, shadow: &ShadowStack) -> bool {
     let lost = |bitmap| lost(thread, bitmap);
-    while !stack.shadow.is_empty() && stack.shadow.drop_newest_if(is_gone, lost) {}
-    stack.shadow.is_empty()
+    while !shadow.is_empty() && shadow.drop_newest_if(is_gone, lost) {}
+    shadow.is_empty()
 }
 
 /// Whether a call is surely over: while it goes on, our return point stands at its place.
@@ -244,7 +243,7 @@ fn is_gone(frame: &Frame) -> bool {
 unsafe fn begin(regs: *mut EntryRegs, site: &Site, thread: &Thread, place: usize) -> *mut Frame {
     // What is known of the call goes into the frame at once, so that it need not be handed on.
     let stamp = frame::stamp(FGRAPH.epoch.now());
-    let Some(frame) = thread.stack().shadow.open(site, place, stamp) else {
+    let Some(frame) = thread.shadow.open(site, place, stamp) else {
         return overrun(thread, site);
     };
     // Relaxed: a filter that changes at this moment may or may not see this call.
@@ -329,7 +328,7 @@ unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
         ptr::null_mut()
     } else {
         // SAFETY: the frame was opened, `end` is behind its closed records.
-        unsafe { thread.stack().shadow.commit(accepted, end) }
+        unsafe { thread.shadow.commit(accepted, end) }
     };
     unmark(thread);
     frame
@@ -353,7 +352,7 @@ fn unmark(thread: &Thread) {
 /// thread must be marked as inside.
 #[inline(always)]
 pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
-    if thread.stack().shadow.newest() != frame {
+    if thread.shadow.newest() != frame {
         // SAFETY: handed on.
         return unsafe { leave_slowly(regs, frame, thread) };
     }
@@ -373,33 +372,23 @@ unsafe extern "C" fn leave_slowly(
     frame: *mut Frame,
     thread: &Thread,
 ) -> *const Thread {
-    let stack = if thread.stack().shadow.holds(frame) {
-        thread.stack()
-    } else if thread.home.shadow.holds(frame) {
-        &thread.home
-    } else {
-        // SAFETY: the caller vouches for the frame. It is on a spare stack, whose frames are not
-        // dropped while they may live, or on another thread's home, which that thread is not on.
-        unsafe { stack::holder(frame) }
-    };
-    // SAFETY: stacks are never unmapped.
-    let stack: &'static Stack = unsafe { &*ptr::from_ref(stack) };
+    if !thread.shadow.holds(frame) && !follow(thread, frame) {
+        // SAFETY: handed on.
+        return unsafe { end_kept(regs, frame, thread) };
+    }
     let lost = |bitmap| lost(thread, bitmap);
-    let is_newest = if ptr::eq(stack, &thread.home) {
-        thread.move_to(stack);
-        if !stack.shadow.drop_above(frame, lost) {
+    let shadow = &thread.shadow;
+    let is_newest = if thread.is_home() {
+        if !shadow.drop_above(frame, lost) {
             // It was dropped. The return address in it may still be right, and nothing else of it is
             // used.
             stop::stop(stop::STRAY_FRAME);
             return thread;
         }
         true
-    } else if ptr::eq(stack, thread.stack()) || stack.take(thread) {
-        thread.move_to(stack);
-        while stack.shadow.newest() > frame && stack.shadow.drop_newest_if(is_gone, lost) {}
-        stack.shadow.newest() == frame
     } else {
-        false
+        while shadow.newest() > frame && shadow.drop_newest_if(is_gone, lost) {}
+        shadow.newest() == frame
     };
     // SAFETY: handed on.
     unsafe {
@@ -409,6 +398,27 @@ unsafe extern "C" fn leave_slowly(
             end_kept(regs, frame, thread)
         }
     }
+}
+
+/// Moves the thread to the stack that holds `frame`, one that is going on in this thread; `false` if it is
+/// another thread's, or taken by one.
+fn follow(thread: &Thread, frame: *const Frame) -> bool {
+    // SAFETY: states are never unmapped.
+    let home: &'static Stack = unsafe { &*ptr::from_ref(&thread.home) };
+    let stack = if home.shadow.holds(frame) {
+        home
+    } else {
+        // SAFETY: it is on a spare stack, whose frames are not dropped while they may live, or on another
+        // thread's own, which that thread is not on.
+        let stack = unsafe { stack::holder(frame) };
+        if !stack.take(thread) {
+            return false;
+        }
+        stack
+    };
+    thread.leave_stack();
+    thread.enter_stack(stack);
+    true
 }
 
 /// Tells the users of a frame that stays where it is, because others above it may live or another
@@ -427,8 +437,7 @@ unsafe fn end_kept(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) ->
         (*regs).how |= RETURN_KEPT;
         thread.give_up(frame);
         let users = word & TO_GO | errno(thread);
-        let end = frame.cast::<u8>().wrapping_add((*frame).len);
-        tell_next(regs, thread, users, end, word)
+        tell_next(regs, thread, users, Frame::end(frame), word)
     }
 }
 
@@ -442,13 +451,7 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
     // SAFETY: the frame is on the stack; the rest handed on.
     unsafe {
         let users = u64::from((*frame).bitmap()) | errno(thread);
-        tell_next(
-            regs,
-            thread,
-            users,
-            thread.stack().shadow.top(),
-            (*frame).word,
-        )
+        tell_next(regs, thread, users, thread.shadow.top(), (*frame).word)
     }
 }
 
@@ -509,8 +512,8 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
     put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.
     match unsafe { (*regs).how } {
-        0 => thread.stack().shadow.pop(),
-        RETURN_UNWINDING => thread.stack().shadow.unwound(),
+        0 => thread.shadow.pop(),
+        RETURN_UNWINDING => thread.shadow.unwound(),
         _ => {}
     }
     thread

@@ -9,9 +9,10 @@
 //!        +32 | epoch       | bitmap |    48 bits: newest registration at entry; 16 bits: who wants
 //!            |                      |    the return, slot 0 in the highest bit
 //!        +40 | previous             |    the frame before; null in the sentinel
-//!        +48 | depth     | tail     |    traced calls going on while this frame is the newest;
-//!            |                      |    of how many the call is a tail call, 7 at most
-//!        +56 | len                  |    bytes of the frame, records included
+//!        +48 | depth    | tail | len |   traced calls going on while this frame is the newest;
+//!            |                      |    of how many the call is a tail call, 7 at most; bytes of the
+//!            |                      |    frame and its records, divided by 16
+//!            | unused               |
 //!            +----------------------+
 //!        +64 | data of user i       |    rounded up to 16 bytes        \
 //!            | size | i | unused    |    a trailer of 16 bytes          | one record for each
@@ -33,9 +34,11 @@
 //! The oldest frame of a stack is a *sentinel*, no call's frame: its `slot` is above any address
 //! and its bitmap empty, so it is never found dead and nobody is told of it.
 
+use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::site::Site;
+use crate::stack::Stack;
 
 /// The fixed part of a frame.
 #[repr(C, align(16))]
@@ -58,14 +61,17 @@ pub struct Frame {
     /// wait for that the one before has written.
     pub(crate) depth: u32,
     /// How many frames before this one have the same slot, which happens to tail calls; 7 at most.
-    pub tail: u32,
-    /// Bytes from the frame to its end.
-    pub(crate) len: usize,
+    pub tail: u8,
+    /// Bytes to the end of its records, divided by 16; the lowest byte first.
+    len: [u8; 3],
+    unused: u64,
 }
 
+// `Frame::finish` writes them at once.
 const _: () = assert!(
     core::mem::offset_of!(Frame, depth).is_multiple_of(8)
         && core::mem::offset_of!(Frame, tail) == core::mem::offset_of!(Frame, depth) + 4
+        && core::mem::offset_of!(Frame, len) == core::mem::offset_of!(Frame, depth) + 5
 );
 
 /// Bytes of the fixed part.
@@ -123,6 +129,50 @@ pub(crate) const fn younger(stamp: u64, word: u64) -> bool {
 }
 
 impl Frame {
+    /// The sentinel of `stack`.
+    pub(crate) fn sentinel(stack: *const Stack) -> Self {
+        Self {
+            frame_pointer: 0,
+            return_address: stack.addr(),
+            site: ptr::null(),
+            slot: usize::MAX,
+            word: 0,
+            previous: ptr::null_mut(),
+            depth: 0,
+            tail: 0,
+            len: [0; 3],
+            unused: 0,
+        }
+    }
+
+    /// Notes a frame's depth and its end, and that it is no tail call.
+    ///
+    /// # Safety
+    ///
+    /// The frame must be one that is being built.
+    #[inline(always)]
+    pub(crate) unsafe fn finish(frame: *mut Self, depth: u32, end: *mut u8) {
+        // Lengths are multiples of 16.
+        let len = (end.addr() - frame.addr()) as u64;
+        // SAFETY: the caller vouches for the frame.
+        unsafe {
+            let place = (&raw mut (*frame).depth).cast::<u64>();
+            place.write(len << 36 | u64::from(depth));
+        }
+    }
+
+    /// The end of a frame's records.
+    ///
+    /// # Safety
+    ///
+    /// The frame must be on a shadow stack.
+    pub(crate) unsafe fn end(frame: *mut Self) -> *mut u8 {
+        // SAFETY: the caller vouches for the frame.
+        let [low, middle, high] = unsafe { (*frame).len };
+        let len = u32::from_le_bytes([low, middle, high, 0]) as usize * ALIGN;
+        frame.cast::<u8>().wrapping_add(len)
+    }
+
     /// The newest registration when the call was entered.
     #[inline(always)]
     pub(crate) const fn epoch(&self) -> u64 {

@@ -196,7 +196,7 @@ unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     let header = &registration.header;
     let size = const { size_of::<T::Data>() };
-    if size != 0 && !thread.stack().shadow.fits(end, frame::record_len(size)) {
+    if size != 0 && !thread.shadow.fits(end, frame::record_len(size)) {
         dispatch::unreserved(thread, header);
     } else {
         match C::catch(|| registration.ops.entry(&mut Entry::new(regs, user))) {

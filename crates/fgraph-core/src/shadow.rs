@@ -64,22 +64,29 @@ impl ShadowStack {
         let sentinel = base.cast::<Frame>();
         // SAFETY: the caller vouches for the place.
         unsafe {
-            sentinel.write(Frame {
-                frame_pointer: 0,
-                return_address: stack as usize,
-                site: ptr::null(),
-                slot: usize::MAX,
-                word: 0,
-                previous: ptr::null_mut(),
-                depth: 0,
-                tail: 0,
-                len: HEADER,
-            });
+            sentinel.write(Frame::sentinel(stack));
         }
         self.base.set(base);
         self.newest.set(sentinel);
         self.top.set(base.wrapping_add(HEADER));
         self.last.set(base.wrapping_add(len - HEADER));
+    }
+
+    /// Goes on with the frames of `other`, which must not be used meanwhile.
+    pub(crate) fn copy_from(&self, other: &Self) {
+        // Without a newest frame in between, none is taken for it should a signal handler leave here.
+        self.newest.set(ptr::null_mut());
+        compiler_fence(Ordering::SeqCst);
+        self.top.set(other.top.get());
+        self.last.set(other.last.get());
+        self.base.set(other.base.get());
+        compiler_fence(Ordering::SeqCst);
+        self.newest.set(other.newest.get());
+    }
+
+    /// Has no frames and no memory from here on.
+    pub(crate) fn close(&self) {
+        self.copy_from(&Self::new());
     }
 
     /// The memory of the stack.
@@ -245,10 +252,7 @@ impl ShadowStack {
             // The bitmap is empty until here.
             (*frame).word += u64::from(bitmap);
             (*frame).previous = newest;
-            // And no tail call, in one store: the two are side by side.
-            let depth = (&raw mut (*frame).depth).cast::<u64>();
-            depth.write(u64::from((*newest).depth + 1));
-            (*frame).len = end.addr() - frame.addr();
+            Frame::finish(frame, (*newest).depth + 1, end);
         }
         // A signal handler may leave between the two by `siglongjmp`. With the top first the newest
         // frame is always beneath it; at worst some room is lost until an older frame is popped.

@@ -10,8 +10,9 @@
 //!    spare, of nobody    spare, of nobody    spare, taken by 2 <---+   (a coroutine's)
 //! ```
 //!
-//! A thread uses the one that it was last seen on until a call, or a return, shows that it is on
-//! another: its place is not within the bounds, or its frame is not the newest.
+//! A thread has copied to its own state, where it is reached soonest, the one that it was last seen on,
+//! and uses it until a call, or a return, shows that it is on another: its place is not within the bounds,
+//! or its frame is not the newest.
 //!
 //! *Whose frames.* The bounds of a thread's home are known. Where a coroutine's stack ends is not:
 //! what is mapped as one piece may hold several of them. So a spare one may come to hold frames of more
@@ -41,7 +42,7 @@ pub struct Stack {
     pub low: Cell<usize>,
     /// Bytes; 0 while it is not known.
     pub span: Cell<usize>,
-    /// The frames of the calls going on.
+    /// The frames of the calls going on, but while a thread is on it.
     pub shadow: ShadowStack,
     /// The thread that may change a spare one.
     taken_by: AtomicPtr<Thread>,
@@ -68,10 +69,8 @@ impl Stack {
         address.wrapping_sub(self.low.get()) < self.span.get()
     }
 
-    /// Sets the bounds.
+    /// Sets the bounds. No thread may be on it.
     pub fn set_bounds(&self, low: usize, end: usize) {
-        // A signal handler may leave between the two by `siglongjmp`: no address is on it then.
-        self.span.set(0);
         self.low.set(low);
         self.span.set(end - low);
     }

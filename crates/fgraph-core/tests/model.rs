@@ -309,9 +309,11 @@ impl Machine {
         let memory = vec![0u128; SHADOW / 16].leak();
         // SAFETY: leaked for the thread.
         unsafe { thread.settle(memory.as_mut_ptr().cast(), SHADOW) };
+        thread.leave_stack();
         let low = stack.as_ptr().addr();
         let end = low + size_of_val(stack.as_slice());
         thread.home.set_bounds(low, end);
+        thread.enter_stack(&thread.home);
         thread.errno.set(thread.no_errno());
         let site = Box::leak(Box::new(Site {
             entry: 0x1000,
@@ -493,7 +495,7 @@ fn run(steps: &[Step]) {
         }
         assert_eq!(TOLD.take(), mem::take(&mut model.told), "after {step:?}");
         assert_eq!(
-            machine.thread.home.shadow.depth() as usize,
+            machine.thread.shadow.depth() as usize,
             model.depth,
             "after {step:?}"
         );

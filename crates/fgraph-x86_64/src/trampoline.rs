@@ -45,7 +45,8 @@
 //! gdb takes a stack whose CFAs do not ascend to be corrupt, so it must not be lower.
 //!
 //! What is taken away is 0, but for tail calls: those of traced functions from one another have the same
-//! slot, and their frames must not be the same to an unwinder either. The first of them, which the caller
+//! slot, and their frames must not be the same to an unwinder either. It is one byte, of which the lowest
+//! three bits count. The first of them, which the caller
 //! has called, has the highest CFA.
 //!
 //! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
@@ -174,7 +175,7 @@ unsafe extern "C" fn enter_only(
     // SAFETY: as in `enter`.
     let frame = unsafe { dispatch::enter(regs, site, thread, slot) };
     if !frame.is_null() {
-        thread.stack().shadow.retract(frame);
+        thread.shadow.retract(frame);
     }
     core::ptr::null_mut()
 }

@@ -101,6 +101,15 @@ struct Sharers {
     spares: ArrayVec<&'static Spare, MAX_SHARERS>,
 }
 
+impl Sharers {
+    fn none(bounds: Range<usize>) -> Self {
+        Self {
+            bounds,
+            spares: ArrayVec::new(),
+        }
+    }
+}
+
 fn keep_errno<R>(work: impl FnOnce() -> R) -> R {
     let errno = os::errno();
     let result = work();
@@ -114,33 +123,29 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
     // SAFETY: states are never unmapped.
     let thread: &'static Thread = unsafe { &*ptr::from_ref(thread) };
     keep_errno(|| {
+        thread.leave_stack();
         if thread.home.contains(place) {
-            thread.move_to(&thread.home);
+            thread.enter_stack(&thread.home);
             if dispatch::is_clear(thread, place, tail) {
                 return true;
             }
+            thread.leave_stack();
         }
-        let sharers = match TABLE.sharers(place) {
+        let known = TABLE.sharers(place).or_else(|| {
+            let bounds = stack::alternate(place)?;
+            Some(Sharers::none(bounds))
+        });
+        let sharers = match known {
             Some(sharers) => sharers,
             None => {
-                let bounds = match stack::alternate(place) {
-                    Some(bounds) => bounds,
-                    None => {
-                        let around = stack::around(place);
-                        if around.is_own {
-                            thread
-                                .home
-                                .set_bounds(around.bounds.start, around.bounds.end);
-                            thread.move_to(&thread.home);
-                            return dispatch::is_clear(thread, place, tail);
-                        }
-                        around.bounds
-                    }
-                };
-                Sharers {
-                    bounds,
-                    spares: ArrayVec::new(),
+                let around = stack::around(place);
+                if around.is_own {
+                    let Range { start, end } = around.bounds;
+                    thread.home.set_bounds(start, end);
+                    thread.enter_stack(&thread.home);
+                    return dispatch::is_clear(thread, place, tail);
                 }
+                Sharers::none(around.bounds)
             }
         };
         let found = choose(thread, &sharers, place, tail).or_else(|| {
@@ -148,10 +153,9 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
             may_have_another.then(|| TABLE.add(thread, &sharers.bounds))?
         });
         if let Some(spare) = found {
-            thread.move_to(&spare.stack);
-            spare
-                .stack
-                .set_bounds(sharers.bounds.start, sharers.bounds.end);
+            let Range { start, end } = sharers.bounds;
+            spare.stack.set_bounds(start, end);
+            thread.enter_stack(&spare.stack);
         }
         found.is_some()
     })
@@ -161,23 +165,17 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
 /// the one at `place`.
 fn choose(thread: &Thread, sharers: &Sharers, place: usize, tail: bool) -> Option<&'static Spare> {
     let mut best: Option<(usize, &'static Spare)> = None;
-    let leave = |spare: &'static Spare| {
-        if !ptr::eq(&spare.stack, thread.stack()) {
-            spare.stack.give_back(thread);
-        }
-    };
     for &spare in &sharers.spares {
         if !spare.stack.take(thread) {
             continue;
         }
         let is_nearer = |newest| best.is_none_or(|(nearest, _)| newest < nearest);
-        match dispatch::make_way(thread, &spare.stack, place, tail) {
-            Some(newest) if is_nearer(newest) => {
-                if let Some((_, farther)) = best.replace((newest, spare)) {
-                    leave(farther);
-                }
-            }
-            _ => leave(spare),
+        let farther = match dispatch::make_way(thread, &spare.stack.shadow, place, tail) {
+            Some(newest) if is_nearer(newest) => best.replace((newest, spare)).map(|(_, one)| one),
+            _ => Some(spare),
+        };
+        if let Some(spare) = farther {
+            spare.stack.give_back(thread);
         }
     }
     best.map(|(_, spare)| spare)
@@ -315,14 +313,14 @@ impl Table {
         true
     }
 
-    /// Takes the spare stacks without frames that may live out of the table.
+    /// Takes the spare stacks without frames that may live out of the table. The thread is on none.
     fn sweep(&self, thread: &Thread) {
         let entries = self.entries();
         for spare in entries.iter().map(Entry::spare) {
-            if ptr::eq(&spare.stack, thread.stack()) || !spare.stack.take(thread) {
+            if !spare.stack.take(thread) {
                 continue;
             }
-            if dispatch::drop_gone(thread, &spare.stack) {
+            if dispatch::drop_gone(thread, &spare.stack.shadow) {
                 let (base, len) = spare.stack.shadow.memory();
                 threads::forget(base, len);
                 // SAFETY: the stack's own memory.

@@ -38,7 +38,6 @@ use fgraph_core::frame::Frame;
 use fgraph_core::grace::Mark;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
 use fgraph_core::site::Site;
-use fgraph_core::stack::Stack;
 use fgraph_core::thread::Thread;
 
 use super::{
@@ -356,9 +355,8 @@ macro_rules! leave_aside {
             "je 60f\n",
             "cmp rax, [rbp + {slot}]\n",
             "jae 60f\n",
-            "mov rdx, [rcx + {on}]\n",
-            "sub rax, [rdx + {stack_low}]\n",
-            "cmp rax, [rdx + {stack_span}]\n",
+            "sub rax, [rcx + {stack_low}]\n",
+            "cmp rax, [rcx + {stack_span}]\n",
             "jae 60f\n",
             "mov dword ptr [rcx + {mark}], {no_mark}\n",
             "jmp 94b\n",
@@ -443,9 +441,9 @@ macro_rules! trampoline {
             "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
-            // DW_CFA_def_cfa_expression, 10 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
-            // deref_size 4, minus.
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            // DW_CFA_def_cfa_expression, 11 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
+            // deref, lit7, and, minus. Debuggers know fewer operations than the standard has.
+            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
             // DW_CFA_expression rip (16), 2 bytes: breg6 +8.
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             // DW_CFA_expression rbp (6), 2 bytes: breg6 +0.
@@ -508,7 +506,7 @@ macro_rules! trampoline {
             "ret",
             ".cfi_restore_state",
             ".cfi_remember_state",
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
@@ -637,7 +635,7 @@ macro_rules! trampoline {
             ".endif",
             ".cfi_restore_state",
             ".if {returns}",
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
@@ -717,9 +715,8 @@ macro_rules! trampoline {
             result_width = const offset_of!(ReturnRegs, width),
             inside = const offset_of!(Thread, inside),
             internal = const Thread::INTERNAL,
-            on = const offset_of!(Thread, on),
-            stack_low = const offset_of!(Stack, low),
-            stack_span = const offset_of!(Stack, span),
+            stack_low = const offset_of!(Thread, low),
+            stack_span = const offset_of!(Thread, span),
             mark = const offset_of!(Thread, mark),
             no_mark = const Mark::NONE,
             total_missed = const offset_of!(Thread, total) + offset_of!(LiveCounters, missed),

@@ -127,7 +127,9 @@ fn fresh_thread(stack: usize) -> &'static Thread {
         THREAD.settle(memory, SHADOW);
     }
     const REACH: usize = 256 << 10;
+    THREAD.leave_stack();
     THREAD.home.set_bounds(stack - REACH, stack + REACH);
+    THREAD.enter_stack(&THREAD.home);
     THREAD.errno.set(THREAD.no_errno());
     THREAD
         .vector_bytes
@@ -496,7 +498,7 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
     assert_eq!(count(&ENTRIES), usize::from(asked), "{what}");
     assert_eq!(count(&RETURNS), usize::from(told), "{what}");
     let depth = usize::from(framed && !told);
-    assert_eq!(thread.home.shadow.depth() as usize, depth, "{what}");
+    assert_eq!(thread.shadow.depth() as usize, depth, "{what}");
     let missed = thread.total.read().missed + trampoline::attaching().total.read().missed - missed;
     let misses = matches!(case.state, State::Inside | State::StaleElsewhere);
     if !stepping::ON.load(Ordering::Relaxed) {
@@ -681,7 +683,7 @@ fn a_traced_function_may_jump_to_another_whatever_the_trampolines() {
             unsafe { trampoline::set_current(ptr::null()) };
             let counts = [&ENTRIES, &RETURNS].map(|count| count.load(Ordering::Relaxed));
             assert_eq!((counts, thread.total.read().lost), ([2, 2], lost));
-            assert_eq!(thread.home.shadow.depth(), 0);
+            assert_eq!(thread.shadow.depth(), 0);
             let survive = Survive {
                 vectors: outer.2.vectors.min(inner.2.vectors),
                 beyond: outer.2.beyond.min(inner.2.beyond),
