@@ -264,7 +264,7 @@ macro_rules! trampoline {
             "mov rsi, fs:[rsi]",
             "mov [rsi + {inside}], rsp",
             "mov [rsp + {result_thread}], rsi",
-            "mov dword ptr [rsp + {unwinding}], 0",
+            "mov dword ptr [rsp + {how}], 0",
             "mov rdi, rsp",
             "call {leave}",
             "mov rcx, rax",
@@ -287,7 +287,7 @@ macro_rules! trampoline {
             result_vector = const offset_of!(ReturnRegs, vector),
             result = const offset_of!(ReturnRegs, int),
             result_thread = const offset_of!(ReturnRegs, thread),
-            unwinding = const offset_of!(ReturnRegs, unwinding),
+            how = const offset_of!(ReturnRegs, how),
             inside = const offset_of!(Thread, inside),
             body = const offset_of!(Site, body),
         );

@@ -6,7 +6,7 @@ use core::ptr;
 
 use crate::frame::Frame;
 use crate::registration::Header;
-use crate::regs::{EntryRegs, RESULTS, ReturnRegs, VECTOR_ARGS, Vector};
+use crate::regs::{EntryRegs, RESULTS, RETURN_UNWINDING, ReturnRegs, VECTOR_ARGS, Vector};
 use crate::site::{Function, Site};
 use crate::thread::Thread;
 
@@ -127,7 +127,7 @@ impl<D> Entry<'_, D> {
         unsafe { (*self.regs().link).return_address }
     }
 
-    /// Traced calls that are going on around this one in this thread, of any user.
+    /// Traced calls that are going on around this one on this machine stack, of any user.
     pub fn depth(&self) -> usize {
         self.thread().shadow.depth() as usize
     }
@@ -221,7 +221,7 @@ impl<D> Entry<'_, D> {
 
     fn stack_word(&self, index: usize) -> Option<*mut u64> {
         let thread = self.thread();
-        let end = thread.stack_low.get() + thread.stack_span.get();
+        let end = thread.low.get() + thread.span.get();
         let offset = index.checked_mul(size_of::<u64>())?;
         let word = self.stack_pointer().checked_add(offset)?;
         (word < end && end - word >= size_of::<u64>())
@@ -278,10 +278,10 @@ impl<D> Return<'_, D> {
         self.frame().return_address
     }
 
-    /// Traced calls that are going on around this one in this thread, of any user.
+    /// Traced calls that are going on around this one on this machine stack, of any user.
     pub fn depth(&self) -> usize {
         // The frame counts itself.
-        self.thread().shadow.depth() as usize - 1
+        self.frame().depth as usize - 1
     }
 
     /// The stack pointer of the caller, just before its call instruction pushed the return
@@ -293,7 +293,7 @@ impl<D> Return<'_, D> {
     /// Whether the function does not return but is left by a panic, a C++ exception, `pthread_exit`
     /// or a cancellation. There are no results then.
     pub fn unwinding(&self) -> bool {
-        self.regs().unwinding != 0
+        self.regs().how & RETURN_UNWINDING != 0
     }
 
     fn results(&self) -> Option<&ReturnRegs> {

@@ -5,16 +5,19 @@
 //! fgraph before, and the mark goes away afterwards, so nothing in here is ever entered twice by one
 //! thread: whatever the callbacks call, or a signal handler calls meanwhile, is not traced.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::MAX_USERS;
 use crate::counters::{Counters, LiveCounters, bump};
 use crate::frame::{self, Frame, HEADER};
 use crate::grace::{self, Epoch};
 use crate::registration::Header;
-use crate::regs::{EntryRegs, ReturnRegs};
+use crate::regs::{EntryRegs, RETURN_KEPT, RETURN_UNWINDING, ReturnRegs};
+use crate::shadow::ShadowStack;
 use crate::site::Site;
 use crate::slot::Slots;
+use crate::stack::{self, Stack, Stacks};
 use crate::stop;
 use crate::thread::{Thread, Threads};
 
@@ -31,10 +34,6 @@ pub const RETURN_POINTS: usize = 3;
 
 static STUB: Header = Header::stub();
 
-/// Says whether an address is on the thread's own machine stack and not on the alternate one of its
-/// signal handlers, which may lie within it; finds the bounds of the former if they are not known.
-pub type OwnStack = fn(&Thread, usize) -> bool;
-
 /// The state of fgraph in this process.
 pub static FGRAPH: Fgraph = Fgraph::new();
 
@@ -49,8 +48,8 @@ pub struct Fgraph {
     pub threads: Threads,
     /// Where a body returns to that was called by the machine layer; 0: nowhere.
     return_points: [AtomicUsize; RETURN_POINTS],
-    /// An [`OwnStack`], or 0.
-    own_stack: AtomicUsize,
+    /// What the runtime knows of machine stacks.
+    stacks: AtomicPtr<Stacks>,
     /// Hits that could not be traced because a thread's state could not be made.
     pub unattached: AtomicU64,
 }
@@ -62,32 +61,32 @@ impl Fgraph {
             epoch: Epoch::new(),
             threads: Threads::new(),
             return_points: [const { AtomicUsize::new(0) }; RETURN_POINTS],
-            own_stack: AtomicUsize::new(0),
+            stacks: AtomicPtr::new((&raw const stack::HOMES).cast_mut()),
             unattached: AtomicU64::new(0),
         }
     }
 
     /// Says who knows the machine stacks.
-    pub fn set_own_stack(&self, own_stack: OwnStack) {
-        self.own_stack.store(own_stack as usize, Ordering::Relaxed);
+    pub fn set_stacks(&self, stacks: &'static Stacks) {
+        self.stacks
+            .store(ptr::from_ref(stacks).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Whether an address is on the thread's own machine stack, as exactly as can be told.
+    fn stacks(&self) -> &'static Stacks {
+        // SAFETY: set once, before anything is patched, to what is never freed.
+        unsafe { &*self.stacks.load(Ordering::Relaxed) }
+    }
+
+    /// Whether a thread's mark is stale: a signal handler has left a callback by `siglongjmp`. So it is if
+    /// `address`, where the thread is now, is on the same machine stack and not as deep. Not so of a
+    /// handler on an alternate stack, which may lie anywhere.
     #[cold]
     #[inline(never)]
-    pub fn is_own_stack(&self, thread: &Thread, address: usize) -> bool {
-        if thread.stack_span.get() != 0 && !thread.is_on_stack(address) {
-            return false;
-        }
-        // Relaxed: set once, before anything is patched.
-        match self.own_stack.load(Ordering::Relaxed) {
-            0 => thread.is_on_stack(address),
-            own_stack => {
-                // SAFETY: what is not 0 was stored by `set_own_stack`.
-                let own_stack = unsafe { core::mem::transmute::<usize, OwnStack>(own_stack) };
-                own_stack(thread, address)
-            }
-        }
+    pub fn is_stale(&self, thread: &Thread, mark: usize, address: usize) -> bool {
+        let stacks = self.stacks();
+        mark < address
+            && !(stacks.is_alternate)(address)
+            && (stacks.are_on_one)(thread, mark, address)
     }
 
     /// Says where a body returns to that was called by the machine layer.
@@ -161,7 +160,7 @@ pub unsafe fn enter(
     unsafe { begin(regs, site, thread, place) }
 }
 
-/// [`enter`] for a call on a stack that is not known, or one that shows frames to be dead.
+/// [`enter`] for a call on another stack than before, or one that shows frames to be dead.
 ///
 /// # Safety
 ///
@@ -174,18 +173,13 @@ unsafe extern "C" fn enter_slowly(
     thread: &Thread,
     place: usize,
 ) -> *mut Frame {
-    // SAFETY: the newest frame, or the sentinel.
-    let newest = unsafe { (*thread.shadow.newest()).slot };
-    // A tail call is where the newest frame is. Any other call that comes here may be on another stack.
-    if place != newest && !FGRAPH.is_own_stack(thread, place) {
-        return foreign(thread, site);
-    }
+    thread.give_up(ptr::null_mut());
     // SAFETY: the caller vouches for the registers.
     let return_address = unsafe { (*(*regs).link).return_address };
     let tail = FGRAPH.is_return_point(return_address);
-    thread
-        .shadow
-        .drop_dead(place, tail, |bitmap| lost(thread, bitmap));
+    if !is_clear(thread, place, tail) && !(FGRAPH.stacks().find)(thread, place, tail) {
+        return foreign(thread, site);
+    }
     // SAFETY: handed on.
     let frame = unsafe { begin(regs, site, thread, place) };
     if !frame.is_null() {
@@ -194,6 +188,50 @@ unsafe extern "C" fn enter_slowly(
         unsafe { thread.shadow.note_tail(frame) };
     }
     frame
+}
+
+/// Whether a call at `place` is on the stack that the thread was last seen on, and no frame there is in
+/// its way. Drops the dead ones. `tail` tells whether the call returns to our trampoline.
+pub fn is_clear(thread: &Thread, place: usize, tail: bool) -> bool {
+    if !thread.is_on_stack(place) {
+        return false;
+    }
+    if !thread.is_home() {
+        return make_way(thread, &thread.shadow, place, tail).is_some();
+    }
+    // SAFETY: the newest frame, or the sentinel.
+    let newest = unsafe { (*thread.shadow.newest()).slot };
+    // A tail call is where the newest frame is. Any other call above that may be on another stack.
+    if place > newest && (FGRAPH.stacks().is_alternate)(place) {
+        return false;
+    }
+    thread
+        .shadow
+        .drop_dead(place, tail, |bitmap| lost(thread, bitmap));
+    true
+}
+
+/// Drops the frames on a spare stack, which the thread has taken, that are in the way of a call at `place`
+/// and surely dead. Gives the place of the newest that is left, or `None` if one that may live is in the
+/// way.
+pub fn make_way(thread: &Thread, shadow: &ShadowStack, place: usize, tail: bool) -> Option<usize> {
+    let lost = |bitmap| lost(thread, bitmap);
+    let is_clear = shadow.drop_gone(place, tail, is_gone, lost);
+    // SAFETY: the newest frame, or the sentinel.
+    is_clear.then(|| unsafe { (*shadow.newest()).slot })
+}
+
+/// Drops all frames on a spare stack, which the thread has taken, that are surely dead; whether none is
+/// left.
+pub fn drop_gone(thread: &Thread, shadow: &ShadowStack) -> bool {
+    let lost = |bitmap| lost(thread, bitmap);
+    while !shadow.is_empty() && shadow.drop_newest_if(is_gone, lost) {}
+    shadow.is_empty()
+}
+
+/// Whether a call is surely over: while it goes on, our return point stands at its place.
+fn is_gone(frame: &Frame) -> bool {
+    (FGRAPH.stacks().is_gone)(frame.slot)
 }
 
 /// Begins a frame and asks the first user.
@@ -287,7 +325,7 @@ unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
     put_errno_back(thread, users);
     let accepted = (users >> ACCEPTED_SHIFT) as u16;
     let frame = if accepted == 0 {
-        core::ptr::null_mut()
+        ptr::null_mut()
     } else {
         // SAFETY: the frame was opened, `end` is behind its closed records.
         unsafe { thread.shadow.commit(accepted, end) }
@@ -322,7 +360,7 @@ pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -
     unsafe { end(regs, frame, thread) }
 }
 
-/// [`leave`] for a frame that is not the newest: those above it were left without a return.
+/// [`leave`] for a frame that is not the newest of the stack that the thread was last seen on.
 ///
 /// # Safety
 ///
@@ -334,17 +372,72 @@ unsafe extern "C" fn leave_slowly(
     frame: *mut Frame,
     thread: &Thread,
 ) -> *const Thread {
-    if thread
-        .shadow
-        .drop_above(frame, |bitmap| lost(thread, bitmap))
-    {
+    if !thread.shadow.holds(frame) && !follow(thread, frame) {
         // SAFETY: handed on.
-        unsafe { end(regs, frame, thread) }
+        return unsafe { end_kept(regs, frame, thread) };
+    }
+    let lost = |bitmap| lost(thread, bitmap);
+    let shadow = &thread.shadow;
+    let is_newest = if thread.is_home() {
+        if !shadow.drop_above(frame, lost) {
+            // It was dropped. The return address in it may still be right, and nothing else of it is
+            // used.
+            stop::stop(stop::STRAY_FRAME);
+            return thread;
+        }
+        true
     } else {
-        // Not on this thread's shadow stack. The return address in it may still be right, and nothing
-        // else of it is used.
-        stop::stop(stop::STRAY_FRAME);
-        thread
+        while shadow.newest() > frame && shadow.drop_newest_if(is_gone, lost) {}
+        shadow.newest() == frame
+    };
+    // SAFETY: handed on.
+    unsafe {
+        if is_newest {
+            end(regs, frame, thread)
+        } else {
+            end_kept(regs, frame, thread)
+        }
+    }
+}
+
+/// Moves the thread to the stack that holds `frame`, one that is going on in this thread; `false` if it is
+/// another thread's, or taken by one.
+fn follow(thread: &Thread, frame: *const Frame) -> bool {
+    // SAFETY: states are never unmapped.
+    let home: &'static Stack = unsafe { &*ptr::from_ref(&thread.home) };
+    let stack = if home.shadow.holds(frame) {
+        home
+    } else {
+        // SAFETY: it is on a spare stack, whose frames are not dropped while they may live, or on another
+        // thread's own, which that thread is not on.
+        let stack = unsafe { stack::holder(frame) };
+        if !stack.take(thread) {
+            return false;
+        }
+        stack
+    };
+    thread.leave_stack();
+    thread.enter_stack(stack);
+    true
+}
+
+/// Tells the users of a frame that stays where it is, because others above it may live or another
+/// thread has the stack. The machine layer reads it once more afterwards, so it is given up only when the
+/// thread comes to the next such case.
+///
+/// # Safety
+///
+/// As for [`leave`].
+unsafe fn end_kept(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
+    // SAFETY: the caller vouches for frame and registers.
+    unsafe {
+        let Some(word) = frame::begin_return(frame) else {
+            return thread;
+        };
+        (*regs).how |= RETURN_KEPT;
+        thread.give_up(frame);
+        let users = word & TO_GO | errno(thread);
+        tell_next(regs, thread, users, Frame::end(frame), word)
     }
 }
 
@@ -418,10 +511,10 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
     thread.mark.clear();
     put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.
-    if unsafe { (*regs).unwinding } == 0 {
-        thread.shadow.pop();
-    } else {
-        thread.shadow.unwound();
+    match unsafe { (*regs).how } {
+        0 => thread.shadow.pop(),
+        RETURN_UNWINDING => thread.shadow.unwound(),
+        _ => {}
     }
     thread
 }
@@ -494,7 +587,7 @@ extern "C" fn overrun(thread: &Thread, site: &Site) -> *mut Frame {
 fn not_traced(thread: &Thread, site: &Site, which: fn(&LiveCounters) -> &AtomicU64) -> *mut Frame {
     count(thread, site.interest.load(Ordering::Relaxed), which);
     unmark(thread);
-    core::ptr::null_mut()
+    ptr::null_mut()
 }
 
 /// Counts frames that were dropped, for those in the `bitmap` of one.

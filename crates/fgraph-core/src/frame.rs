@@ -9,8 +9,9 @@
 //!        +32 | epoch       | bitmap |    48 bits: newest registration at entry; 16 bits: who wants
 //!            |                      |    the return, slot 0 in the highest bit
 //!        +40 | previous             |    the frame before; null in the sentinel
-//!        +48 | depth     | tail     |    traced calls going on while this frame is the newest;
-//!            |                      |    of how many the call is a tail call, 7 at most
+//!        +48 | depth    | tail | len |   traced calls going on while this frame is the newest;
+//!            |                      |    of how many the call is a tail call, 7 at most; bytes of the
+//!            |                      |    frame and its records, divided by 16
 //!            | unused               |
 //!            +----------------------+
 //!        +64 | data of user i       |    rounded up to 16 bytes        \
@@ -33,7 +34,11 @@
 //! The oldest frame of a stack is a *sentinel*, no call's frame: its `slot` is above any address
 //! and its bitmap empty, so it is never found dead and nobody is told of it.
 
+use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::site::Site;
+use crate::stack::Stack;
 
 /// The fixed part of a frame.
 #[repr(C, align(16))]
@@ -56,13 +61,17 @@ pub struct Frame {
     /// wait for that the one before has written.
     pub(crate) depth: u32,
     /// How many frames before this one have the same slot, which happens to tail calls; 7 at most.
-    pub tail: u32,
-    pub(crate) unused: [u32; 2],
+    pub tail: u8,
+    /// Bytes to the end of its records, divided by 16; the lowest byte first.
+    len: [u8; 3],
+    unused: u64,
 }
 
+// `Frame::finish` writes them at once.
 const _: () = assert!(
     core::mem::offset_of!(Frame, depth).is_multiple_of(8)
         && core::mem::offset_of!(Frame, tail) == core::mem::offset_of!(Frame, depth) + 4
+        && core::mem::offset_of!(Frame, len) == core::mem::offset_of!(Frame, depth) + 5
 );
 
 /// Bytes of the fixed part.
@@ -120,6 +129,50 @@ pub(crate) const fn younger(stamp: u64, word: u64) -> bool {
 }
 
 impl Frame {
+    /// The sentinel of `stack`.
+    pub(crate) fn sentinel(stack: *const Stack) -> Self {
+        Self {
+            frame_pointer: 0,
+            return_address: stack.addr(),
+            site: ptr::null(),
+            slot: usize::MAX,
+            word: 0,
+            previous: ptr::null_mut(),
+            depth: 0,
+            tail: 0,
+            len: [0; 3],
+            unused: 0,
+        }
+    }
+
+    /// Notes a frame's depth and its end, and that it is no tail call.
+    ///
+    /// # Safety
+    ///
+    /// The frame must be one that is being built.
+    #[inline(always)]
+    pub(crate) unsafe fn finish(frame: *mut Self, depth: u32, end: *mut u8) {
+        // Lengths are multiples of 16.
+        let len = (end.addr() - frame.addr()) as u64;
+        // SAFETY: the caller vouches for the frame.
+        unsafe {
+            let place = (&raw mut (*frame).depth).cast::<u64>();
+            place.write(len << 36 | u64::from(depth));
+        }
+    }
+
+    /// The end of a frame's records.
+    ///
+    /// # Safety
+    ///
+    /// The frame must be on a shadow stack.
+    pub(crate) unsafe fn end(frame: *mut Self) -> *mut u8 {
+        // SAFETY: the caller vouches for the frame.
+        let [low, middle, high] = unsafe { (*frame).len };
+        let len = u32::from_le_bytes([low, middle, high, 0]) as usize * ALIGN;
+        frame.cast::<u8>().wrapping_add(len)
+    }
+
     /// The newest registration when the call was entered.
     #[inline(always)]
     pub(crate) const fn epoch(&self) -> u64 {
@@ -131,6 +184,48 @@ impl Frame {
     pub(crate) const fn bitmap(&self) -> u16 {
         (self.word & BITMAP_MASK) as u16
     }
+}
+
+/// The word of a frame whose return is being told by a thread that has not taken its stack: no
+/// registration has the epoch 0, and a frame with it has no users.
+const RETURNING: u64 = BITMAP_MASK;
+
+/// Ends a frame, unless its return is being told: nobody wants it any more. Gives its bitmap.
+///
+/// # Safety
+///
+/// The frame must be on a shadow stack.
+pub(crate) unsafe fn end(frame: *mut Frame) -> Option<u16> {
+    // SAFETY: the caller vouches for the frame.
+    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
+    // Another thread may begin to tell at this moment: one of the two gets the users.
+    let ended = |word| (word != RETURNING).then_some(0);
+    let word = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, ended);
+    word.ok().map(|word| (word & BITMAP_MASK) as u16)
+}
+
+/// Says that the return of a frame is being told, and gives its word; `None` if nobody wants it.
+///
+/// # Safety
+///
+/// As for [`end`].
+pub(crate) unsafe fn begin_return(frame: *mut Frame) -> Option<u64> {
+    // SAFETY: the caller vouches for the frame.
+    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
+    let wanted = |word| (word & BITMAP_MASK != 0 && word != RETURNING).then_some(RETURNING);
+    word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, wanted)
+        .ok()
+}
+
+/// Says that a return was told, and the frame is not needed any more.
+///
+/// # Safety
+///
+/// It must be what [`begin_return`] was called for.
+pub(crate) unsafe fn end_return(frame: *mut Frame) {
+    // SAFETY: the caller vouches for the frame.
+    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
+    word.store(0, Ordering::Release);
 }
 
 /// Bytes that a record with `size` bytes of data takes.

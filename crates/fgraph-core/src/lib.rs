@@ -16,6 +16,7 @@
 //! | [`grace`] | epochs, marks, and the wait after which no callback of a user runs |
 //! | [`site`] | one traced place, its function and its interest mask |
 //! | [`frame`], [`shadow`] | the shadow stack |
+//! | [`stack`] | the machine stacks, each with a shadow stack |
 //! | [`thread`] | what each thread of the program carries |
 //! | [`counters`] | what was not traced, and why |
 //! | [`regs`] | the registers of a call, as they are saved |
@@ -54,6 +55,8 @@ pub mod regs;
 pub mod shadow;
 #[cfg(not(loom))]
 pub mod site;
+#[cfg(not(loom))]
+pub mod stack;
 #[cfg(not(loom))]
 pub mod stop;
 #[cfg(not(loom))]

@@ -19,7 +19,7 @@
 //!   +16   frame
 //!   +24   thread
 //!   +32   width           bytes of each vector that are saved
-//!   +36   unwinding
+//!   +36   how
 //!   +48   vector[0..2]    64 bytes each
 //! ```
 //!
@@ -94,6 +94,11 @@ impl EntryRegs {
     }
 }
 
+/// The frame is unwound: there are no results, and it stays where it is.
+pub const RETURN_UNWINDING: u32 = 1;
+/// The frame is not the newest of the stack that the thread has: it stays where it is.
+pub const RETURN_KEPT: u32 = 2;
+
 /// The result registers at return.
 #[repr(C, align(16))]
 #[derive(Debug)]
@@ -106,8 +111,8 @@ pub struct ReturnRegs {
     pub thread: *const Thread,
     /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
     pub width: u32,
-    /// Not 0 when the frame is unwound, and there are no results.
-    pub unwinding: u32,
+    /// [`RETURN_UNWINDING`], [`RETURN_KEPT`], both, or 0.
+    pub how: u32,
     /// Vector and floating-point results.
     pub vector: [Vector; RESULTS],
 }
@@ -120,7 +125,7 @@ impl ReturnRegs {
             frame,
             thread,
             width: 0,
-            unwinding: 1,
+            how: RETURN_UNWINDING,
             vector: [Vector([0; 64]); RESULTS],
         }
     }

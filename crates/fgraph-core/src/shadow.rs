@@ -5,7 +5,7 @@
 //!    | sentinel | frame |   ...   |  frame             |    untouched   |  HEADER |
 //! ```
 //!
-//! It belongs to one machine stack and is used by the thread that runs on it. A frame is *built*
+//! It belongs to one machine stack ([`stack`](crate::stack)) and is used by the thread that runs on it. A frame is *built*
 //! above the top, where nothing is in use, and becomes part of the stack with `commit` when at
 //! least one user wants the return; so a call that nobody wants leaves no trace, and neither does a
 //! signal handler that leaves in the middle by `siglongjmp`. No second call is ever built at the
@@ -28,6 +28,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use crate::frame::{self, Frame, HEADER};
 use crate::site::Site;
+use crate::stack::Stack;
 
 /// The frames of one machine stack.
 #[repr(C)]
@@ -51,34 +52,41 @@ impl ShadowStack {
         }
     }
 
-    /// Makes the stack an empty one in `len` bytes at `base`.
+    /// Makes this, which is of `stack`, an empty one in `len` bytes at `base`.
     ///
     /// # Safety
     ///
     /// The bytes must be readable and writable, aligned to [`frame::ALIGN`], at least
     /// [`frame::HEADER`], at most 2^32 - 1, and nobody else's for as long as the stack is used.
-    pub unsafe fn reset(&self, base: *mut u8, len: usize) {
+    pub unsafe fn reset(&self, base: *mut u8, len: usize, stack: *const Stack) {
         debug_assert!(base.addr().is_multiple_of(frame::ALIGN));
         debug_assert!(len >= HEADER && u32::try_from(len).is_ok());
         let sentinel = base.cast::<Frame>();
         // SAFETY: the caller vouches for the place.
         unsafe {
-            sentinel.write(Frame {
-                frame_pointer: 0,
-                return_address: 0,
-                site: ptr::null(),
-                slot: usize::MAX,
-                word: 0,
-                previous: ptr::null_mut(),
-                depth: 0,
-                tail: 0,
-                unused: [0; 2],
-            });
+            sentinel.write(Frame::sentinel(stack));
         }
         self.base.set(base);
         self.newest.set(sentinel);
         self.top.set(base.wrapping_add(HEADER));
         self.last.set(base.wrapping_add(len - HEADER));
+    }
+
+    /// Goes on with the frames of `other`, which must not be used meanwhile.
+    pub(crate) fn copy_from(&self, other: &Self) {
+        // Without a newest frame in between, none is taken for it should a signal handler leave here.
+        self.newest.set(ptr::null_mut());
+        compiler_fence(Ordering::SeqCst);
+        self.top.set(other.top.get());
+        self.last.set(other.last.get());
+        self.base.set(other.base.get());
+        compiler_fence(Ordering::SeqCst);
+        self.newest.set(other.newest.get());
+    }
+
+    /// Has no frames and no memory from here on.
+    pub(crate) fn close(&self) {
+        self.copy_from(&Self::new());
     }
 
     /// The memory of the stack.
@@ -89,10 +97,20 @@ impl ShadowStack {
         )
     }
 
+    /// Whether a frame is in this memory.
+    pub(crate) fn holds(&self, frame: *const Frame) -> bool {
+        (self.base.get().addr()..=self.last.get().addr()).contains(&frame.addr())
+    }
+
     /// Traced calls going on.
     pub fn depth(&self) -> u32 {
         // SAFETY: a frame of this stack.
         unsafe { (*self.newest.get()).depth }
+    }
+
+    /// Whether there is no frame, not even of a call that nobody wants the return of.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.newest.get().cast() == self.base.get()
     }
 
     /// The newest frame, or the sentinel.
@@ -129,6 +147,50 @@ impl ShadowStack {
             lost(frame.bitmap());
             self.pop();
         }
+    }
+
+    /// As [`drop_dead`](Self::drop_dead), but where an address alone does not say that a frame is dead:
+    /// it is if the call stands at its own place, or if `is_gone` says so. `false` if one that may live
+    /// is in the way.
+    pub(crate) fn drop_gone(
+        &self,
+        slot: usize,
+        tail: bool,
+        is_gone: impl Fn(&Frame) -> bool,
+        mut lost: impl FnMut(u16),
+    ) -> bool {
+        loop {
+            // SAFETY: a frame of this stack.
+            let newest = unsafe { (*self.newest.get()).slot };
+            if slot < newest || (slot == newest && tail) {
+                return true;
+            }
+            let is_gone = |frame: &Frame| frame.slot == slot || is_gone(frame);
+            if !self.drop_newest_if(is_gone, &mut lost) {
+                return false;
+            }
+        }
+    }
+
+    /// Drops the newest frame if nobody wants its return any more, or if `is_gone` says that it is dead.
+    pub(crate) fn drop_newest_if(
+        &self,
+        is_gone: impl Fn(&Frame) -> bool,
+        mut lost: impl FnMut(u16),
+    ) -> bool {
+        let newest = self.newest.get();
+        // SAFETY: a frame of this stack.
+        let is_gone = unsafe { (*newest).bitmap() == 0 || is_gone(&*newest) };
+        if !is_gone {
+            return false;
+        }
+        // SAFETY: as above.
+        let ended = unsafe { frame::end(newest) };
+        if let Some(bitmap) = ended {
+            lost(bitmap);
+            self.pop();
+        }
+        ended.is_some()
     }
 
     /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
@@ -190,9 +252,7 @@ impl ShadowStack {
             // The bitmap is empty until here.
             (*frame).word += u64::from(bitmap);
             (*frame).previous = newest;
-            // And no tail call, in one store: the two are side by side.
-            let depth = (&raw mut (*frame).depth).cast::<u64>();
-            depth.write(u64::from((*newest).depth + 1));
+            Frame::finish(frame, (*newest).depth + 1, end);
         }
         // A signal handler may leave between the two by `siglongjmp`. With the top first the newest
         // frame is always beneath it; at worst some room is lost until an older frame is popped.
@@ -297,7 +357,7 @@ mod tests {
         let mut memory = Memory([0; 4 * HEADER]);
         let stack = ShadowStack::new();
         // SAFETY: the memory outlives the stack's use.
-        unsafe { stack.reset(memory.0.as_mut_ptr(), memory.0.len()) };
+        unsafe { stack.reset(memory.0.as_mut_ptr(), memory.0.len(), ptr::null()) };
         let push = |slot| {
             let frame = stack.open(ptr::null(), slot, 0).unwrap();
             // SAFETY: just opened, without records.

@@ -6,7 +6,7 @@
 //! head, so it may be walked at any time without a lock.
 //!
 //! ```text
-//!   lines 0, 1   inside, machine stack, shadow stack, mark   written by every traced call
+//!   lines 0, 1   inside, machine stack, shadow stack, mark                 written by every traced call
 //!   then         id, next                                    written when the state changes hands
 //!   then         words of the users, counters                written by their owner
 //! ```
@@ -15,14 +15,16 @@
 
 use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 use crossbeam_utils::CachePadded;
 
 use crate::MAX_USERS;
 use crate::counters::{Counters, LiveCounters};
+use crate::frame::{self, Frame};
 use crate::grace::Mark;
 use crate::shadow::ShadowStack;
+use crate::stack::Stack;
 
 /// The state of one thread.
 #[repr(C)]
@@ -31,11 +33,11 @@ pub struct Thread {
     /// 0, [`Thread::INTERNAL`], or the stack pointer at which the thread entered fgraph. While it is
     /// not 0, calls are not traced.
     pub inside: AtomicUsize,
-    /// Lowest address of the machine stack.
-    pub stack_low: Cell<usize>,
-    /// Bytes of the machine stack; 0 while it is not known.
-    pub stack_span: Cell<usize>,
-    /// The frames of the calls going on.
+    /// Lowest address of the machine stack that the thread was last seen on.
+    pub low: Cell<usize>,
+    /// Bytes of it; 0 while it is not known.
+    pub span: Cell<usize>,
+    /// The frames of the calls going on there.
     pub shadow: ShadowStack,
     /// Which user's callback the thread is in.
     pub mark: Mark,
@@ -43,6 +45,12 @@ pub struct Thread {
     pub vector_bytes: Cell<u32>,
     /// The thread's `errno`.
     pub errno: Cell<*mut i32>,
+    /// The machine stack that the thread was last seen on; null in between.
+    on: Cell<*const Stack>,
+    /// Its own.
+    pub home: Stack,
+    /// A frame that this thread has told the users of and left where it is.
+    kept: Cell<*mut Frame>,
     owner: CachePadded<Owner>,
     words: [Word; MAX_USERS],
     /// Of all users together.
@@ -83,12 +91,15 @@ impl Thread {
     pub const fn new() -> Self {
         Self {
             inside: AtomicUsize::new(0),
-            stack_low: Cell::new(0),
-            stack_span: Cell::new(0),
+            low: Cell::new(0),
+            span: Cell::new(0),
             shadow: ShadowStack::new(),
             mark: Mark::new(),
             vector_bytes: Cell::new(0),
             errno: Cell::new(ptr::null_mut()),
+            on: Cell::new(ptr::null()),
+            home: Stack::new(),
+            kept: Cell::new(ptr::null_mut()),
             owner: CachePadded::new(Owner {
                 id: AtomicU32::new(0),
                 next: AtomicPtr::new(ptr::null_mut()),
@@ -119,10 +130,71 @@ impl Thread {
         thread
     }
 
-    /// Whether an address is on the thread's own machine stack.
+    /// Whether an address is on the machine stack that the thread was last seen on.
     #[inline(always)]
     pub fn is_on_stack(&self, address: usize) -> bool {
-        address.wrapping_sub(self.stack_low.get()) < self.stack_span.get()
+        address.wrapping_sub(self.low.get()) < self.span.get()
+    }
+
+    /// The machine stack that the thread was last seen on.
+    pub fn stack(&self) -> *const Stack {
+        self.on.get()
+    }
+
+    /// Whether that is the thread's own.
+    pub fn is_home(&self) -> bool {
+        ptr::eq(self.on.get(), &self.home)
+    }
+
+    /// Notes that the thread is not on its stack any more, and gives it back. Without one, no call is on
+    /// the thread's stack, and no frame is the newest.
+    pub fn leave_stack(&self) {
+        // A signal handler may leave anywhere in here, and in `enter_stack`, by `siglongjmp`: what is
+        // begun anew then finds either the frames here and `on` set, or neither.
+        self.span.set(0);
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: stacks are never unmapped.
+        if let Some(stack) = unsafe { self.on.get().as_ref() } {
+            stack.shadow.copy_from(&self.shadow);
+            compiler_fence(Ordering::SeqCst);
+            self.on.set(ptr::null());
+            compiler_fence(Ordering::SeqCst);
+            self.shadow.close();
+            stack.give_back(self);
+        }
+    }
+
+    /// Notes that the thread, which is on no stack, is on this one: its own, or one that it has taken.
+    pub fn enter_stack(&self, stack: &'static Stack) {
+        debug_assert!(self.on.get().is_null());
+        self.shadow.copy_from(&stack.shadow);
+        compiler_fence(Ordering::SeqCst);
+        self.on.set(stack);
+        compiler_fence(Ordering::SeqCst);
+        self.low.set(stack.low.get());
+        self.span.set(stack.span.get());
+    }
+
+    /// Begins as a thread that was not seen on its own stack, with an empty shadow stack in `len` bytes at
+    /// `base`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`ShadowStack::reset`].
+    pub unsafe fn settle(&'static self, base: *mut u8, len: usize) {
+        self.leave_stack();
+        self.home.set_bounds(0, 0);
+        // SAFETY: the caller vouches for the memory.
+        unsafe { self.home.shadow.reset(base, len, &self.home) };
+    }
+
+    /// Gives up the frame that this thread has kept, and keeps `frame` instead, or none.
+    pub(crate) fn give_up(&self, frame: *mut Frame) {
+        let before = self.kept.replace(frame);
+        if !before.is_null() {
+            // SAFETY: still on a shadow stack, as nobody but us gives it up.
+            unsafe { frame::end_return(before) };
+        }
     }
 
     /// The kernel's id of the thread; 0 when the state is nobody's.
@@ -150,6 +222,8 @@ impl Thread {
 
     /// Makes the state nobody's. Its thread must be gone.
     pub fn release(&self, id: u32) -> bool {
+        self.leave_stack();
+        self.give_up(ptr::null_mut());
         self.mark.clear();
         self.inside.store(0, Ordering::Relaxed);
         self.owner

@@ -308,9 +308,12 @@ impl Machine {
         let thread: &'static Thread = Box::leak(Box::new(Thread::new()));
         let memory = vec![0u128; SHADOW / 16].leak();
         // SAFETY: leaked for the thread.
-        unsafe { thread.shadow.reset(memory.as_mut_ptr().cast(), SHADOW) };
-        thread.stack_low.set(stack.as_ptr().addr());
-        thread.stack_span.set(size_of_val(stack.as_slice()));
+        unsafe { thread.settle(memory.as_mut_ptr().cast(), SHADOW) };
+        thread.leave_stack();
+        let low = stack.as_ptr().addr();
+        let end = low + size_of_val(stack.as_slice());
+        thread.home.set_bounds(low, end);
+        thread.enter_stack(&thread.home);
         thread.errno.set(thread.no_errno());
         let site = Box::leak(Box::new(Site {
             entry: 0x1000,

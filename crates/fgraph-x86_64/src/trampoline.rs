@@ -45,7 +45,8 @@
 //! gdb takes a stack whose CFAs do not ascend to be corrupt, so it must not be lower.
 //!
 //! What is taken away is 0, but for tail calls: those of traced functions from one another have the same
-//! slot, and their frames must not be the same to an unwinder either. The first of them, which the caller
+//! slot, and their frames must not be the same to an unwinder either. It is one byte, of which the lowest
+//! three bits count. The first of them, which the caller
 //! has called, has the highest CFA.
 //!
 //! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
@@ -79,10 +80,8 @@ use fgraph_core::thread::Thread;
 
 use crate::cpu;
 
-/// Makes the calling thread's state at its first hit.
-///
-/// The argument is an address on its machine stack; null means that it cannot be traced.
-pub type Attach = extern "C" fn(stack: usize) -> *const Thread;
+/// Makes the calling thread's state at its first hit; null means that it cannot be traced.
+pub type Attach = extern "C" fn() -> *const Thread;
 
 /// Ends the process: a return address is in doubt. The arguments are the frame and the stack pointer.
 pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
@@ -183,8 +182,8 @@ unsafe extern "C" fn enter_only(
 
 /// Called by the trampolines when a mark seems to be stale.
 #[unsafe(link_section = "fgraph_text")]
-unsafe extern "C" fn is_own_stack(thread: &Thread, address: usize) -> bool {
-    FGRAPH.is_own_stack(thread, address)
+unsafe extern "C" fn is_stale(thread: &Thread, mark: usize, address: usize) -> bool {
+    FGRAPH.is_stale(thread, mark, address)
 }
 
 /// Called by the trampolines, see [`dispatch::leave`].
@@ -239,13 +238,12 @@ unsafe extern "C" fn personality(
 }
 
 /// Whether a thread is inside fgraph, and not only marked so by a callback that was left by siglongjmp,
-/// when it comes to the frame of a call whose return address stood at `slot`. The same test as in
-/// `leave_aside`.
+/// when it comes to the frame of a call whose return address stood at `slot`.
 fn is_inside(thread: &Thread, slot: usize) -> bool {
     match thread.inside.load(Ordering::Relaxed) {
         0 => false,
         Thread::INTERNAL => true,
-        mark => !(mark < slot && thread.is_on_stack(mark)),
+        mark => !FGRAPH.is_stale(thread, mark, slot),
     }
 }
 

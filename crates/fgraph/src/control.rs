@@ -34,6 +34,7 @@ use crate::membarrier;
 use crate::os;
 use crate::signals;
 use crate::sites::{self, OFF, ON, Sites};
+use crate::stacks;
 use crate::text::Text;
 use crate::threads::{self, Inside};
 
@@ -214,7 +215,7 @@ impl Control {
         membarrier::sync_core()?;
         let trampolines = trampoline::install(threads::attach, abort::on_stray_return);
         threads::set_vector_bytes(trampolines.vector_bytes);
-        FGRAPH.set_own_stack(threads::is_own_stack);
+        FGRAPH.set_stacks(&stacks::STACKS);
         self.sites.set_trampolines(trampolines);
         libraries::find();
         self.started = true;

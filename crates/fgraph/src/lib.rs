@@ -61,6 +61,7 @@ mod protection;
 mod signals;
 mod sites;
 mod stack;
+mod stacks;
 mod status;
 mod text;
 mod threads;

@@ -4,6 +4,8 @@
 //!
 //! The unsafe code calls libc functions that take no pointers, or pointers to live locals.
 
+use core::ptr;
+
 /// The calling thread's `errno`.
 pub(crate) fn errno() -> i32 {
     // SAFETY: always valid in the calling thread.
@@ -14,6 +16,12 @@ pub(crate) fn errno() -> i32 {
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: no arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Whether the calling thread is the one that the process began with.
+pub(crate) fn is_main_thread() -> bool {
+    // SAFETY: no arguments.
+    thread_id() == unsafe { libc::getpid() }.cast_unsigned()
 }
 
 /// Whether the process has a thread `id`.
@@ -39,7 +47,69 @@ pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
         libc::sigaddset(&mut set, libc::SIGILL);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, &mut before);
         let result = work();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
         result
+    }
+}
+
+/// Runs `work` with all signals blocked, so that no handler can leave it in the middle.
+pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+    // The kernel's set. The C library's function would leave out signals of its own.
+    let all = u64::MAX;
+    let mut before = 0u64;
+    let mask = |how: i32, set: *const u64, old: *mut u64| {
+        // SAFETY: live locals of the size that the kernel is told.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, size_of::<u64>()) }
+    };
+    mask(libc::SIG_SETMASK, &all, &mut before);
+    let result = work();
+    mask(libc::SIG_SETMASK, &before, ptr::null_mut());
+    result
+}
+
+/// Maps `len` bytes of zeros; `None` if there is no memory.
+pub(crate) fn map(len: usize) -> Option<*mut u8> {
+    // SAFETY: a new mapping.
+    let memory = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len.next_multiple_of(PAGE),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    (memory != libc::MAP_FAILED).then_some(memory.cast())
+}
+
+/// The word at an address that may not be mapped, or the error of the system call.
+pub(crate) fn peek(address: usize) -> Result<usize, i32> {
+    let mut word = 0usize;
+    let local = libc::iovec {
+        iov_base: (&raw mut word).cast(),
+        iov_len: size_of::<usize>(),
+    };
+    let remote = libc::iovec {
+        iov_base: ptr::without_provenance_mut(address),
+        iov_len: size_of::<usize>(),
+    };
+    // SAFETY: writes to the local only.
+    let read = unsafe {
+        let process = libc::getpid();
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            process,
+            &local,
+            1,
+            &remote,
+            1,
+            0,
+        )
+    };
+    if read == size_of::<usize>() as i64 {
+        Ok(word)
+    } else {
+        Err(errno())
     }
 }

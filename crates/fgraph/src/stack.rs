@@ -1,7 +1,7 @@
-//! The bounds of a thread's machine stack.
+//! The bounds of machine stacks.
 //!
-//! Read from `/proc/self/maps` when a thread hits its first site, so with bare system calls and
-//! without the allocator: the hit may be in `malloc`, or in a signal handler.
+//! Read from `/proc/self/maps` when a thread is first seen on one, so with bare system calls and
+//! without the allocator: the call may be one of `malloc`, or in a signal handler.
 //!
 //! # Safety
 //!
@@ -10,15 +10,24 @@
 
 use core::ops::Range;
 
-use crate::os::PAGE;
+use crate::os::{self, PAGE};
+
+/// What is known of a machine stack.
+#[derive(Debug)]
+pub(crate) struct Around {
+    /// The whole mapping, where that is all that is known.
+    pub(crate) bounds: Range<usize>,
+    /// It is the calling thread's own, from its start.
+    pub(crate) is_own: bool,
+}
 
 /// The machine stack around `address`, an address that the calling thread's stack pointer has.
-pub(crate) fn around(address: usize) -> Range<usize> {
+pub(crate) fn around(address: usize) -> Around {
     from_maps(address).unwrap_or_else(|| guess(address))
 }
 
-/// Whether `address` is on the calling thread's alternate signal stack.
-pub(crate) fn is_alternate(address: usize) -> bool {
+/// The alternate signal stack of the calling thread, if `address` is on it.
+pub(crate) fn alternate(address: usize) -> Option<Range<usize>> {
     let mut stack = libc::stack_t {
         ss_sp: core::ptr::null_mut(),
         ss_flags: 0,
@@ -26,12 +35,13 @@ pub(crate) fn is_alternate(address: usize) -> bool {
     };
     // SAFETY: writes to the local.
     unsafe { libc::sigaltstack(core::ptr::null(), &mut stack) };
-    stack.ss_flags & libc::SS_DISABLE == 0
-        && address.wrapping_sub(stack.ss_sp.addr()) < stack.ss_size
+    let low = stack.ss_sp.addr();
+    let is_on = stack.ss_flags & libc::SS_DISABLE == 0 && address.wrapping_sub(low) < stack.ss_size;
+    is_on.then(|| low..low + stack.ss_size)
 }
 
 /// The stack of the main thread grows down to its limit; another's is mapped as a whole.
-fn from_maps(address: usize) -> Option<Range<usize>> {
+fn from_maps(address: usize) -> Option<Around> {
     let mut previous_end = 0;
     let mut found = None;
     for_each_line("/proc/self/maps\0", |line| {
@@ -45,24 +55,25 @@ fn from_maps(address: usize) -> Option<Range<usize>> {
             } else {
                 range.start
             };
-            found = Some(start.min(range.start)..end_of(address, &range, grows));
+            let block = thread_pointer();
+            let is_own = if grows {
+                os::is_main_thread()
+            } else {
+                range.contains(&block) && address < block
+            };
+            // Of a thread other than the main one, the C library keeps the thread's block at the top of
+            // the stack: what is above it in the same mapping is another's.
+            let end = if is_own && !grows { block } else { range.end };
+            found = Some(Around {
+                bounds: start.min(range.start)..end,
+                is_own,
+            });
             return false;
         }
         previous_end = range.end;
         true
     });
     found
-}
-
-/// Where the stack in a mapping ends. Of a thread other than the main one, the C library keeps the
-/// thread's block at the top of the stack: what is above it in the same mapping is another's.
-fn end_of(address: usize, mapping: &Range<usize>, is_main: bool) -> usize {
-    let block = thread_pointer();
-    if !is_main && mapping.contains(&block) && address < block {
-        block
-    } else {
-        mapping.end
-    }
 }
 
 /// The address of the calling thread's block.
@@ -78,7 +89,7 @@ fn thread_pointer() -> usize {
 
 /// Without `/proc`: the main thread's stack ends above the program's name, which the kernel puts
 /// at its very top; another thread's ends with the block that the thread pointer leads to.
-fn guess(address: usize) -> Range<usize> {
+fn guess(address: usize) -> Around {
     // SAFETY: reads the auxiliary vector.
     let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;
     let limit = stack_limit();
@@ -91,10 +102,16 @@ fn guess(address: usize) -> Range<usize> {
             block
         } else {
             // Some stack of unknown size: only this much is sure.
-            return address & !(PAGE - 1)..(address + 1).next_multiple_of(PAGE);
+            return Around {
+                bounds: address & !(PAGE - 1)..(address + 1).next_multiple_of(PAGE),
+                is_own: false,
+            };
         }
     };
-    end.saturating_sub(limit)..end
+    Around {
+        bounds: end.saturating_sub(limit)..end,
+        is_own: true,
+    }
 }
 
 /// How far the main thread's stack may grow, in bytes.
@@ -184,15 +201,16 @@ mod tests {
         let address = (&raw const local).addr();
         let heap = Box::new(0);
         let stack = around(address);
-        assert!(stack.contains(&address), "{stack:x?} {address:x}");
-        assert!(!stack.contains(&(&raw const *heap).addr()));
+        assert!(stack.is_own);
+        assert!(stack.bounds.contains(&address), "{stack:x?} {address:x}");
+        assert!(!stack.bounds.contains(&(&raw const *heap).addr()));
     }
 
     #[test]
     fn without_proc_the_guess_holds_the_locals() {
         let local = 0;
         let address = (&raw const local).addr();
-        assert!(guess(address).contains(&address));
+        assert!(guess(address).bounds.contains(&address));
     }
 
     #[test]
@@ -206,6 +224,7 @@ mod tests {
         });
         let mapped = stack.expect("every process has a main stack");
         let found = from_maps(mapped.end - 8).expect("the line was just read");
+        let found = found.bounds;
         assert_eq!(found.end, mapped.end);
         assert!(found.start <= mapped.start);
         assert!(found.len() >= stack_limit().min(1 << 20));

@@ -18,7 +18,7 @@ use fgraph_x86_64::trampoline;
 
 use crate::error::{Error, Unsupported};
 use crate::os::{self, PAGE};
-use crate::stack;
+use crate::stacks;
 
 /// Bytes of a shadow stack: room for 4,094 calls without data.
 const DEFAULT_SHADOW_STACK: usize = 256 << 10;
@@ -50,6 +50,19 @@ pub fn set_shadow_stack_size(bytes: usize) {
     SHADOW_STACK.store(bytes & !15, Ordering::Relaxed);
 }
 
+/// Bytes of a new shadow stack.
+pub(crate) fn shadow_stack_size() -> usize {
+    SHADOW_STACK.load(Ordering::Relaxed)
+}
+
+/// Gives memory of a shadow stack back to the system, but for what shares its first page with others.
+pub(crate) fn forget(base: *mut u8, len: usize) {
+    let touched = base.addr().next_multiple_of(PAGE);
+    let len = (base.addr() + len).saturating_sub(touched);
+    // SAFETY: the caller's own memory, whose content nobody needs any more.
+    unsafe { libc::madvise(touched as *mut _, len, libc::MADV_DONTNEED) };
+}
+
 /// Says how wide the vector registers are that the trampoline saves, in bytes.
 pub(crate) fn set_vector_bytes(bytes: u32) {
     VECTOR_BYTES.store(bytes, Ordering::SeqCst);
@@ -59,9 +72,9 @@ pub(crate) fn set_vector_bytes(bytes: u32) {
     }
 }
 
-/// Makes the state of the calling thread, whose stack pointer is near `stack`; null if there is no
-/// memory. Called by the entry trampoline, and so without the allocator.
-pub(crate) extern "C" fn attach(stack: usize) -> *const Thread {
+/// Makes the state of the calling thread; null if there is no memory. Called by the entry trampoline, and
+/// so without the allocator.
+pub(crate) extern "C" fn attach() -> *const Thread {
     let errno = os::errno();
     let id = os::thread_id();
     let thread = free_state(id).or_else(|| {
@@ -75,8 +88,6 @@ pub(crate) extern "C" fn attach(stack: usize) -> *const Thread {
     });
     let state = match thread {
         Some(thread) => {
-            thread.stack_span.set(0);
-            is_own_stack(thread, stack);
             // SAFETY: valid for as long as this thread lives.
             thread.errno.set(unsafe { libc::__errno_location() });
             ptr::from_ref(thread)
@@ -92,21 +103,6 @@ pub(crate) extern "C" fn attach(stack: usize) -> *const Thread {
     state
 }
 
-/// Whether an address is on the thread's own machine stack, and not on the alternate one of its signal
-/// handlers. Finds the bounds of the former if they are not known.
-pub(crate) fn is_own_stack(thread: &Thread, address: usize) -> bool {
-    let errno = os::errno();
-    let is_own = !stack::is_alternate(address);
-    if is_own && thread.stack_span.get() == 0 {
-        let bounds = stack::around(address);
-        thread.stack_low.set(bounds.start);
-        thread.stack_span.set(bounds.end - bounds.start);
-    }
-    // SAFETY: the calling thread's own.
-    unsafe { *libc::__errno_location() = errno };
-    is_own && thread.is_on_stack(address)
-}
-
 /// Whether a thread still runs in this process.
 pub(crate) fn is_alive(thread: &Thread) -> bool {
     os::thread_exists(thread.id())
@@ -115,9 +111,9 @@ pub(crate) fn is_alive(thread: &Thread) -> bool {
 /// Takes over a state that is nobody's.
 fn free_state(id: u32) -> Option<&'static Thread> {
     let thread = FGRAPH.threads.iter().find(|thread| thread.claim(id))?;
-    let (base, len) = thread.shadow.memory();
+    let (base, len) = thread.home.shadow.memory();
     // SAFETY: the state's own memory, and the state is ours.
-    unsafe { thread.shadow.reset(base, len) };
+    unsafe { thread.settle(base, len) };
     Some(thread)
 }
 
@@ -137,11 +133,8 @@ fn reap(id: u32) {
             alive += 1;
             continue;
         }
-        let (base, len) = thread.shadow.memory();
-        let touched = base.addr().next_multiple_of(PAGE);
-        let len = (base.addr() + len).saturating_sub(touched);
-        // SAFETY: the state's own memory, whose content nobody needs any more.
-        unsafe { libc::madvise(touched as *mut _, len, libc::MADV_DONTNEED) };
+        let (base, len) = thread.home.shadow.memory();
+        forget(base, len);
         thread.release(owner);
     }
     NEXT_REAP.store(2 * alive + 16, Ordering::Relaxed);
@@ -150,28 +143,18 @@ fn reap(id: u32) {
 
 /// Maps a new state: the thread's own, and behind it its shadow stack.
 fn new_state(id: u32) -> Option<&'static Thread> {
-    let shadow = SHADOW_STACK.load(Ordering::Relaxed);
+    let shadow = shadow_stack_size();
     // Right behind the state and not at a page of its own, where frames would have the addresses of the
     // state's first words modulo 4 KiB, for which processors take them at first.
     let offset = size_of::<Thread>().next_multiple_of(align_of::<Thread>());
+    let memory = os::map(offset + shadow)?;
     // SAFETY: a fresh mapping, large enough, page-aligned, and zero, which is not relied on.
     unsafe {
-        let memory = libc::mmap(
-            ptr::null_mut(),
-            (offset + shadow).next_multiple_of(PAGE),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        );
-        if memory == libc::MAP_FAILED {
-            return None;
-        }
         let thread = memory.cast::<Thread>();
         thread.write(Thread::new());
         let thread = &*thread;
         thread.claim(id);
-        thread.shadow.reset(memory.cast::<u8>().add(offset), shadow);
+        thread.settle(memory.add(offset), shadow);
         thread
             .vector_bytes
             .set(VECTOR_BYTES.load(Ordering::Relaxed));
@@ -187,6 +170,7 @@ fn new_state(id: u32) -> Option<&'static Thread> {
 pub(crate) fn after_fork() {
     // Whoever was looking for states to free is not in the child.
     REAPING.store(false, Ordering::Relaxed);
+    stacks::after_fork();
     let own = trampoline::current();
     for thread in FGRAPH.threads.iter() {
         if ptr::eq(thread, own) {
@@ -210,7 +194,7 @@ impl Inside {
             // SAFETY: a state that is always inside, then this thread's own.
             unsafe {
                 trampoline::set_current(trampoline::attaching());
-                thread = attach((&raw const thread).addr());
+                thread = attach();
                 trampoline::set_current(thread);
             }
         }

@@ -41,7 +41,7 @@ use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
 
 use super::{
-    ABORT, ATTACH, ATTACHING, Trampolines, enter, enter_only, is_own_stack, leave, personality,
+    ABORT, ATTACH, ATTACHING, Trampolines, enter, enter_only, is_stale, leave, personality,
 };
 
 /// Stores numbered vector registers, each at `$place`, where `\n` stands for the number.
@@ -152,7 +152,7 @@ macro_rules! store_results {
             ),
             note!("dword", "kept_result_width", $moves),
             ".endif\n",
-            // And clears `unwinding`, which follows.
+            // And clears `how`, which follows.
             note!("qword", "result_width", $moves),
         )
     };
@@ -265,7 +265,7 @@ macro_rules! leave_call {
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
             "mov rcx, fs:[rcx]\n",
             "test rcx, rcx\n",
-            "jz 60f\n",
+            "jz 98f\n",
             "cmp qword ptr [rcx + {inside}], 0\n",
             "jne 96f\n",
             "94:\n",
@@ -301,8 +301,33 @@ macro_rules! leave_call {
 
 /// What `leave_call` needs seldom; stands behind it.
 macro_rules! leave_aside {
-    ($moves:tt, $full_moves:tt) => {
+    ($moves:tt, $full_moves:tt, $opmask:tt) => {
         concat!(
+            // A coroutine has come to a thread that has not hit anything yet.
+            "98:\n",
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
+            "lea rdx, [rip + {attaching}]\n",
+            "mov fs:[rcx], rdx\n",
+            store_results!($full_moves),
+            "call qword ptr [rip + {attach}]\n",
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
+            "mov fs:[rcx], rax\n",
+            "mov rcx, rax\n",
+            point_r9!(),
+            "test rcx, rcx\n",
+            "jnz 94b\n",
+            load_results!($full_moves),
+            load_kept_results!($full_moves),
+            load_beyond!("r9 + 64*14", $opmask),
+            ".if {preserve}\n",
+            "mov rsi, [rsp + {kept_int}]\n",
+            "mov rdi, [rsp + {kept_int} + 8]\n",
+            "mov r8, [rbp + {slot}]\n",
+            "mov r8, [r8 - 16]\n",
+            "mov r10, [rsp + {kept_int} + 24]\n",
+            "mov r11, [rsp + {kept_int} + 32]\n",
+            ".endif\n",
+            "jmp 60f\n",
             // A result is wide.
             "90:\n",
             store_results!($full_moves),
@@ -321,9 +346,9 @@ macro_rules! leave_aside {
             load_kept_results!($moves),
             "jmp 93b\n",
             ".endif\n",
-            // The thread is inside fgraph when a body is back. If the mark is on the thread's own stack,
-            // and deeper than this call, then a signal handler has left a callback by siglongjmp: the
-            // mark is stale.
+            // The thread is inside fgraph when a body is back. If the mark is on the stack that the
+            // thread was last seen on, and deeper than this call, then a signal handler has left a
+            // callback by siglongjmp: the mark is stale.
             "96:\n",
             "mov rax, [rcx + {inside}]\n",
             "cmp rax, {internal}\n",
@@ -416,9 +441,9 @@ macro_rules! trampoline {
             "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
-            // DW_CFA_def_cfa_expression, 10 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
-            // deref_size 4, minus.
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            // DW_CFA_def_cfa_expression, 11 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
+            // deref, lit7, and, minus. Debuggers know fewer operations than the standard has.
+            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
             // DW_CFA_expression rip (16), 2 bytes: breg6 +8.
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             // DW_CFA_expression rbp (6), 2 bytes: breg6 +0.
@@ -481,12 +506,12 @@ macro_rules! trampoline {
             "ret",
             ".cfi_restore_state",
             ".cfi_remember_state",
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
             leave_aside!(
-                $moves, $full_moves
+                $moves, $full_moves, $opmask
             ),
             ".else",
             "jmp 40f",
@@ -502,7 +527,6 @@ macro_rules! trampoline {
             "mov fs:[rcx], rdx",
             store_beyond!("rsp + {kept_beyond}", $opmask),
             store_args!($full_moves),
-            "lea rdi, [rbx + 8]",
             "call qword ptr [rip + {attach}]",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "mov fs:[rcx], rax",
@@ -542,29 +566,22 @@ macro_rules! trampoline {
             load_kept_args!($moves),
             "jmp 83b",
             ".endif",
-            // The thread is inside fgraph already. If it is not in fgraph's own code, and the mark and
-            // this call are both on the thread's own stack, and the mark is the deeper one, then a
-            // signal handler has left a callback by siglongjmp: the mark is stale.
+            // The thread is inside fgraph already. If it is not in fgraph's own code, and the mark is
+            // deeper than this call, then a signal handler may have left a callback by siglongjmp: the
+            // mark is stale. Or it runs on another stack.
             "30:",
             "mov rax, [rdx + {inside}]",
             "cmp rax, {internal}",
             "je 31f",
             "cmp rbx, rax",
             "jb 31f",
-            "sub rax, [rdx + {stack_low}]",
-            "cmp rax, [rdx + {stack_span}]",
-            "jae 31f",
-            "mov rax, rbx",
-            "sub rax, [rdx + {stack_low}]",
-            "cmp rax, [rdx + {stack_span}]",
-            "jae 31f",
-            // So it seems. But an alternate signal stack may lie within the thread's own.
             "mov [rsp + {thread}], rdx",
             store_beyond!("rsp + {kept_beyond}", $opmask),
             store_args!($full_moves),
             "mov rdi, rdx",
-            "lea rsi, [rbx + 8]",
-            "call {is_own_stack}",
+            "mov rsi, rax",
+            "lea rdx, [rbx + 8]",
+            "call {is_stale}",
             "mov rdx, [rsp + {thread}]",
             "mov r11, [rsp + {site}]",
             "test al, al",
@@ -618,7 +635,7 @@ macro_rules! trampoline {
             ".endif",
             ".cfi_restore_state",
             ".if {returns}",
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
@@ -638,12 +655,13 @@ macro_rules! trampoline {
             "mov rsp, [rbp + {slot}]",
             "jmp 52b",
             leave_aside!(
-                $moves, $full_moves
+                $moves, $full_moves, $opmask
             ),
             // The thread is inside fgraph: a callback has switched stacks. Return to the caller and leave
             // the frame to be dropped as a dead one.
             "60:",
             "mov rax, [rsp + {result}]",
+            "mov rdx, [rsp + {result} + 8]",
             // What was in use before.
             load_beyond!("r9 + 64*14", $opmask, "16,17", "1"),
             ".if {preserve}",
@@ -671,7 +689,7 @@ macro_rules! trampoline {
             beyond = const $keeps.beyond as u32,
             returns = const $keeps.returns as u32,
             leave = sym leave,
-            is_own_stack = sym is_own_stack,
+            is_stale = sym is_stale,
             attach = sym ATTACH,
             abort = sym ABORT,
             attaching = sym ATTACHING,
@@ -697,8 +715,8 @@ macro_rules! trampoline {
             result_width = const offset_of!(ReturnRegs, width),
             inside = const offset_of!(Thread, inside),
             internal = const Thread::INTERNAL,
-            stack_low = const offset_of!(Thread, stack_low),
-            stack_span = const offset_of!(Thread, stack_span),
+            stack_low = const offset_of!(Thread, low),
+            stack_span = const offset_of!(Thread, span),
             mark = const offset_of!(Thread, mark),
             no_mark = const Mark::NONE,
             total_missed = const offset_of!(Thread, total) + offset_of!(LiveCounters, missed),
@@ -1080,7 +1098,7 @@ const _: () = assert!(
         && PRESERVE_ALL.entry_room().is_multiple_of(64)
 );
 const _: () = assert!(PRESERVE_ALL.return_room().is_multiple_of(16));
-const _: () = assert!(offset_of!(ReturnRegs, unwinding) == offset_of!(ReturnRegs, width) + 4);
+const _: () = assert!(offset_of!(ReturnRegs, how) == offset_of!(ReturnRegs, width) + 4);
 const _: () = assert!(offset_of!(Frame, frame_pointer) == 0);
 const _: () = assert!(offset_of!(Frame, return_address) == 8);
 const _: () = assert!(

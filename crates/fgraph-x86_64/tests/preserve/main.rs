@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use fgraph_core::dispatch::FGRAPH;
 use fgraph_core::frame::Frame;
 use fgraph_core::registration::{Catch, Registration};
+use fgraph_core::stack::Stacks;
 use fgraph_core::thread::Thread;
 use fgraph_core::{Entry, FgraphOps, Module, Return, Site};
 use fgraph_x86_64::cpu;
@@ -123,11 +124,12 @@ fn fresh_thread(stack: usize) -> &'static Thread {
     // SAFETY: nobody else's; used by one test at a time.
     unsafe {
         let memory = MEMORY.as_ptr().with_addr(memory).cast_mut().cast();
-        THREAD.shadow.reset(memory, SHADOW);
+        THREAD.settle(memory, SHADOW);
     }
     const REACH: usize = 256 << 10;
-    THREAD.stack_low.set(stack - REACH);
-    THREAD.stack_span.set(2 * REACH);
+    THREAD.leave_stack();
+    THREAD.home.set_bounds(stack - REACH, stack + REACH);
+    THREAD.enter_stack(&THREAD.home);
     THREAD.errno.set(THREAD.no_errno());
     THREAD
         .vector_bytes
@@ -137,12 +139,13 @@ fn fresh_thread(stack: usize) -> &'static Thread {
     &THREAD
 }
 
-extern "C" fn attach(stack: usize) -> *const Thread {
+extern "C" fn attach() -> *const Thread {
+    let stack = 0;
     ATTACHED.fetch_add(1, Ordering::Relaxed);
     let state: *const Thread = if REFUSE.load(Ordering::Relaxed) {
         ptr::null()
     } else {
-        fresh_thread(stack)
+        fresh_thread((&raw const stack).addr())
     };
     MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
     state
@@ -153,10 +156,19 @@ extern "C" fn abort(frame: *const Frame, stack_pointer: usize) -> ! {
     std::process::abort();
 }
 
-/// Whether the rest of the stack is said to be this thread's own.
-fn own_stack(thread: &Thread, address: usize) -> bool {
+/// There is no other stack than the thread's own, but it may be said that part of it is.
+static STACKS: Stacks = Stacks {
+    find: |_, _, _| clobbering(false),
+    is_alternate: |_| clobbering(!OWN_STACK.load(Ordering::Relaxed)),
+    are_on_one: |thread, low, high| {
+        clobbering(thread.home.contains(low) && thread.home.contains(high))
+    },
+    is_gone: |_| clobbering(true),
+};
+
+fn clobbering(answer: bool) -> bool {
     MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
-    OWN_STACK.load(Ordering::Relaxed) && thread.is_on_stack(address)
+    answer
 }
 
 fn set_up() -> MutexGuard<'static, ()> {
@@ -164,7 +176,7 @@ fn set_up() -> MutexGuard<'static, ()> {
     let guard = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     ONCE.get_or_init(|| {
         trampoline::install(attach, abort);
-        FGRAPH.set_own_stack(own_stack);
+        FGRAPH.set_stacks(&STACKS);
         let epoch = FGRAPH.epoch.advance();
         let user = Registration::new::<StdCatch>(Clobbering, 0, epoch);
         FGRAPH.slots.publish(0, Box::leak(Box::new(user)).header());
@@ -414,7 +426,7 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
     OWN_STACK.store(case.state != State::StaleElsewhere, Ordering::Relaxed);
     let thread = fresh_thread(here);
     // Deeper than any call of this test.
-    let stale = thread.stack_low.get() + 64;
+    let stale = thread.home.low.get() + 64;
     let inside = match case.state {
         State::Inside => Thread::INTERNAL,
         State::Stale | State::StaleElsewhere => stale,

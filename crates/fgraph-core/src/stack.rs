@@ -1,0 +1,153 @@
+//! Machine stacks, each with a shadow stack of its own.
+//!
+//! A thread has one machine stack from the start, its *home*. But it may run on others: on the
+//! alternate stack of its signal handlers, and on those of coroutines, which go from thread to thread.
+//! For those the runtime makes *spare* ones.
+//!
+//! ```text
+//!    thread 1 --on--> home of 1                  thread 2 --on-----+   home of 2
+//!                                                                  v
+//!    spare, of nobody    spare, of nobody    spare, taken by 2 <---+   (a coroutine's)
+//! ```
+//!
+//! A thread has copied to its own state, where it is reached soonest, the one that it was last seen on,
+//! and uses it until a call, or a return, shows that it is on another: its place is not within the bounds,
+//! or its frame is not the newest.
+//!
+//! *Whose frames.* The bounds of a thread's home are known. Where a coroutine's stack ends is not:
+//! what is mapped as one piece may hold several of them. So a spare one may come to hold frames of more
+//! than one machine stack, and nothing that must not fail follows from an address there:
+//!
+//! - Only the thread that has *taken* a spare one adds frames to it or removes some. It is given back
+//!   when the thread is seen elsewhere, and never taken away.
+//! - A call that comes back finds its frame in rbp. If the frame is in a stack that another thread has
+//!   taken, or beneath frames that may live, the users are told, and the frame is left to be dropped.
+//! - A frame in the way is dropped only if it is surely dead: its place on the machine stack does not
+//!   hold our return point any more, or is that of the call that is made now. If it may live, the
+//!   call takes another spare stack.
+
+use core::cell::Cell;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::frame::Frame;
+use crate::shadow::ShadowStack;
+use crate::thread::Thread;
+
+/// One machine stack, as far as it is known.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Stack {
+    /// Lowest address.
+    pub low: Cell<usize>,
+    /// Bytes; 0 while it is not known.
+    pub span: Cell<usize>,
+    /// The frames of the calls going on, but while a thread is on it.
+    pub shadow: ShadowStack,
+    /// The thread that may change a spare one.
+    taken_by: AtomicPtr<Thread>,
+}
+
+// SAFETY: the cells are used by the thread whose home it is or that has taken it. The atomic hands
+// them on.
+unsafe impl Sync for Stack {}
+
+impl Stack {
+    /// One without bounds or room.
+    pub const fn new() -> Self {
+        Self {
+            low: Cell::new(0),
+            span: Cell::new(0),
+            shadow: ShadowStack::new(),
+            taken_by: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Whether an address is within the bounds.
+    #[inline(always)]
+    pub fn contains(&self, address: usize) -> bool {
+        address.wrapping_sub(self.low.get()) < self.span.get()
+    }
+
+    /// Sets the bounds. No thread may be on it.
+    pub fn set_bounds(&self, low: usize, end: usize) {
+        self.low.set(low);
+        self.span.set(end - low);
+    }
+
+    /// Takes a spare stack for `thread`, unless another thread has it.
+    pub fn take(&self, thread: &Thread) -> bool {
+        let thread = ptr::from_ref(thread).cast_mut();
+        // Acquire pairs with the Release in `give_back`: the frames are as that thread left them.
+        let taken = self.taken_by.compare_exchange(
+            ptr::null_mut(),
+            thread,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        // A signal handler that left by `siglongjmp` may have kept us from giving it back.
+        taken.is_ok() || taken == Err(thread)
+    }
+
+    /// Gives a spare stack that the caller has taken to `thread`.
+    pub fn hand_to(&self, thread: &Thread) {
+        self.taken_by
+            .store(ptr::from_ref(thread).cast_mut(), Ordering::Release);
+    }
+
+    /// Ends what [`take`](Self::take) began, if it is `thread` that has the stack.
+    pub fn give_back(&self, thread: &Thread) {
+        let _ = self.taken_by.compare_exchange(
+            ptr::from_ref(thread).cast_mut(),
+            ptr::null_mut(),
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+    }
+}
+
+impl Default for Stack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the runtime knows of machine stacks. Without it every thread has only its home.
+#[derive(Clone, Copy, Debug)]
+pub struct Stacks {
+    /// Makes the stack of a call whose return address stands at an address the thread's, one on which
+    /// no frame is in its way; the last argument tells whether it is a tail call of a traced
+    /// function. `false` if there is none.
+    pub find: fn(&Thread, usize, bool) -> bool,
+    /// Whether an address is on the alternate stack of the thread's signal handlers, which may lie
+    /// within its home.
+    pub is_alternate: fn(usize) -> bool,
+    /// Whether two addresses, the lower one first, are on one machine stack of the thread.
+    pub are_on_one: fn(&Thread, usize, usize) -> bool,
+    /// Whether our return point does not stand at an address of a machine stack, which may be gone
+    /// itself.
+    pub is_gone: fn(usize) -> bool,
+}
+
+/// Of threads that have only their home.
+pub(crate) static HOMES: Stacks = Stacks {
+    find: |_, _, _| false,
+    is_alternate: |_| false,
+    are_on_one: |thread, low, high| thread.home.contains(low) && thread.home.contains(high),
+    is_gone: |_| true,
+};
+
+/// The stack that holds `frame`, which is on one of them.
+///
+/// # Safety
+///
+/// `frame` must be a frame that was not dropped.
+pub(crate) unsafe fn holder(mut frame: *const Frame) -> &'static Stack {
+    // SAFETY: the frames beneath one that was not dropped stay, and the sentinel is the last.
+    unsafe {
+        while !(*frame).previous.is_null() {
+            frame = (*frame).previous;
+        }
+        &*((*frame).return_address as *const Stack)
+    }
+}
