@@ -28,12 +28,10 @@ pub enum Compiler {
 }
 
 /// Both compilers of C.
-#[allow(dead_code, reason = "for the scenarios to come")]
 pub(crate) const C: &[Compiler] = &[Compiler::Gcc, Compiler::Clang];
 /// Both compilers of C++.
 pub(crate) const CXX: &[Compiler] = &[Compiler::Gxx, Compiler::Clangxx];
 /// The compiler of Rust.
-#[allow(dead_code, reason = "for the scenarios to come")]
 pub(crate) const RUST: &[Compiler] = &[Compiler::Rustc];
 
 impl Compiler {
@@ -135,9 +133,14 @@ impl Build {
     /// Builds the program in a directory under `directory`, unless it is there already; returns its path.
     pub(crate) fn build(self, program: &Hostile, directory: &Path) -> io::Result<PathBuf> {
         let source = programs().join(program.source);
+        let with_c: Vec<PathBuf> = program
+            .with_c
+            .iter()
+            .map(|name| programs().join(name))
+            .collect();
         let flags = self.flags();
         let mut hasher = DefaultHasher::new();
-        for path in headers()?.iter().chain([&source]) {
+        for path in headers()?.iter().chain(&with_c).chain([&source]) {
             fs::read(path)
                 .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?
                 .hash(&mut hasher);
@@ -155,6 +158,20 @@ impl Build {
             let output = Command::new(self.compiler.command())
                 .args(&flags)
                 .arg(&source)
+                // The drivers for C++ take anything for C++ that they are not told of.
+                .args(
+                    (!with_c.is_empty())
+                        .then_some(["-x", "c"])
+                        .into_iter()
+                        .flatten(),
+                )
+                .args(&with_c)
+                .args(
+                    (!with_c.is_empty())
+                        .then_some(["-x", "none"])
+                        .into_iter()
+                        .flatten(),
+                )
                 .args(program.flags)
                 .arg("-o")
                 .arg(&made)

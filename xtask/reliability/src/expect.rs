@@ -52,14 +52,22 @@ impl Counts {
         text
     }
 
-    /// What is not as `program` expects, when its functions were traced for `users` users.
-    pub(crate) fn fault(&self, program: &Hostile, sites: Sites, users: u64) -> Option<String> {
+    /// What is not as `program` expects, when its functions were traced for `users` users,
+    /// by `sites` if it was asked how.
+    pub(crate) fn fault(
+        &self,
+        program: &Hostile,
+        sites: Option<Sites>,
+        users: u64,
+    ) -> Option<String> {
         let get = |count| self.get(count);
         let mut wrong = self.never();
         match sites {
             // What the compiler links to the program has none.
-            Sites::Nops if get(Count::Nops) == 0 => wrong.push("no function has a NOP".to_owned()),
-            Sites::Relocated if get(Count::Nops) != 0 || get(Count::Relocated) == 0 => {
+            Some(Sites::Nops) if get(Count::Nops) == 0 => {
+                wrong.push("no function has a NOP".to_owned())
+            }
+            Some(Sites::Relocated) if get(Count::Nops) != 0 || get(Count::Relocated) == 0 => {
                 wrong.push("not all functions are relocated".to_owned());
             }
             _ => (),
@@ -120,5 +128,102 @@ impl Counts {
 
     fn report(&self, wrong: Vec<String>) -> Option<String> {
         (!wrong.is_empty()).then(|| format!("{}\n  counted:{}", wrong.join("\n  "), self.all()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Expect::{Any, Exactly};
+
+    /// The counts of a good run of 16 users, changed.
+    fn counts(changes: &[(Count, u64)]) -> Counts {
+        let mut words = vec![0; Count::ALL.len()];
+        let good = [
+            (Count::Processes, 1),
+            (Count::Finished, 1),
+            (Count::Relocated, 7),
+            (Count::Entries, 150),
+            (Count::Returns, 150),
+            (Count::Unwound, 30),
+            (Count::EmptyEntries, 10),
+            (Count::EmptyReturns, 10),
+        ];
+        for (count, value) in good.iter().chain(changes) {
+            words[*count as usize] = *value;
+        }
+        Counts(words)
+    }
+
+    const PROGRAM: Hostile = Hostile {
+        unwound: Exactly(2),
+        ..Hostile::DEFAULT
+    };
+
+    fn fault(program: &Hostile, changes: &[(Count, u64)]) -> Option<String> {
+        counts(changes).fault(program, Some(Sites::Relocated), 16)
+    }
+
+    #[test]
+    fn whatever_is_not_as_it_should_be_is_a_fault() {
+        assert_eq!(fault(&PROGRAM, &[]), None);
+        for change in [
+            (Count::Entries, 151),
+            (Count::Entries, 0),
+            (Count::Returns, 151),
+            (Count::Returns, 149),
+            (Count::Unwound, 29),
+            (Count::EmptyReturns, 9),
+            (Count::Finished, 0),
+            (Count::Relocated, 0),
+            (Count::Nops, 1),
+            (Count::Lost, 1),
+            (Count::Foreign, 1),
+            (Count::Overrun, 1),
+        ] {
+            assert!(fault(&PROGRAM, &[change]).is_some(), "{change:?}");
+        }
+        for count in NEVER {
+            assert!(fault(&PROGRAM, &[(count, 1)]).is_some(), "{count:?}");
+            assert!(counts(&[(count, 1)]).fault_of_everything().is_some());
+        }
+    }
+
+    #[test]
+    fn what_jumps_leave_is_accounted_for() {
+        let jumps = Hostile {
+            skipped: Exactly(3),
+            unwound: Any,
+            ..Hostile::DEFAULT
+        };
+        let left = [
+            (Count::Returns, 105),
+            (Count::Skipped, 45),
+            (Count::Lost, 45),
+            (Count::EmptyReturns, 7),
+        ];
+        assert_eq!(fault(&jumps, &left), None);
+        assert!(fault(&PROGRAM, &left).is_some());
+        for (index, (count, value)) in left.into_iter().enumerate() {
+            let mut wrong = left;
+            wrong[index] = (count, value - 1);
+            assert!(fault(&jumps, &wrong).is_some(), "{count:?}");
+        }
+    }
+
+    #[test]
+    fn calls_that_a_child_inherits_return_in_both_processes() {
+        let forks = Hostile {
+            unwound: Any,
+            ..Hostile::DEFAULT
+        };
+        let forked = [
+            (Count::Processes, 2),
+            (Count::Finished, 2),
+            (Count::Inherited, 30),
+            (Count::Returns, 180),
+        ];
+        assert_eq!(fault(&forks, &forked), None);
+        assert!(fault(&forks, &[(Count::Inherited, 30)]).is_some());
     }
 }

@@ -1,11 +1,13 @@
 //! Running a scenario in all ways.
 
+use std::collections::HashSet;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use crate::build::Build;
 use crate::expect::Counts;
@@ -22,6 +24,8 @@ pub struct Tools {
     tracer: PathBuf,
     /// Where programs are built and run.
     directory: PathBuf,
+    /// Programs of which it is known how their functions are traced.
+    known: Mutex<HashSet<PathBuf>>,
 }
 
 impl Tools {
@@ -51,6 +55,7 @@ impl Tools {
             Some(tracer) if output.status.success() => Ok(Self {
                 directory: tracer.with_file_name("reliability"),
                 tracer,
+                known: Mutex::default(),
             }),
             _ => Err(io::Error::other("the tracer does not build")),
         }
@@ -148,7 +153,8 @@ impl Place<'_> {
             figures.runs += 1;
             self.traced(&path, &untraced, users, false)?;
         }
-        if self.program.trace == Trace::AlsoEverything {
+        // One level will do: the libraries are the same.
+        if self.program.trace == Trace::AlsoEverything && self.build.level == 2 {
             figures.runs += 1;
             self.traced(&path, &untraced, 1, true)?;
         }
@@ -186,7 +192,14 @@ impl Place<'_> {
         let directory = self.tools.directory.join("runs");
         let directory = directory.join(format!("{}-{users}-{what}", self.name));
         let record = directory.with_extension("record");
-        let settings = self.settings(path, &record, users, everything);
+        let mut settings = self.settings(path, &record, users, everything);
+        let known = self.tools.known.lock();
+        // To ask takes longer than all the rest of a run.
+        let asks = !everything
+            && known
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(path.into());
+        settings.extend(asks.then(|| ("FGRAPH_SITES", "1".into())));
         let mut command = self.command(path);
         command.envs(settings.iter().map(|(name, value)| (name, value)));
         let done = fs::create_dir_all(self.tools.directory.join("runs"))
@@ -198,7 +211,8 @@ impl Place<'_> {
             if everything {
                 counts.fault_of_everything()
             } else {
-                counts.fault(self.program, self.build.sites, users)
+                let sites = asks.then_some(self.build.sites);
+                counts.fault(self.program, sites, users)
             }
         });
         let Some(fault) = fault else {
@@ -227,10 +241,13 @@ impl Place<'_> {
         everything: bool,
     ) -> Vec<(&'static str, OsString)> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let filter = if everything {
-            "*".to_owned()
-        } else {
-            format!(":mod:{name}")
+        let filter = match self.program.only {
+            _ if everything => "*".to_owned(),
+            [] => format!(":mod:{name}"),
+            only => {
+                let words = only.iter().map(|glob| format!("{glob}:mod:{name}"));
+                words.collect::<Vec<_>>().join(" ")
+            }
         };
         let mut settings = vec![
             ("LD_PRELOAD", self.tools.tracer.clone().into()),

@@ -65,10 +65,14 @@ pub struct Hostile {
     pub args: &'static [&'static str],
     /// What builds it, each at all levels of optimisation.
     pub compilers: &'static [Compiler],
+    /// More sources, in C, that gcc or clang compiles with the same flags.
+    pub with_c: &'static [&'static str],
     /// More arguments for all compilers.
     pub flags: &'static [&'static str],
     /// Variables of its environment, and of the tracer.
     pub environment: &'static [(&'static str, &'static str)],
+    /// Globs of the functions that are traced, where not all of the program are.
+    pub only: &'static [&'static str],
     /// What else is traced.
     pub trace: Trace,
     /// Users decline one call of three.
@@ -99,8 +103,10 @@ impl Hostile {
         source: "",
         args: &[],
         compilers: &[],
+        with_c: &[],
         flags: &[],
         environment: &[],
+        only: &[],
         trace: Trace::Program,
         declining: false,
         in_order: true,
@@ -120,8 +126,8 @@ impl Hostile {
 pub enum Trace {
     /// The functions of the program itself.
     Program,
-    /// The same; and in runs of their own everything that is loaded, the C library included. Of these runs
-    /// only output, end, data and order are compared: the C library's own jumps are its own affair.
+    /// The same; and at level 2, in runs of their own, everything that is loaded, the C library included. Of
+    /// these runs only output, end, data and order are compared: the C library's own jumps are its affair.
     AlsoEverything,
 }
 

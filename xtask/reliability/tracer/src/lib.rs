@@ -9,6 +9,7 @@
 //! | `FGRAPH_PROGRAM` | path of the program: others that it executes are left alone |
 //! | `FGRAPH_FILTER` | the filter of all users |
 //! | `FGRAPH_USERS` | how many, 1 to 16 |
+//! | `FGRAPH_SITES` | set: it is counted how the program's functions are traced, which takes a while |
 //! | `FGRAPH_DECLINE` | set: each user declines one call of three |
 //! | `FGRAPH_UNORDERED` | set: returns may come in any order |
 //! | `FGRAPH_SHADOW` | bytes of a thread's shadow stack, 16 MiB if not set |
@@ -121,6 +122,15 @@ fn trace() -> Result<Tracing, Box<dyn std::error::Error>> {
     let users = (0..number("FGRAPH_USERS").unwrap_or(1))
         .map(|id| register(id as u64, &filter))
         .collect::<Result<_, _>>()?;
+    if is_set("FGRAPH_SITES") {
+        count_sites()?;
+    }
+    count(Count::Processes, 1);
+    Ok(Tracing { users, text })
+}
+
+/// Counts how the program's functions are traced.
+fn count_sites() -> Result<(), Box<dyn std::error::Error>> {
     let program = env::var("FGRAPH_PROGRAM")?;
     for site in fgraph::sites()?
         .iter()
@@ -132,8 +142,7 @@ fn trace() -> Result<Tracing, Box<dyn std::error::Error>> {
             _ => (),
         }
     }
-    count(Count::Processes, 1);
-    Ok(Tracing { users, text })
+    Ok(())
 }
 
 /// Registers user `id`, whose data has a size that its neighbours' have not.
