@@ -1,4 +1,4 @@
-//! Chores of the workspace: `cargo xtask cost`, `coverage`, `foreign`, `hook`, `patch-test`.
+//! Chores of the workspace: `cargo xtask cost`, `coverage`, `foreign`, `hook`, `patch-test`, `reliability`.
 
 mod cargo;
 mod cost;
@@ -7,6 +7,7 @@ mod foreign;
 mod hook;
 mod json;
 mod patch_test;
+mod reliability;
 mod report;
 mod toolchain;
 mod victim;
@@ -35,6 +36,8 @@ enum Command {
     Hook(hook::Options),
     /// Patch a program while its threads run, and see whether anything goes wrong
     PatchTest(patch_test::Options),
+    /// Run hostile programs untraced and traced, and see whether they do the same
+    Reliability(reliability::Options),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Foreign(options) => foreign::run(&options),
         Command::Hook(options) => hook::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),
+        Command::Reliability(options) => reliability::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

@@ -52,6 +52,11 @@
 //! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
 //! `pthread_exit`, a cancellation) goes through the return point; it tells the users.
 //!
+//! LLVM's libunwind knows the frame that catches by its stack pointer, and ours has the same one: the body
+//! returns to where our caller goes on. It takes our frame for the one that catches, and aborts when
+//! the personality routine only lets it go on. So for such a frame we catch, with the stack pointer
+//! elsewhere, and resume (`fgraph_catch`).
+//!
 //! # Which registers
 //!
 //! A site with a NOP made by the compiler may rely on the ABI: rdi rsi rdx rcx r8 r9, rax (count of
@@ -201,6 +206,8 @@ unsafe extern "C" fn leave(
 unsafe extern "C" {
     fn _Unwind_GetGR(context: *mut c_void, register: i32) -> usize;
     fn _Unwind_GetIP(context: *mut c_void) -> usize;
+    fn _Unwind_SetGR(context: *mut c_void, register: i32, value: usize);
+    fn _Unwind_SetIP(context: *mut c_void, address: usize);
 }
 
 /// The unwinder calls this for each trampoline frame that it goes through.
@@ -209,14 +216,29 @@ unsafe extern "C" fn personality(
     _version: i32,
     actions: i32,
     _class: u64,
-    _exception: *mut u8,
+    exception: *mut u8,
     context: *mut c_void,
 ) -> i32 {
     const CLEANUP_PHASE: i32 = 2;
+    const HANDLER_FRAME: i32 = 4;
+    const INSTALL_CONTEXT: i32 = 7;
     const CONTINUE_UNWIND: i32 = 8;
+    const RAX: i32 = 0;
     const RBP: i32 = 6;
     // SAFETY: the unwinder passes its context.
-    let at_return_point = FGRAPH.is_return_point(unsafe { _Unwind_GetIP(context) });
+    let address = unsafe { _Unwind_GetIP(context) };
+    let at_return_point = FGRAPH.is_return_point(address);
+    if at_return_point && actions & HANDLER_FRAME != 0 {
+        // We have said in no search that we catch: the unwinder takes our frame for its caller's. It
+        // comes back, when we resume, to a frame that it cannot mistake.
+        // SAFETY: the context again; `fgraph_catch` takes the exception in rax, and the frame in rbp.
+        unsafe {
+            _Unwind_SetGR(context, RAX, exception.expose_provenance());
+            _Unwind_SetIP(context, code::catch());
+        }
+        return INSTALL_CONTEXT;
+    }
+    let at_return_point = at_return_point || address == code::resumed();
     // SAFETY: null or the state of this thread, which is never unmapped.
     let thread = unsafe { current().as_ref() };
     if let Some(thread) = thread

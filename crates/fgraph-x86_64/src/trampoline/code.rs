@@ -31,6 +31,7 @@
 //! neither the frame, which nobody needs any more, nor the 128 bytes below S.
 
 use core::arch::global_asm;
+use core::ffi::c_void;
 use core::mem::offset_of;
 
 use fgraph_core::counters::LiveCounters;
@@ -1043,6 +1044,55 @@ unsafe extern "C" {
     fn fgraph_entry_only_avx512();
     fn fgraph_entry_only_all();
     fn fgraph_entry_only_all_f();
+}
+
+// Where an unwinder goes that has taken a frame of ours for the one that catches: with rsp and rbp as at
+// the return point, and the exception in rax. The frame is still on the shadow stack; its users are told
+// when the unwinder comes by again.
+global_asm!(
+    ".pushsection fgraph_text, \"ax\", @progbits",
+    ".globl fgraph_catch",
+    ".hidden fgraph_catch",
+    ".type fgraph_catch, @function",
+    ".globl fgraph_resumed",
+    ".hidden fgraph_resumed",
+    "fgraph_catch:",
+    ".cfi_startproc",
+    ".cfi_personality 0x1b, {personality}",
+    ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+    ".cfi_escape 0x10, 16, 2, 0x76, 8",
+    ".cfi_escape 0x10, 6, 2, 0x76, 0",
+    ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+    // Anywhere but where the caller's is; aligned.
+    "sub rsp, 32",
+    "and rsp, -16",
+    "mov rdi, rax",
+    "call {resume}",
+    "fgraph_resumed:",
+    "ud2",
+    ".cfi_endproc",
+    ".size fgraph_catch, . - fgraph_catch",
+    ".popsection",
+    personality = sym personality,
+    resume = sym _Unwind_Resume,
+    slot = const offset_of!(Frame, slot),
+    tail = const offset_of!(Frame, tail),
+);
+
+unsafe extern "C" {
+    fn fgraph_catch();
+    fn fgraph_resumed();
+    fn _Unwind_Resume(exception: *mut c_void) -> !;
+}
+
+/// Where an unwinder is led to that is to come back to a frame with another stack pointer.
+pub(super) fn catch() -> usize {
+    fgraph_catch as *const () as usize
+}
+
+/// Where it finds that frame.
+pub(super) fn resumed() -> usize {
+    fgraph_resumed as *const () as usize
 }
 
 /// See [`Trampolines::of`].

@@ -1,0 +1,81 @@
+/* Prints the functions of this program that a backtrace shows, from the innermost to main. The first argument
+ * says how the backtrace is taken, the second how many frames deep. To be linked with -rdynamic. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unwind.h>
+
+#ifdef __clang__
+#define KEPT __attribute__((noinline))
+#else
+#define KEPT __attribute__((noinline, noclone))
+#endif
+
+static volatile int sink;
+static const char *program;
+static int reached;
+
+/* Of other modules nothing is printed: neither of the C library, nor of who traces. */
+static void show(void *address) {
+    Dl_info info;
+    if (!dladdr((char *)address - 1, &info) || strcmp(info.dli_fname, program) || !info.dli_sname)
+        return;
+    printf("%s\n", info.dli_sname);
+    reached |= !strcmp(info.dli_sname, "main");
+}
+
+static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *count) {
+    show((void *)_Unwind_GetIP(context));
+    return ++*(int *)count < 1000 ? _URC_NO_REASON : _URC_NORMAL_STOP;
+}
+
+KEPT void by_unwinder(void) {
+    int count = 0;
+    int code = _Unwind_Backtrace(step, &count);
+    printf("code %d\n", code);
+}
+
+KEPT void by_library(void) {
+    void *addresses[1000];
+    int count = backtrace(addresses, 1000);
+    for (int i = 0; i < count; i++)
+        show(addresses[i]);
+    sink = count;
+}
+
+KEPT int odd(int frames, void (*bottom)(void));
+
+KEPT int even(int frames, void (*bottom)(void)) {
+    int result = 0;
+    if (frames == 0)
+        bottom();
+    else
+        result = odd(frames - 1, bottom);
+    sink = sink + 1;
+    return result + 1;
+}
+
+KEPT int odd(int frames, void (*bottom)(void)) {
+    int result = 0;
+    if (frames == 0)
+        bottom();
+    else
+        result = even(frames - 1, bottom);
+    sink = sink + 1;
+    return result + 1;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3)
+        return 2;
+    Dl_info info;
+    if (!dladdr((void *)main, &info))
+        return 3;
+    program = info.dli_fname;
+    int frames = atoi(argv[2]);
+    int result = even(frames, strcmp(argv[1], "unwinder") ? by_library : by_unwinder);
+    return reached && result == frames + 1 ? 0 : 1;
+}

@@ -1,0 +1,123 @@
+//! What the documentation says of the scenarios: `docs/reliability.md`, and a table in README.md.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use crate::run::workspace;
+use crate::scenario::{Group, Shown};
+use crate::scenarios::GROUPS;
+
+/// Where the table of README.md begins.
+const BEGIN: &str = "<!-- reliability -->\n";
+/// Where it ends.
+const END: &str = "<!-- /reliability -->\n";
+
+/// Writes both files anew where they are not what the scenarios give.
+///
+/// # Errors
+///
+/// When a file cannot be read or written, or README.md has no place for the table.
+pub fn write() -> io::Result<()> {
+    fs::write(path("docs/reliability.md"), page())?;
+    let readme = path("README.md");
+    let text = fs::read_to_string(&readme)?;
+    let text = with_table(&text).ok_or_else(|| io::Error::other("README.md has no markers"))?;
+    fs::write(readme, text)
+}
+
+fn path(name: &str) -> PathBuf {
+    workspace().join(name)
+}
+
+/// README.md with the table in its place; `None` if it has none.
+fn with_table(text: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}{}{END}{after}", table()))
+}
+
+/// The groups, with what they are about.
+fn table() -> String {
+    let mut text = String::from("| group | what the programs do |\n|---|---|\n");
+    for group in GROUPS {
+        let _ = writeln!(text, "| {} | {} |", group.name, group.about);
+    }
+    text
+}
+
+/// All scenarios.
+fn page() -> String {
+    let mut text = String::from(HEAD);
+    for group in GROUPS {
+        section(&mut text, group);
+    }
+    text
+}
+
+const HEAD: &str = "\
+# What a program may do under tracing
+
+*Written by `cargo xtask reliability --write` from the scenarios in `xtask/reliability/src/scenarios/`.*
+
+For each scenario that names a program of `xtask/reliability/programs/`, the program is built by the
+compilers given, with optimisation levels 0 to 3, with NOPs (by clang and rustc) and without. It is run
+untraced, and with 1 and 16 users of all its functions, and has to print the same and to end the same
+way. Beyond what a scenario promises by itself, in every run each user gets the return of each entry that it
+accepted, once, in reverse order, with its own data; what never returns is counted; no callback runs after
+`unregister`, and the text is the original again then.
+
+    cargo test -p fgraph-reliability --test scenarios        all scenarios
+    cargo test -p fgraph-reliability --test scenarios jumps  those of a group
+
+";
+
+fn section(text: &mut String, group: &Group) {
+    let _ = writeln!(text, "## {}: {}\n", group.name, group.about);
+    if group.scenarios.is_empty() {
+        text.push_str("None yet.\n\n");
+        return;
+    }
+    text.push_str("| what happens | what is promised | what shows it |\n|---|---|---|\n");
+    for scenario in group.scenarios {
+        let shown = match &scenario.shown {
+            Shown::By(program) => {
+                let compilers: Vec<&str> =
+                    program.compilers.iter().map(|it| it.command()).collect();
+                let args = program.args.iter().map(|arg| format!(" {arg}"));
+                let command = program.source.to_owned() + &args.collect::<String>();
+                format!("`{command}` ({})", compilers.join(", "))
+            }
+            Shown::Elsewhere(tests) => {
+                let test = |test: &crate::Elsewhere| format!("`{}` of {}", test.test, test.file);
+                tests.iter().map(test).collect::<Vec<_>>().join(", ")
+            }
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {shown} |",
+            scenario.name, scenario.promise
+        );
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HINT: &str = "`cargo xtask reliability --write` writes it";
+
+    #[test]
+    fn the_page_is_what_the_scenarios_give() {
+        let text = fs::read_to_string(path("docs/reliability.md")).unwrap();
+        assert!(text == page(), "docs/reliability.md is old: {HINT}");
+    }
+
+    #[test]
+    fn the_table_of_the_readme_is_what_the_scenarios_give() {
+        let text = fs::read_to_string(path("README.md")).unwrap();
+        assert!(with_table(&text) == Some(text), "README.md is old: {HINT}");
+    }
+}

@@ -1,0 +1,301 @@
+//! Running a scenario in all ways.
+
+use std::collections::HashSet;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use crate::build::Build;
+use crate::expect::Counts;
+use crate::process::{self, Done, End};
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
+
+/// So many users trace a program, one run after the other.
+const USERS: [u64; 2] = [1, 16];
+
+/// What is needed to run scenarios.
+#[derive(Debug)]
+pub struct Tools {
+    /// The library that traces.
+    tracer: PathBuf,
+    /// Where programs are built and run.
+    directory: PathBuf,
+    /// Programs of which it is known how their functions are traced.
+    known: Mutex<HashSet<PathBuf>>,
+}
+
+impl Tools {
+    /// Builds the tracer.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be built.
+    pub fn build() -> io::Result<Self> {
+        let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["build", "--release", "--quiet"])
+            .args(["--package", "fgraph-reliability-tracer"])
+            .arg("--message-format=json-render-diagnostics")
+            .current_dir(workspace())
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()?;
+        // The library is in what the last message about an artifact says.
+        let messages = String::from_utf8_lossy(&output.stdout);
+        let artifact = messages
+            .lines()
+            .rfind(|line| line.contains("libfgraph_reliability_tracer"));
+        let tracer = artifact
+            .and_then(|line| line.split_once(r#""filenames":[""#)?.1.split('"').next())
+            .map(PathBuf::from);
+        match tracer {
+            Some(tracer) if output.status.success() => Ok(Self {
+                directory: tracer.with_file_name("reliability"),
+                tracer,
+                known: Mutex::default(),
+            }),
+            _ => Err(io::Error::other("the tracer does not build")),
+        }
+    }
+}
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// How it went with a scenario.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Traced runs.
+    pub runs: u64,
+    /// What went wrong and how to repeat it, once for each build.
+    pub failures: Vec<String>,
+}
+
+/// Shows whether the promise of a scenario is kept.
+pub fn run(tools: &Tools, group: &Group, scenario: &Scenario) -> Figures {
+    let mut figures = Figures::default();
+    match &scenario.shown {
+        Shown::By(program) => {
+            for build in Build::all(program) {
+                let place = Place {
+                    tools,
+                    program,
+                    build,
+                    name: format!("{}-{}-{build}", group.name, scenario.test()),
+                };
+                if let Err(failure) = place.run(&mut figures) {
+                    // Most often it is the same in all builds.
+                    let failure = match figures.failures.len() {
+                        0 => failure,
+                        _ => failure.lines().take(2).collect::<Vec<_>>().join("\n"),
+                    };
+                    let failure = format!("{}, {build}: {failure}", scenario.name);
+                    figures.failures.push(failure);
+                }
+            }
+        }
+        Shown::Elsewhere(tests) => {
+            for test in *tests {
+                figures.runs += 1;
+                if let Err(failure) = exists(test) {
+                    figures.failures.push(failure);
+                }
+            }
+        }
+    }
+    figures
+}
+
+/// Whether there is such a test.
+fn exists(test: &Elsewhere) -> Result<(), String> {
+    let text = fs::read_to_string(workspace().join(test.file))
+        .map_err(|error| format!("{}: {error}", test.file))?;
+    let function = format!("fn {}(", test.test);
+    if text.contains(&function) {
+        Ok(())
+    } else {
+        Err(format!("{} has no test {}", test.file, test.test))
+    }
+}
+
+/// A program, built in one way.
+#[derive(Debug)]
+struct Place<'a> {
+    tools: &'a Tools,
+    program: &'a Hostile,
+    build: Build,
+    /// Of the directories that it runs in.
+    name: String,
+}
+
+impl Place<'_> {
+    /// Runs it untraced and traced, up to the first run that goes wrong.
+    fn run(&self, figures: &mut Figures) -> Result<(), String> {
+        let directory = self.tools.directory.join("programs");
+        let path = self.build.build(self.program, &directory);
+        let path = path.map_err(|error| error.to_string())?;
+        let untraced = self.untraced(&path).map_err(|error| error.to_string())?;
+        if untraced.end != End::from_number(self.program.end) {
+            return Err(format!(
+                "untraced it {}\n  in {}\n{}{}",
+                untraced.end,
+                path.display(),
+                untraced.stdout,
+                untraced.stderr
+            ));
+        }
+        for users in USERS {
+            figures.runs += 1;
+            self.traced(&path, &untraced, users, false)?;
+        }
+        // One level will do: the libraries are the same.
+        if self.program.trace == Trace::AlsoEverything && self.build.level == 2 {
+            figures.runs += 1;
+            self.traced(&path, &untraced, 1, true)?;
+        }
+        Ok(())
+    }
+
+    /// What runs the program, with settings that do not depend on who runs it.
+    fn command(&self, path: &Path) -> Command {
+        let mut command = Command::new(path);
+        command
+            .args(self.program.args)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .envs(self.program.environment.iter().copied());
+        command
+    }
+
+    fn untraced(&self, path: &Path) -> io::Result<Done> {
+        let directory = self.tools.directory.join("runs");
+        process::run(
+            &mut self.command(path),
+            &directory.join(format!("{}-untraced", self.name)),
+        )
+    }
+
+    /// Runs the program traced; says what is not as it was untraced, or as is expected.
+    fn traced(
+        &self,
+        path: &Path,
+        untraced: &Done,
+        users: u64,
+        everything: bool,
+    ) -> Result<(), String> {
+        let what = if everything { "everything" } else { "users" };
+        let directory = self.tools.directory.join("runs");
+        let directory = directory.join(format!("{}-{users}-{what}", self.name));
+        let record = directory.with_extension("record");
+        let mut settings = self.settings(path, &record, users, everything);
+        let known = self.tools.known.lock();
+        // To ask takes longer than all the rest of a run.
+        let asks = !everything
+            && known
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(path.into());
+        settings.extend(asks.then(|| ("FGRAPH_SITES", "1".into())));
+        let mut command = self.command(path);
+        command.envs(settings.iter().map(|(name, value)| (name, value)));
+        let done = fs::create_dir_all(self.tools.directory.join("runs"))
+            .and_then(|()| fs::write(&record, [0; Counts::BYTES]))
+            .and_then(|()| process::run(&mut command, &directory))
+            .map_err(|error| error.to_string())?;
+        let counts = Counts::read(&record).map_err(|error| error.to_string())?;
+        let fault = self.differs(untraced, &done).or_else(|| {
+            if everything {
+                counts.fault_of_everything()
+            } else {
+                let sites = asks.then_some(self.build.sites);
+                counts.fault(self.program, sites, users)
+            }
+        });
+        let Some(fault) = fault else {
+            // Only what went wrong is worth a look.
+            let _ = fs::remove_dir_all(&directory);
+            let _ = fs::remove_file(&record);
+            return Ok(());
+        };
+        Err(format!(
+            "with {users} users of {}:\n  {fault}\n  to repeat it:\n  {}",
+            if everything {
+                "everything"
+            } else {
+                "the program"
+            },
+            self.line(path, &record, &settings)
+        ))
+    }
+
+    /// What the tracer reads from the environment.
+    fn settings(
+        &self,
+        path: &Path,
+        record: &Path,
+        users: u64,
+        everything: bool,
+    ) -> Vec<(&'static str, OsString)> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let filter = match self.program.only {
+            _ if everything => "*".to_owned(),
+            [] => format!(":mod:{name}"),
+            only => {
+                let words = only.iter().map(|glob| format!("{glob}:mod:{name}"));
+                words.collect::<Vec<_>>().join(" ")
+            }
+        };
+        let mut settings = vec![
+            ("LD_PRELOAD", self.tools.tracer.clone().into()),
+            ("FGRAPH_RECORD", record.into()),
+            ("FGRAPH_PROGRAM", path.into()),
+            ("FGRAPH_FILTER", filter.into()),
+            ("FGRAPH_USERS", users.to_string().into()),
+        ];
+        settings.extend(
+            self.program
+                .declining
+                .then(|| ("FGRAPH_DECLINE", "1".into())),
+        );
+        settings.extend((!self.program.in_order).then(|| ("FGRAPH_UNORDERED", "1".into())));
+        settings
+    }
+
+    /// A command line for a shell.
+    fn line(&self, path: &Path, record: &Path, settings: &[(&str, OsString)]) -> String {
+        let mut line = format!("truncate -s {} {}; env -i", Counts::BYTES, record.display());
+        for (name, value) in self.program.environment {
+            line += &format!(" {name}='{value}'");
+        }
+        for (name, value) in settings {
+            line += &format!(" {name}='{}'", value.display());
+        }
+        line + &format!(" {} {}", path.display(), self.program.args.join(" "))
+    }
+
+    /// What is not as it was untraced.
+    fn differs(&self, untraced: &Done, traced: &Done) -> Option<String> {
+        if traced.end != untraced.end {
+            return Some(format!(
+                "it {}, untraced it {}\n--- stdout\n{}--- stderr\n{}",
+                traced.end, untraced.end, traced.stdout, traced.stderr
+            ));
+        }
+        if traced.stdout != untraced.stdout {
+            return Some(format!(
+                "it prints\n{}\n  untraced\n{}\n--- stderr\n{}",
+                traced.stdout, untraced.stdout, traced.stderr
+            ));
+        }
+        (self.program.compare_stderr && traced.stderr != untraced.stderr).then(|| {
+            format!(
+                "it complains\n{}\n  untraced\n{}",
+                traced.stderr, untraced.stderr
+            )
+        })
+    }
+}

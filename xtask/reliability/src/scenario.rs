@@ -1,0 +1,154 @@
+//! What is promised, and what shows it.
+
+use crate::build::Compiler;
+use Expect::{Any, Exactly};
+
+/// Scenarios on one subject.
+#[derive(Debug)]
+pub struct Group {
+    /// One word, as on command lines.
+    pub name: &'static str,
+    /// What the subject is, in a few words.
+    pub about: &'static str,
+    /// All that is shown.
+    pub scenarios: &'static [Scenario],
+}
+
+/// One thing that a program may do under tracing.
+#[derive(Debug)]
+pub struct Scenario {
+    /// What happens, in a few words: "a C++ exception is caught twenty frames up".
+    pub name: &'static str,
+    /// What fgraph promises then, in a short sentence for users.
+    pub promise: &'static str,
+    /// What shows it.
+    pub shown: Shown,
+}
+
+impl Scenario {
+    /// The name as one word, as tests are named.
+    pub fn test(&self) -> String {
+        let letters = self.name.to_lowercase().replace("++", "pp");
+        let words = letters.split(|c: char| !c.is_ascii_alphanumeric());
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        words.join("_")
+    }
+}
+
+/// What shows that a promise is kept.
+#[derive(Debug)]
+pub enum Shown {
+    /// A program that is run untraced and traced.
+    By(Hostile),
+    /// Tests of other packages.
+    Elsewhere(&'static [Elsewhere]),
+}
+
+/// A test of another package.
+#[derive(Debug)]
+pub struct Elsewhere {
+    /// Path of the source, from the root of the workspace.
+    pub file: &'static str,
+    /// The test function.
+    pub test: &'static str,
+}
+
+/// A program that does something hostile, and what is to be seen of it.
+///
+/// It is a file of `programs/`, knows nothing of fgraph, always prints the same, and exits with 0 when it
+/// finds all results right. Functions that are to be traced must not be inlined.
+#[derive(Debug)]
+pub struct Hostile {
+    /// Name of the source file.
+    pub source: &'static str,
+    /// Its arguments, for a source that has several scenarios.
+    pub args: &'static [&'static str],
+    /// What builds it, each at all levels of optimisation.
+    pub compilers: &'static [Compiler],
+    /// More sources, in C, that gcc or clang compiles with the same flags.
+    pub with_c: &'static [&'static str],
+    /// More arguments for all compilers.
+    pub flags: &'static [&'static str],
+    /// Variables of its environment, and of the tracer.
+    pub environment: &'static [(&'static str, &'static str)],
+    /// Globs of the functions that are traced, where not all of the program are.
+    pub only: &'static [&'static str],
+    /// What else is traced.
+    pub trace: Trace,
+    /// Users decline one call of three.
+    pub declining: bool,
+    /// Returns come in reverse order of the entries in each thread.
+    pub in_order: bool,
+    /// Whether what it writes to standard error is compared, too.
+    pub compare_stderr: bool,
+    /// The exit code, or else the negative number of the signal that kills it.
+    pub end: i32,
+    /// Processes that do not come to their end in order, because they are killed or call `_exit`.
+    pub unfinished: Expect,
+    /// Of each user: calls of that no return is ever told, and which jumps have left.
+    pub skipped: Expect,
+    /// Of each user: calls that had not returned when their process or thread was gone.
+    pub unreturned: Expect,
+    /// Of each user: returns that are unwound.
+    pub unwound: Expect,
+    /// Calls on stacks that are not a thread's own.
+    pub foreign: Expect,
+    /// Calls for which the shadow stack has no room.
+    pub overrun: Expect,
+}
+
+impl Hostile {
+    /// What most programs are like: every call returns, by itself or unwound, and it exits with 0.
+    pub const DEFAULT: Self = Self {
+        source: "",
+        args: &[],
+        compilers: &[],
+        with_c: &[],
+        flags: &[],
+        environment: &[],
+        only: &[],
+        trace: Trace::Program,
+        declining: false,
+        in_order: true,
+        compare_stderr: false,
+        end: 0,
+        unfinished: Exactly(0),
+        skipped: Exactly(0),
+        unreturned: Exactly(0),
+        unwound: Any,
+        foreign: Exactly(0),
+        overrun: Exactly(0),
+    };
+}
+
+/// What is traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trace {
+    /// The functions of the program itself.
+    Program,
+    /// The same; and at level 2, in runs of their own, everything that is loaded, the C library included. Of
+    /// these runs only output, end, data and order are compared: the C library's own jumps are its affair.
+    AlsoEverything,
+}
+
+/// How often something is to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// So often.
+    Exactly(u64),
+    /// So often or more often.
+    AtLeast(u64),
+    /// It cannot be told.
+    Any,
+}
+
+impl Expect {
+    /// Whether `count` is as expected of each of `users`.
+    pub(crate) fn is_met(self, count: u64, users: u64) -> bool {
+        match self {
+            Exactly(expected) => count == expected * users,
+            Self::AtLeast(expected) => count >= expected * users,
+            Any => true,
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! Calls that end by being unwound.
+
+use crate::build::{C, CXX, RUST};
+use crate::scenario::Expect::{Any, AtLeast, Exactly};
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
+
+/// Signals that end programs here.
+const SIGABRT: i32 = 6;
+
+const PANICS: Hostile = Hostile {
+    source: "panics.rs",
+    compilers: RUST,
+    ..Hostile::DEFAULT
+};
+
+/// The frames of `dive` only, as the number of those of the standard library depends on the compiler.
+const DIVE: Hostile = Hostile {
+    only: &["*::dive"],
+    ..PANICS
+};
+
+/// libgcc unwinds.
+const EXCEPTIONS: Hostile = Hostile {
+    source: "exceptions.cpp",
+    compilers: CXX,
+    flags: &["-DUNWINDER=\"libgcc_s\""],
+    ..Hostile::DEFAULT
+};
+
+/// LLVM's libunwind does.
+const LLVM: Hostile = Hostile {
+    flags: &["-DUNWINDER=\"libunwind\"", "-Wl,--no-as-needed", "-lunwind"],
+    ..EXCEPTIONS
+};
+
+/// Ends of 20 threads, each ten calls deep.
+const ENDS: Hostile = Hostile {
+    source: "thread_ends.c",
+    compilers: C,
+    flags: &["-fexceptions"],
+    // `dive` eleven times, and `end`.
+    unwound: Exactly(20 * 12),
+    // The C library leaves the thread's start function by a jump.
+    unreturned: Exactly(20),
+    ..Hostile::DEFAULT
+};
+
+/// The same without exceptions: the C library jumps into each function that has something to clean up.
+const C_ENDS: Hostile = Hostile {
+    flags: &[],
+    unwound: Exactly(20 * 7),
+    skipped: Exactly(20 * 5),
+    ..ENDS
+};
+
+const THREAD: &str = "Its calls are told as unwound, innermost first, all but that of its start function; what cleanup \
+    handlers call is traced.";
+
+const C_THREAD: &str = "What the unwinder leaves is told as unwound; what the C library leaves by jumps, functions that one \
+    with a cleanup handler has called, is counted as lost.";
+
+const BACKTRACES: Hostile = Hostile {
+    source: "backtraces.c",
+    compilers: C,
+    flags: &["-rdynamic"],
+    unwound: Exactly(0),
+    ..Hostile::DEFAULT
+};
+
+/// A scenario with a program.
+const fn by(name: &'static str, promise: &'static str, program: Hostile) -> Scenario {
+    Scenario {
+        name,
+        promise,
+        shown: Shown::By(program),
+    }
+}
+
+const ONCE: &str = "Every frame that it leaves is told as unwound, once, innermost first.";
+
+pub(super) const GROUP: Group = Group {
+    name: "unwinding",
+    about: "panics, C++ exceptions, ends of threads, backtraces",
+    scenarios: &[
+        by(
+            "a panic is caught by the caller",
+            ONCE,
+            Hostile {
+                args: &["caught", "0"],
+                unwound: Exactly(1),
+                ..DIVE
+            },
+        ),
+        by(
+            "a panic is caught one frame up",
+            ONCE,
+            Hostile {
+                args: &["caught", "1"],
+                unwound: Exactly(2),
+                ..DIVE
+            },
+        ),
+        by(
+            "a panic is caught two frames up",
+            ONCE,
+            Hostile {
+                args: &["caught", "2"],
+                unwound: Exactly(3),
+                ..DIVE
+            },
+        ),
+        by(
+            "a panic is caught twenty frames up",
+            ONCE,
+            Hostile {
+                args: &["caught", "20"],
+                unwound: Exactly(21),
+                ..DIVE
+            },
+        ),
+        by(
+            "a panic goes through all of the standard library",
+            "The functions that make and catch panics may be traced, too.",
+            Hostile {
+                args: &["caught", "20"],
+                unwound: AtLeast(21),
+                trace: Trace::AlsoEverything,
+                ..PANICS
+            },
+        ),
+        by(
+            "a panic is caught half way up",
+            "The frames below are told as unwound, those above return.",
+            Hostile {
+                args: &["half", "20"],
+                unwound: AtLeast(10),
+                ..PANICS
+            },
+        ),
+        by(
+            "a panic is caught again and again in recursion",
+            "Nothing is used up: the next panic finds the shadow stack as it was.",
+            Hostile {
+                args: &["again", "100"],
+                unwound: Exactly(300 * 101),
+                ..DIVE
+            },
+        ),
+        by(
+            "a panic is resumed in every frame",
+            "Each frame is told as unwound once, however often the panic is caught in it.",
+            Hostile {
+                args: &["rethrown", "20"],
+                unwound: Exactly(22),
+                only: &["*::dive", "*::relay"],
+                ..PANICS
+            },
+        ),
+        by(
+            "destructors call functions while a panic unwinds",
+            "Their calls are traced like any others, and may panic for themselves.",
+            Hostile {
+                args: &["destructors", "20"],
+                unwound: Exactly(21 + 5 * 3),
+                only: &["*::dive", "*::guarded"],
+                ..PANICS
+            },
+        ),
+        by(
+            "a panic ends a thread",
+            "The thread's calls are told as unwound, and whoever joins it gets the panic.",
+            Hostile {
+                args: &["joined", "20"],
+                unwound: Exactly(42),
+                ..DIVE
+            },
+        ),
+        by(
+            "a panic aborts",
+            "With panic=abort the process ends as untraced.",
+            Hostile {
+                args: &["abort", "20"],
+                flags: &["-Cpanic=abort"],
+                compare_stderr: true,
+                end: -SIGABRT,
+                unfinished: Exactly(1),
+                unreturned: Exactly(21),
+                unwound: Exactly(0),
+                ..DIVE
+            },
+        ),
+        by(
+            "a destructor panics while a panic unwinds",
+            "The process is aborted as untraced.",
+            Hostile {
+                args: &["bomb", "20"],
+                end: -SIGABRT,
+                unfinished: Exactly(1),
+                unreturned: Any,
+                // Of the second panic what is below the destructor.
+                unwound: AtLeast(21),
+                ..DIVE
+            },
+        ),
+        Scenario {
+            name: "a callback panics",
+            promise: "The panic turns that user off; the program does not see it.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/panics.rs",
+                    test: "a_panic_at_entry_turns_only_that_user_off",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/panics.rs",
+                    test: "a_panic_at_return_turns_only_that_user_off",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/panics.rs",
+                    test: "a_panic_while_unwinding_does_not_stop_the_unwinding",
+                },
+            ]),
+        },
+        Scenario {
+            name: "functions that go on as one another by jumps are unwound",
+            promise: ONCE,
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/unwinding.rs",
+                test: "a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first",
+            }]),
+        },
+        by(
+            "a C++ exception is caught by the caller",
+            ONCE,
+            Hostile {
+                args: &["caught", "0"],
+                unwound: Exactly(1),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception is caught one frame up",
+            ONCE,
+            Hostile {
+                args: &["caught", "1"],
+                unwound: Exactly(2),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception is caught two frames up",
+            ONCE,
+            Hostile {
+                args: &["caught", "2"],
+                unwound: Exactly(3),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception is caught twenty frames up",
+            ONCE,
+            Hostile {
+                args: &["caught", "20"],
+                unwound: Exactly(21),
+                trace: Trace::AlsoEverything,
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception is caught twenty frames up with LLVM's libunwind",
+            ONCE,
+            Hostile {
+                args: &["caught", "20"],
+                unwound: Exactly(21),
+                ..LLVM
+            },
+        ),
+        by(
+            "a C++ exception is caught half way up",
+            "The frames below are told as unwound, those above return.",
+            Hostile {
+                args: &["half", "20"],
+                unwound: Exactly(10),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception is caught half way up with LLVM's libunwind",
+            "The frames below are told as unwound, those above return.",
+            Hostile {
+                args: &["half", "20"],
+                unwound: Exactly(10),
+                ..LLVM
+            },
+        ),
+        by(
+            "a C++ exception is caught a thousand times",
+            "Nothing is used up: the next exception finds the shadow stack as it was.",
+            Hostile {
+                args: &["again", "20"],
+                unwound: Exactly(21_000),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception is caught and thrown again in every frame",
+            "Each frame is told as unwound once.",
+            Hostile {
+                args: &["rethrown", "20"],
+                unwound: Exactly(21),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception is caught and thrown again in every frame with LLVM's libunwind",
+            "Each frame is told as unwound once.",
+            Hostile {
+                args: &["rethrown", "20"],
+                unwound: Exactly(21),
+                ..LLVM
+            },
+        ),
+        by(
+            "C++ destructors call functions while an exception unwinds",
+            "Their calls are traced like any others, and may throw and catch for themselves.",
+            Hostile {
+                args: &["destructors", "20"],
+                unwound: Exactly(21 + 5 * 3),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "C++ destructors call functions while LLVM's libunwind unwinds",
+            "Their calls are traced like any others, and may throw and catch for themselves.",
+            Hostile {
+                args: &["destructors", "20"],
+                unwound: Exactly(21 + 5 * 3),
+                ..LLVM
+            },
+        ),
+        by(
+            "a noexcept function throws",
+            "The terminate handler runs, and the process ends as untraced.",
+            Hostile {
+                args: &["terminate", "20"],
+                compare_stderr: true,
+                end: -SIGABRT,
+                unfinished: Exactly(1),
+                unreturned: Any,
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a noexcept function throws with LLVM's libunwind",
+            "The terminate handler runs, and the process ends as untraced.",
+            Hostile {
+                args: &["terminate", "20"],
+                compare_stderr: true,
+                end: -SIGABRT,
+                unfinished: Exactly(1),
+                unreturned: Any,
+                ..LLVM
+            },
+        ),
+        by(
+            "nobody catches a C++ exception",
+            "The process ends as untraced, and nothing has been unwound.",
+            Hostile {
+                args: &["uncaught", "20"],
+                compare_stderr: true,
+                end: -SIGABRT,
+                unfinished: Exactly(1),
+                unreturned: Any,
+                unwound: Exactly(0),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception goes through functions in C",
+            ONCE,
+            Hostile {
+                args: &["relayed", "20"],
+                with_c: &["c_relay.c"],
+                flags: &["-DUNWINDER=\"libgcc_s\"", "-DWITH_C", "-fexceptions"],
+                // With the two of dive.
+                unwound: Exactly(23),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception goes through the C library's own frames",
+            "So it does where the C library is traced, too.",
+            Hostile {
+                args: &["sorted", "0"],
+                unwound: Exactly(4),
+                trace: Trace::AlsoEverything,
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception is thrown again in other threads",
+            "Each thread is told of its own frames.",
+            Hostile {
+                args: &["handed", "20"],
+                unwound: AtLeast(63),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "pthread_exit in the middle of calls",
+            THREAD,
+            Hostile {
+                args: &["exit", "10"],
+                trace: Trace::AlsoEverything,
+                ..ENDS
+            },
+        ),
+        by(
+            "pthread_exit with cleanup handlers in C",
+            C_THREAD,
+            Hostile {
+                args: &["exit", "10"],
+                ..C_ENDS
+            },
+        ),
+        by(
+            "a thread is cancelled where it waits",
+            THREAD,
+            Hostile {
+                args: &["deferred", "10"],
+                ..ENDS
+            },
+        ),
+        by(
+            "a thread is cancelled where it waits, with cleanup handlers in C",
+            C_THREAD,
+            Hostile {
+                args: &["deferred", "10"],
+                ..C_ENDS
+            },
+        ),
+        by(
+            "a thread is cancelled asynchronously",
+            THREAD,
+            Hostile {
+                args: &["asynchronous", "10"],
+                ..ENDS
+            },
+        ),
+        by(
+            "a thread is cancelled asynchronously, with cleanup handlers in C",
+            C_THREAD,
+            Hostile {
+                args: &["asynchronous", "10"],
+                ..C_ENDS
+            },
+        ),
+        by(
+            "_Unwind_Backtrace is called twenty frames deep",
+            "It shows every caller up to main, as untraced.",
+            Hostile {
+                args: &["unwinder", "20"],
+                ..BACKTRACES
+            },
+        ),
+        by(
+            "_Unwind_Backtrace of LLVM's libunwind is called twenty frames deep",
+            "It shows every caller up to main, as untraced.",
+            Hostile {
+                args: &["unwinder", "20"],
+                flags: &["-rdynamic", "-Wl,--no-as-needed", "-lunwind"],
+                ..BACKTRACES
+            },
+        ),
+        by(
+            "backtrace() is called twenty frames deep",
+            "It shows every caller up to main, as untraced.",
+            Hostile {
+                args: &["library", "20"],
+                trace: Trace::AlsoEverything,
+                ..BACKTRACES
+            },
+        ),
+        by(
+            "std::backtrace is called twenty frames deep",
+            "It shows every caller up to main, as untraced.",
+            Hostile {
+                source: "backtraces.rs",
+                compilers: RUST,
+                unwound: Exactly(0),
+                ..Hostile::DEFAULT
+            },
+        ),
+        Scenario {
+            name: "a debugger shows a backtrace",
+            promise: "It shows every caller up to main.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/backtraces.rs",
+                test: "gdb_shows_every_caller",
+            }]),
+        },
+    ],
+};

@@ -1,0 +1,34 @@
+//! Every scenario is a test: `cargo test -p fgraph-reliability --test scenarios unwinding` runs a group.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use fgraph_reliability::{GROUPS, Tools, run};
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let tools = match Tools::build() {
+        Ok(tools) => Arc::new(tools),
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut trials = Vec::new();
+    for group in GROUPS {
+        for scenario in group.scenarios {
+            let tools = Arc::clone(&tools);
+            let name = format!("{}::{}", group.name, scenario.test());
+            trials.push(Trial::test(name, move || {
+                let failures = run(&tools, group, scenario).failures;
+                if failures.is_empty() {
+                    Ok(())
+                } else {
+                    Err(failures.join("\n\n").into())
+                }
+            }));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
