@@ -148,10 +148,19 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
                 Sharers::none(around.bounds)
             }
         };
-        let found = choose(thread, &sharers, place, tail).or_else(|| {
-            let may_have_another = !sharers.spares.is_full();
-            may_have_another.then(|| TABLE.add(thread, &sharers.bounds))?
-        });
+        let found = match choose(thread, &sharers, place, tail) {
+            Some((newest, spare)) if newest != usize::MAX || is_of_the_thread(thread) => {
+                Some(spare)
+            }
+            None if !sharers.spares.is_full() && is_of_the_thread(thread) => {
+                TABLE.add(thread, &sharers.bounds)
+            }
+            Some((_, spare)) => {
+                spare.stack.give_back(thread);
+                None
+            }
+            None => None,
+        };
         if let Some(spare) = found {
             let Range { start, end } = sharers.bounds;
             spare.stack.set_bounds(start, end);
@@ -161,9 +170,21 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
     })
 }
 
-/// Takes the spare stack whose newest frame is the nearest one above `place`: that may be a call around
-/// the one at `place`.
-fn choose(thread: &Thread, sharers: &Sharers, place: usize, tail: bool) -> Option<&'static Spare> {
+/// Whether the state is the running thread's. A process may be made that shares memory, and with it the
+/// block of its thread: by `posix_spawn`, or as a thread that knows nothing of the C library. Both run on
+/// stacks of their own, and one would spoil the other's frames.
+fn is_of_the_thread(thread: &Thread) -> bool {
+    thread.id() == os::thread_id()
+}
+
+/// Takes the spare stack whose newest frame is the nearest one above `place`, and gives the place of that
+/// frame: it may be a call around the one at `place`.
+fn choose(
+    thread: &Thread,
+    sharers: &Sharers,
+    place: usize,
+    tail: bool,
+) -> Option<(usize, &'static Spare)> {
     let mut best: Option<(usize, &'static Spare)> = None;
     for &spare in &sharers.spares {
         if !spare.stack.take(thread) {
@@ -178,7 +199,7 @@ fn choose(thread: &Thread, sharers: &Sharers, place: usize, tail: bool) -> Optio
             spare.stack.give_back(thread);
         }
     }
-    best.map(|(_, spare)| spare)
+    best
 }
 
 /// See [`Stacks::are_on_one`].

@@ -268,12 +268,13 @@ impl FgraphOps for Count {
     }
 }
 
-/// Takes every call, and looks whether each return is that of the entry that was not answered last.
+/// Takes every call, and looks whether each return is that of an entry with the same calls around it.
 #[derive(Debug, Default)]
 pub(crate) struct Paired {
     entries: std::sync::atomic::AtomicU64,
     returns: std::sync::atomic::AtomicU64,
-    /// Calls that were passed over: a return, or an entry, of a call around them came first.
+    /// Calls that were passed over: a return, or an entry, of a call around them came first. Where a
+    /// thread goes from stack to stack, those on the stacks that it is not on are counted, too.
     passed: std::sync::atomic::AtomicU64,
     /// Returns of another function than the one entered, or at another depth.
     wrong: std::sync::atomic::AtomicU64,
@@ -308,7 +309,7 @@ impl Paired {
 }
 
 impl FgraphOps for Paired {
-    /// The function, and how many calls of this thread that this user was told of are going on.
+    /// The function, and how many calls on this stack that this user was told of are going on.
     type Data = (usize, u64);
 
     fn entry(&self, call: &mut Entry<'_, (usize, u64)>) -> Option<(usize, u64)> {
@@ -316,7 +317,6 @@ impl FgraphOps for Paired {
         self.entries.fetch_add(1, Relaxed);
         let around = call.parent_data().map_or(0, |&(_, level)| level);
         let open = call.thread_word().replace(around + 1);
-        self.wrong.fetch_add(u64::from(around > open), Relaxed);
         self.passed.fetch_add(open.saturating_sub(around), Relaxed);
         Some((call.function().address(), around + 1))
     }
@@ -325,7 +325,8 @@ impl FgraphOps for Paired {
         use std::sync::atomic::Ordering::Relaxed;
         self.returns.fetch_add(1, Relaxed);
         let open = call.thread_word().replace(level - 1);
-        let wrong = level > open || function != call.function().address();
+        let around = call.parent_data().map_or(0, |&(_, level)| level);
+        let wrong = level != around + 1 || function != call.function().address();
         self.wrong.fetch_add(u64::from(wrong), Relaxed);
         self.passed.fetch_add(open.saturating_sub(level), Relaxed);
     }
