@@ -20,7 +20,7 @@ pub struct Counters {
     pub unreserved: u64,
     /// Accepted calls that never returned: a `longjmp` or the like dropped their frames.
     pub lost: u64,
-    /// Calls on a machine stack that has no shadow stack.
+    /// Calls on a machine stack that could not be given a shadow stack.
     pub foreign: u64,
 }
 
