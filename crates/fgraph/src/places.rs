@@ -19,6 +19,9 @@
 //!                  +--------------------------------------------+ --
 //! ```
 //!
+//! In every other block the header, the page that is data, is in the middle. For the places of one site may
+//! all be at multiples of 16 MB from each other, and must not all be in headers.
+//!
 //! A block is mapped as a whole, so that nobody else comes to lie between its stubs; pages of it that
 //! are never written take no memory. Like all text it is never writable: stubs are written as text is
 //! patched. It is never unmapped, because a thread may be about to run a stub at any time.
@@ -63,25 +66,27 @@ impl Block {
     /// Maps the block at `base`, if nothing is there.
     fn map(base: usize, text: &mut Text, trampolines: &Trampolines) -> Option<Self> {
         map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC)?;
-        let header = arena::header(base, base + PAGE, BLOCK - PAGE, trampolines);
-        if text.write(base, &header).is_err() {
+        let at = StubPlaces::header(base);
+        let header = arena::header(at, base, BLOCK, trampolines);
+        if text.write(at, &header).is_err() {
             // SAFETY: just mapped, and nobody knows of it.
             unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
             return None;
         }
-        arena::register_unwind(base);
-        Some(Self {
+        arena::register_unwind(at);
+        let mut block = Self {
             base,
             taken: vec![0; BLOCK / 64],
-        })
+        };
+        block.take(at, PAGE);
+        Some(block)
     }
 
     /// Takes `len` bytes at `address`, unless one of them is taken or not in the block.
     fn take(&mut self, address: usize, len: usize) -> bool {
-        let Some(offset) = address.checked_sub(self.base + PAGE) else {
+        let Some(offset) = address.checked_sub(self.base) else {
             return false;
         };
-        let offset = offset + PAGE;
         if offset + len > BLOCK {
             return false;
         }
@@ -113,7 +118,8 @@ impl StubPlaces {
 
     /// Address of the header for a stub that is at `place`.
     pub(crate) fn header(place: usize) -> usize {
-        place & !(BLOCK - 1)
+        let index = place / BLOCK;
+        index * BLOCK + index % 2 * (BLOCK / 2)
     }
 
     /// Takes a place of `len` bytes for the stub of the site at `address`, in whose five bytes
@@ -154,8 +160,9 @@ impl StubPlaces {
                 from = places.lowest();
                 continue;
             };
-            if place % BLOCK < PAGE {
-                from = place / BLOCK * BLOCK + PAGE;
+            let header = Self::header(place);
+            if (header..header + PAGE).contains(&place) {
+                from = header + PAGE;
                 continue;
             }
             let index = place / BLOCK;
@@ -227,6 +234,21 @@ mod tests {
             assert!(take(&mut places, site, 0b11111).is_some());
         }
         assert_eq!(take(&mut places, site, 0b11111), None);
+    }
+
+    /// All places of such a site have the same offset in their blocks.
+    #[test]
+    fn a_site_whose_places_are_at_the_start_of_blocks_gets_one() {
+        let (mut places, site) = (StubPlaces::new(), site() + (3 << 32));
+        let starts = 0b01111;
+        for at in 0..3 {
+            let lowest = pun::last_bytes(starts).find_map(|last| Places::new(site, starts, last));
+            let start = site - lowest.unwrap().lowest() % BLOCK + at * PAGE / 2;
+            let place = take(&mut places, start, starts).expect("a place");
+            let header = StubPlaces::header(place);
+            assert!(!(header..header + PAGE).contains(&place));
+            assert_eq!(place % BLOCK, at * PAGE / 2);
+        }
     }
 
     #[test]
