@@ -229,6 +229,12 @@ pub fn drop_gone(thread: &Thread, shadow: &ShadowStack) -> bool {
     shadow.is_empty()
 }
 
+/// Drops all frames: of a thread that is gone.
+pub(crate) fn drop_all(thread: &Thread, shadow: &ShadowStack) {
+    let lost = |bitmap| lost(thread, bitmap);
+    while !shadow.is_empty() && shadow.drop_newest_if(|_| true, lost) {}
+}
+
 /// Whether a call is surely over: while it goes on, our return point stands at its place.
 fn is_gone(frame: &Frame) -> bool {
     (FGRAPH.stacks().is_gone)(frame.slot)

@@ -110,6 +110,7 @@ impl ShadowStack {
 
     /// Whether there is no frame, not even of a call that nobody wants the return of.
     pub(crate) fn is_empty(&self) -> bool {
+        // Also where there is no memory.
         self.newest.get().cast() == self.base.get()
     }
 

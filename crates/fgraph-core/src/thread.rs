@@ -21,6 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::MAX_USERS;
 use crate::counters::{Counters, LiveCounters};
+use crate::dispatch;
 use crate::frame::{self, Frame};
 use crate::grace::Mark;
 use crate::shadow::ShadowStack;
@@ -220,10 +221,16 @@ impl Thread {
         claimed
     }
 
-    /// Makes the state nobody's. Its thread must be gone.
-    pub fn release(&self, id: u32) -> bool {
+    /// Ends what the thread, which must be gone, has left in the middle: the calls that it was in are
+    /// lost.
+    pub fn abandon(&self) {
         self.leave_stack();
         self.give_up(ptr::null_mut());
+        dispatch::drop_all(self, &self.home.shadow);
+    }
+
+    /// Makes the state nobody's. Its thread must be gone, and the state abandoned.
+    pub fn release(&self, id: u32) -> bool {
         self.mark.clear();
         self.inside.store(0, Ordering::Relaxed);
         self.owner

@@ -536,6 +536,7 @@ pub(crate) struct Registered<T> {
 
 /// What was not traced since the start for whoever was in `slot`.
 pub(crate) fn counters(slot: usize) -> Counters {
+    threads::count_lost();
     let mut counters = FGRAPH.user_counters(slot);
     counters += trampoline::attaching().users[slot].read();
     counters

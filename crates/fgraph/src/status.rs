@@ -49,6 +49,7 @@ impl fmt::Display for Status {
 pub fn status() -> Result<Status, Error> {
     let locked = control::lock()?;
     let (sites, patched) = locked.control.counts();
+    crate::threads::count_lost();
     let mut counters = FGRAPH.counters();
     counters += trampoline::attaching().total.read();
     Ok(Status {

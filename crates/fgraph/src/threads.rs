@@ -117,7 +117,13 @@ fn free_state(id: u32) -> Option<&'static Thread> {
     Some(thread)
 }
 
-/// Frees the states whose owners are gone.
+/// Counts the calls as lost that threads were in which are gone.
+pub(crate) fn count_lost() {
+    // No thread has this id.
+    reap(0);
+}
+
+/// Frees the states whose owners are gone, as all are that have the id of the calling thread, `id`.
 fn reap(id: u32) {
     if REAPING.swap(true, Ordering::Acquire) {
         return;
@@ -133,6 +139,7 @@ fn reap(id: u32) {
             alive += 1;
             continue;
         }
+        thread.abandon();
         let (base, len) = thread.home.shadow.memory();
         forget(base, len);
         thread.release(owner);
@@ -176,6 +183,7 @@ pub(crate) fn after_fork() {
         if ptr::eq(thread, own) {
             thread.rename(os::thread_id());
         } else {
+            thread.abandon();
             thread.release(thread.id());
         }
     }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -249,6 +250,39 @@ fn the_first_hit_of_a_thread_may_be_on_a_signal_stack() {
             "{entries} of {} calls",
             21 * threads
         );
+    });
+}
+
+/// Nothing runs any more at the end of such a thread; its calls are counted all the same.
+#[test]
+fn calls_that_a_thread_ends_in_are_lost() {
+    scenario("calls_that_a_thread_ends_in_are_lost", || {
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn ends_here(_: *mut c_void) -> *mut c_void {
+            assert_eq!(works(5), 6);
+            // SAFETY: ends the thread, whose stack the C library never takes back.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+            ptr::null_mut()
+        }
+        let user = count("works ends_here");
+        for _ in 0..3 {
+            // SAFETY: nobody waits for the thread.
+            unsafe {
+                let mut thread = 0;
+                let null = ptr::null_mut();
+                assert_eq!(
+                    libc::pthread_create(&mut thread, ptr::null(), ends_here, null),
+                    0
+                );
+                libc::pthread_detach(thread);
+            }
+        }
+        while numbers(user.counters()) != [0, 0, 0, 3, 0] {
+            thread::yield_now();
+        }
+        assert_eq!(user.both(), (6, 3));
+        assert_eq!(totals(), [0, 0, 0, 3, 0]);
     });
 }
 
