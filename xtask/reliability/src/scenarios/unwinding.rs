@@ -320,6 +320,20 @@ pub(super) const GROUP: Group = Group {
             },
         ),
         by(
+            "a C++ exception is unwound by a library inside the program",
+            "The unwinder's own functions may be traced, too.",
+            Hostile {
+                args: &["destructors", "20"],
+                flags: &[
+                    "-DUNWINDER=\"exceptions\"",
+                    "-static-libgcc",
+                    "-static-libstdc++",
+                ],
+                unwound: AtLeast(21 + 5 * 3),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
             "a C++ exception goes through calls that users have declined",
             "Each user is told of the calls that it has accepted, and of no other.",
             Hostile {
