@@ -370,8 +370,15 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
 /// whose state is `thread`; the thread must be marked as inside.
 pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
     let mut regs = ReturnRegs::unwinding(frame, thread);
-    // SAFETY: handed on.
-    unsafe { leave(&mut regs, frame, thread) };
+    let lost = |bitmap| lost(thread, bitmap);
+    let Some(end) = thread.shadow.drop_above_unwound(frame, lost) else {
+        return stop::stop(stop::STRAY_FRAME);
+    };
+    // SAFETY: the frame is on the stack, and ends there; the rest handed on.
+    unsafe {
+        let users = u64::from((*frame).bitmap()) | errno(thread);
+        tell_next(&mut regs, thread, users, end, (*frame).word);
+    }
 }
 
 /// Tells the next user of a return, or ends the return when there is none. `users` says who is yet
@@ -421,7 +428,8 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
     if unsafe { (*regs).unwinding } == 0 {
         thread.shadow.pop();
     } else {
-        thread.shadow.unwound();
+        // SAFETY: it is on the stack.
+        unsafe { thread.shadow.unwound((*regs).frame) };
     }
     thread
 }

@@ -20,7 +20,9 @@
 //!
 //! *Unwound frames.* While a frame is unwound its users are told, but its memory must stay as it
 //! is, because the unwinder still takes the caller's frame pointer from it. It only loses its
-//! bitmap, and is dropped later as a dead frame.
+//! bitmap, and is dropped later as a dead frame: not before the unwinder is through the next older
+//! one, either, as it looks for the frame pointer where it has last been saved. What may come between
+//! is a signal handler, or a function of the unwinder itself, that makes traced calls.
 
 use core::cell::Cell;
 use core::ptr;
@@ -236,15 +238,43 @@ impl ShadowStack {
         }
     }
 
-    /// Ends the newest frame without giving up its memory: nobody wants its return any more.
-    pub(crate) fn unwound(&self) {
-        let frame = self.newest.get();
-        // SAFETY: a frame of this stack.
+    /// As [`drop_above`](Self::drop_above), but keeps the memory of the frame next to `frame` if that has
+    /// been unwound. Returns the end of `frame`.
+    pub(crate) fn drop_above_unwound(
+        &self,
+        frame: *mut Frame,
+        mut lost: impl FnMut(u16),
+    ) -> Option<*mut u8> {
+        let mut next = self.newest.get();
+        // SAFETY: a frame of this stack; `previous` of one newer than another is one, too.
+        while next > frame && unsafe { (*next).previous } > frame {
+            // SAFETY: as above.
+            next = unsafe { (*next).previous };
+        }
+        // SAFETY: as above.
+        let is_kept = next > frame && unsafe { (*next).bitmap() } == 0;
+        let kept = if is_kept { next } else { frame };
+        // SAFETY: as above.
+        if is_kept && unsafe { (*next).previous } != frame || !self.drop_above(kept, &mut lost) {
+            return None;
+        }
+        Some(if is_kept { next.cast() } else { self.top() })
+    }
+
+    /// Ends `frame`, the newest but for one that has been unwound, without giving up its memory: nobody
+    /// wants its return any more.
+    ///
+    /// # Safety
+    ///
+    /// It must be on this stack.
+    pub(crate) unsafe fn unwound(&self, frame: *mut Frame) {
+        // SAFETY: the caller vouches for the frame; the newest is one of this stack.
         unsafe {
             if (*frame).bitmap() != 0 {
                 (*frame).word = frame::stamp((*frame).epoch());
                 (*frame).depth -= 1;
             }
+            (*self.newest.get()).depth = (*frame).depth;
         }
     }
 

@@ -329,6 +329,14 @@ pub(super) const GROUP: Group = Group {
                     "-static-libgcc",
                     "-static-libstdc++",
                 ],
+                // Of these users get entries only.
+                only: &[
+                    "*",
+                    "!_Unwind_*",
+                    "!__cxa_throw",
+                    "!__cxa_rethrow",
+                    "!uw_*_context_1",
+                ],
                 unwound: AtLeast(21 + 5 * 3),
                 ..EXCEPTIONS
             },
