@@ -469,8 +469,21 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
 /// whose state is `thread`; the thread must be marked as inside.
 pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
     let mut regs = ReturnRegs::unwinding(frame, thread);
-    // SAFETY: handed on.
-    unsafe { leave(&mut regs, frame, thread) };
+    if !thread.shadow.holds(frame) && !follow(thread, frame) {
+        // SAFETY: handed on.
+        unsafe { end_kept(&mut regs, frame, thread) };
+    } else if thread.shadow.has(frame) {
+        let lost = |bitmap| lost(thread, bitmap);
+        let is_gone = |above: &Frame| thread.is_home() || is_gone(above);
+        thread.shadow.drop_above_unwound(frame, is_gone, lost);
+        // SAFETY: the frame is on the stack; the rest handed on.
+        unsafe {
+            let users = u64::from((*frame).bitmap()) | errno(thread);
+            tell_next(&mut regs, thread, users, Frame::end(frame), (*frame).word);
+        }
+    } else {
+        stop::stop(stop::STRAY_FRAME);
+    }
 }
 
 /// Tells the next user of a return, or ends the return when there is none. `users` says who is yet
@@ -517,9 +530,11 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
     thread.mark.clear();
     put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.
-    match unsafe { (*regs).how } {
+    let (how, frame) = unsafe { ((*regs).how, (*regs).frame) };
+    match how {
         0 => thread.shadow.pop(),
-        RETURN_UNWINDING => thread.shadow.unwound(),
+        // SAFETY: `unwind` has seen it on the stack.
+        RETURN_UNWINDING => unsafe { thread.shadow.unwound(frame) },
         _ => {}
     }
     thread

@@ -20,7 +20,9 @@
 //!
 //! *Unwound frames.* While a frame is unwound its users are told, but its memory must stay as it
 //! is, because the unwinder still takes the caller's frame pointer from it. It only loses its
-//! bitmap, and is dropped later as a dead frame.
+//! bitmap, and is dropped later as a dead frame: not before the unwinder is through the next older
+//! one, either, as it looks for the frame pointer where it has last been saved. What may come between
+//! is a signal handler, or a function of the unwinder itself, that makes traced calls.
 
 use core::cell::Cell;
 use core::ptr;
@@ -112,6 +114,16 @@ impl ShadowStack {
     pub(crate) fn is_empty(&self) -> bool {
         // Also where there is no memory.
         self.newest.get().cast() == self.base.get()
+    }
+
+    /// Whether a frame in this memory is on the stack.
+    pub(crate) fn has(&self, frame: *mut Frame) -> bool {
+        let mut newest = self.newest.get();
+        while newest > frame {
+            // SAFETY: a frame of this stack, newer than another, and so not the sentinel.
+            newest = unsafe { (*newest).previous };
+        }
+        newest == frame
     }
 
     /// The newest frame, or the sentinel.
@@ -297,14 +309,41 @@ impl ShadowStack {
         }
     }
 
-    /// Ends the newest frame without giving up its memory: nobody wants its return any more.
-    pub(crate) fn unwound(&self) {
-        let frame = self.newest.get();
+    /// Drops the frames above `frame` that `is_gone` says are dead, but not the next to it if that has been
+    /// unwound.
+    pub(crate) fn drop_above_unwound(
+        &self,
+        frame: *mut Frame,
+        is_gone: impl Fn(&Frame) -> bool,
+        mut lost: impl FnMut(u16),
+    ) {
+        while self.newest.get() > frame
+            && !self.is_next_unwound(frame)
+            && self.drop_newest_if(&is_gone, &mut lost)
+        {}
+    }
+
+    /// Whether the newest frame is the one next to `frame`, and has been unwound.
+    fn is_next_unwound(&self, frame: *mut Frame) -> bool {
         // SAFETY: a frame of this stack.
+        let newest = unsafe { &*self.newest.get() };
+        newest.previous == frame && newest.bitmap() == 0
+    }
+
+    /// Ends `frame`, which is unwound, without giving up its memory: nobody wants its return any more.
+    ///
+    /// # Safety
+    ///
+    /// It must be on this stack.
+    pub(crate) unsafe fn unwound(&self, frame: *mut Frame) {
+        // SAFETY: the caller vouches for the frame; the newest is one of this stack.
         unsafe {
             if (*frame).bitmap() != 0 {
                 (*frame).word = frame::stamp((*frame).epoch());
                 (*frame).depth -= 1;
+            }
+            if self.is_next_unwound(frame) {
+                (*self.newest.get()).depth = (*frame).depth;
             }
         }
     }

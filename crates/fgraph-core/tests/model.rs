@@ -254,10 +254,16 @@ impl Model {
     }
 
     fn returns(&mut self, number: u64, unwinding: bool) {
-        while self.kept.last().expect("the frame is there").call != number {
+        let of_call = |kept: &Kept| kept.call == number;
+        let index = self.kept.iter().position(of_call);
+        let index = index.expect("the frame is there");
+        // An unwound frame stays until the unwinder is through the next one.
+        let is_unwound = |kept: &Kept| kept.accepted.is_empty();
+        let stays = unwinding && self.kept.get(index + 1).is_some_and(is_unwound);
+        while self.kept.len() > index + 1 + usize::from(stays) {
             self.lose();
         }
-        let (kept, below) = self.kept.split_last().expect("the frame is there");
+        let (below, kept) = (&self.kept[..index], &self.kept[index]);
         for &(slot, owner) in kept.accepted.iter().rev() {
             if self.owners[slot] == Some(owner) {
                 self.told.push(Told::Return {
@@ -272,8 +278,10 @@ impl Model {
         if unwinding {
             // Its memory stays as it is until it is found dead.
             self.depth = kept.depth;
-            let last = self.kept.last_mut().expect("the frame is there");
-            last.accepted.clear();
+            self.kept[index].accepted.clear();
+            for kept in &mut self.kept[index..] {
+                kept.depth = self.depth;
+            }
         } else {
             self.pop();
         }

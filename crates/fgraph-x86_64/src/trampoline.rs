@@ -208,6 +208,23 @@ unsafe extern "C" {
     fn _Unwind_GetIP(context: *mut c_void) -> usize;
     fn _Unwind_SetGR(context: *mut c_void, register: i32, value: usize);
     fn _Unwind_SetIP(context: *mut c_void, address: usize);
+    fn _Unwind_Backtrace(step: Step, argument: *mut c_void) -> i32;
+}
+
+/// What is called for each frame of a backtrace.
+type Step = extern "C" fn(context: *mut c_void, argument: *mut c_void) -> i32;
+
+/// Has libgcc fill in the sizes of registers, which `_Unwind_GetGR` aborts without.
+///
+/// It does so when it unwinds for the first time. But a program that has a copy of libgcc in it
+/// (`-static-libgcc`) unwinds by that, and our personality routine asks the shared one.
+fn prepare_unwinder() {
+    extern "C" fn stop(_context: *mut c_void, _argument: *mut c_void) -> i32 {
+        const NORMAL_STOP: i32 = 4;
+        NORMAL_STOP
+    }
+    // SAFETY: the function does nothing with what it is given.
+    unsafe { _Unwind_Backtrace(stop, core::ptr::null_mut()) };
 }
 
 /// The unwinder calls this for each trampoline frame that it goes through.
@@ -315,6 +332,7 @@ impl Trampolines {
 pub fn install(attach: Attach, abort: Abort) -> Trampolines {
     ATTACH.store(attach as usize, Ordering::Relaxed);
     ABORT.store(abort as usize, Ordering::Relaxed);
+    prepare_unwinder();
     let trampolines = Trampolines::of(cpu::vector_bytes(), cpu::opmask_bytes());
     FGRAPH.set_return_points(trampolines.return_points);
     trampolines

@@ -178,7 +178,10 @@ impl Build {
                 // For the rustc whose flag is not stable yet; the programs are tests only.
                 .env("RUSTC_BOOTSTRAP", "1")
                 .stdin(Stdio::null())
-                .output()?;
+                .output()
+                .map_err(|error| {
+                    io::Error::other(format!("{}: {error}", self.compiler.command()))
+                })?;
             if !output.status.success() {
                 return Err(io::Error::other(format!(
                     "{} {} does not build as {self}:\n{}",

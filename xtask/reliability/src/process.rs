@@ -92,8 +92,8 @@ fn wait(child: &mut Child) -> io::Result<End> {
         }
         if start.elapsed() > LIMIT {
             // With all that it has started.
-            let group = format!("-{}", child.id());
-            Command::new("kill").args(["-9", "--", &group]).status()?;
+            let kill = format!("kill -9 -{}", child.id());
+            Command::new("sh").args(["-c", &kill]).status()?;
             child.wait()?;
             return Ok(End::Hung);
         }

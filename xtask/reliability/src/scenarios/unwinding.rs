@@ -320,6 +320,38 @@ pub(super) const GROUP: Group = Group {
             },
         ),
         by(
+            "a C++ exception is unwound by a library inside the program",
+            "The unwinder's own functions may be traced, too.",
+            Hostile {
+                args: &["destructors", "20"],
+                flags: &[
+                    "-DUNWINDER=\"exceptions\"",
+                    "-static-libgcc",
+                    "-static-libstdc++",
+                ],
+                // Of these users get entries only.
+                only: &[
+                    "*",
+                    "!_Unwind_*",
+                    "!__cxa_throw",
+                    "!__cxa_rethrow",
+                    "!uw_*_context_1",
+                ],
+                unwound: AtLeast(21 + 5 * 3),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
+            "a C++ exception goes through calls that users have declined",
+            "Each user is told of the calls that it has accepted, and of no other.",
+            Hostile {
+                args: &["destructors", "100"],
+                declining: true,
+                unwound: AtLeast(1),
+                ..EXCEPTIONS
+            },
+        ),
+        by(
             "C++ destructors call functions while an exception unwinds",
             "Their calls are traced like any others, and may throw and catch for themselves.",
             Hostile {
@@ -342,6 +374,7 @@ pub(super) const GROUP: Group = Group {
             "The terminate handler runs, and the process ends as untraced.",
             Hostile {
                 args: &["terminate", "20"],
+                unwound: Exactly(21),
                 compare_stderr: true,
                 end: -SIGABRT,
                 unfinished: Exactly(1),
@@ -354,6 +387,7 @@ pub(super) const GROUP: Group = Group {
             "The terminate handler runs, and the process ends as untraced.",
             Hostile {
                 args: &["terminate", "20"],
+                unwound: Exactly(21),
                 compare_stderr: true,
                 end: -SIGABRT,
                 unfinished: Exactly(1),
