@@ -23,6 +23,7 @@ extern crate alloc;
 
 pub mod cpu;
 pub mod high;
+pub mod kept;
 pub mod nop;
 pub mod poke;
 pub mod pun;
