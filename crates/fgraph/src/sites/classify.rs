@@ -3,6 +3,7 @@
 //! ```text
 //!   a NOP at the entry            -> patched in place
 //!   anything else that is code    -> its first instructions are displaced by a jump
+//!     entered from elsewhere      -> its first one only, by a short jump to the padding before it
 //!     with no room for a jump     -> its first instruction by a breakpoint, if that is allowed
 //!   neither                       -> refused, with the reason
 //! ```
