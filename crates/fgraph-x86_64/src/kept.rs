@@ -1222,7 +1222,7 @@ mod tests {
                 address: BASE,
                 bytes: &bytes,
             }];
-            Kept::find(&code, &[BASE, BASE + 3, BASE + 50], &[BASE + 9]);
+            let _ = Kept::find(&code, &[BASE, BASE + 3, BASE + 50], &[BASE + 9]);
         }
     }
 }
