@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use fgraph::{Counters, Error, Handle, MAX_USERS};
 
-use crate::functions::{Function, NOT_WATCHED, Variant, WATCHED, WATCHED_C, WATCHED_RUST};
+use crate::functions::{
+    Function, NOT_WATCHED, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST,
+};
 use crate::hijack::{Handler, Hijack};
 use crate::users::{Declining, Empty, SixteenBytes, with_constant};
 
@@ -36,8 +38,10 @@ pub enum Case {
 pub enum Compiler {
     /// rustc: on the ABI.
     Rust,
-    /// gcc: on any register that the function leaves alone.
+    /// gcc, which might let them rely on more, but none does.
     C,
+    /// gcc, and one relies on a register that the function leaves alone.
+    Kept,
 }
 
 impl Compiler {
@@ -45,6 +49,7 @@ impl Compiler {
         match self {
             Self::Rust => WATCHED_RUST,
             Self::C => WATCHED_C,
+            Self::Kept => WATCHED_KEPT,
         }
     }
 
@@ -52,6 +57,7 @@ impl Compiler {
         match self {
             Self::Rust => Variant::Rust,
             Self::C => Variant::C,
+            Self::Kept => Variant::Kept,
         }
     }
 }
@@ -69,7 +75,7 @@ pub enum Watched {
 
 impl Case {
     /// All cases.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::Plain,
         Self::Off,
         Self::FilteredOut,
@@ -85,6 +91,9 @@ impl Case {
         Self::Relocated(Compiler::C, Watched::Off),
         Self::Relocated(Compiler::C, Watched::Declined),
         Self::Relocated(Compiler::C, Watched::OneUser),
+        Self::Relocated(Compiler::Kept, Watched::Off),
+        Self::Relocated(Compiler::Kept, Watched::Declined),
+        Self::Relocated(Compiler::Kept, Watched::OneUser),
         Self::Hijacked(Handler::Balanced),
         Self::Hijacked(Handler::Plain),
     ];
@@ -148,6 +157,9 @@ impl fmt::Display for Case {
             Self::Relocated(Compiler::C, Watched::Off) => "relocated C, off",
             Self::Relocated(Compiler::C, Watched::Declined) => "relocated C, declined",
             Self::Relocated(Compiler::C, Watched::OneUser) => "relocated C, 1 user",
+            Self::Relocated(Compiler::Kept, Watched::Off) => "relied-on C, off",
+            Self::Relocated(Compiler::Kept, Watched::Declined) => "relied-on C, declined",
+            Self::Relocated(Compiler::Kept, Watched::OneUser) => "relied-on C, 1 user",
         })
     }
 }

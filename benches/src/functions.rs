@@ -3,7 +3,8 @@
 //! Each exists several times, with the same instructions at the same alignment: *plain*; with a NOP
 //! and a row in `__patchable_function_entries`, as a compiler makes them; and with a jump to the
 //! [`hijack`] trampoline in the place of the NOP. Those whose first instructions are to be relocated are
-//! plain, too, under names that tell which compiler they are of. They are written in assembly
+//! plain, too, under names that tell which compiler they are of; and one of these pairs has a caller that
+//! keeps a value in a register across the call. They are written in assembly
 //! because only so is nothing but the first five bytes different: `-Zpatchable-function-entry` holds
 //! for a whole crate, and calling a function behind its NOP would leave the recursion inside it
 //! going through the NOP.
@@ -61,11 +62,21 @@ macro_rules! patchable {
 macro_rules! variants {
     (
         $body:ident, $plain:literal, $patchable:literal, $rust:literal, $c:literal,
-        $hijacked:literal, $stub:literal
+        $kept:literal, $hijacked:literal, $stub:literal
     ) => {
         function!($plain, [], $body!($plain));
         function!($rust, [], $body!($rust));
         function!($c, [], $body!($c));
+        function!($kept, [], $body!($kept));
+        global_asm!(
+            // Beside the function, so that the linker keeps both or none. Nobody calls it.
+            concat!(".pushsection .text.", $kept, ", \"ax\", @progbits"),
+            "mov r8, rdi",
+            concat!("call ", $kept),
+            "add rax, r8",
+            "ret",
+            ".popsection",
+        );
         patchable!($patchable, $body!($patchable));
         function!(
             $hijacked,
@@ -113,6 +124,7 @@ variants!(
     "fgraph_bench_call_leaf",
     "_RNvCs1234_5bench4leaf",
     "fgraph_bench_c_leaf",
+    "fgraph_bench_kept_leaf",
     "fgraph_bench_hijacked_leaf",
     "fgraph_bench_hijack_stub_leaf"
 );
@@ -122,6 +134,7 @@ variants!(
     "fgraph_bench_call_recursive",
     "_RNvCs1234_5bench9recursive",
     "fgraph_bench_c_recursive",
+    "fgraph_bench_kept_recursive",
     "fgraph_bench_hijacked_recursive",
     "fgraph_bench_hijack_stub_recursive"
 );
@@ -134,12 +147,14 @@ unsafe extern "C" {
     #[link_name = "_RNvCs1234_5bench4leaf"]
     safe fn fgraph_bench_rust_leaf(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_c_leaf(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_kept_leaf(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_hijacked_leaf(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_plain_recursive(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_call_recursive(a: u64, b: u64) -> u64;
     #[link_name = "_RNvCs1234_5bench9recursive"]
     safe fn fgraph_bench_rust_recursive(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_c_recursive(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_kept_recursive(a: u64, b: u64) -> u64;
     safe fn fgraph_bench_hijacked_recursive(a: u64, b: u64) -> u64;
     #[link_name = "fgraph_bench_call_bystander"]
     safe fn bystander(a: u64, b: u64) -> u64;
@@ -153,6 +168,9 @@ pub const WATCHED_RUST: &str = "bench::leaf bench::recursive";
 
 /// The filter that selects those with the names of C functions.
 pub const WATCHED_C: &str = "fgraph_bench_c_leaf fgraph_bench_c_recursive";
+
+/// The filter that selects those of them with a caller that keeps a value in a register across the call.
+pub const WATCHED_KEPT: &str = "fgraph_bench_kept_leaf fgraph_bench_kept_recursive";
 
 /// A filter that selects one other function, which nobody calls.
 pub const BYSTANDER: &str = "fgraph_bench_call_bystander";
@@ -187,6 +205,8 @@ pub enum Variant {
     Rust,
     /// Its body, which fgraph relocates and takes for code of a C compiler.
     C,
+    /// As `C`, with a caller that keeps a value in a register across the call.
+    Kept,
     /// A jump to the [`hijack`] trampoline.
     Hijacked,
 }
@@ -218,11 +238,13 @@ impl Function {
             (Self::Leaf, Variant::Patchable) => fgraph_bench_call_leaf,
             (Self::Leaf, Variant::Rust) => fgraph_bench_rust_leaf,
             (Self::Leaf, Variant::C) => fgraph_bench_c_leaf,
+            (Self::Leaf, Variant::Kept) => fgraph_bench_kept_leaf,
             (Self::Leaf, Variant::Hijacked) => fgraph_bench_hijacked_leaf,
             (Self::Recursive, Variant::Plain) => fgraph_bench_plain_recursive,
             (Self::Recursive, Variant::Patchable) => fgraph_bench_call_recursive,
             (Self::Recursive, Variant::Rust) => fgraph_bench_rust_recursive,
             (Self::Recursive, Variant::C) => fgraph_bench_c_recursive,
+            (Self::Recursive, Variant::Kept) => fgraph_bench_kept_recursive,
             (Self::Recursive, Variant::Hijacked) => fgraph_bench_hijacked_recursive,
         }
     }
@@ -240,6 +262,7 @@ impl Function {
             (Self::Leaf, Variant::Patchable) => leaf_calls(calls, || fgraph_bench_call_leaf),
             (Self::Leaf, Variant::Rust) => leaf_calls(calls, || fgraph_bench_rust_leaf),
             (Self::Leaf, Variant::C) => leaf_calls(calls, || fgraph_bench_c_leaf),
+            (Self::Leaf, Variant::Kept) => leaf_calls(calls, || fgraph_bench_kept_leaf),
             (Self::Leaf, Variant::Hijacked) => leaf_calls(calls, || fgraph_bench_hijacked_leaf),
             (Self::Recursive, Variant::Plain) => {
                 recursive_calls(calls, || fgraph_bench_plain_recursive)
@@ -251,6 +274,9 @@ impl Function {
                 recursive_calls(calls, || fgraph_bench_rust_recursive)
             }
             (Self::Recursive, Variant::C) => recursive_calls(calls, || fgraph_bench_c_recursive),
+            (Self::Recursive, Variant::Kept) => {
+                recursive_calls(calls, || fgraph_bench_kept_recursive)
+            }
             (Self::Recursive, Variant::Hijacked) => {
                 recursive_calls(calls, || fgraph_bench_hijacked_recursive)
             }
@@ -290,7 +316,7 @@ mod tests {
     fn the_variants_compute_the_same() {
         for function in Function::ALL {
             let expected = function.run(Variant::Plain, 1600);
-            for variant in [Variant::Patchable, Variant::Rust, Variant::C] {
+            for variant in [Variant::Patchable, Variant::Rust, Variant::C, Variant::Kept] {
                 assert_eq!(function.run(variant, 1600), expected);
             }
         }
@@ -299,14 +325,15 @@ mod tests {
     #[test]
     fn the_variants_differ_in_the_first_five_bytes_only() {
         for function in Function::ALL {
-            use Variant::{C, Patchable, Plain, Rust};
-            let [plain, rust, c, patchable] = [Plain, Rust, C, Patchable].map(|variant| {
-                let skipped = if variant == Patchable { 5 } else { 0 };
-                let code = function.code(variant) as *const () as *const u8;
-                // SAFETY: 8 bytes, none of which is an address, are in each of the functions.
-                unsafe { core::slice::from_raw_parts(code.add(skipped), 8) }
-            });
-            assert_eq!([rust, c, patchable], [plain; 3]);
+            use Variant::{C, Kept, Patchable, Plain, Rust};
+            let [plain, rust, c, kept, patchable] =
+                [Plain, Rust, C, Kept, Patchable].map(|variant| {
+                    let skipped = if variant == Patchable { 5 } else { 0 };
+                    let code = function.code(variant) as *const () as *const u8;
+                    // SAFETY: 8 bytes, none of which is an address, are in each of the functions.
+                    unsafe { core::slice::from_raw_parts(code.add(skipped), 8) }
+                });
+            assert_eq!([rust, c, kept, patchable], [plain; 4]);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fgraph::{Entry, FgraphOps, How, Return};
 use fgraph_bench::cases::Case;
-use fgraph_bench::functions::{Function, Variant, WATCHED, WATCHED_C, WATCHED_RUST};
+use fgraph_bench::functions::{Function, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST};
 use fgraph_bench::hijack::{Handler, Hijack};
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::pair;
@@ -80,7 +80,11 @@ fn both_trampolines_give_the_user_every_call() {
 
 fn functions_without_nops_are_relocated_and_give_the_user_every_call() {
     let sites = fgraph::sites().unwrap();
-    for (filter, variant) in [(WATCHED_RUST, Variant::Rust), (WATCHED_C, Variant::C)] {
+    for (filter, variant) in [
+        (WATCHED_RUST, Variant::Rust),
+        (WATCHED_C, Variant::C),
+        (WATCHED_KEPT, Variant::Kept),
+    ] {
         let selected = filter.parse::<fgraph::Filter>().unwrap();
         let sites = sites.iter().filter(|site| selected.matches(&site.name, ""));
         let how: Vec<_> = sites.map(|site| (&site.how, site.returns)).collect();

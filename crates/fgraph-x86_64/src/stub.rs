@@ -46,6 +46,7 @@
 use arrayvec::ArrayVec;
 
 use crate::nop::SITE_LEN;
+use crate::unwind::{self, Rows};
 
 /// Bytes of a stub that may use r11.
 pub const STUB_LEN: usize = 16;
@@ -60,15 +61,14 @@ pub const HEADER_LEN: usize = 4096;
 pub const HEADER_EH_FRAME: usize = 64;
 
 /// Bytes of the unwind info, its terminator included.
-pub const EH_FRAME_LEN: usize = CIE_LEN + FDE_LEN + TERMINATOR_LEN;
+pub const EH_FRAME_LEN: usize = EH_FRAME_FDE + FDE_LEN + TERMINATOR_LEN;
 
 /// Where in the unwind info its FDE is.
 ///
 /// This is what `__register_frame` should be given: libgcc takes a list of CIEs and FDEs, LLVM's
 /// libunwind takes one FDE, and the list from here on is both.
-pub const EH_FRAME_FDE: usize = CIE_LEN;
+pub const EH_FRAME_FDE: usize = unwind::EH_FRAME_FDE;
 
-const CIE_LEN: usize = 24;
 const FDE_LEN: usize = 20;
 const TERMINATOR_LEN: usize = 4;
 
@@ -176,39 +176,9 @@ fn displacement(end: usize, to: usize) -> Option<i32> {
 /// If the stubs are further than 2 GiB from `at` or longer than that: no arena is that large.
 #[must_use]
 pub fn eh_frame(stubs: usize, len: usize, at: usize) -> [u8; EH_FRAME_LEN] {
-    #[rustfmt::skip]
-    const CIE: [u8; CIE_LEN] = [
-        20, 0, 0, 0,    // length: the bytes of the CIE behind this field
-        0, 0, 0, 0,     // CIE id: 0 tells a CIE from an FDE in .eh_frame
-        1,              // version
-        b'z', b'R', 0,  // augmentation: has a length (z), which holds the pointer encoding (R)
-        1,              // code alignment factor, uleb128: one byte
-        0x78,           // data alignment factor, sleb128: -8
-        16,             // column of the return address, uleb128: RA is 16 on x86-64
-        1,              // length of the augmentation data, uleb128
-        0x1b,           // R: DW_EH_PE_pcrel | DW_EH_PE_sdata4
-        0x0c, 7, 8,     // DW_CFA_def_cfa: CFA is rsp (7) + 8
-        0x80 | 16, 1,   // DW_CFA_offset: RA is at CFA + 1 * the data alignment factor
-        0, 0,           // DW_CFA_nop, to a multiple of four
-    ];
-    let start = at + CIE_LEN;
-    let mut bytes = [0; EH_FRAME_LEN];
-    bytes[..CIE_LEN].copy_from_slice(&CIE);
-
-    let fde = &mut bytes[CIE_LEN..][..FDE_LEN];
-    // length: the bytes of the FDE behind this field.
-    fde[..4].copy_from_slice(&(FDE_LEN as u32 - 4).to_le_bytes());
-    // CIE pointer: how far the CIE starts before this field.
-    fde[4..8].copy_from_slice(&(CIE_LEN as u32 + 4).to_le_bytes());
-    // initial location: relative to this field, as R says.
-    let location = displacement(start + 8, stubs).expect("the stubs are within 2 GiB");
-    fde[8..12].copy_from_slice(&location.to_le_bytes());
-    // address range: as wide as the initial location, but never relative.
-    let range = i32::try_from(len).expect("the stubs are shorter than 2 GiB");
-    fde[12..16].copy_from_slice(&range.to_le_bytes());
-    // Length of the augmentation data: none. Then DW_CFA_nop to the end: the rules of the CIE hold.
-    // A length of zero behind the FDE ends the list.
-    bytes
+    let bytes = Rows::new().finish(stubs, len, at);
+    // CIE, FDE without rows, and a length of zero that ends the list.
+    bytes.try_into().expect("of no other length without rows")
 }
 
 #[cfg(test)]

@@ -39,6 +39,10 @@ pub(crate) struct ElfFile<'a> {
     sections: SectionTable<'a, FileHeader64<Le>>,
 }
 
+/// Bytes of the head of the table of unwind information whose address is relative, count absolute, and whose
+/// entries are relative to the head.
+const UNWIND_HEAD: usize = 12;
+
 impl<'a> ElfFile<'a> {
     /// Reads the headers of a file.
     ///
@@ -100,6 +104,36 @@ impl<'a> ElfFile<'a> {
         notes.filter_map(move |s| Some((s.p_vaddr(Le), s.data(Le, bytes).ok()?)))
     }
 
+    /// Where the stretches of code start that there is unwind information for, in order: functions, and parts
+    /// of functions that stand elsewhere. Empty if there is no table of them.
+    #[must_use]
+    pub(crate) fn unwind_starts(&self) -> Vec<u64> {
+        let is_table = |s: &&ProgramHeader64<Le>| s.p_type(Le) == elf::PT_GNU_EH_FRAME;
+        let Some(segment) = self.segments.iter().find(is_table) else {
+            return Vec::new();
+        };
+        let bytes = segment.data(Le, self.bytes).unwrap_or_default();
+        let Some((head, entries)) = bytes.split_first_chunk::<UNWIND_HEAD>() else {
+            return Vec::new();
+        };
+        let [1, _, 0x03, 0x3b, _, _, _, _, count @ ..] = *head else {
+            return Vec::new();
+        };
+        let count = u32::from_le_bytes(count) as usize;
+        let start = |entry: &[u8]| {
+            let offset: [u8; 4] = entry.get(..4)?.try_into().ok()?;
+            Some((segment.p_vaddr(Le)).wrapping_add_signed(i32::from_le_bytes(offset).into()))
+        };
+        let mut starts: Vec<u64> = entries
+            .chunks_exact(8)
+            .take(count)
+            .filter_map(start)
+            .collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
+    }
+
     /// The build id, which the linker makes of the content: two files with the same one belong
     /// together.
     #[must_use]
@@ -128,6 +162,12 @@ impl<'a> ElfFile<'a> {
         let crc = content.get((name.len() + 1).next_multiple_of(4)..)?;
         let crc = u32::from_le_bytes(*crc.first_chunk()?);
         (!name.is_empty()).then_some((OsStr::from_bytes(name), crc))
+    }
+
+    /// Whether it has a section of this name.
+    #[must_use]
+    pub(crate) fn has_section(&self, name: &[u8]) -> bool {
+        self.section(name).is_some()
     }
 
     /// What compilers say of themselves: `GCC: (Debian 12.2.0-14) 12.2.0`, `rustc version 1.88.0`,

@@ -7,6 +7,7 @@
 
 mod classify;
 mod entered;
+mod kept;
 mod module;
 mod names;
 mod pieces;

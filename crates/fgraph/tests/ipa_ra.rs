@@ -466,3 +466,254 @@ fn the_callbacks_leave_garbage_in_scratch_registers() {
         assert_eq!(relies_on_scratch_registers(7), 0x101);
     });
 }
+
+/// Functions in a chain: what `caller` keeps must survive `middle`, and so every function that it calls.
+const CHAIN: &str = "
+    static __attribute__((noinline, noclone)) long leaf(long a) { return a * 3 + 1; }
+    static __attribute__((noinline, noclone)) long middle(long a) { return leaf(a + 5) + 7; }
+    const void *address(void) { return (const void *)leaf; }
+    long caller(long a, long b, long c, long d, long e, long f) {
+        long x = middle(a), y = middle(x);
+        return x + y * 5 + b * 11 + c * 13 + d * 17 + e * 19 + f * 23;
+    }
+";
+
+/// As before, but the function in the middle ends by a jump.
+const TAIL_CALL: &str = "
+    static __attribute__((noinline, noclone)) long leaf(long a) { return a * 3 + 1; }
+    static __attribute__((noinline, noclone)) long middle(long a) { return leaf(a * 9 - 4); }
+    const void *address(void) { return (const void *)leaf; }
+    long caller(long a, long b, long c, long d, long e, long f) {
+        long x = middle(a), y = middle(x);
+        return x + y * 5 + b * 11 + c * 13 + d * 17 + e * 19 + f * 23;
+    }
+";
+
+const RECURSION: &str = "
+    static __attribute__((noinline, noclone)) long leaf(long a) {
+        long b = a & 7;
+        return b == 0 ? a : leaf(a - 1) * 3 + 1;
+    }
+    const void *address(void) { return (const void *)leaf; }
+    long caller(long a, long b, long c, long d, long e, long f) {
+        long x = leaf(a), y = leaf(x);
+        return x + y * 5 + b * 11 + c * 13 + d * 17 + e * 19 + f * 23;
+    }
+";
+
+/// gcc makes its own version of the function, with fewer arguments.
+const CLONE: &str = "
+    struct pair { long first, second; };
+    static __attribute__((noinline)) long leaf(const struct pair *a, long unused) {
+        return a->first * 3 + 1;
+    }
+    long caller(long a, long b, long c, long d, long e, long f) {
+        struct pair p = { a, b };
+        long x = leaf(&p, 2);
+        p.first = x;
+        long y = leaf(&p, 2);
+        return x + y * 5 + b * 11 + c * 13 + d * 17 + e * 19 + f * 23;
+    }
+";
+
+type Six = extern "C" fn(i64, i64, i64, i64, i64, i64) -> i64;
+
+fn six(name: &str, source: &str, callee: &str) {
+    let registers = ["%r8", "%r9", "%r10", "%r11", "%rsi", "%rcx", "%rdx"];
+    let checks = [("caller", callee, &registers[..])];
+    let Some(library) = build(name, source, &[], &checks) else {
+        return;
+    };
+    // SAFETY: its type.
+    let caller: Six = unsafe { library.get("caller") };
+    let work = || {
+        let calls = (0..100).map(|n| caller(n, n + 1, n * 2, n ^ 5, n << 40, !n >> 8));
+        calls.collect::<Vec<_>>()
+    };
+    let untraced = work();
+    // Each alone, and all of them.
+    for filter in ["leaf*", "middle", "caller", "*"] {
+        for wants_returns in [false, true] {
+            let filter = format!("{filter}:mod:lib{name}.so");
+            let user = fgraph::register(Clobber { wants_returns }, &filter).unwrap();
+            assert_eq!(work(), untraced, "{filter}");
+            drop(user);
+        }
+    }
+    assert_eq!(work(), untraced);
+}
+
+#[test]
+fn what_is_kept_across_a_chain_of_calls_survives() {
+    scenario("what_is_kept_across_a_chain_of_calls_survives", || {
+        six("chain", CHAIN, "middle");
+    });
+}
+
+#[test]
+fn what_is_kept_across_a_tail_call_survives() {
+    scenario("what_is_kept_across_a_tail_call_survives", || {
+        six("tail_call", TAIL_CALL, "middle");
+    });
+}
+
+#[test]
+fn what_is_kept_across_a_recursion_survives() {
+    scenario("what_is_kept_across_a_recursion_survives", || {
+        six("recursion", RECURSION, "leaf");
+    });
+}
+
+#[test]
+fn what_is_kept_across_a_clone_survives() {
+    scenario("what_is_kept_across_a_clone_survives", || {
+        six("clone", CLONE, "leaf");
+    });
+}
+
+/// Numbers for the programs below.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+
+    fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// So many functions has a random program.
+const FUNCTIONS: u64 = 14;
+
+/// A program of static functions that call those before them, through which their callers keep values.
+fn random_program(random: &mut Random) -> String {
+    let mut source = String::from(
+        "#include <stdlib.h>\n#include <string.h>\n\
+         #define F static __attribute__((noinline))\ntypedef unsigned long u;\n\
+         struct s { u a, b; double d; };\nvolatile u sink;\n\
+         typedef u (*pointer)(u, u);\nF u apply(pointer p, u a, u b);\n",
+    );
+    for n in 0..FUNCTIONS {
+        let mut body = String::new();
+        // A call of an earlier function that gives a u.
+        let call = |random: &mut Random, a: &str, b: &str| {
+            if n == 0 {
+                return format!("({a} * 3 + {b})");
+            }
+            match random.below(n.min(6)) {
+                _ if random.below(9) == 0 => format!("apply(f{}, {a}, {b})", random.below(n)),
+                back => format!("f{}({a}, {b})", n - 1 - back),
+            }
+        };
+        let count = 1 + random.below(6);
+        body += "  u v0 = a ^ b, v1 = a + 3, v2 = b * 5, v3 = a >> 3, v4 = b ^ 77, v5 = a - b;\n";
+        body += "  double d0 = (double)(a & 1023), d1 = (double)(b & 511) * 0.5, d2 = d0 + d1, d3 = d0 * 3;\n";
+        match random.below(6) {
+            // A leaf, which leaves most registers alone.
+            0 | 1 => body += "  v0 += v1 * 3;\n",
+            kind => {
+                for step in 0..count {
+                    let variables = ["v0", "v1", "v2", "v3", "v4", "v5", "a", "b"];
+                    let (to, x, y) = (
+                        random.below(6),
+                        random.pick(&variables),
+                        random.pick(&variables),
+                    );
+                    let call = call(random, x, y);
+                    body += &match random.below(8) {
+                        0 => format!("  if ({x} & 1) v{to} += {call};\n"),
+                        1 => format!("  for (u i = 0; i < ({y} & 3); i++) v{to} += {call} ^ i;\n"),
+                        2 => format!(
+                            "  switch ({x} & 7) {{ case 0: v{to} += {call}; break; case 1: v1 ^= 9; break; \
+                             case 2: v2 += {call}; break; case 3: v3--; break; case 4: v4 += v1; break; \
+                             case 5: return {call}; case 6: v5 ^= {step}; break; default: v0 += {y}; }}\n"
+                        ),
+                        3 => format!(
+                            "  d{} += (double)({call} & 255) * d{};\n",
+                            to % 4,
+                            random.below(4)
+                        ),
+                        4 if kind == 2 => format!(
+                            "  {{ struct s *p = malloc(sizeof *p); p->a = {call}; v{to} += p->a; free(p); }}\n"
+                        ),
+                        5 => format!("  if ({x} % 61 == 5) sink = {call};\n"),
+                        _ => format!("  v{to} = v{to} * 31 + {call};\n"),
+                    };
+                }
+                if random.below(4) == 0 {
+                    body += "  if (b > 3 && (b & 7) == 3) v1 += SELF(a ^ 1, b >> 3);\n";
+                }
+            }
+        }
+        let sum = "v0 + v1 * 3 + v2 * 5 + v3 * 7 + v4 * 11 + v5 * 13 + (u)(long)(d0 + d1 * 2 + d2 * 3 + d3)";
+        body += &match random.below(3) {
+            // By a jump, if the options are so.
+            0 if n > 0 => format!("  return {};\n", call(random, &format!("({sum})"), "b")),
+            1 => "  return v0 + v3;\n".to_owned(),
+            _ => format!("  return {sum};\n"),
+        };
+        let body = body.replace("SELF", &format!("f{n}"));
+        source += &format!("F u f{n}(u a, u b) {{\n{body}}}\n");
+    }
+    source += "F u apply(pointer p, u a, u b) { return p(a, b); }\nu run(u a) { u all = a;\n";
+    for n in 0..FUNCTIONS {
+        source += &format!("  all = all * 131 + f{n}(all & 0xffff, a + {n});\n");
+    }
+    source + "  return all;\n}\n"
+}
+
+#[test]
+fn random_programs_give_the_same_results_while_all_is_traced() {
+    scenario(
+        "random_programs_give_the_same_results_while_all_is_traced",
+        || {
+            let first: u64 =
+                std::env::var("FGRAPH_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
+            let (mut keeping, mut traced) = (0, 0);
+            for seed in first..first + 8 {
+                let source = random_program(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+                for level in ["-O1", "-O2", "-O3"] {
+                    let name = format!("random{seed}{level}");
+                    let options = [level, "-fipa-ra"];
+                    let file = format!("{name}.c");
+                    let Some(path) = build_library(&name, &["gcc"], &file, &source, &options)
+                    else {
+                        return skip("there is no gcc");
+                    };
+                    let library = Library::open(&path);
+                    // SAFETY: its type.
+                    let run: extern "C" fn(u64) -> u64 = unsafe { library.get("run") };
+                    let work = || (0..20).map(|n| run(n * 77)).collect::<Vec<_>>();
+                    let untraced = work();
+                    let filters = (0..FUNCTIONS).map(|n| format!("f{n}:mod:lib{name}.so"));
+                    for filter in filters.chain([format!("*:mod:lib{name}.so")]) {
+                        let user = Clobber {
+                            wants_returns: true,
+                        };
+                        // A clone of it may be all there is.
+                        let Ok(user) = fgraph::register(user, &filter) else {
+                            continue;
+                        };
+                        traced += user.report().traced;
+                        assert_eq!(work(), untraced, "{filter} {source}");
+                        drop(user);
+                    }
+                    let checks =
+                        (0..FUNCTIONS).filter_map(|n| disassembly(&path, &format!("f{n}")));
+                    let registers = ["%r8", "%r9", "%r10", "%r11", "%xmm8", "%xmm9", "%xmm5"];
+                    keeping += checks
+                        .filter(|code| kept(code, "<", &registers).is_some())
+                        .count();
+                }
+            }
+            println!("{traced} sites; at least {keeping} functions keep something");
+            assert!(traced > 100);
+        },
+    );
+}

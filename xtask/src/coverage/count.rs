@@ -11,7 +11,7 @@ use fgraph::{How, Refusal, RelocateError, SiteInfo, testing};
 use crate::json;
 
 /// Above the lines of counts.
-pub(crate) const HEAD: &str = "binary                        functions      NOP  relocated  entry only  refused  traced %  resolvers    ms";
+pub(crate) const HEAD: &str = "binary                        functions      NOP  relocated  entry only  refused  traced %  with breakpoints %  resolvers    ms";
 
 /// The functions of one binary.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ pub(crate) struct Count {
     entry_only: usize,
     /// The names of those that cannot be traced, by reason.
     refused: BTreeMap<String, Vec<String>>,
+    /// How many can be traced where functions may get breakpoints.
+    with_breakpoints: usize,
     /// IFUNC resolvers, which a program never calls: no functions of it.
     resolvers: Vec<String>,
     time: Duration,
@@ -32,12 +34,18 @@ impl Count {
     /// Counts those of the binary at `path`.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let start = Instant::now();
-        let sites = testing::coverage(path)
-            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+        let failed = |error| io::Error::other(format!("{}: {error}", path.display()));
+        let sites = testing::coverage(path).map_err(failed)?;
+        let time = start.elapsed();
+        let with_breakpoints = testing::coverage_with_breakpoints(path).map_err(failed)?;
         let name = path.file_name().unwrap_or(path.as_os_str());
         let mut count = Self {
             name: name.to_string_lossy().into_owned(),
-            time: start.elapsed(),
+            time,
+            with_breakpoints: with_breakpoints
+                .iter()
+                .filter(|site| site.how.is_ok())
+                .count(),
             ..Self::default()
         };
         sites.iter().for_each(|site| count.add(site));
@@ -73,9 +81,9 @@ impl Count {
         self.traced() + self.refused_count()
     }
 
-    /// Of the functions, those that can be traced. Rounded down: 100 means all.
-    fn percent(&self) -> f64 {
-        let hundredths = (self.traced() * 10_000).checked_div(self.functions());
+    /// Of the functions, so many. Rounded down: 100 means all.
+    fn percent(&self, of: usize) -> f64 {
+        let hundredths = (of * 10_000).checked_div(self.functions());
         hundredths.unwrap_or(0) as f64 / 100.0
     }
 
@@ -129,7 +137,7 @@ impl Count {
         format!(
             concat!(
                 r#"{{"name":{},"functions":{},"nops":{},"relocated":{},"entry_only":{},"#,
-                r#""refused":{},"percent":{:.2},"resolvers":{},"ms":{},"reasons":{}}}"#
+                r#""refused":{},"percent":{:.2},"percent_with_breakpoints":{:.2},"resolvers":{},"ms":{},"reasons":{}}}"#
             ),
             json::string(&self.name),
             self.functions(),
@@ -137,7 +145,8 @@ impl Count {
             self.relocated,
             self.entry_only,
             self.refused_count(),
-            self.percent(),
+            self.percent(self.traced()),
+            self.percent(self.with_breakpoints),
             self.resolvers.len(),
             self.time.as_millis(),
             json::array(reasons)
@@ -152,13 +161,14 @@ impl fmt::Display for Count {
         let name: String = self.name.chars().take(28).collect();
         write!(
             f,
-            "{name:<28}  {:>9}  {:>7}  {:>9}  {:>10}  {:>7}  {:>8.2}  {:>9}  {:>4}",
+            "{name:<28}  {:>9}  {:>7}  {:>9}  {:>10}  {:>7}  {:>8.2}  {:>18.2}  {:>9}  {:>4}",
             self.functions(),
             self.nops,
             self.relocated,
             self.entry_only,
             self.refused_count(),
-            self.percent(),
+            self.percent(self.traced()),
+            self.percent(self.with_breakpoints),
             self.resolvers.len(),
             self.time.as_millis()
         )
@@ -205,9 +215,9 @@ mod tests {
 
     #[test]
     fn a_hundred_percent_means_all() {
-        assert_eq!(count(&[], 7).percent(), 100.0);
-        assert_eq!(count(&[("r", &["f"])], 99_999).percent(), 99.99);
-        assert_eq!(count(&[], 0).percent(), 0.0);
+        assert_eq!(count(&[], 7).percent(7), 100.0);
+        assert_eq!(count(&[("r", &["f"])], 99_999).percent(99_999), 99.99);
+        assert_eq!(count(&[], 0).percent(0), 0.0);
     }
 
     #[test]

@@ -84,6 +84,12 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             1.0,
             "ns",
         );
+        add(
+            format!("{name}: relocated C over NOP, 1 user"),
+            ns(Case::Relocated(Compiler::C, Watched::OneUser)) - one,
+            1.0,
+            "ns",
+        );
         let pair = figures
             .pairs
             .iter()

@@ -3,6 +3,7 @@
 //! ```text
 //!   a NOP at the entry            -> patched in place
 //!   anything else that is code    -> its first instructions are displaced by a jump
+//!     entered from elsewhere      -> its first one only, by a short jump to the padding before it
 //!     with no room for a jump     -> its first instruction by a breakpoint, if that is allowed
 //!   neither                       -> refused, with the reason
 //! ```
@@ -35,6 +36,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) padding: &'a [u8],
     /// Bit *k* is set if another function leads to byte *k* behind the entry.
     pub(crate) entered: u8,
+    /// Whether no caller relies on more than the ABI.
+    pub(crate) is_plain: bool,
     /// Its name in the symbol table.
     pub(crate) symbol: &'a str,
 }
@@ -100,6 +103,7 @@ pub(crate) fn classify(
         callers
     };
     let mut way = match callers {
+        _ if function.is_plain => Way::Plain,
         Callers::Abi => Way::Plain,
         Callers::LowRegisters => Way::Preserve,
         Callers::AllRegisters => Way::PreserveAll,
@@ -174,7 +178,7 @@ fn entry_only(way: Way) -> Way {
 }
 
 /// Whether rustc has compiled it, which has no callers that know more than the ABI.
-fn is_rust(symbol: &str) -> bool {
+pub(crate) fn is_rust(symbol: &str) -> bool {
     let symbol = symbol.split('.').next().unwrap_or(symbol);
     let legacy = || {
         let hash = symbol
@@ -209,6 +213,7 @@ mod tests {
             listed: false,
             padding: &[],
             entered: 0,
+            is_plain: false,
             symbol,
         }
     }
