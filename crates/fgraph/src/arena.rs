@@ -24,6 +24,7 @@
 use core::ffi::c_void;
 use core::ptr;
 
+use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, StubKind};
 use fgraph_x86_64::trampoline::Trampolines;
 use fgraph_x86_64::unwind::{self, Row, Rows};
@@ -170,7 +171,8 @@ impl Arena {
             }
         }
         register_unwind(self.base);
-        unwind.register()
+        unwind.write()?.register();
+        Ok(())
     }
 }
 
@@ -212,10 +214,24 @@ impl CopyUnwind {
         }
     }
 
-    /// Makes it known, for good.
-    fn register(&self) -> Result<(), i32> {
+    /// Adds the jump at `address`, behind all others: a stretch by itself, as it is in a module's text.
+    pub(crate) fn add_jump(&mut self, address: usize) {
+        self.stretches.push(Stretch {
+            start: address,
+            end: address + SITE_LEN,
+            copies: Self::STRETCH,
+            rows: Rows::new(),
+        });
+    }
+
+    /// Writes it where unwinders can use it from.
+    ///
+    /// # Errors
+    ///
+    /// The system's number of the error.
+    pub(crate) fn write(&self) -> Result<Unwind, i32> {
         let (Some(first), Some(last)) = (self.stretches.first(), self.stretches.last()) else {
-            return Ok(());
+            return Ok(Unwind::default());
         };
         // Where they are has no influence on their length.
         let encode = |stretch: &Stretch, at| {
@@ -240,18 +256,40 @@ impl CopyUnwind {
             libc::mprotect(ptr::with_exposed_provenance_mut(base), all, libc::PROT_READ);
         }
         let mut at = base;
-        for stretch in &self.stretches {
-            // SAFETY: a CIE, an FDE and a terminator, which stay.
-            unsafe { __register_frame((at + unwind::EH_FRAME_FDE) as *const c_void) };
+        let fde = |stretch| {
             at += len(stretch);
+            at - len(stretch) + unwind::EH_FRAME_FDE
+        };
+        Ok(Unwind(self.stretches.iter().map(fde).collect()))
+    }
+}
+
+/// Written unwind information, which stays where it is: the addresses of FDEs.
+#[derive(Debug, Default)]
+pub(crate) struct Unwind(Vec<usize>);
+
+impl Unwind {
+    /// Makes it known.
+    pub(crate) fn register(&self) {
+        for &fde in &self.0 {
+            // SAFETY: a CIE, an FDE and a terminator, which stay.
+            unsafe { __register_frame(fde as *const c_void) };
         }
-        Ok(())
+    }
+
+    /// Undoes [`register`](Self::register).
+    pub(crate) fn withdraw(&self) {
+        for &fde in &self.0 {
+            // SAFETY: it was registered.
+            unsafe { __deregister_frame(fde as *const c_void) };
+        }
     }
 }
 
 unsafe extern "C" {
     /// Of the unwinder: makes code known that is in no module.
     fn __register_frame(begin: *const c_void);
+    fn __deregister_frame(begin: *const c_void);
 }
 
 /// Maps `len` bytes for writing, within reach of everything between `first` and `last`.

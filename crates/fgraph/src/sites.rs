@@ -90,10 +90,13 @@ impl Sites {
         for known in &mut self.modules {
             let is_listed = || loaded.iter().any(|module| known.is(module));
             // One that was gone stays so: what is at its place now is another, with its own text.
-            known.is_loaded = known.is_loaded && is_listed();
+            if known.is_loaded && !is_listed() {
+                known.leave();
+            }
             if known.is_loaded && unloaded {
                 match modules::while_loaded(generation, || known.is_replaced()) {
-                    Some(replaced) => known.is_loaded = !replaced,
+                    Some(true) => known.leave(),
+                    Some(false) => {}
                     None => complete = false,
                 }
             }

@@ -32,7 +32,7 @@ use super::kept;
 use super::names::Names;
 use super::pieces::Pieces;
 use super::{OFF, ON, is_relay, patched_len};
-use crate::arena::{Arena, CopyUnwind};
+use crate::arena::{Arena, CopyUnwind, Unwind};
 use crate::debug_file;
 use crate::demangle;
 use crate::elf::{ElfError, ElfFile, EntryList};
@@ -109,6 +109,8 @@ struct Prepared {
     sites: &'static [Site],
     /// Those that are before a function and have its jump.
     relays: Vec<&'static Site>,
+    /// How to unwind from these. It is known to unwinders while the module is loaded.
+    relay_unwind: Unwind,
     /// Of each site; `None` if there are none.
     names: Option<&'static Names>,
     left: Vec<Left>,
@@ -182,9 +184,20 @@ impl ModuleSites {
     pub(crate) fn come_back(&mut self, loaded: modules::Module) {
         self.loaded = loaded;
         self.is_loaded = true;
+        if let Some(prepared) = &self.prepared {
+            prepared.relay_unwind.register();
+        }
         for site in self.sites() {
             site.interest.store(0, Ordering::Relaxed);
             site.state.store(OFF, Ordering::Relaxed);
+        }
+    }
+
+    /// It is not loaded any more.
+    pub(crate) fn leave(&mut self) {
+        self.is_loaded = false;
+        if let Some(prepared) = &self.prepared {
+            prepared.relay_unwind.withdraw();
         }
     }
 
@@ -768,9 +781,18 @@ fn build(
         }
         return Prepared::default();
     }
+    let relays: Vec<_> = sites.iter().filter(|site| is_relay(site)).collect();
+    let mut unwind = CopyUnwind::default();
+    for relay in &relays {
+        unwind.add_jump(relay.entry);
+    }
+    // Without memory for it they work as well.
+    let relay_unwind = unwind.write().unwrap_or_default();
+    relay_unwind.register();
     Prepared {
         sites,
-        relays: sites.iter().filter(|site| is_relay(site)).collect(),
+        relays,
+        relay_unwind,
         names: Some(names),
         ..Prepared::default()
     }
