@@ -9,6 +9,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::MAX_USERS;
+use crate::claim;
 use crate::counters::{Counters, LiveCounters, bump};
 use crate::frame::{self, Frame, HEADER};
 use crate::grace::{self, Epoch};
@@ -417,7 +418,7 @@ fn follow(thread: &Thread, frame: *const Frame) -> bool {
         // SAFETY: it is on a spare stack, whose frames are not dropped while they may live, or on another
         // thread's own, which that thread is not on.
         let stack = unsafe { stack::holder(frame) };
-        if !stack.take(thread) {
+        if !stack.claim.take(thread) {
             return false;
         }
         stack
@@ -437,7 +438,7 @@ fn follow(thread: &Thread, frame: *const Frame) -> bool {
 unsafe fn end_kept(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
     // SAFETY: the caller vouches for frame and registers.
     unsafe {
-        let Some(word) = frame::begin_return(frame) else {
+        let Some(word) = claim::begin_return(frame::shared_word(frame)) else {
             return thread;
         };
         (*regs).how |= RETURN_KEPT;

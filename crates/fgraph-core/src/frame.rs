@@ -35,7 +35,7 @@
 //! and its bitmap empty, so it is never found dead and nobody is told of it.
 
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use crate::site::Site;
 use crate::stack::Stack;
@@ -186,46 +186,14 @@ impl Frame {
     }
 }
 
-/// The word of a frame whose return is being told by a thread that has not taken its stack: no
-/// registration has the epoch 0, and a frame with it has no users.
-const RETURNING: u64 = BITMAP_MASK;
-
-/// Ends a frame, unless its return is being told: nobody wants it any more. Gives its bitmap.
+/// The word of a frame that another thread may look at, too: see [`claim`](crate::claim).
 ///
 /// # Safety
 ///
-/// The frame must be on a shadow stack.
-pub(crate) unsafe fn end(frame: *mut Frame) -> Option<u16> {
+/// The frame must be on a shadow stack for as long as the word is used.
+pub(crate) unsafe fn shared_word<'a>(frame: *mut Frame) -> &'a AtomicU64 {
     // SAFETY: the caller vouches for the frame.
-    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
-    // Another thread may begin to tell at this moment: one of the two gets the users.
-    let ended = |word| (word != RETURNING).then_some(0);
-    let word = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, ended);
-    word.ok().map(|word| (word & BITMAP_MASK) as u16)
-}
-
-/// Says that the return of a frame is being told, and gives its word; `None` if nobody wants it.
-///
-/// # Safety
-///
-/// As for [`end`].
-pub(crate) unsafe fn begin_return(frame: *mut Frame) -> Option<u64> {
-    // SAFETY: the caller vouches for the frame.
-    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
-    let wanted = |word| (word & BITMAP_MASK != 0 && word != RETURNING).then_some(RETURNING);
-    word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, wanted)
-        .ok()
-}
-
-/// Says that a return was told, and the frame is not needed any more.
-///
-/// # Safety
-///
-/// It must be what [`begin_return`] was called for.
-pub(crate) unsafe fn end_return(frame: *mut Frame) {
-    // SAFETY: the caller vouches for the frame.
-    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
-    word.store(0, Ordering::Release);
+    unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) }
 }
 
 /// Bytes that a record with `size` bytes of data takes.

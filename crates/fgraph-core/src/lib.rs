@@ -16,6 +16,7 @@
 //! | [`grace`] | epochs, marks, and the wait after which no callback of a user runs |
 //! | [`site`] | one traced place, its function and its interest mask |
 //! | [`frame`], [`shadow`] | the shadow stack |
+//! | [`claim`] | who may change a shadow stack, and who tells of a return |
 //! | [`stack`] | the machine stacks, each with a shadow stack |
 //! | [`thread`] | what each thread of the program carries |
 //! | [`counters`] | what was not traced, and why |
@@ -33,6 +34,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod claim;
 pub mod grace;
 pub mod primitive;
 pub mod slot;

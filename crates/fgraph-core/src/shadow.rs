@@ -28,6 +28,7 @@ use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 
+use crate::claim;
 use crate::frame::{self, Frame, HEADER};
 use crate::site::Site;
 use crate::stack::Stack;
@@ -198,7 +199,7 @@ impl ShadowStack {
             return false;
         }
         // SAFETY: as above.
-        let ended = unsafe { frame::end(newest) };
+        let ended = claim::end(unsafe { frame::shared_word(newest) });
         if let Some(bitmap) = ended {
             lost(bitmap);
             self.pop();

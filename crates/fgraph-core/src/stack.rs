@@ -27,9 +27,8 @@
 //!   call takes another spare stack.
 
 use core::cell::Cell;
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::claim::Claim;
 use crate::frame::Frame;
 use crate::shadow::ShadowStack;
 use crate::thread::Thread;
@@ -45,10 +44,10 @@ pub struct Stack {
     /// The frames of the calls going on, but while a thread is on it.
     pub shadow: ShadowStack,
     /// The thread that may change a spare one.
-    taken_by: AtomicPtr<Thread>,
+    pub claim: Claim<Thread>,
 }
 
-// SAFETY: the cells are used by the thread whose home it is or that has taken it. The atomic hands
+// SAFETY: the cells are used by the thread whose home it is or that has taken it. The claim hands
 // them on.
 unsafe impl Sync for Stack {}
 
@@ -59,7 +58,7 @@ impl Stack {
             low: Cell::new(0),
             span: Cell::new(0),
             shadow: ShadowStack::new(),
-            taken_by: AtomicPtr::new(ptr::null_mut()),
+            claim: Claim::new(),
         }
     }
 
@@ -73,36 +72,6 @@ impl Stack {
     pub fn set_bounds(&self, low: usize, end: usize) {
         self.low.set(low);
         self.span.set(end - low);
-    }
-
-    /// Takes a spare stack for `thread`, unless another thread has it.
-    pub fn take(&self, thread: &Thread) -> bool {
-        let thread = ptr::from_ref(thread).cast_mut();
-        // Acquire pairs with the Release in `give_back`: the frames are as that thread left them.
-        let taken = self.taken_by.compare_exchange(
-            ptr::null_mut(),
-            thread,
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        );
-        // A signal handler that left by `siglongjmp` may have kept us from giving it back.
-        taken.is_ok() || taken == Err(thread)
-    }
-
-    /// Gives a spare stack that the caller has taken to `thread`.
-    pub fn hand_to(&self, thread: &Thread) {
-        self.taken_by
-            .store(ptr::from_ref(thread).cast_mut(), Ordering::Release);
-    }
-
-    /// Ends what [`take`](Self::take) began, if it is `thread` that has the stack.
-    pub fn give_back(&self, thread: &Thread) {
-        let _ = self.taken_by.compare_exchange(
-            ptr::from_ref(thread).cast_mut(),
-            ptr::null_mut(),
-            Ordering::Release,
-            Ordering::Relaxed,
-        );
     }
 }
 

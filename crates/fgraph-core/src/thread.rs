@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_f
 use crossbeam_utils::CachePadded;
 
 use crate::MAX_USERS;
+use crate::claim;
 use crate::counters::{Counters, LiveCounters};
 use crate::dispatch;
 use crate::frame::{self, Frame};
@@ -161,7 +162,7 @@ impl Thread {
             self.on.set(ptr::null());
             compiler_fence(Ordering::SeqCst);
             self.shadow.close();
-            stack.give_back(self);
+            stack.claim.give_back(self);
         }
     }
 
@@ -194,7 +195,7 @@ impl Thread {
         let before = self.kept.replace(frame);
         if !before.is_null() {
             // SAFETY: still on a shadow stack, as nobody but us gives it up.
-            unsafe { frame::end_return(before) };
+            claim::end_return(unsafe { frame::shared_word(before) });
         }
     }
 

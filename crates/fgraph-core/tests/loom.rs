@@ -1,4 +1,4 @@
-//! The protocols of `slot` and `grace`, checked by loom in all interleavings up to a bound on the
+//! The protocols of `slot`, `grace` and `claim`, checked by loom in all interleavings up to a bound on the
 //! preemptions. Run by `.ci/loom.sh`.
 //!
 //! The types are the real ones; around them stand the steps of `dispatch::enter`, of
@@ -14,8 +14,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
+use fgraph_core::claim::{self, Claim};
 use fgraph_core::grace::{self, Epoch, Mark};
-use fgraph_core::primitive::{AtomicPtr, Ordering, light_barrier};
+use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, light_barrier};
 use fgraph_core::slot::Slots;
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -701,4 +702,176 @@ fn with_both_barriers_the_mark_or_the_stub_is_seen() {
 #[should_panic(expected = "neither side saw the other")]
 fn without_the_heavy_barrier_neither_the_mark_nor_the_stub_is_seen() {
     mark_against_retire(false);
+}
+
+// A thread that ends in a callback never clears its mark: the wait ends when the kernel does not know the
+// thread any more.
+
+fn end_in_a_callback(known_gone_early: bool) {
+    loom::model(move || {
+        let world = World::new(ALL);
+        world.register(&world.a, 0);
+        // What the kernel says of a thread. It comes after all that the thread did.
+        let gone = Arc::new(loom::sync::atomic::AtomicBool::new(false));
+        let thread = thread::spawn({
+            let (world, gone) = (Arc::clone(&world), Arc::clone(&gone));
+            move || {
+                let mark = &world.marks[0];
+                mark.set(0);
+                light_barrier();
+                if known_gone_early {
+                    gone.store(true, Ordering::Release);
+                }
+                // SAFETY: users are never freed here.
+                let user = unsafe { &*world.slots.acquire(&Mark::new(), 0) };
+                if !std::ptr::eq(user, &STUB) {
+                    user.epoch();
+                }
+                gone.store(true, Ordering::Release);
+            }
+        });
+        world.slots.retire(0);
+        grace::wait(0, world.marks.iter(), heavy_barrier, |_| {
+            thread::yield_now();
+            !gone.load(Ordering::Acquire)
+        });
+        let registration = world.a.registration();
+        // SAFETY: loom panics if anybody else uses it meanwhile.
+        registration
+            .epoch
+            .with_mut(|epoch| unsafe { *epoch = NEVER });
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_thread_that_ends_in_a_callback_is_waited_for_until_it_is_gone() {
+    end_in_a_callback(false);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn with_a_thread_taken_for_gone_early_its_callback_runs_after_unregister() {
+    end_in_a_callback(true);
+}
+
+// Shadow stacks that go from thread to thread.
+
+/// Two threads that each find a spare stack, and put a frame on it.
+fn hand_a_stack_over(take: fn(&Claim<u8>, *const u8) -> bool) {
+    loom::model(move || {
+        let claim = Arc::new(Claim::<u8>::new());
+        let frames = Arc::new(UnsafeCell::new(0_u32));
+        let names = Arc::new([1_u8, 2]);
+        let use_it = move |claim: &Claim<u8>, frames: &UnsafeCell<u32>, name: *const u8| {
+            if take(claim, name) {
+                // SAFETY: loom watches.
+                frames.with_mut(|frames| unsafe { *frames += 1 });
+                claim.give_back(name);
+            }
+        };
+        let other = thread::spawn({
+            let (claim, frames, names) = (claim.clone(), frames.clone(), names.clone());
+            move || use_it(&claim, &frames, &names[1])
+        });
+        use_it(&claim, &frames, &names[0]);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn one_thread_at_a_time_changes_a_stack() {
+    hand_a_stack_over(|claim, name| claim.take(name));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn without_asking_two_threads_change_a_stack() {
+    hand_a_stack_over(|claim, name| {
+        claim.take(name);
+        true
+    });
+}
+
+/// A call comes back in a thread that does not have its stack, while the one that has it takes the frame for
+/// dead, drops it, and uses the memory again.
+fn return_while_dropped(heed: bool) {
+    const WORD: u64 = 5 << 16 | 1;
+    loom::model(move || {
+        let word = Arc::new(AtomicU64::new(WORD));
+        // The rest of the frame.
+        let frame = Arc::new(UnsafeCell::new(0_u32));
+        let teller = thread::spawn({
+            let (word, frame) = (word.clone(), frame.clone());
+            move || {
+                let told = claim::begin_return(&word);
+                if told.is_some() {
+                    // SAFETY: loom watches.
+                    frame.with(|frame| unsafe { *frame });
+                    claim::end_return(&word);
+                }
+                told
+            }
+        });
+        let ended = if heed {
+            claim::end(&word)
+        } else {
+            Some(word.swap(0, Ordering::AcqRel) as u16)
+        };
+        if ended.is_some() {
+            // SAFETY: as above.
+            frame.with_mut(|frame| unsafe { *frame = 1 });
+        }
+        let told = teller.join().unwrap();
+        let lost = ended.is_some_and(|bitmap| bitmap != 0);
+        assert!(told.is_none_or(|told| told == WORD));
+        assert!(told.is_some() != lost, "told {told:?}, lost {lost}");
+    });
+}
+
+#[test]
+fn a_return_is_told_or_lost_and_its_frame_stays_meanwhile() {
+    return_while_dropped(true);
+}
+
+#[test]
+#[should_panic]
+fn with_a_frame_dropped_unheeded_its_memory_is_used_while_it_is_told() {
+    return_while_dropped(false);
+}
+
+// A fork while another thread patches: the child has a copy of the memory, and not the other thread.
+
+/// Two sites that are patched together, and a child that puts them back if they are.
+fn fork_during_patching(locked: bool) {
+    loom::model(move || {
+        let lock = Arc::new(loom::sync::Mutex::new(()));
+        let sites = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let patcher = thread::spawn({
+            let (lock, sites) = (lock.clone(), sites.clone());
+            move || {
+                let _locked = lock.lock().unwrap();
+                for site in sites.iter() {
+                    site.store(1, Ordering::SeqCst);
+                }
+            }
+        });
+        // What the child gets.
+        let before = locked.then(|| lock.lock().unwrap());
+        let [first, second] = [0, 1].map(|index| sites[index].load(Ordering::SeqCst));
+        drop(before);
+        assert_eq!(first, second, "the child has half of a batch");
+        patcher.join().unwrap();
+    });
+}
+
+#[test]
+fn a_child_has_whole_batches() {
+    fork_during_patching(true);
+}
+
+#[test]
+#[should_panic(expected = "the child has half of a batch")]
+fn without_the_lock_a_child_has_half_of_a_batch() {
+    fork_during_patching(false);
 }

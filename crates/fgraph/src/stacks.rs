@@ -156,7 +156,7 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
                 TABLE.add(thread, &sharers.bounds)
             }
             Some((_, spare)) => {
-                spare.stack.give_back(thread);
+                spare.stack.claim.give_back(thread);
                 None
             }
             None => None,
@@ -187,7 +187,7 @@ fn choose(
 ) -> Option<(usize, &'static Spare)> {
     let mut best: Option<(usize, &'static Spare)> = None;
     for &spare in &sharers.spares {
-        if !spare.stack.take(thread) {
+        if !spare.stack.claim.take(thread) {
             continue;
         }
         let is_nearer = |newest| best.is_none_or(|(nearest, _)| newest < nearest);
@@ -196,7 +196,7 @@ fn choose(
             _ => Some(spare),
         };
         if let Some(spare) = farther {
-            spare.stack.give_back(thread);
+            spare.stack.claim.give_back(thread);
         }
     }
     best
@@ -298,7 +298,7 @@ impl Table {
                 self.sweep(thread);
             }
             let spare = self.take_free().or_else(map_spare)?;
-            spare.stack.hand_to(thread);
+            spare.stack.claim.hand_to(thread);
             let inserted = self.insert(spare, bounds);
             if !inserted {
                 self.put_free(spare);
@@ -338,7 +338,7 @@ impl Table {
     fn sweep(&self, thread: &Thread) {
         let entries = self.entries();
         for spare in entries.iter().map(Entry::spare) {
-            if !spare.stack.take(thread) {
+            if !spare.stack.claim.take(thread) {
                 continue;
             }
             if dispatch::drop_gone(thread, &spare.stack.shadow) {
@@ -348,7 +348,7 @@ impl Table {
                 unsafe { spare.stack.shadow.reset(base, len, &spare.stack) };
                 spare.is_free.store(true, Ordering::Relaxed);
             } else {
-                spare.stack.give_back(thread);
+                spare.stack.claim.give_back(thread);
             }
         }
         self.rewrite(|| {

@@ -1,0 +1,98 @@
+//! Who may change a shadow stack, and who tells of a return.
+//!
+//! *Claim.* One thread at a time adds frames to a [spare stack](crate::stack) and drops some. It
+//! gives the stack back when it goes elsewhere; nobody takes it away.
+//!
+//! *Word.* A call may come back in a thread that does not have the stack of its frame. It tells the
+//! users, and leaves the frame to whoever has the stack. That one may drop the frame at the same moment,
+//! because it takes it for dead. The frame's word decides: one of the two gets its users, and the frame is
+//! not dropped while they are told.
+//!
+//! ```text
+//!           begin_return               end_return
+//!   users ----------------> RETURNING ------------> 0
+//!     |                                             |
+//!     +------------------- end -------------------->+--- the frame may be dropped
+//! ```
+
+use core::ptr;
+
+use crate::primitive::{AtomicPtr, AtomicU64, Ordering};
+
+/// The bits of a frame's word that say who wants the return.
+const USERS: u64 = 0xffff;
+
+/// The word while the users are told: no registration has the epoch 0, and a frame with it has no users.
+const RETURNING: u64 = USERS;
+
+/// Ends a frame, unless its return is being told: nobody wants it any more. Gives its bitmap.
+pub fn end(word: &AtomicU64) -> Option<u16> {
+    let ended = |word| (word != RETURNING).then_some(0);
+    // Acquire pairs with the Release of `end_return`: who has told the users has read the frame.
+    let word = word.fetch_update(Ordering::Acquire, Ordering::Acquire, ended);
+    word.ok().map(|word| (word & USERS) as u16)
+}
+
+/// Says that the return of a frame is being told, and gives its word; `None` if nobody wants it.
+pub fn begin_return(word: &AtomicU64) -> Option<u64> {
+    let wanted = |word| (word & USERS != 0 && word != RETURNING).then_some(RETURNING);
+    word.fetch_update(Ordering::Acquire, Ordering::Relaxed, wanted)
+        .ok()
+}
+
+/// Says that the return of a frame was told, and that it is not needed any more.
+pub fn end_return(word: &AtomicU64) {
+    word.store(0, Ordering::Release);
+}
+
+/// The one who has a spare stack, told by an address.
+#[derive(Debug)]
+pub struct Claim<T>(AtomicPtr<T>);
+
+impl<T> Claim<T> {
+    /// Nobody's.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Nobody's.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Takes it, unless somebody else has it.
+    pub fn take(&self, who: *const T) -> bool {
+        // Acquire pairs with the Release in `give_back`: the frames are as that thread left them.
+        let taken = self.0.compare_exchange(
+            ptr::null_mut(),
+            who.cast_mut(),
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        // A signal handler that left by `siglongjmp` may have kept us from giving it back.
+        taken.is_ok() || taken == Err(who.cast_mut())
+    }
+
+    /// Gives what the caller has taken to another.
+    pub fn hand_to(&self, who: *const T) {
+        self.0.store(who.cast_mut(), Ordering::Release);
+    }
+
+    /// Gives it back, if `who` has it.
+    pub fn give_back(&self, who: *const T) {
+        let _ = self.0.compare_exchange(
+            who.cast_mut(),
+            ptr::null_mut(),
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+    }
+}
+
+impl<T> Default for Claim<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
