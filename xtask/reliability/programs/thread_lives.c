@@ -259,11 +259,16 @@ KEPT static void at_exit(void) {
     printf("exit handler %d: %d\n", ++order, sink);
 }
 
+KEPT static void at_the_very_end(int status, void *unused) {
+    (void)status, (void)unused;
+    at_exit();
+}
+
 /* Before any library is set up, so that its handler runs when all of them are taken down. */
 KEPT static void before_all(int argc, char **argv, char **environment) {
     (void)environment;
     if (argc > 1 && !strcmp(argv[1], "exit-handlers"))
-        atexit(at_exit);
+        on_exit(at_the_very_end, NULL);
 }
 
 __attribute__((section(".preinit_array"), used)) static void (*const first)(int, char **, char **) =

@@ -95,6 +95,10 @@ pub struct Hostile {
     pub foreign: Expect,
     /// Calls for which the shadow stack has no room.
     pub overrun: Expect,
+    /// Users who find no room for their data there.
+    pub unreserved: Expect,
+    /// Calls of threads for which there is no memory.
+    pub unattached: Expect,
 }
 
 impl Hostile {
@@ -118,6 +122,8 @@ impl Hostile {
         unwound: Any,
         foreign: Exactly(0),
         overrun: Exactly(0),
+        unreserved: Exactly(0),
+        unattached: Exactly(0),
     };
 }
 

@@ -83,7 +83,7 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "_exit inside thirteen calls",
+            name: "a process that ends by _exit inside calls",
             promise: "The process ends at once, with its exit code; the calls have no return.",
             shown: Shown::By(Hostile {
                 args: &["leaves"],
@@ -94,7 +94,7 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "quick_exit inside thirteen calls",
+            name: "a process that ends by quick_exit inside calls",
             promise: "The same.",
             shown: Shown::By(Hostile {
                 args: &["leaves-quickly"],
@@ -105,7 +105,7 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "exit inside thirteen calls",
+            name: "a process that ends in order inside calls",
             promise: "The process ends with its exit code and everything in order; the calls have no return.",
             shown: Shown::By(Hostile {
                 args: &["leaves-in-order"],
@@ -114,7 +114,7 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "children that _exit inside calls",
+            name: "children that end by _exit inside calls",
             promise: "What the child leaves open does not matter to its parent.",
             shown: Shown::By(Hostile {
                 args: &["children-leave"],
