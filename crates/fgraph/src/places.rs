@@ -19,6 +19,10 @@
 //!                  +--------------------------------------------+ --
 //! ```
 //!
+//! Every other block has its first page, with the header, in the middle: a site that may choose only the last
+//! byte of the distance has all its places at the same offset in their blocks, which must not be the header's
+//! in all of them.
+//!
 //! A block is mapped as a whole, so that nobody else comes to lie between its stubs; pages of it that
 //! are never written take no memory. Like all text it is never writable: stubs are written as text is
 //! patched. It is never unmapped, because a thread may be about to run a stub at any time.
@@ -63,25 +67,22 @@ impl Block {
     /// Maps the block at `base`, if nothing is there.
     fn map(base: usize, text: &mut Text, trampolines: &Trampolines) -> Option<Self> {
         map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC)?;
-        let header = arena::header(base, base + PAGE, BLOCK - PAGE, trampolines);
-        if text.write(base, &header).is_err() {
+        let place = StubPlaces::header(base);
+        let header = arena::header(place, base, BLOCK, trampolines);
+        if text.write(place, &header).is_err() {
             // SAFETY: just mapped, and nobody knows of it.
             unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
             return None;
         }
-        arena::register_unwind(base);
-        Some(Self {
-            base,
-            taken: vec![0; BLOCK / 64],
-        })
+        arena::register_unwind(place);
+        let mut taken = vec![0; BLOCK / 64];
+        taken[(place - base) / 64..][..PAGE / 64].fill(u64::MAX);
+        Some(Self { base, taken })
     }
 
-    /// Takes `len` bytes at `address`, unless one of them is taken or not in the block.
+    /// Takes `len` bytes at `address`, which is in the block, unless one of them is taken or not in it.
     fn take(&mut self, address: usize, len: usize) -> bool {
-        let Some(offset) = address.checked_sub(self.base + PAGE) else {
-            return false;
-        };
-        let offset = offset + PAGE;
+        let offset = address - self.base;
         if offset + len > BLOCK {
             return false;
         }
@@ -113,7 +114,8 @@ impl StubPlaces {
 
     /// Address of the header for a stub that is at `place`.
     pub(crate) fn header(place: usize) -> usize {
-        place & !(BLOCK - 1)
+        let index = place / BLOCK;
+        index * BLOCK + index % 2 * (BLOCK / 2)
     }
 
     /// Takes a place of `len` bytes for the stub of the site at `address`, in whose five bytes
@@ -154,8 +156,9 @@ impl StubPlaces {
                 from = places.lowest();
                 continue;
             };
-            if place % BLOCK < PAGE {
-                from = place / BLOCK * BLOCK + PAGE;
+            let header = Self::header(place);
+            if (header..header + PAGE).contains(&place) {
+                from = header + PAGE;
                 continue;
             }
             let index = place / BLOCK;
@@ -227,6 +230,19 @@ mod tests {
             assert!(take(&mut places, site, 0b11111).is_some());
         }
         assert_eq!(take(&mut places, site, 0b11111), None);
+    }
+
+    #[test]
+    fn a_site_has_places_wherever_the_text_is() {
+        let (mut places, site) = (StubPlaces::new(), (site() + (3 << 32)) & !(BLOCK - 1));
+        // Only the last byte may be chosen, so at one of these all places are where headers begin.
+        let distance = 0xcccccc + 5;
+        for offset in [0, PAGE / 2, BLOCK / 2, BLOCK / 2 + PAGE - 1] {
+            let site = site + offset.wrapping_sub(distance) % BLOCK;
+            for starts in [0b01111, 0b11111] {
+                assert!(take(&mut places, site, starts).is_some(), "{offset:x}");
+            }
+        }
     }
 
     #[test]
