@@ -37,6 +37,7 @@ impl Scenario {
 
 /// What shows that a promise is kept.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "they are constants, and few")]
 pub enum Shown {
     /// A program that is run untraced and traced.
     By(Hostile),
