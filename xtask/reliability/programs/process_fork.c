@@ -44,12 +44,37 @@ KEPT static int awaited(pid_t child) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
+static pthread_barrier_t all_here;
+
+KEPT static void *works_with_others(void *unused) {
+    (void)unused;
+    pthread_barrier_wait(&all_here);
+    sink = work(40);
+    pthread_barrier_wait(&all_here);
+    return NULL;
+}
+
+/* Many threads at once: whatever seems to be nobody's is taken over. */
+KEPT static int crowd(void) {
+    pthread_t threads[40];
+    pthread_barrier_init(&all_here, NULL, 40);
+    for (int i = 0; i < 40; i++)
+        if (pthread_create(&threads[i], NULL, works_with_others, NULL))
+            return 1;
+    for (int i = 0; i < 40; i++)
+        if (pthread_join(threads[i], NULL))
+            return 1;
+    return 0;
+}
+
 static pid_t forked;
 
 KEPT static int forks(void) {
     forked = fork();
     sink = work(40);
-    return sink == WORK ? 0 : 1;
+    if (sink != WORK || (forked == 0 && crowd()))
+        return 1;
+    return 0;
 }
 
 /* A fork below twenty calls, which return in both. */

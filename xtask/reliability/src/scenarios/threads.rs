@@ -83,10 +83,10 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "threads with 12 KiB of stack above the minimum",
-            promise: "A traced call takes less than 8 KiB of stack.",
+            name: "threads with 2 KiB of stack above the minimum",
+            promise: "A traced call takes less than 3 KiB of stack, the first of a thread, and what callbacks take.",
             shown: Shown::By(Hostile {
-                args: &["small-stacks", "12288"],
+                args: &["small-stacks", "2048"],
                 ..LIVES
             }),
         },
