@@ -1,7 +1,8 @@
 //! The bounds of a thread's machine stack.
 //!
-//! Read from `/proc/self/maps` when a thread hits its first site, so with bare system calls and
-//! without the allocator: the hit may be in `malloc`, or in a signal handler.
+//! Read from `/proc/thread-self/maps` when a thread hits its first site, so with bare system calls and
+//! without the allocator: the hit may be in `malloc`, or in a signal handler. (`/proc/self` is the main
+//! thread's, which may have ended.)
 //!
 //! # Safety
 //!
@@ -34,7 +35,7 @@ pub(crate) fn is_alternate(address: usize) -> bool {
 fn from_maps(address: usize) -> Option<Range<usize>> {
     let mut previous_end = 0;
     let mut found = None;
-    for_each_line("/proc/self/maps\0", |line| {
+    for_each_line("/proc/thread-self/maps\0", |line| {
         let Some(range) = parse_range(line) else {
             return true;
         };
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn the_main_threads_stack_reaches_down_to_its_limit() {
         let mut stack = None;
-        for_each_line("/proc/self/maps\0", |line| {
+        for_each_line("/proc/thread-self/maps\0", |line| {
             if line.ends_with(b"[stack]") {
                 stack = parse_range(line);
             }
