@@ -2,17 +2,19 @@
 
 use crate::build::C;
 use crate::scenario::Expect::{Any, Exactly};
-use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 
 const FORK: Hostile = Hostile {
     source: "process_fork.c",
     compilers: C,
+    trace: Trace::AlsoEverything,
     ..Hostile::DEFAULT
 };
 
 const SPAWN: Hostile = Hostile {
     source: "process_spawn.c",
     compilers: C,
+    trace: Trace::AlsoEverything,
     ..Hostile::DEFAULT
 };
 
@@ -59,6 +61,8 @@ pub(super) const GROUP: Group = Group {
             promise: "The same wherever the signal comes, also inside fgraph and in callbacks.",
             shown: Shown::By(Hostile {
                 args: &["timer", "20"],
+                // The C library does not let everything of it be interrupted by a fork.
+                trace: Trace::Program,
                 // A fork between two counts of the tracer makes them differ by a call.
                 unreturned: Any,
                 ..FORK

@@ -2,17 +2,19 @@
 
 use crate::build::{C, CXX, Compiler};
 use crate::scenario::Expect::{Any, Exactly};
-use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 
 const LIVES: Hostile = Hostile {
     source: "thread_lives.c",
     compilers: C,
+    trace: Trace::AlsoEverything,
     ..Hostile::DEFAULT
 };
 
 const DESTRUCTORS: Hostile = Hostile {
     source: "thread_destructors.cpp",
     compilers: CXX,
+    trace: Trace::AlsoEverything,
     ..Hostile::DEFAULT
 };
 
@@ -27,6 +29,7 @@ pub(super) const GROUP: Group = Group {
                 args: &["many", "10000"],
                 // NOPs and relocated.
                 compilers: &[Compiler::Clang],
+                trace: Trace::Program,
                 ..LIVES
             }),
         },

@@ -232,6 +232,9 @@ extern "C" fn end() {
             count(Count::Foreign, status.counters.foreign);
             count(Count::Unattached, status.unattached);
             count(Count::Stopped, u64::from(status.stopped.is_some()));
+            if let Some(stop) = status.stopped {
+                complain(stop);
+            }
         }
         Err(error) => complain(error),
     }
