@@ -35,6 +35,7 @@ pub(super) const GROUP: Group = Group {
             promise: "The child does not wait for the callbacks of threads that it does not have.",
             shown: Shown::By(Hostile {
                 args: &["threads", "10"],
+                trace: Trace::Program,
                 environment: &[("FGRAPH_SLOW", "100")],
                 ..FORK
             }),
@@ -44,6 +45,7 @@ pub(super) const GROUP: Group = Group {
             promise: "A fork waits for a change that is under way: the child never has half of it.",
             shown: Shown::By(Hostile {
                 args: &["threads", "30"],
+                trace: Trace::Program,
                 environment: &[("FGRAPH_CHURN", "1")],
                 ..FORK
             }),
@@ -73,6 +75,7 @@ pub(super) const GROUP: Group = Group {
             promise: "Children of children, ever deeper in calls, are traced as their first parent is.",
             shown: Shown::By(Hostile {
                 args: &["tree"],
+                trace: Trace::Program,
                 ..FORK
             }),
         },
