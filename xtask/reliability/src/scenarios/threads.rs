@@ -7,14 +7,12 @@ use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 const LIVES: Hostile = Hostile {
     source: "thread_lives.c",
     compilers: C,
-    trace: Trace::AlsoEverything,
     ..Hostile::DEFAULT
 };
 
 const DESTRUCTORS: Hostile = Hostile {
     source: "thread_destructors.cpp",
     compilers: CXX,
-    trace: Trace::AlsoEverything,
     ..Hostile::DEFAULT
 };
 
@@ -29,7 +27,6 @@ pub(super) const GROUP: Group = Group {
                 args: &["many", "10000"],
                 // NOPs and relocated.
                 compilers: &[Compiler::Clang],
-                trace: Trace::Program,
                 ..LIVES
             }),
         },
@@ -98,6 +95,8 @@ pub(super) const GROUP: Group = Group {
             promise: "The process is traced to the end of its last thread.",
             shown: Shown::By(Hostile {
                 args: &["main-exits"],
+                // To put all of it back takes more than the program's own text.
+                trace: Trace::AlsoEverything,
                 unwound: Exactly(13),
                 unreturned: Exactly(1),
                 ..LIVES
