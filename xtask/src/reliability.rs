@@ -4,7 +4,7 @@
 
 use std::io;
 use std::num::NonZero;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -12,6 +12,8 @@ use std::time::Instant;
 
 use clap::Args;
 use fgraph_reliability::{Figures, GROUPS, Group, Tools, document};
+
+use crate::cargo;
 
 /// What the command line asks for.
 #[derive(Args, Clone, Debug)]
@@ -23,6 +25,9 @@ pub(crate) struct Options {
     /// Write docs/reliability.md and the table in README.md, and run nothing
     #[arg(long)]
     write: bool,
+    /// Run also the tests that take minutes
+    #[arg(long)]
+    long: bool,
 }
 
 /// Runs the scenarios. Fails where one of them fails.
@@ -38,11 +43,31 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
             failures += run_group(&tools, group);
         }
     }
-    Ok(if failures == 0 {
+    let is_right = !options.long || run_long()?;
+    Ok(if failures == 0 && is_right {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Runs the tests of fgraph that are ignored because they take long, and says whether they pass.
+fn run_long() -> io::Result<bool> {
+    let start = Instant::now();
+    let status = Command::new(cargo::program())
+        .args([
+            "test",
+            "--release",
+            "--package",
+            "fgraph",
+            "--test",
+            "limits",
+        ])
+        .args(["--", "--ignored"])
+        .current_dir(cargo::workspace())
+        .status()?;
+    println!("{:.1} s", start.elapsed().as_secs_f64());
+    Ok(status.success())
 }
 
 /// Runs a group, as many scenarios at once as there are processors, and prints a table. Returns how many

@@ -15,7 +15,10 @@ pub const MAX_DATA_ALIGN: usize = 16;
 /// was accepted, in the reverse order of the entries.
 ///
 /// The callbacks may do what any code may do: allocate, lock, print, call traced functions (which
-/// are then not traced, but counted as [missed](crate::Counters::missed)). A panic in a callback is
+/// are then not traced, but counted as [missed](crate::Counters::missed)). They run right before and
+/// right after the function, on its caller's thread. So a callback must not wait for a lock that a caller
+/// may hold, as the caller itself may not: who prints should not watch what is called to print. While a
+/// callback blocks, only its thread waits, and who unregisters this user. A panic in a callback is
 /// caught, turns this user off and is visible in its status; the traced program does not see it. What
 /// they may not do is end their thread: `pthread_exit` or a cancellation inside a callback aborts the
 /// process.

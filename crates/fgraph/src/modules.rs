@@ -42,7 +42,7 @@ use crate::protection;
 use crate::protection::Protections;
 
 /// A link to the file of the program, which works even if that was deleted.
-const PROGRAM: &str = "/proc/self/exe";
+const PROGRAM: &str = "/proc/thread-self/exe";
 
 /// The path by which the vDSO goes, as in `/proc/self/maps`.
 const VDSO: &str = "[vdso]";

@@ -19,8 +19,9 @@
 //!                  +--------------------------------------------+ --
 //! ```
 //!
-//! In every other block the header, the page that is data, is in the middle. For the places of one site may
-//! all be at multiples of 16 MB from each other, and must not all be in headers.
+//! Every other block has its first page, with the header, in the middle: a site that may choose only the last
+//! byte of the distance has all its places at the same offset in their blocks, which must not be the header's
+//! in all of them.
 //!
 //! A block is mapped as a whole, so that nobody else comes to lie between its stubs; pages of it that
 //! are never written take no memory. Like all text it is never writable: stubs are written as text is
@@ -66,27 +67,22 @@ impl Block {
     /// Maps the block at `base`, if nothing is there.
     fn map(base: usize, text: &mut Text, trampolines: &Trampolines) -> Option<Self> {
         map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC)?;
-        let at = StubPlaces::header(base);
-        let header = arena::header(at, base, BLOCK, trampolines);
-        if text.write(at, &header).is_err() {
+        let place = StubPlaces::header(base);
+        let header = arena::header(place, base, BLOCK, trampolines);
+        if text.write(place, &header).is_err() {
             // SAFETY: just mapped, and nobody knows of it.
             unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
             return None;
         }
-        arena::register_unwind(at);
-        let mut block = Self {
-            base,
-            taken: vec![0; BLOCK / 64],
-        };
-        block.take(at, PAGE);
-        Some(block)
+        arena::register_unwind(place);
+        let mut taken = vec![0; BLOCK / 64];
+        taken[(place - base) / 64..][..PAGE / 64].fill(u64::MAX);
+        Some(Self { base, taken })
     }
 
-    /// Takes `len` bytes at `address`, unless one of them is taken or not in the block.
+    /// Takes `len` bytes at `address`, which is in the block, unless one of them is taken or not in it.
     fn take(&mut self, address: usize, len: usize) -> bool {
-        let Some(offset) = address.checked_sub(self.base) else {
-            return false;
-        };
+        let offset = address - self.base;
         if offset + len > BLOCK {
             return false;
         }
@@ -236,18 +232,16 @@ mod tests {
         assert_eq!(take(&mut places, site, 0b11111), None);
     }
 
-    /// All places of such a site have the same offset in their blocks.
     #[test]
-    fn a_site_whose_places_are_at_the_start_of_blocks_gets_one() {
-        let (mut places, site) = (StubPlaces::new(), site() + (3 << 32));
-        let starts = 0b01111;
-        for at in 0..3 {
-            let lowest = pun::last_bytes(starts).find_map(|last| Places::new(site, starts, last));
-            let start = site - lowest.unwrap().lowest() % BLOCK + at * PAGE / 2;
-            let place = take(&mut places, start, starts).expect("a place");
-            let header = StubPlaces::header(place);
-            assert!(!(header..header + PAGE).contains(&place));
-            assert_eq!(place % BLOCK, at * PAGE / 2);
+    fn a_site_has_places_wherever_the_text_is() {
+        let (mut places, site) = (StubPlaces::new(), (site() + (3 << 32)) & !(BLOCK - 1));
+        // Only the last byte may be chosen, so at one of these all places are where headers begin.
+        let distance = 0xcccccc + 5;
+        for offset in [0, PAGE / 2, BLOCK / 2, BLOCK / 2 + PAGE - 1] {
+            let site = site + offset.wrapping_sub(distance) % BLOCK;
+            for starts in [0b01111, 0b11111] {
+                assert!(take(&mut places, site, starts).is_some(), "{offset:x}");
+            }
         }
     }
 

@@ -33,7 +33,7 @@ impl Protections {
     /// `modules` say.
     #[must_use]
     pub(crate) fn now(modules: &[Module]) -> Self {
-        let maps = fs::read("/proc/self/maps").unwrap_or_default();
+        let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
         let this = Self::parse(&maps);
         if this.ranges.is_empty() {
             Self::as_loaded(modules)
@@ -80,7 +80,7 @@ impl Protections {
 /// Whether the file that is mapped at `address` is no longer there by its name: removed, or replaced by
 /// another one. `false` in a process that cannot see `/proc`.
 pub(crate) fn is_deleted(address: usize) -> bool {
-    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
     let lines = maps.split(|&byte| byte == b'\n');
     let is_meant = |line: &&[u8]| mapping(line).is_some_and(|(range, _)| range.contains(&address));
     let mut deleted = lines

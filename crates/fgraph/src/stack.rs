@@ -1,7 +1,8 @@
 //! The bounds of machine stacks.
 //!
-//! Read from `/proc/self/maps` when a thread is first seen on one, so with bare system calls and
-//! without the allocator: the call may be one of `malloc`, or in a signal handler.
+//! Read from `/proc/thread-self/maps` when a thread is first seen on one, so with bare system calls and
+//! without the allocator: the call may be one of `malloc`, or in a signal handler. (`/proc/self` is the main
+//! thread's, which may have ended.)
 //!
 //! # Safety
 //!
@@ -44,7 +45,7 @@ pub(crate) fn alternate(address: usize) -> Option<Range<usize>> {
 fn from_maps(address: usize) -> Option<Around> {
     let mut previous_end = 0;
     let mut found = None;
-    for_each_line("/proc/self/maps\0", |line| {
+    for_each_line("/proc/thread-self/maps\0", |line| {
         let Some(range) = parse_range(line) else {
             return true;
         };
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn the_main_threads_stack_reaches_down_to_its_limit() {
         let mut stack = None;
-        for_each_line("/proc/self/maps\0", |line| {
+        for_each_line("/proc/thread-self/maps\0", |line| {
             if line.ends_with(b"[stack]") {
                 stack = parse_range(line);
             }

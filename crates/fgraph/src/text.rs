@@ -55,10 +55,11 @@ pub(crate) struct Text {
 
 impl Text {
     pub(crate) fn open() -> Self {
+        // `/proc/self` is the main thread's, which may have ended before the others.
         if REFUSED.load(Ordering::Relaxed) {
             return Self { memory: None };
         }
-        let memory = OpenOptions::new().write(true).open("/proc/self/mem");
+        let memory = OpenOptions::new().write(true).open("/proc/thread-self/mem");
         // Having no file descriptor left, say, may pass.
         if let Err(error) = &memory
             && matches!(

@@ -37,6 +37,7 @@ impl Scenario {
 
 /// What shows that a promise is kept.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "they are constants, and few")]
 pub enum Shown {
     /// A program that is run untraced and traced.
     By(Hostile),
@@ -95,6 +96,10 @@ pub struct Hostile {
     pub foreign: Expect,
     /// Calls for which the shadow stack has no room.
     pub overrun: Expect,
+    /// Users who find no room for their data there.
+    pub unreserved: Expect,
+    /// Calls of threads for which there is no memory.
+    pub unattached: Expect,
 }
 
 impl Hostile {
@@ -118,6 +123,8 @@ impl Hostile {
         unwound: Any,
         foreign: Exactly(0),
         overrun: Exactly(0),
+        unreserved: Exactly(0),
+        unattached: Exactly(0),
     };
 }
 

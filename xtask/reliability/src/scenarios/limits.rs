@@ -1,9 +1,189 @@
-//! What is more than there is room for.
+//! More than there is room for, and callbacks that do what they like.
 
-use crate::scenario::Group;
+use crate::build::C;
+use crate::scenario::Expect::{Any, AtLeast, Exactly};
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
+
+/// Users whose data finds no room in the rest of the shadow stack do not accept a call, others do.
+const RECURSION: Hostile = Hostile {
+    source: "limit_recursion.c",
+    compilers: C,
+    unreserved: Any,
+    ..Hostile::DEFAULT
+};
 
 pub(super) const GROUP: Group = Group {
     name: "limits",
     about: "deep recursion, callbacks that do anything, no memory",
-    scenarios: &[],
+    scenarios: &[
+        Scenario {
+            name: "recursion a million deep",
+            promise: "Calls for which the shadow stack has no room are counted as overrun; results are right.",
+            shown: Shown::By(Hostile {
+                args: &["dive", "1000000"],
+                overrun: AtLeast(2_800_000),
+                ..RECURSION
+            }),
+        },
+        Scenario {
+            name: "recursion far deeper than a very small shadow stack",
+            promise: "The same, with room for some calls only.",
+            shown: Shown::By(Hostile {
+                args: &["dive", "100000"],
+                environment: &[("FGRAPH_SHADOW", "4096")],
+                overrun: AtLeast(300_000),
+                ..RECURSION
+            }),
+        },
+        Scenario {
+            name: "longjmp out of recursion far deeper than the shadow stack",
+            promise: "The room is there again, and what had room is counted as lost.",
+            shown: Shown::By(Hostile {
+                args: &["jump", "10000"],
+                environment: &[("FGRAPH_SHADOW", "4096")],
+                skipped: Any,
+                overrun: AtLeast(29_000),
+                ..RECURSION
+            }),
+        },
+        Scenario {
+            name: "an exception out of recursion far deeper than the shadow stack",
+            promise: "It goes through frames that are traced and others that are not.",
+            shown: Shown::By(Hostile {
+                source: "exceptions.cpp",
+                args: &["caught", "5000"],
+                compilers: crate::build::CXX,
+                environment: &[("FGRAPH_SHADOW", "4096")],
+                overrun: AtLeast(4_900),
+                ..RECURSION
+            }),
+        },
+        Scenario {
+            name: "threads that come when there is no memory",
+            promise: "Their calls are counted as unattached; they are traced as soon as there is memory.",
+            shown: Shown::By(Hostile {
+                source: "limit_memory.c",
+                unreserved: Exactly(0),
+                // `work` 41 times and `works`, in three threads.
+                unattached: Exactly(3 * 42),
+                ..RECURSION
+            }),
+        },
+        Scenario {
+            name: "a million calls at once",
+            promise: "With a shadow stack that is large enough each call has its exact depth.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/limits.rs",
+                test: "a_million_calls_going_on_have_their_exact_depths",
+            }]),
+        },
+        Scenario {
+            name: "a thousand million calls",
+            promise: "No count is off by one, and no memory is lost.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/limits.rs",
+                test: "a_thousand_million_calls_are_counted_exactly",
+            }]),
+        },
+        Scenario {
+            name: "callbacks that call traced functions",
+            promise: "These calls are not traced, but counted as missed.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/counters.rs",
+                    test: "calls_of_callbacks_are_missed_by_those_who_want_the_function",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/counters.rs",
+                    test: "a_callback_that_calls_its_own_function_does_not_recurse",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/counters.rs",
+                    test: "missed_calls_of_many_threads_add_up",
+                },
+            ]),
+        },
+        Scenario {
+            name: "callbacks that allocate and print",
+            promise: "They may, also while malloc and free are traced.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/limits.rs",
+                test: "callbacks_allocate_and_print_while_allocating_is_traced",
+            }]),
+        },
+        Scenario {
+            name: "callbacks that panic",
+            promise: "The user is turned off; the program and other users do not notice.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/panics.rs",
+                    test: "a_panic_at_entry_turns_only_that_user_off",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/panics.rs",
+                    test: "a_panic_at_return_turns_only_that_user_off",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/panics.rs",
+                    test: "all_users_may_panic_at_once",
+                },
+            ]),
+        },
+        Scenario {
+            name: "callbacks that take a lock which the traced function takes, too",
+            promise: "Callbacks run before and after the function, so that is as safe as doing so in its caller.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/limits.rs",
+                test: "callbacks_take_the_lock_that_the_traced_function_takes",
+            }]),
+        },
+        Scenario {
+            name: "callbacks that want a lock which the caller holds",
+            promise: "They find it taken by their own thread: to wait for it is a deadlock by design.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/limits.rs",
+                test: "a_lock_held_by_the_caller_is_held_in_callbacks",
+            }]),
+        },
+        Scenario {
+            name: "callbacks that block",
+            promise: "Only their thread waits, and who unregisters their user; all others go on.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/limits.rs",
+                    test: "while_a_callback_blocks_everything_else_goes_on",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/registration.rs",
+                    test: "unregistering_waits_for_the_callback_that_runs",
+                },
+            ]),
+        },
+        Scenario {
+            name: "sixteen users that come and go in all slots",
+            promise: "Each gets the returns of its own entries only, and none once it is gone.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/limits.rs",
+                    test: "sixteen_users_come_and_go_from_several_threads",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/registration.rs",
+                    test: "after_unregistering_no_callback_runs",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/registration.rs",
+                    test: "inside_a_callback_nothing_can_be_registered_or_unregistered",
+                },
+            ]),
+        },
+        Scenario {
+            name: "a thread without memory for its state",
+            promise: "It is not traced, which is counted, and goes on.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/fallbacks.rs",
+                test: "a_thread_without_memory_for_its_state_is_not_traced",
+            }]),
+        },
+    ],
 };

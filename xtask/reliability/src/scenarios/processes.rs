@@ -1,9 +1,218 @@
 //! New processes.
 
-use crate::scenario::Group;
+use crate::build::C;
+use crate::scenario::Expect::{Any, Exactly};
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
+
+const FORK: Hostile = Hostile {
+    source: "process_fork.c",
+    compilers: C,
+    trace: Trace::AlsoEverything,
+    ..Hostile::DEFAULT
+};
+
+const SPAWN: Hostile = Hostile {
+    source: "process_spawn.c",
+    compilers: C,
+    trace: Trace::AlsoEverything,
+    ..Hostile::DEFAULT
+};
 
 pub(super) const GROUP: Group = Group {
     name: "processes",
     about: "fork, vfork, exec, posix_spawn, _exit",
-    scenarios: &[],
+    scenarios: &[
+        Scenario {
+            name: "a fork below twenty calls",
+            promise: "Calls going on at a fork return in the parent and in the child, each to its own users.",
+            shown: Shown::By(Hostile {
+                args: &["frames"],
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "forks while other threads are in callbacks",
+            promise: "The child does not wait for the callbacks of threads that it does not have.",
+            shown: Shown::By(Hostile {
+                args: &["threads", "10"],
+                trace: Trace::Program,
+                environment: &[("FGRAPH_SLOW", "100")],
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "forks while users come and go and filters change",
+            promise: "A fork waits for a change that is under way: the child never has half of it.",
+            shown: Shown::By(Hostile {
+                args: &["threads", "30"],
+                trace: Trace::Program,
+                environment: &[("FGRAPH_CHURN", "1")],
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "a fork in a signal handler",
+            promise: "The child goes on in the handler, and then in the calls that the signal has interrupted.",
+            shown: Shown::By(Hostile {
+                args: &["handler"],
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "forks in the handler of a timer at any instruction",
+            promise: "The same wherever the signal comes, also inside fgraph and in callbacks.",
+            shown: Shown::By(Hostile {
+                args: &["timer", "20"],
+                // The C library does not let everything of it be interrupted by a fork.
+                trace: Trace::Program,
+                // A fork between two counts of the tracer makes them differ by a call.
+                unreturned: Any,
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "a tree of a hundred processes",
+            promise: "Children of children, ever deeper in calls, are traced as their first parent is.",
+            shown: Shown::By(Hostile {
+                args: &["tree"],
+                trace: Trace::Program,
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "a process that makes itself a daemon",
+            promise: "The grandchild that goes on alone is traced to its end.",
+            shown: Shown::By(Hostile {
+                args: &["daemon"],
+                unfinished: Exactly(1),
+                unreturned: Exactly(2),
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "a process that ends by _exit inside calls",
+            promise: "The process ends at once, with its exit code; the calls have no return.",
+            shown: Shown::By(Hostile {
+                args: &["leaves"],
+                end: 5,
+                unfinished: Exactly(1),
+                unreturned: Exactly(13),
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "a process that ends by quick_exit inside calls",
+            promise: "The same.",
+            shown: Shown::By(Hostile {
+                args: &["leaves-quickly"],
+                end: 5,
+                unfinished: Exactly(1),
+                unreturned: Exactly(13),
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "a process that ends in order inside calls",
+            promise: "The process ends with its exit code and everything in order; the calls have no return.",
+            shown: Shown::By(Hostile {
+                args: &["leaves-in-order"],
+                end: 5,
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "children that end by _exit inside calls",
+            promise: "What the child leaves open does not matter to its parent.",
+            shown: Shown::By(Hostile {
+                args: &["children-leave"],
+                unfinished: Exactly(5),
+                // Inherited calls and those of its own, in each.
+                unreturned: Exactly(5 * (14 + 12)),
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "a fork by a bare system call",
+            promise: "A child that nobody is told of is traced until it ends.",
+            shown: Shown::By(Hostile {
+                args: &["raw"],
+                ..FORK
+            }),
+        },
+        Scenario {
+            name: "exec in the child of vfork",
+            promise: "The call in which the child becomes another program is lost; the parent's go on.",
+            shown: Shown::By(Hostile {
+                args: &["vfork"],
+                skipped: Exactly(10),
+                ..SPAWN
+            }),
+        },
+        Scenario {
+            name: "calls and _exit in the child of vfork",
+            promise: "Calls of the child, which has its parent's memory, are traced like the parent's.",
+            shown: Shown::By(Hostile {
+                args: &["vfork-exit"],
+                ..SPAWN
+            }),
+        },
+        Scenario {
+            name: "exec that fails",
+            promise: "The program goes on, traced.",
+            shown: Shown::By(Hostile {
+                args: &["fails"],
+                ..SPAWN
+            }),
+        },
+        Scenario {
+            name: "posix_spawn of itself and of others",
+            promise: "The new process is traced anew if it preloads a tracer, and else is not.",
+            shown: Shown::By(Hostile {
+                args: &["spawn"],
+                ..SPAWN
+            }),
+        },
+        Scenario {
+            name: "system and popen",
+            promise: "Shells run untraced, and what they print and exit with arrives.",
+            shown: Shown::By(Hostile {
+                args: &["shell"],
+                ..SPAWN
+            }),
+        },
+        Scenario {
+            name: "clone with CLONE_VM on a stack of its own",
+            promise: "Calls of a process with the same memory are traced or counted; its end harms nobody.",
+            shown: Shown::By(Hostile {
+                args: &["clone"],
+                foreign: Any,
+                ..SPAWN
+            }),
+        },
+        Scenario {
+            name: "exec of itself and then of another program inside calls",
+            promise: "Each program begins untraced; calls of the one before have no return.",
+            shown: Shown::By(Hostile {
+                args: &["anew"],
+                end: 5,
+                unfinished: Exactly(4),
+                unreturned: Exactly(3 * 13 + 14),
+                ..SPAWN
+            }),
+        },
+        Scenario {
+            name: "a child that registers users of its own",
+            promise: "The child has the users of its parent, and both have their own from then on.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/threads.rs",
+                    test: "a_child_goes_on_in_the_middle_of_traced_calls",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/threads.rs",
+                    test: "a_fork_while_another_thread_registers_leaves_the_child_able_to",
+                },
+            ]),
+        },
+    ],
 };

@@ -1,9 +1,156 @@
 //! Threads that come and go.
 
-use crate::scenario::Group;
+use crate::build::{C, CXX, Compiler};
+use crate::scenario::Expect::{Any, Exactly};
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
+
+const LIVES: Hostile = Hostile {
+    source: "thread_lives.c",
+    compilers: C,
+    ..Hostile::DEFAULT
+};
+
+const DESTRUCTORS: Hostile = Hostile {
+    source: "thread_destructors.cpp",
+    compilers: CXX,
+    ..Hostile::DEFAULT
+};
 
 pub(super) const GROUP: Group = Group {
     name: "threads",
     about: "threads that come and go, thread-local destructors, exit handlers",
-    scenarios: &[],
+    scenarios: &[
+        Scenario {
+            name: "ten thousand short threads",
+            promise: "Each is traced from its first call, and what they need is used again by those that come later.",
+            shown: Shown::By(Hostile {
+                args: &["many", "10000"],
+                // NOPs and relocated.
+                compilers: &[Compiler::Clang],
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "threads that end by pthread_exit inside calls",
+            promise: "The calls are told as unwound, all but that of the start function.",
+            shown: Shown::By(Hostile {
+                args: &["pthread-exit"],
+                unwound: Exactly(20 * 12),
+                unreturned: Exactly(20),
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "threads that end by a bare system call inside calls",
+            promise: "The calls have no return, and those of later threads are told as ever.",
+            shown: Shown::By(Hostile {
+                args: &["system-call"],
+                unreturned: Exactly(20 * 13),
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "destructors of thread-specific data",
+            promise: "What they call is traced, in every round.",
+            shown: Shown::By(Hostile {
+                args: &["keys"],
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "destructors of thread_local objects",
+            promise: "What they call is traced, and may throw and catch.",
+            shown: Shown::By(Hostile {
+                args: &["thread-local"],
+                ..DESTRUCTORS
+            }),
+        },
+        Scenario {
+            name: "destructors of objects in the frames of a thread that ends inside calls",
+            promise: "The frames are told as unwound, and what the destructors call is traced.",
+            shown: Shown::By(Hostile {
+                args: &["unwound"],
+                unreturned: Exactly(20),
+                ..DESTRUCTORS
+            }),
+        },
+        Scenario {
+            name: "threads on stacks that the program has mapped side by side",
+            promise: "They are traced like any others.",
+            shown: Shown::By(Hostile {
+                args: &["own-stacks", "65536"],
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "threads with 2 KiB of stack above the minimum",
+            promise: "A traced call takes less than 3 KiB of stack, the first of a thread, and what callbacks take.",
+            shown: Shown::By(Hostile {
+                args: &["small-stacks", "2048"],
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "a main thread that ends inside calls while others go on",
+            promise: "The process is traced to the end of its last thread.",
+            shown: Shown::By(Hostile {
+                args: &["main-exits"],
+                // To put all of it back takes more than the program's own text.
+                trace: Trace::AlsoEverything,
+                unwound: Exactly(13),
+                unreturned: Exactly(1),
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "detached threads asleep inside calls at the end of the process",
+            promise: "The end waits for nobody; the calls have no return.",
+            shown: Shown::By(Hostile {
+                args: &["asleep"],
+                unreturned: Exactly(3 * 8),
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "detached threads that call all the time at the end of the process",
+            promise: "Users are told nothing more once they are unregistered, and the threads go on.",
+            shown: Shown::By(Hostile {
+                args: &["busy"],
+                // Users leave one after the other, in the middle of calls.
+                skipped: Any,
+                unreturned: Any,
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "exit handlers",
+            promise: "What they call is traced until the users are gone, and right from then on.",
+            shown: Shown::By(Hostile {
+                args: &["exit-handlers"],
+                ..LIVES
+            }),
+        },
+        Scenario {
+            name: "destructors of static objects",
+            promise: "What they call is traced.",
+            shown: Shown::By(Hostile {
+                args: &["static"],
+                ..DESTRUCTORS
+            }),
+        },
+        Scenario {
+            name: "a user that leaves while a thread sleeps inside a call",
+            promise: "It does not wait for the call, and gets no return of it.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/in_flight.rs",
+                    test: "a_user_that_leaves_during_a_call_does_not_get_its_return",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/in_flight.rs",
+                    test: "the_next_owner_of_a_slot_gets_no_returns_of_the_previous_one",
+                },
+            ]),
+        },
+    ],
 };

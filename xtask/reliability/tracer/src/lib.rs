@@ -13,6 +13,8 @@
 //! | `FGRAPH_DECLINE` | set: each user declines one call of three |
 //! | `FGRAPH_UNORDERED` | set: returns may come in any order |
 //! | `FGRAPH_SHADOW` | bytes of a thread's shadow stack, 16 MiB if not set |
+//! | `FGRAPH_SLOW` | microseconds that the first user sleeps in each of its callbacks |
+//! | `FGRAPH_CHURN` | set: other users come and go all the time, and filters change |
 //!
 //! Children that the program forks are traced as well; they and programs that it executes count in the
 //! same file.
@@ -23,6 +25,7 @@
 //! library and when the program exits, maps the record, which is never unmapped, and reads the program's
 //! text, which is mapped.
 
+mod churn;
 #[path = "../../src/record.rs"]
 pub mod record;
 mod text;
@@ -30,6 +33,7 @@ mod thread;
 mod user;
 
 use std::env;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -41,6 +45,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use fgraph::{FgraphOps, Handle, How, UserStatus};
 
+use churn::Churn;
 use record::{Count, Record};
 use user::User;
 
@@ -58,6 +63,7 @@ fn count(count: Count, more: u64) {
 /// The users, while they are registered, and what the program's text was before.
 struct Tracing {
     users: Vec<Box<dyn Registered>>,
+    churn: Option<Churn>,
     text: u64,
 }
 
@@ -81,10 +87,15 @@ extern "C" fn start() {
     match map(&record).map_err(Into::into).and_then(|()| trace()) {
         Ok(tracing) => *TRACING.lock().expect("nothing panics") = Some(tracing),
         Err(error) => {
-            eprintln!("fgraph-reliability-tracer: {error}");
+            complain(error);
             process::abort();
         }
     }
+}
+
+/// Says what went wrong. A run that goes wrong is shown with what it says.
+fn complain(error: impl fmt::Display) {
+    eprintln!("fgraph-reliability-tracer: {error}");
 }
 
 /// Maps the record.
@@ -110,23 +121,34 @@ fn map(path: &str) -> io::Result<()> {
 
 /// Registers the users.
 fn trace() -> Result<Tracing, Box<dyn std::error::Error>> {
-    let number = |name| env::var(name).ok().and_then(|value| value.parse().ok());
+    let number = |name| env::var(name).ok()?.parse::<usize>().ok();
     let is_set = |name| env::var_os(name).is_some();
     user::DECLINE.store(is_set("FGRAPH_DECLINE"), Ordering::Relaxed);
     user::IN_ORDER.store(!is_set("FGRAPH_UNORDERED"), Ordering::Relaxed);
+    user::SLEEP.store(number("FGRAPH_SLOW").unwrap_or(0) as u64, Ordering::Relaxed);
     fgraph::set_shadow_stack_size(number("FGRAPH_SHADOW").unwrap_or(SHADOW_STACK));
     // SAFETY: the function stays, and may run in a child.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     let filter = env::var("FGRAPH_FILTER")?;
     let text = text::checksum();
-    let users = (0..number("FGRAPH_USERS").unwrap_or(1))
+    let churns = is_set("FGRAPH_CHURN");
+    let most = if churns {
+        fgraph::MAX_USERS - churn::USERS
+    } else {
+        fgraph::MAX_USERS
+    };
+    let users = (0..number("FGRAPH_USERS").unwrap_or(1).min(most))
         .map(|id| register(id as u64, &filter))
         .collect::<Result<_, _>>()?;
     if is_set("FGRAPH_SITES") {
         count_sites()?;
     }
     count(Count::Processes, 1);
-    Ok(Tracing { users, text })
+    Ok(Tracing {
+        users,
+        churn: churns.then(|| Churn::start(filter)),
+        text,
+    })
 }
 
 /// Counts how the program's functions are traced.
@@ -195,6 +217,7 @@ extern "C" fn end() {
         return;
     };
     count(Count::Live, thread::depth());
+    let is_alone = tracing.churn.is_none_or(Churn::end);
     for user in &tracing.users {
         count(Count::Inactive, u64::from(!user.is_active()));
     }
@@ -209,9 +232,19 @@ extern "C" fn end() {
             count(Count::Foreign, status.counters.foreign);
             count(Count::Unattached, status.unattached);
             count(Count::Stopped, u64::from(status.stopped.is_some()));
-            count(Count::Unrestored, status.patched as u64);
+            if let Some(stop) = status.stopped {
+                complain(stop);
+            }
         }
-        Err(error) => eprintln!("fgraph-reliability-tracer: {error}"),
+        Err(error) => complain(error),
+    }
+    // Others stay in the child of a process with a churn.
+    if !is_alone && let Err(error) = fgraph::stop() {
+        complain(error);
+    }
+    match fgraph::status() {
+        Ok(status) => count(Count::Unrestored, status.patched as u64),
+        Err(error) => complain(error),
     }
     let is_same = text::checksum() == tracing.text;
     count(Count::Unrestored, u64::from(!is_same));

@@ -16,6 +16,7 @@
 //! finds it lower has returned before, or its outer call has.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
 
 use fgraph::{Entry, FgraphOps, Function, Return};
 
@@ -32,6 +33,8 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub(crate) static IN_ORDER: AtomicBool = AtomicBool::new(true);
 /// Whether the users decline one call of three.
 pub(crate) static DECLINE: AtomicBool = AtomicBool::new(false);
+/// Microseconds that the first user sleeps in each callback.
+pub(crate) static SLEEP: AtomicU64 = AtomicU64::new(0);
 /// Whether the users are no longer registered.
 pub(crate) static GONE: AtomicBool = AtomicBool::new(false);
 
@@ -50,6 +53,14 @@ impl<const N: usize> User<N> {
                 .rotate_left(29);
             this
         })
+    }
+
+    /// Keeps the thread in the callback.
+    fn sleep(&self) {
+        let time = SLEEP.load(Ordering::Relaxed);
+        if time != 0 && self.0 == 0 {
+            std::thread::sleep(Duration::from_micros(time));
+        }
     }
 
     /// Compares the depth with that at the entry.
@@ -83,9 +94,12 @@ impl<const N: usize> FgraphOps for User<N> {
             count(Count::EmptyEntries, 1);
             return Some([0; N]);
         }
-        count(Count::Entries, 1);
+        self.sleep();
+        // In this order: in a child that is forked here by a signal handler the call may seem to be
+        // inherited, and without return, but never to return without having been entered.
         let depth = thread::depth() + 1;
         thread::set_depth(depth);
+        count(Count::Entries, 1);
         Some(self.data(depth << DEPTH_SHIFT | number, call.function()))
     }
 
@@ -96,6 +110,7 @@ impl<const N: usize> FgraphOps for User<N> {
         let Some(&first) = data.first() else {
             return count(Count::EmptyReturns, 1);
         };
+        self.sleep();
         count(Count::Returns, 1);
         count(Count::Unwound, u64::from(call.unwinding()));
         if data != self.data(first, call.function()) {
