@@ -230,7 +230,7 @@ impl Place<'_> {
         let filter = if everything {
             "*".to_owned()
         } else {
-            format!(":mod:{name}")
+            format!(":mod:{name} {}", self.program.filter)
         };
         let mut settings = vec![
             ("LD_PRELOAD", self.tools.tracer.clone().into()),

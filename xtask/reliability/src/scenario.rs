@@ -1,6 +1,6 @@
 //! What is promised, and what shows it.
 
-use crate::build::Compiler;
+use crate::build::{Compiler, Sites};
 use Expect::{Any, Exactly};
 
 /// Scenarios on one subject.
@@ -65,8 +65,14 @@ pub struct Hostile {
     pub args: &'static [&'static str],
     /// What builds it, each at all levels of optimisation.
     pub compilers: &'static [Compiler],
-    /// More arguments for all compilers.
+    /// If set, it is not built for the other kind of sites.
+    pub only: Option<Sites>,
+    /// More arguments for all compilers, which run where the parts are.
     pub flags: &'static [&'static str],
+    /// What is built before it, into the same directory.
+    pub parts: &'static [Part],
+    /// Words of the users' filter beside the one for the program.
+    pub filter: &'static str,
     /// Variables of its environment, and of the tracer.
     pub environment: &'static [(&'static str, &'static str)],
     /// What else is traced.
@@ -99,7 +105,10 @@ impl Hostile {
         source: "",
         args: &[],
         compilers: &[],
+        only: None,
         flags: &[],
+        parts: &[],
+        filter: "",
         environment: &[],
         trace: Trace::Program,
         declining: false,
@@ -112,6 +121,29 @@ impl Hostile {
         unwound: Any,
         foreign: Exactly(0),
         overrun: Exactly(0),
+    };
+}
+
+/// A file that a program is linked to, or loads.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Its name: `*.o` is linked to the program, `*.so` is a library.
+    pub name: &'static str,
+    /// Name of the source file.
+    pub source: &'static str,
+    /// What builds it, if not what builds the program.
+    pub compiler: Option<Compiler>,
+    /// More arguments for the compiler.
+    pub flags: &'static [&'static str],
+}
+
+impl Part {
+    /// A part as most are.
+    pub const DEFAULT: Self = Self {
+        name: "",
+        source: "",
+        compiler: None,
+        flags: &[],
     };
 }
 
