@@ -87,6 +87,10 @@ pub struct Hostile {
     pub end: i32,
     /// Processes that do not come to their end in order, because they are killed or call `_exit`.
     pub unfinished: Expect,
+    /// Of each user: entries.
+    pub entries: Expect,
+    /// Of each user: accepted calls of functions that get entry callbacks only. They count as skipped.
+    pub entry_only: u64,
     /// Of each user: calls of that no return is ever told, and which jumps have left.
     pub skipped: Expect,
     /// Of each user: calls that had not returned when their process or thread was gone.
@@ -116,6 +120,8 @@ impl Hostile {
         compare_stderr: false,
         end: 0,
         unfinished: Exactly(0),
+        entries: Expect::AtLeast(1),
+        entry_only: 0,
         skipped: Exactly(0),
         unreturned: Exactly(0),
         unwound: Any,

@@ -44,7 +44,8 @@ pub struct Convention {
 impl Convention {
     /// What the code of a function shows.
     ///
-    /// Its first instructions are followed as far as nothing branches away from them for good.
+    /// Its first instructions are looked at up to the first that leads away or calls, as if no conditional branch
+    /// was taken.
     #[must_use]
     pub fn of(code: &Code<'_>) -> Self {
         let body = code.body();
@@ -52,7 +53,7 @@ impl Convention {
             gives_flags: gives_carry(body),
             ..Self::default()
         };
-        let mut factory = InstructionInfoFactory::new();
+        let mut factory = None;
         let mut instruction = Instruction::default();
         let mut decoder = Decoder::new(64, body, DecoderOptions::NONE);
         let (mut written, mut flags) = (0_u64, 0);
@@ -64,6 +65,13 @@ impl Convention {
             if instruction.is_invalid() {
                 break;
             }
+            // System calls save the flags, and behind a call there are others.
+            if !matches!(
+                instruction.flow_control(),
+                FlowControl::Next | FlowControl::ConditionalBranch
+            ) {
+                break;
+            }
             // Flags that are put on the stack are given back, or are those of the system.
             let saves_flags = matches!(
                 instruction.mnemonic(),
@@ -72,16 +80,10 @@ impl Convention {
             let read = instruction.rflags_read() & FLAGS & !flags;
             found.takes_flags |= read != 0 && !saves_flags;
             flags |= instruction.rflags_modified();
-            if instruction.flow_control() != FlowControl::Next {
-                // Behind a conditional branch it goes on as if that was not taken.
-                if instruction.flow_control() != FlowControl::ConditionalBranch {
-                    break;
-                }
-                continue;
-            }
             if !mentions(&instruction) {
                 continue;
             }
+            let factory = factory.get_or_insert_with(InstructionInfoFactory::new);
             let info = factory.info_options(&instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
             let mut writes = 0;
             for used in info.used_registers() {

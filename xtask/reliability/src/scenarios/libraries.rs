@@ -326,6 +326,8 @@ pub(super) const GROUP: Group = Group {
             promise: "What it exports is traced.",
             shown: Shown::By(Hostile {
                 flags: &["-rdynamic", "-s"],
+                // Of those that are not static.
+                unwound: Any,
                 ..BUILT
             }),
         },

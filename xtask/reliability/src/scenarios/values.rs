@@ -253,9 +253,8 @@ pub(super) const GROUP: Group = Group {
             promise: "Such a function gets entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["rbp"],
-                // Entries that are accepted, of which nobody is told the return.
-                in_order: false,
-                unreturned: Exactly(20),
+                entry_only: 20,
+                skipped: Exactly(20),
                 ..CONVENTIONS
             }),
         },
@@ -273,8 +272,8 @@ pub(super) const GROUP: Group = Group {
                       callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["carry-out"],
-                in_order: false,
-                unreturned: Exactly(20),
+                entry_only: 20,
+                skipped: Exactly(20),
                 ..CONVENTIONS
             }),
         },

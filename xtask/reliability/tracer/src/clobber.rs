@@ -1,4 +1,4 @@
-//! Garbage in every register that a function may change.
+//! Garbage in every register that a function may change, and in `errno`.
 //!
 //! Rust code leaves most registers alone most of the time; the users' callbacks leave none alone. Where the
 //! ABI says that a function finds the x87 stack empty, at the entry, all of it is used, as MMX registers as
@@ -96,6 +96,8 @@ fn vectors() {
 }
 
 fn integers() {
+    // SAFETY: the thread's own.
+    unsafe { *libc::__errno_location() = 0x5a5a };
     // SAFETY: the compiler is told that the registers change, and the flags, of which all are set.
     unsafe {
         asm!(
