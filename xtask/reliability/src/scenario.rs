@@ -37,6 +37,7 @@ impl Scenario {
 
 /// What shows that a promise is kept.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "all of them are constants")]
 pub enum Shown {
     /// A program that is run untraced and traced.
     By(Hostile),

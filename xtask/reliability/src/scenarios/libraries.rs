@@ -1,7 +1,7 @@
 //! Libraries that come and go.
 
 use crate::build::{C, CXX, Compiler};
-use crate::scenario::Expect::{Any, Exactly};
+use crate::scenario::Expect::{Any, AtLeast, Exactly};
 use crate::scenario::{Elsewhere, Group, Hostile, Part, Scenario, Shown, Trace};
 
 const GCC: &[Compiler] = &[Compiler::Gcc];
@@ -89,14 +89,27 @@ pub(super) const GROUP: Group = Group {
             promise: "It is traced each time, and memory does not grow.",
             shown: Shown::By(Hostile {
                 args: &["loop", "2000"],
+                entries: AtLeast(60000),
                 ..LOADING
             }),
         },
         Scenario {
             name: "a library is somewhere else each time",
-            promise: "It is traced each time, and memory does not grow.",
+            promise: "It is traced each time. What fgraph makes for a library stays for good, and is used again \
+                      where one comes to the same place: memory grows by as much as there are places.",
             shown: Shown::By(Hostile {
                 args: &["moving", "1000"],
+                entries: AtLeast(30000),
+                ..LOADING
+            }),
+        },
+        Scenario {
+            name: "a library never comes to the same place again",
+            promise: "It is traced each time. What fgraph makes for it stays: memory grows by less than 64 KiB each \
+                      time, and each time takes longer.",
+            shown: Shown::By(Hostile {
+                args: &["drifting", "200"],
+                entries: AtLeast(6000),
                 ..LOADING
             }),
         },
@@ -128,6 +141,7 @@ pub(super) const GROUP: Group = Group {
             promise: "Its return is told although the library is gone: what fgraph has made for it stays.",
             shown: Shown::By(Hostile {
                 args: &["leaves"],
+                entries: AtLeast(8000),
                 ..LOADING
             }),
         },
@@ -144,6 +158,7 @@ pub(super) const GROUP: Group = Group {
             promise: "They run in the same order, and are traced.",
             shown: Shown::By(Hostile {
                 args: &["constructors"],
+                entries: AtLeast(60),
                 trace: Trace::AlsoEverything,
                 unreturned: Any,
                 ..LOADING
@@ -249,6 +264,7 @@ pub(super) const GROUP: Group = Group {
             promise: "Resolvers run as without tracing, and what they choose is traced.",
             shown: Shown::By(Hostile {
                 args: &["chosen"],
+                entries: AtLeast(1200),
                 ..LOADING
             }),
         },
