@@ -42,6 +42,7 @@
 //! the function by itself, and counts as a call.
 
 mod branches;
+mod convention;
 mod entered;
 mod frame_pointer;
 mod stack;
@@ -56,6 +57,7 @@ use crate::unwind::{Row, Rule};
 use branches::Branch;
 use stack::Stack;
 
+pub use convention::Convention;
 pub use entered::{Stray, branches_to};
 pub use frame_pointer::uses_frame_pointer_of_caller;
 

@@ -10,7 +10,8 @@ use std::process::{self, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::scenario::Hostile;
+use crate::generate;
+use crate::scenario::{Hostile, Part};
 
 /// A compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +104,8 @@ impl Build {
     pub(crate) fn all(program: &Hostile) -> Vec<Self> {
         let mut all = Vec::new();
         for &compiler in program.compilers {
-            for &sites in compiler.sites() {
+            let sites = compiler.sites().iter().copied();
+            for sites in sites.filter(|&sites| program.only.is_none_or(|only| only == sites)) {
                 all.extend((0..=3).map(|level| Self {
                     compiler,
                     sites,
@@ -132,68 +134,127 @@ impl Build {
 
     /// Builds the program in a directory under `directory`, unless it is there already; returns its path.
     pub(crate) fn build(self, program: &Hostile, directory: &Path) -> io::Result<PathBuf> {
-        let source = programs().join(program.source);
-        let with_c: Vec<PathBuf> = program
-            .with_c
-            .iter()
-            .map(|name| programs().join(name))
-            .collect();
-        let flags = self.flags();
+        let include = directory.join("include");
+        let sources = program.parts.iter().map(|part| part.source);
+        let sources = sources
+            .chain([program.source])
+            .map(|it| programs().join(it));
         let mut hasher = DefaultHasher::new();
-        for path in headers()?.iter().chain(&with_c).chain([&source]) {
-            fs::read(path)
+        for path in headers()?.into_iter().chain(sources) {
+            fs::read(&path)
                 .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?
                 .hash(&mut hasher);
         }
-        (self.compiler.version(), &flags, program.flags).hash(&mut hasher);
+        for (name, text) in generate::headers() {
+            text.hash(&mut hasher);
+            write_at_once(&include.join(name), &text)?;
+        }
+        self.compiler.version().hash(&mut hasher);
+        (self.flags(), program.flags).hash(&mut hasher);
+        for part in program.parts {
+            self.of(part).compiler.version().hash(&mut hasher);
+            (part.name, self.of(part).flags(), part.flags).hash(&mut hasher);
+        }
         let name = Path::new(program.source).file_stem().unwrap_or_default();
         let place = directory.join(format!("{self}-{:016x}", hasher.finish()));
         let path = place.join(name);
-        if !path.exists() {
-            fs::create_dir_all(&place)?;
-            // Others may be building the same.
-            static NEXT: AtomicU64 = AtomicU64::new(0);
-            let next = NEXT.fetch_add(1, Ordering::Relaxed);
-            let made = place.join(format!("{}-{next}", process::id()));
-            let output = Command::new(self.compiler.command())
-                .args(&flags)
-                .arg(&source)
-                // The drivers for C++ take anything for C++ that they are not told of.
-                .args(
-                    (!with_c.is_empty())
-                        .then_some(["-x", "c"])
-                        .into_iter()
-                        .flatten(),
-                )
-                .args(&with_c)
-                .args(
-                    (!with_c.is_empty())
-                        .then_some(["-x", "none"])
-                        .into_iter()
-                        .flatten(),
-                )
-                .args(program.flags)
-                .arg("-o")
-                .arg(&made)
-                // For the rustc whose flag is not stable yet; the programs are tests only.
-                .env("RUSTC_BOOTSTRAP", "1")
-                .stdin(Stdio::null())
-                .output()
-                .map_err(|error| {
-                    io::Error::other(format!("{}: {error}", self.compiler.command()))
-                })?;
-            if !output.status.success() {
-                return Err(io::Error::other(format!(
-                    "{} {} does not build as {self}:\n{}",
-                    program.source,
-                    program.flags.join(" "),
-                    String::from_utf8_lossy(&output.stderr)
-                )));
-            }
-            fs::rename(made, &path)?;
+        if path.exists() {
+            return Ok(path);
         }
-        Ok(path)
+        let made = unique(&place);
+        fs::create_dir_all(&made)?;
+        for part in program.parts {
+            let kind: &[&str] = if part.name.ends_with(".so") {
+                &["-shared", "-fPIC"]
+            } else {
+                &["-c"]
+            };
+            let flags = [kind, part.flags].concat();
+            self.of(part)
+                .compile(part.source, &flags, &[], part.name, &made, &include)?;
+        }
+        let names = program.parts.iter().map(|part| part.name);
+        let objects: Vec<&str> = names.filter(|name| name.ends_with(".o")).collect();
+        self.compile(
+            program.source,
+            program.flags,
+            &objects,
+            &name.to_string_lossy(),
+            &made,
+            &include,
+        )?;
+        // Others may have built the same.
+        match fs::rename(&made, &place) {
+            Err(error) if !path.exists() => Err(error),
+            _ => Ok(path),
+        }
     }
+
+    /// The way to build a part of the program that is built in this way.
+    fn of(self, part: &Part) -> Self {
+        let compiler = part.compiler.unwrap_or(self.compiler);
+        let sites = match self.sites {
+            Sites::Nops if !compiler.sites().contains(&Sites::Nops) => Sites::Relocated,
+            sites => sites,
+        };
+        Self {
+            compiler,
+            sites,
+            ..self
+        }
+    }
+
+    /// Makes `name` in `directory`.
+    fn compile(
+        self,
+        source: &str,
+        flags: &[&str],
+        objects: &[&str],
+        name: &str,
+        directory: &Path,
+        include: &Path,
+    ) -> io::Result<()> {
+        let mut command = Command::new(self.compiler.command());
+        command.args(self.flags()).arg(programs().join(source));
+        if self.compiler != Compiler::Rustc {
+            command.arg("-I").arg(include);
+        }
+        let output = command
+            .args(objects)
+            .args(flags)
+            .args(["-o", name])
+            .current_dir(directory)
+            // For the rustc whose flag is not stable yet; the programs are tests only.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .stdin(Stdio::null())
+            .output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "{source} {} does not build as {self}:\n{}",
+            flags.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        )))
+    }
+}
+
+/// A name beside `path` that nobody else uses.
+fn unique(path: &Path) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    path.with_extension(format!("{}-{next}", process::id()))
+}
+
+/// Writes a file that others may be reading, unless it is the same already.
+fn write_at_once(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    let made = unique(path);
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    fs::write(&made, text)?;
+    fs::rename(made, path)
 }
 
 /// Where the sources are.

@@ -20,6 +20,7 @@ pub mod record;
 
 mod build;
 mod expect;
+mod generate;
 mod process;
 mod run;
 mod scenario;
@@ -27,5 +28,5 @@ mod scenarios;
 
 pub use build::{Build, Compiler, Sites};
 pub use run::{Figures, Tools, run};
-pub use scenario::{Elsewhere, Expect, Group, Hostile, Scenario, Shown, Trace};
+pub use scenario::{Elsewhere, Expect, Group, Hostile, Part, Scenario, Shown, Trace};
 pub use scenarios::GROUPS;

@@ -241,11 +241,11 @@ impl Place<'_> {
         everything: bool,
     ) -> Vec<(&'static str, OsString)> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let filter = match self.program.only {
+        let filter = match self.program.functions {
             _ if everything => "*".to_owned(),
-            [] => format!(":mod:{name}"),
-            only => {
-                let words = only.iter().map(|glob| format!("{glob}:mod:{name}"));
+            [] => format!(":mod:{name} {}", self.program.filter),
+            functions => {
+                let words = functions.iter().map(|glob| format!("{glob}:mod:{name}"));
                 words.collect::<Vec<_>>().join(" ")
             }
         };

@@ -1,6 +1,6 @@
 //! What is promised, and what shows it.
 
-use crate::build::Compiler;
+use crate::build::{Compiler, Sites};
 use Expect::{Any, Exactly};
 
 /// Scenarios on one subject.
@@ -37,7 +37,7 @@ impl Scenario {
 
 /// What shows that a promise is kept.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "they are constants, and few")]
+#[expect(clippy::large_enum_variant, reason = "all of them are constants")]
 pub enum Shown {
     /// A program that is run untraced and traced.
     By(Hostile),
@@ -66,14 +66,18 @@ pub struct Hostile {
     pub args: &'static [&'static str],
     /// What builds it, each at all levels of optimisation.
     pub compilers: &'static [Compiler],
-    /// More sources, in C, that gcc or clang compiles with the same flags.
-    pub with_c: &'static [&'static str],
-    /// More arguments for all compilers.
+    /// If set, it is not built for the other kind of sites.
+    pub only: Option<Sites>,
+    /// More arguments for all compilers, which run where the parts are.
     pub flags: &'static [&'static str],
+    /// What is built before it, into the same directory.
+    pub parts: &'static [Part],
+    /// Words of the users' filter beside the one for the program.
+    pub filter: &'static str,
     /// Variables of its environment, and of the tracer.
     pub environment: &'static [(&'static str, &'static str)],
     /// Globs of the functions that are traced, where not all of the program are.
-    pub only: &'static [&'static str],
+    pub functions: &'static [&'static str],
     /// What else is traced.
     pub trace: Trace,
     /// Users decline one call of three.
@@ -86,6 +90,10 @@ pub struct Hostile {
     pub end: i32,
     /// Processes that do not come to their end in order, because they are killed or call `_exit`.
     pub unfinished: Expect,
+    /// Of each user: entries.
+    pub entries: Expect,
+    /// Of each user: accepted calls of functions that get entry callbacks only. They count as skipped.
+    pub entry_only: u64,
     /// Of each user: calls of that no return is ever told, and which jumps have left.
     pub skipped: Expect,
     /// Of each user: calls that had not returned when their process or thread was gone.
@@ -108,16 +116,20 @@ impl Hostile {
         source: "",
         args: &[],
         compilers: &[],
-        with_c: &[],
+        only: None,
         flags: &[],
+        parts: &[],
+        filter: "",
         environment: &[],
-        only: &[],
+        functions: &[],
         trace: Trace::Program,
         declining: false,
         in_order: true,
         compare_stderr: false,
         end: 0,
         unfinished: Exactly(0),
+        entries: Expect::AtLeast(1),
+        entry_only: 0,
         skipped: Exactly(0),
         unreturned: Exactly(0),
         unwound: Any,
@@ -125,6 +137,29 @@ impl Hostile {
         overrun: Exactly(0),
         unreserved: Exactly(0),
         unattached: Exactly(0),
+    };
+}
+
+/// A file that a program is linked to, or loads.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Its name: `*.o` is linked to the program, `*.so` is a library.
+    pub name: &'static str,
+    /// Name of the source file.
+    pub source: &'static str,
+    /// What builds it, if not what builds the program.
+    pub compiler: Option<Compiler>,
+    /// More arguments for the compiler.
+    pub flags: &'static [&'static str],
+}
+
+impl Part {
+    /// A part as most are.
+    pub const DEFAULT: Self = Self {
+        name: "",
+        source: "",
+        compiler: None,
+        flags: &[],
     };
 }
 

@@ -9,7 +9,7 @@
 //! ```
 
 use fgraph_x86_64::nop::{self, SITE_LEN};
-use fgraph_x86_64::relocate::{self, Window};
+use fgraph_x86_64::relocate::{self, Convention, Window};
 
 use crate::arena::Way;
 use crate::error::Refusal;
@@ -97,18 +97,27 @@ pub(crate) fn classify(
             found: first(entry),
         });
     }
+    let convention = Convention::of(&relocate::Code {
+        bytes: function.text,
+        address: function.address,
+        size: function.size,
+    });
+    if convention.takes_flags {
+        return Err(Refusal::Notrace("takes an argument in the flags"));
+    }
     let callers = if function.listed || is_rust(function.symbol) {
         Callers::Abi
     } else {
         callers
     };
     let mut way = match callers {
-        _ if function.is_plain => Way::Plain,
-        Callers::Abi => Way::Plain,
-        Callers::LowRegisters => Way::Preserve,
-        Callers::AllRegisters => Way::PreserveAll,
+        _ if convention.reads_high => Way::PreserveAll,
+        Callers::AllRegisters if !function.is_plain => Way::PreserveAll,
+        Callers::LowRegisters if !function.is_plain => Way::Preserve,
+        _ if convention.reads_scratch || convention.gives_flags => Way::Preserve,
+        _ => Way::Plain,
     };
-    if notrace.is_some() {
+    if notrace.is_some() || convention.gives_flags {
         way = entry_only(way);
     }
     if let Ok(lead) = nop::find(entry) {
@@ -285,6 +294,27 @@ mod tests {
             Way::EntryOnlyAll
         );
         assert_eq!(way("vfork", false, Callers::Abi), Way::EntryOnly);
+    }
+
+    #[test]
+    fn what_a_function_does_with_registers_and_flags_shows_another_convention() {
+        let way = |text: &[u8]| {
+            classify(&candidate(text, "f"), Callers::Abi, false).map(|choice| choice.way)
+        };
+        // Behind the NOP: lea rax, [rdi + r11]; movaps [rsp], xmm8; stc.
+        let nop = &NOP[..5];
+        assert_eq!(
+            way(&[nop, &[0x4a, 0x8d, 0x04, 0x1f, 0xc3]].concat()),
+            Ok(Way::Preserve)
+        );
+        assert_eq!(
+            way(&[nop, &[0x44, 0x0f, 0x29, 0x04, 0x24, 0xc3]].concat()),
+            Ok(Way::Preserve)
+        );
+        assert_eq!(way(&[nop, &[0xf9, 0xc3]].concat()), Ok(Way::EntryOnly));
+        // adc eax, 7
+        let refused = way(&[nop, &[0x83, 0xd0, 7, 0xc3]].concat());
+        assert!(matches!(refused, Err(Refusal::Notrace(_))));
     }
 
     #[test]

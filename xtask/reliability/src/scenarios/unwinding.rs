@@ -1,8 +1,8 @@
 //! Calls that end by being unwound.
 
-use crate::build::{C, CXX, RUST};
+use crate::build::{C, CXX, Compiler, RUST};
 use crate::scenario::Expect::{Any, AtLeast, Exactly};
-use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
+use crate::scenario::{Elsewhere, Group, Hostile, Part, Scenario, Shown, Trace};
 
 /// Signals that end programs here.
 const SIGABRT: i32 = 6;
@@ -15,7 +15,7 @@ const PANICS: Hostile = Hostile {
 
 /// The frames of `dive` only, as the number of those of the standard library depends on the compiler.
 const DIVE: Hostile = Hostile {
-    only: &["*::dive"],
+    functions: &["*::dive"],
     ..PANICS
 };
 
@@ -152,7 +152,7 @@ pub(super) const GROUP: Group = Group {
             Hostile {
                 args: &["rethrown", "20"],
                 unwound: Exactly(22),
-                only: &["*::dive", "*::relay"],
+                functions: &["*::dive", "*::relay"],
                 ..PANICS
             },
         ),
@@ -162,7 +162,7 @@ pub(super) const GROUP: Group = Group {
             Hostile {
                 args: &["destructors", "20"],
                 unwound: Exactly(21 + 5 * 3),
-                only: &["*::dive", "*::guarded"],
+                functions: &["*::dive", "*::guarded"],
                 ..PANICS
             },
         ),
@@ -330,7 +330,7 @@ pub(super) const GROUP: Group = Group {
                     "-static-libstdc++",
                 ],
                 // Of these users get entries only.
-                only: &[
+                functions: &[
                     "*",
                     "!_Unwind_*",
                     "!__cxa_throw",
@@ -413,7 +413,12 @@ pub(super) const GROUP: Group = Group {
             ONCE,
             Hostile {
                 args: &["relayed", "20"],
-                with_c: &["c_relay.c"],
+                parts: &[Part {
+                    name: "c_relay.o",
+                    source: "c_relay.c",
+                    compiler: Some(Compiler::Gcc),
+                    flags: &["-fexceptions"],
+                }],
                 flags: &["-DUNWINDER=\"libgcc_s\"", "-DWITH_C", "-fexceptions"],
                 // With the two of dive.
                 unwound: Exactly(23),

@@ -1,7 +1,8 @@
 //! Traces a hostile program, and checks all that users are told.
 //!
 //! The runner preloads it. Before the program's `main` it registers users, and at the program's end it
-//! unregisters them; all that it sees is counted in a file that the runner reads. What the environment says:
+//! unregisters them. Their callbacks change every register that they may, and all that they see is counted
+//! in a file that the runner reads. What the environment says:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -26,6 +27,7 @@
 //! text, which is mapped.
 
 mod churn;
+mod clobber;
 #[path = "../../src/record.rs"]
 pub mod record;
 mod text;

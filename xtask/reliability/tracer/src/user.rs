@@ -20,6 +20,7 @@ use core::time::Duration;
 
 use fgraph::{Entry, FgraphOps, Function, Return};
 
+use crate::clobber;
 use crate::count;
 use crate::record::Count;
 use crate::thread;
@@ -80,6 +81,7 @@ impl<const N: usize> FgraphOps for User<N> {
     type Data = [u64; N];
 
     fn entry(&self, call: &mut Entry<'_, [u64; N]>) -> Option<[u64; N]> {
+        clobber::at_entry();
         // Before anything of `self` is looked at.
         if GONE.load(Ordering::Relaxed) {
             count(Count::Late, 1);
@@ -104,6 +106,7 @@ impl<const N: usize> FgraphOps for User<N> {
     }
 
     fn ret(&self, call: &mut Return<'_, [u64; N]>, data: [u64; N]) {
+        clobber::at_return();
         if GONE.load(Ordering::Relaxed) {
             return count(Count::Late, 1);
         }
