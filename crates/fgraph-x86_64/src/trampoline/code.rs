@@ -416,9 +416,9 @@ macro_rules! trampoline {
             "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
-            // DW_CFA_def_cfa_expression, 10 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
-            // deref_size 4, minus.
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            // DW_CFA_def_cfa_expression, 12 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +48, deref,
+            // const1u 32, shr, minus. Valgrind knows no deref_size.
+            ".cfi_escape 0x0f, 12, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail} - 4, 0x06, 0x08, 32, 0x25, 0x1c",
             // DW_CFA_expression rip (16), 2 bytes: breg6 +8.
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             // DW_CFA_expression rbp (6), 2 bytes: breg6 +0.
@@ -481,7 +481,7 @@ macro_rules! trampoline {
             "ret",
             ".cfi_restore_state",
             ".cfi_remember_state",
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            ".cfi_escape 0x0f, 12, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail} - 4, 0x06, 0x08, 32, 0x25, 0x1c",
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
@@ -618,7 +618,7 @@ macro_rules! trampoline {
             ".endif",
             ".cfi_restore_state",
             ".if {returns}",
-            ".cfi_escape 0x0f, 10, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x94, 4, 0x1c",
+            ".cfi_escape 0x0f, 12, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail} - 4, 0x06, 0x08, 32, 0x25, 0x1c",
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
