@@ -28,7 +28,6 @@ pub enum Compiler {
 }
 
 /// Both compilers of C.
-#[allow(dead_code, reason = "for the scenarios to come")]
 pub(crate) const C: &[Compiler] = &[Compiler::Gcc, Compiler::Clang];
 /// Both compilers of C++.
 pub(crate) const CXX: &[Compiler] = &[Compiler::Gxx, Compiler::Clangxx];

@@ -67,6 +67,9 @@ impl Counts {
         if get(Count::Entries) == 0 {
             wrong.push("nothing is traced".to_owned());
         }
+        if program.toggled.is_some() && get(Count::Toggles) == 0 {
+            wrong.push("no filter has changed".to_owned());
+        }
         let unfinished = get(Count::Processes) - get(Count::Finished);
         let (entered, skipped) = (
             get(Count::Entries) + get(Count::Inherited),

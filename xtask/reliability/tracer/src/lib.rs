@@ -10,6 +10,7 @@
 //! | `FGRAPH_FILTER` | the filter of all users |
 //! | `FGRAPH_USERS` | how many, 1 to 16 |
 //! | `FGRAPH_DECLINE` | set: each user declines one call of three |
+//! | `FGRAPH_TOGGLE` | a glob: a thread takes these functions out of all filters and puts them back, until the end |
 //! | `FGRAPH_UNORDERED` | set: returns may come in any order |
 //! | `FGRAPH_SHADOW` | bytes of a thread's shadow stack, 16 MiB if not set |
 //!
@@ -26,6 +27,7 @@
 pub mod record;
 mod text;
 mod thread;
+mod toggle;
 mod user;
 
 use std::env;
@@ -78,7 +80,10 @@ extern "C" fn start() {
         return;
     }
     match map(&record).map_err(Into::into).and_then(|()| trace()) {
-        Ok(tracing) => *TRACING.lock().expect("nothing panics") = Some(tracing),
+        Ok(tracing) => {
+            *TRACING.lock().expect("nothing panics") = Some(tracing);
+            toggle::start();
+        }
         Err(error) => {
             eprintln!("fgraph-reliability-tracer: {error}");
             process::abort();
@@ -155,6 +160,7 @@ fn register(id: u64, filter: &str) -> Result<Box<dyn Registered>, fgraph::Error>
 /// A user of whatever type.
 trait Registered: Send {
     fn is_active(&self) -> bool;
+    fn set_filter(&self, filter: &str) -> Result<(), fgraph::Error>;
     /// Unregisters it and says how many of its entries never returned.
     fn leave(self: Box<Self>) -> u64;
 }
@@ -165,6 +171,10 @@ where
 {
     fn is_active(&self) -> bool {
         self.status() == UserStatus::Active
+    }
+
+    fn set_filter(&self, filter: &str) -> Result<(), fgraph::Error> {
+        Handle::set_filter(self, filter).map(|_| ())
     }
 
     fn leave(self: Box<Self>) -> u64 {

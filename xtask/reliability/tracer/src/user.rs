@@ -84,8 +84,12 @@ impl<const N: usize> FgraphOps for User<N> {
             return Some([0; N]);
         }
         count(Count::Entries, 1);
-        let depth = thread::depth() + 1;
-        thread::set_depth(depth);
+        let mut depth = 0;
+        // Without order nothing would ever make it less.
+        if IN_ORDER.load(Ordering::Relaxed) {
+            depth = thread::depth() + 1;
+            thread::set_depth(depth);
+        }
         Some(self.data(depth << DEPTH_SHIFT | number, call.function()))
     }
 
