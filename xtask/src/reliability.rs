@@ -99,6 +99,9 @@ fn run_group(tools: &Tools, group: &Group) -> usize {
             figures.failures.len(),
             scenario.promise
         );
+        if let Some(lacking) = figures.skipped {
+            println!("  skipped: {lacking}");
+        }
         failures.extend(figures.failures);
     }
     println!("{:.1} s\n", start.elapsed().as_secs_f64());

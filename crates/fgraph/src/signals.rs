@@ -101,8 +101,14 @@ impl Trap {
             libc::sigfillset(&mut action.sa_mask);
             libc::sigdelset(&mut action.sa_mask, libc::SIGTRAP);
             libc::sigdelset(&mut action.sa_mask, libc::SIGILL);
-            if libc::sigaction(self.signal, &action, ptr::null_mut()) != 0 {
+            let mut replaced: libc::sigaction = mem::zeroed();
+            if libc::sigaction(self.signal, &action, &mut replaced) != 0 {
                 return Err(Unsupported::Sigtrap(os::errno()));
+            }
+            // The program may have set another one since we looked: that is the one that counts.
+            if replaced.sa_sigaction != ours && replaced.sa_sigaction != (*now).sa_sigaction {
+                self.previous
+                    .store(Box::into_raw(Box::new(replaced)), Ordering::Release);
             }
         }
         Ok(())

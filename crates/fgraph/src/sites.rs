@@ -13,7 +13,7 @@ mod names;
 mod pieces;
 
 use core::ptr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use fgraph_core::site::Site;
 use fgraph_x86_64::nop::SITE_LEN;
@@ -44,6 +44,8 @@ pub(crate) struct Sites {
     modules: Vec<ModuleSites>,
     generation: Option<Generation>,
     common: Common,
+    /// All that were ever published. Never freed; kept here so that leak checkers find them.
+    trap_tables: Vec<AtomicPtr<TrapTable>>,
 }
 
 impl Sites {
@@ -51,6 +53,7 @@ impl Sites {
         Self {
             modules: Vec::new(),
             generation: None,
+            trap_tables: Vec::new(),
             common: Common {
                 trampolines: Trampolines::NONE,
                 places: StubPlaces::new(),
@@ -208,17 +211,18 @@ impl Sites {
             .collect()
     }
 
-    /// Makes the table for the handlers of traps. The old one is leaked: a handler may be reading it.
-    fn publish_traps(&self) {
+    /// Makes the table for the handlers of traps. The old one is kept: a handler may be reading it.
+    fn publish_traps(&mut self) {
         let ranges: Vec<TrapRange> = self.loaded().filter_map(ModuleSites::traps).collect();
         let ranges = ranges.leak();
-        let table = Box::leak(Box::new(TrapTable {
+        let table = Box::into_raw(Box::new(TrapTable {
             len: ranges.len(),
             ranges: ranges.as_ptr(),
         }));
+        self.trap_tables.push(AtomicPtr::new(table));
         // Release: whoever traps sees the table complete. It is published before the first
         // breakpoint is written.
-        TRAP_TABLE.store(ptr::from_mut(table), Ordering::Release);
+        TRAP_TABLE.store(table, Ordering::Release);
     }
 }
 

@@ -73,6 +73,9 @@ impl Counts {
             }
             _ => (),
         }
+        if program.toggled.is_some() && get(Count::Toggles) == 0 {
+            wrong.push("no filter has changed".to_owned());
+        }
         let unfinished = get(Count::Processes) - get(Count::Finished);
         let (entered, skipped) = (
             get(Count::Entries) + get(Count::Inherited),

@@ -82,6 +82,8 @@ counts! {
     Stopped = "stopped",
     /// Users that were not active at the end.
     Inactive = "inactive users",
+    /// Filters that were changed while the program ran.
+    Toggles = "changed filters",
     /// Functions still patched, and processes whose text was not the same again, at the end.
     Unrestored = "unrestored",
 }

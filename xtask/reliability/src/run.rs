@@ -17,6 +17,9 @@ use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 /// So many users trace a program, one run after the other.
 const USERS: [u64; 2] = [1, 16];
 
+/// What a program exits with that lacks something.
+const SKIPPED: i32 = 77;
+
 /// What is needed to run scenarios.
 #[derive(Debug)]
 pub struct Tools {
@@ -74,6 +77,8 @@ pub struct Figures {
     pub runs: u64,
     /// What went wrong and how to repeat it, once for each build.
     pub failures: Vec<String>,
+    /// What the program lacks here, if it could not run.
+    pub skipped: Option<String>,
 }
 
 /// Shows whether the promise of a scenario is kept.
@@ -140,6 +145,10 @@ impl Place<'_> {
         let path = self.build.build(self.program, &directory);
         let path = path.map_err(|error| error.to_string())?;
         let untraced = self.untraced(&path).map_err(|error| error.to_string())?;
+        if untraced.end == End::Exited(SKIPPED) {
+            figures.skipped = Some(untraced.stderr.trim_end().to_owned());
+            return Ok(());
+        }
         if untraced.end != End::from_number(self.program.end) {
             return Err(format!(
                 "untraced it {}\n  in {}\n{}{}",
@@ -261,6 +270,8 @@ impl Place<'_> {
                 .declining
                 .then(|| ("FGRAPH_DECLINE", "1".into())),
         );
+        let toggled = self.program.toggled;
+        settings.extend(toggled.map(|glob| ("FGRAPH_TOGGLE", glob.into())));
         settings.extend((!self.program.in_order).then(|| ("FGRAPH_UNORDERED", "1".into())));
         settings
     }

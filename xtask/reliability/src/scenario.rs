@@ -57,7 +57,8 @@ pub struct Elsewhere {
 /// A program that does something hostile, and what is to be seen of it.
 ///
 /// It is a file of `programs/`, knows nothing of fgraph, always prints the same, and exits with 0 when it
-/// finds all results right. Functions that are to be traced must not be inlined.
+/// finds all results right. Functions that are to be traced must not be inlined. Where it lacks something that
+/// it needs, a tool for example, it says so on standard error and exits with 77.
 #[derive(Debug)]
 pub struct Hostile {
     /// Name of the source file.
@@ -80,6 +81,9 @@ pub struct Hostile {
     pub functions: &'static [&'static str],
     /// What else is traced.
     pub trace: Trace,
+    /// A glob over names of functions that all users take out of their filters and put back, all the time,
+    /// so that they are patched while they run. Which of their calls a user is told cannot be known then.
+    pub toggled: Option<&'static str>,
     /// Users decline one call of three.
     pub declining: bool,
     /// Returns come in reverse order of the entries in each thread.
@@ -123,6 +127,7 @@ impl Hostile {
         environment: &[],
         functions: &[],
         trace: Trace::Program,
+        toggled: None,
         declining: false,
         in_order: true,
         compare_stderr: false,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use fgraph_reliability::{GROUPS, Tools, run};
+use fgraph_reliability::{Figures, GROUPS, Tools, run};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
@@ -21,7 +21,12 @@ fn main() -> ExitCode {
             let tools = Arc::clone(&tools);
             let name = format!("{}::{}", group.name, scenario.test());
             trials.push(Trial::test(name, move || {
-                let failures = run(&tools, group, scenario).failures;
+                let Figures {
+                    failures, skipped, ..
+                } = run(&tools, group, scenario);
+                if let Some(lacking) = skipped {
+                    eprintln!("skipped: {}: {lacking}", scenario.name);
+                }
                 if failures.is_empty() {
                     Ok(())
                 } else {

@@ -443,7 +443,7 @@ macro_rules! trampoline {
             ".cfi_remember_state",
             "mov rbp, rax",
             // DW_CFA_def_cfa_expression, 11 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
-            // deref, lit7, and, minus. Debuggers know fewer operations than the standard has.
+            // deref, lit7, and, minus. Valgrind knows no deref_size.
             ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
             // DW_CFA_expression rip (16), 2 bytes: breg6 +8.
             ".cfi_escape 0x10, 16, 2, 0x76, 8",

@@ -1,9 +1,213 @@
 //! Signals at any time.
 
-use crate::scenario::Group;
+use crate::build::C;
+use crate::scenario::Expect::{Any, AtLeast, Exactly};
+use crate::scenario::{Group, Hostile, Scenario, Shown};
+
+const STORM: Hostile = Hostile {
+    source: "signal_storm.c",
+    compilers: C,
+    ..Hostile::DEFAULT
+};
+
+const STEPPING: Hostile = Hostile {
+    source: "signal_stepping.c",
+    compilers: C,
+    ..Hostile::DEFAULT
+};
+
+const HANDLERS: Hostile = Hostile {
+    source: "signal_handlers.c",
+    compilers: C,
+    ..Hostile::DEFAULT
+};
 
 pub(super) const GROUP: Group = Group {
     name: "signals",
     about: "signals at every instruction",
-    scenarios: &[],
+    scenarios: &[
+        Scenario {
+            name: "a timer storm",
+            promise: "Handlers may run at any instruction: what they call is traced, they may allocate, and \
+                      the unwinder always finds `main`.",
+            shown: Shown::By(Hostile {
+                args: &["timer"],
+                ..STORM
+            }),
+        },
+        Scenario {
+            name: "a storm of setitimer",
+            promise: "As with any other timer.",
+            shown: Shown::By(Hostile {
+                args: &["itimer"],
+                ..STORM
+            }),
+        },
+        Scenario {
+            name: "a timer storm in four threads while functions are patched",
+            promise: "Handlers may run at any instruction, also of a site that is being written.",
+            shown: Shown::By(Hostile {
+                args: &["threads"],
+                toggled: Some("leaf"),
+                ..STORM
+            }),
+        },
+        Scenario {
+            name: "calls instruction by instruction",
+            promise: "At each instruction of stub, trampolines, dispatcher and callbacks the unwinder finds every \
+                      real caller.",
+            shown: Shown::By(Hostile {
+                args: &["now"],
+                ..STEPPING
+            }),
+        },
+        Scenario {
+            name: "calls instruction by instruction, some of them declined",
+            promise: "The same where nobody wants the return.",
+            shown: Shown::By(Hostile {
+                args: &["now"],
+                declining: true,
+                ..STEPPING
+            }),
+        },
+        Scenario {
+            name: "calls instruction by instruction while functions are patched",
+            promise: "Traps of the program's own reach its handler, through that of fgraph.",
+            shown: Shown::By(Hostile {
+                args: &["later"],
+                toggled: Some("toggled"),
+                ..STEPPING
+            }),
+        },
+        Scenario {
+            name: "handlers of SIGTRAP replace each other while functions are patched",
+            promise: "A handler of SIGTRAP that hands on what is not its own may be replaced at any time.",
+            shown: Shown::By(Hostile {
+                source: "signal_trap.c",
+                compilers: C,
+                toggled: Some("toggled_*"),
+                ..Hostile::DEFAULT
+            }),
+        },
+        Scenario {
+            name: "raise in a function twenty calls deep",
+            promise: "The handler finds every caller and may call traced functions.",
+            shown: Shown::By(Hostile {
+                args: &["raise"],
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "nested handlers of three signals",
+            promise: "The innermost one finds all the others and `main`.",
+            shown: Shown::By(Hostile {
+                args: &["nested"],
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "a handler with SA_NODEFER raises its own signal fifty times",
+            promise: "Every call is told, in order.",
+            shown: Shown::By(Hostile {
+                args: &["nodefer"],
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "a handler with SA_ONSTACK",
+            promise: "It may call traced functions, and finds every caller on both stacks.",
+            shown: Shown::By(Hostile {
+                args: &["altstack"],
+                foreign: Any,
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "siglongjmp out of a handler with SA_ONSTACK",
+            promise: "The calls that it leaves are counted as lost.",
+            shown: Shown::By(Hostile {
+                args: &["altstack-jump"],
+                foreign: Any,
+                skipped: AtLeast(400),
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "SIGSEGV in a traced function, mended by its handler",
+            promise: "The access is repeated and the call returns.",
+            shown: Shown::By(Hostile {
+                args: &["fault"],
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "SIGSEGV in a traced function, left by siglongjmp",
+            promise: "The calls that it leaves are counted as lost.",
+            shown: Shown::By(Hostile {
+                args: &["fault-jump"],
+                skipped: Exactly(700),
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "SIGSEGV in a traced function, without a handler",
+            promise: "It kills the program as ever.",
+            shown: Shown::By(Hostile {
+                args: &["fault-deadly"],
+                end: -11,
+                unfinished: Exactly(1),
+                unreturned: Exactly(8),
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "SIGTERM in a traced function",
+            promise: "It kills the program as ever.",
+            shown: Shown::By(Hostile {
+                args: &["deadly"],
+                end: -15,
+                unfinished: Exactly(1),
+                unreturned: Exactly(7),
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "children that end while SIGCHLD has a handler",
+            promise: "The handler reaps them all.",
+            shown: Shown::By(Hostile {
+                args: &["child"],
+                unfinished: Exactly(10),
+                // Two calls that each child inherits.
+                unreturned: Exactly(20),
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "a thread that takes signals with sigwait",
+            promise: "No signal is lost, and what it calls is traced.",
+            shown: Shown::By(Hostile {
+                args: &["sigwait"],
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "a thread that reads signals from a signalfd",
+            promise: "No signal is lost, and what it calls is traced.",
+            shown: Shown::By(Hostile {
+                args: &["signalfd"],
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "siglongjmp out of whatever a timer interrupts",
+            promise: "Callbacks and fgraph itself may be left half-way: later calls are traced, and users can unregister.",
+            shown: Shown::By(Hostile {
+                args: &["callback-jump"],
+                // Entries that were left before the users could remember them make the depth wrong.
+                in_order: false,
+                unreturned: AtLeast(1000),
+                ..HANDLERS
+            }),
+        },
+    ],
 };

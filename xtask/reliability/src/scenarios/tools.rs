@@ -1,9 +1,171 @@
 //! Tools that look at the same program.
 
-use crate::scenario::Group;
+use crate::build::{C, Compiler};
+use crate::scenario::Expect::Any;
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
+
+const BESIDE: Hostile = Hostile {
+    source: "tool_beside.c",
+    compilers: C,
+    flags: &["-fno-omit-frame-pointer"],
+    ..Hostile::DEFAULT
+};
+
+const SANITIZED: Hostile = Hostile {
+    source: "signal_handlers.c",
+    args: &["nested"],
+    compilers: &[Compiler::Clang],
+    flags: &["-fsanitize=address"],
+    // At exit a thread with a stack of its own, but the main thread's storage, looks for leaks. What the
+    // sanitizer is made of is traced as well, and of some of it no return is told.
+    in_order: false,
+    foreign: Any,
+    unreturned: Any,
+    ..Hostile::DEFAULT
+};
+
+const fn fallback(test: &'static str) -> Elsewhere {
+    Elsewhere {
+        file: "crates/fgraph/tests/fallbacks.rs",
+        test,
+    }
+}
 
 pub(super) const GROUP: Group = Group {
     name: "tools",
     about: "debuggers, profilers, sanitizers, seccomp",
-    scenarios: &[],
+    scenarios: &[
+        Scenario {
+            name: "gdb with breakpoints in traced functions",
+            promise: "Breakpoints on the first instruction of a function, or behind its first five bytes, are \
+                      hit, and `bt` shows every caller.",
+            shown: Shown::By(Hostile {
+                args: &["gdb"],
+                ..BESIDE
+            }),
+        },
+        Scenario {
+            name: "gdb with breakpoints set before the program starts",
+            promise: "A function whose first bytes gdb has changed is not traced; breakpoints are hit.",
+            shown: Shown::By(Hostile {
+                args: &["early"],
+                ..BESIDE
+            }),
+        },
+        Scenario {
+            name: "gdb with breakpoints while functions are patched",
+            promise: "gdb stops at a trap of fgraph's as at any SIGTRAP; `signal SIGTRAP` lets the program go \
+                      on.",
+            shown: Shown::By(Hostile {
+                args: &["patched"],
+                toggled: Some("toggled"),
+                ..BESIDE
+            }),
+        },
+        Scenario {
+            name: "gdb attaches, sets breakpoints and detaches",
+            promise: "They are hit, `bt` shows every caller, and the program goes on.",
+            shown: Shown::By(Hostile {
+                args: &["attach"],
+                ..BESIDE
+            }),
+        },
+        Scenario {
+            name: "perf with frame pointers",
+            promise: "Samples of functions with frame pointers have every caller.",
+            shown: Shown::By(Hostile {
+                args: &["perf-fp"],
+                ..BESIDE
+            }),
+        },
+        Scenario {
+            name: "perf with DWARF",
+            promise: "Samples find their function, but callers up to the innermost traced call only: perf \
+                      does not copy fgraph's stack.",
+            shown: Shown::By(Hostile {
+                args: &["perf-dwarf"],
+                ..BESIDE
+            }),
+        },
+        Scenario {
+            name: "valgrind",
+            promise: "memcheck runs the traced program and finds no error.",
+            shown: Shown::By(Hostile {
+                args: &["valgrind"],
+                ..BESIDE
+            }),
+        },
+        Scenario {
+            name: "strace follows all threads",
+            promise: "It shows what it shows without tracing.",
+            shown: Shown::By(Hostile {
+                args: &["strace"],
+                ..BESIDE
+            }),
+        },
+        Scenario {
+            name: "a program of clang with AddressSanitizer",
+            promise: "It finds no error that is not there.",
+            shown: Shown::By(SANITIZED),
+        },
+        Scenario {
+            name: "a program of gcc with AddressSanitizer",
+            promise: "It finds no error that is not there. Its library has to be linked statically, or preloaded \
+                      before fgraph.",
+            shown: Shown::By(Hostile {
+                compilers: &[Compiler::Gcc],
+                flags: &["-fsanitize=address", "-static-libasan"],
+                ..SANITIZED
+            }),
+        },
+        Scenario {
+            name: "AddressSanitizer and a jump out of a handler on another stack",
+            promise: "It finds no error that is not there.",
+            shown: Shown::By(Hostile {
+                args: &["altstack-jump"],
+                ..SANITIZED
+            }),
+        },
+        Scenario {
+            name: "seccomp forbids opening and writing files while functions are patched",
+            promise: "Text is written through mprotect from then on.",
+            shown: Shown::By(Hostile {
+                source: "tool_seccomp.c",
+                compilers: C,
+                toggled: Some("toggled"),
+                ..Hostile::DEFAULT
+            }),
+        },
+        Scenario {
+            name: "no /proc",
+            promise: "Text is written through mprotect.",
+            shown: Shown::Elsewhere(&[
+                fallback("without_proc_text_is_written_through_mprotect"),
+                fallback("without_proc_the_stack_of_a_main_thread_is_known"),
+                fallback("a_write_that_the_kernel_refuses_falls_back_to_mprotect"),
+                fallback("a_write_that_is_refused_in_every_way_is_an_error"),
+            ]),
+        },
+        Scenario {
+            name: "seccomp forbids membarrier",
+            promise: "Nothing is patched, and registering says why; who is registered already goes on.",
+            shown: Shown::Elsewhere(&[
+                fallback("without_membarrier_nothing_is_patched"),
+                fallback("without_sync_core_nothing_is_patched"),
+                fallback("membarrier_that_is_forbidden_later_does_not_leave_half_a_change"),
+            ]),
+        },
+        Scenario {
+            name: "seccomp forbids mmap in a thread",
+            promise: "The thread is not traced, and its calls are counted.",
+            shown: Shown::Elsewhere(&[fallback(
+                "a_thread_without_memory_for_its_state_is_not_traced",
+            )]),
+        },
+        Scenario {
+            name: "executable memory is forbidden",
+            promise: "Nothing is patched, and the report says why.",
+            shown: Shown::Elsewhere(&[fallback("without_executable_memory_nothing_is_patched")]),
+        },
+    ],
 };

@@ -12,6 +12,7 @@
 //! | `FGRAPH_USERS` | how many, 1 to 16 |
 //! | `FGRAPH_SITES` | set: it is counted how the program's functions are traced, which takes a while |
 //! | `FGRAPH_DECLINE` | set: each user declines one call of three |
+//! | `FGRAPH_TOGGLE` | a glob: a thread takes these functions out of all filters and puts them back, until the end |
 //! | `FGRAPH_UNORDERED` | set: returns may come in any order |
 //! | `FGRAPH_SHADOW` | bytes of a thread's shadow stack, 16 MiB if not set |
 //! | `FGRAPH_SLOW` | microseconds that the first user sleeps in each of its callbacks |
@@ -32,6 +33,7 @@ mod clobber;
 pub mod record;
 mod text;
 mod thread;
+mod toggle;
 mod user;
 
 use std::env;
@@ -87,7 +89,10 @@ extern "C" fn start() {
         return;
     }
     match map(&record).map_err(Into::into).and_then(|()| trace()) {
-        Ok(tracing) => *TRACING.lock().expect("nothing panics") = Some(tracing),
+        Ok(tracing) => {
+            *TRACING.lock().expect("nothing panics") = Some(tracing);
+            toggle::start();
+        }
         Err(error) => {
             complain(error);
             process::abort();
@@ -188,6 +193,7 @@ fn register(id: u64, filter: &str) -> Result<Box<dyn Registered>, fgraph::Error>
 /// A user of whatever type.
 trait Registered: Send {
     fn is_active(&self) -> bool;
+    fn set_filter(&self, filter: &str) -> Result<(), fgraph::Error>;
     /// Unregisters it and says how many of its entries never returned.
     fn leave(self: Box<Self>) -> u64;
 }
@@ -198,6 +204,10 @@ where
 {
     fn is_active(&self) -> bool {
         self.status() == UserStatus::Active
+    }
+
+    fn set_filter(&self, filter: &str) -> Result<(), fgraph::Error> {
+        Handle::set_filter(self, filter).map(|_| ())
     }
 
     fn leave(self: Box<Self>) -> u64 {

@@ -97,10 +97,14 @@ impl<const N: usize> FgraphOps for User<N> {
             return Some([0; N]);
         }
         self.sleep();
-        // In this order: in a child that is forked here by a signal handler the call may seem to be
-        // inherited, and without return, but never to return without having been entered.
-        let depth = thread::depth() + 1;
-        thread::set_depth(depth);
+        let mut depth = 0;
+        // Without order nothing would ever make it less.
+        if IN_ORDER.load(Ordering::Relaxed) {
+            depth = thread::depth() + 1;
+            // In this order: in a child that is forked here by a signal handler the call may seem to be
+            // inherited, and without return, but never to return without having been entered.
+            thread::set_depth(depth);
+        }
         count(Count::Entries, 1);
         Some(self.data(depth << DEPTH_SHIFT | number, call.function()))
     }
