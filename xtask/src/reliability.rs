@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use fgraph_reliability::{Figures, GROUPS, Group, Tools, document};
+use fgraph_reliability::{ALL_LEVELS, Figures, GROUPS, Group, Tools, document};
 
 use crate::cargo;
 
@@ -82,7 +82,8 @@ fn run_group(tools: &Tools, group: &Group) -> usize {
                 // Relaxed: the number is all that matters.
                 let next = || next.fetch_add(1, Ordering::Relaxed);
                 for index in std::iter::repeat_with(next).take_while(|&index| index < all.len()) {
-                    let figures = fgraph_reliability::run(tools, group, &group.scenarios[index]);
+                    let scenario = &group.scenarios[index];
+                    let figures = fgraph_reliability::run(tools, group, scenario, ALL_LEVELS);
                     *all[index].lock().expect("nothing panics") = figures;
                 }
             });

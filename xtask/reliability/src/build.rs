@@ -100,13 +100,13 @@ impl fmt::Display for Build {
 }
 
 impl Build {
-    /// All ways to build a program.
-    pub(crate) fn all(program: &Hostile) -> Vec<Self> {
+    /// The ways to build a program at these levels of optimisation.
+    pub(crate) fn all(program: &Hostile, levels: &[u8]) -> Vec<Self> {
         let mut all = Vec::new();
         for &compiler in program.compilers {
             let sites = compiler.sites().iter().copied();
             for sites in sites.filter(|&sites| program.only.is_none_or(|only| only == sites)) {
-                all.extend((0..=3).map(|level| Self {
+                all.extend(levels.iter().map(|&level| Self {
                     compiler,
                     sites,
                     level,

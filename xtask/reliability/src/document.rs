@@ -68,8 +68,9 @@ way. Beyond what a scenario promises by itself, in every run each user gets the 
 accepted, once, in reverse order, with its own data; what never returns is counted; no callback runs after
 `unregister`, and the text is the original again then.
 
-    cargo test -p fgraph-reliability --test scenarios        all scenarios
-    cargo test -p fgraph-reliability --test scenarios jumps  those of a group
+    cargo xtask reliability                                  all scenarios
+    cargo xtask reliability jumps                            those of a group
+    cargo test -p fgraph-reliability --test scenarios        all, at levels 0 and 2 only
 
 ";
 

@@ -81,12 +81,17 @@ pub struct Figures {
     pub skipped: Option<String>,
 }
 
-/// Shows whether the promise of a scenario is kept.
-pub fn run(tools: &Tools, group: &Group, scenario: &Scenario) -> Figures {
+/// Levels of optimisation that the tests build programs at.
+pub const SOME_LEVELS: &[u8] = &[0, 2];
+/// All levels of optimisation.
+pub const ALL_LEVELS: &[u8] = &[0, 1, 2, 3];
+
+/// Shows whether the promise of a scenario is kept, at some levels of optimisation.
+pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, levels: &[u8]) -> Figures {
     let mut figures = Figures::default();
     match &scenario.shown {
         Shown::By(program) => {
-            for build in Build::all(program) {
+            for build in Build::all(program, levels) {
                 let place = Place {
                     tools,
                     program,

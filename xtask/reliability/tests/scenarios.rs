@@ -1,9 +1,10 @@
-//! Every scenario is a test: `cargo test -p fgraph-reliability --test scenarios unwinding` runs a group.
+//! Every scenario is a test: `cargo test -p fgraph-reliability --test scenarios unwinding` runs a group, at
+//! some levels of optimisation; `cargo xtask reliability` runs all.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use fgraph_reliability::{Figures, GROUPS, Tools, run};
+use fgraph_reliability::{Figures, GROUPS, SOME_LEVELS, Tools, run};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
             trials.push(Trial::test(name, move || {
                 let Figures {
                     failures, skipped, ..
-                } = run(&tools, group, scenario);
+                } = run(&tools, group, scenario, SOME_LEVELS);
                 if let Some(lacking) = skipped {
                     eprintln!("skipped: {}: {lacking}", scenario.name);
                 }

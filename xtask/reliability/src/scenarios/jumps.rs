@@ -1,9 +1,157 @@
 //! Control that leaves functions without a return, and stacks that are not the thread's own.
 
-use crate::scenario::Group;
+use crate::build::C;
+use crate::scenario::Expect::Exactly;
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
+
+const FRAMES: Hostile = Hostile {
+    source: "jump_frames.c",
+    compilers: C,
+    ..Hostile::DEFAULT
+};
+
+/// Coroutines return in any order, and those that are done wait in a call for good.
+const CONTEXTS: Hostile = Hostile {
+    source: "jump_contexts.c",
+    compilers: C,
+    in_order: false,
+    ..Hostile::DEFAULT
+};
 
 pub(super) const GROUP: Group = Group {
     name: "jumps",
     about: "longjmp, contexts, coroutines, alternate signal stacks",
-    scenarios: &[],
+    scenarios: &[
+        Scenario {
+            name: "longjmp out of one frame, a million times",
+            promise: "Each call that is left is counted as lost, and memory does not grow.",
+            shown: Shown::By(Hostile {
+                args: &["1", "1000000"],
+                skipped: Exactly(1_000_000),
+                ..FRAMES
+            }),
+        },
+        Scenario {
+            name: "longjmp out of a thousand frames",
+            promise: "So is each of a thousand.",
+            shown: Shown::By(Hostile {
+                args: &["1000", "300"],
+                skipped: Exactly(300_000),
+                ..FRAMES
+            }),
+        },
+        Scenario {
+            name: "siglongjmp out of handlers and callbacks",
+            promise: "What a handler leaves is counted as lost, a callback it leaves is forgotten.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/counters.rs",
+                    test: "a_signal_handler_may_leave_a_callback_by_siglongjmp",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/counters.rs",
+                    test: "calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end",
+                },
+            ]),
+        },
+        Scenario {
+            name: "contexts on stacks mapped one by one",
+            promise: "swapcontext goes from any to any in traced calls; every return is told.",
+            shown: Shown::By(Hostile {
+                args: &["mapped", "1"],
+                unreturned: Exactly(24),
+                ..CONTEXTS
+            }),
+        },
+        Scenario {
+            name: "contexts on stacks in one array",
+            promise: "As well.",
+            shown: Shown::By(Hostile {
+                args: &["static", "1"],
+                unreturned: Exactly(24),
+                ..CONTEXTS
+            }),
+        },
+        Scenario {
+            name: "contexts on stacks from malloc",
+            promise: "As well.",
+            shown: Shown::By(Hostile {
+                args: &["heap", "1"],
+                unreturned: Exactly(24),
+                ..CONTEXTS
+            }),
+        },
+        Scenario {
+            name: "contexts that go from thread to thread",
+            promise: "A call returns to its users on whatever thread it comes back.",
+            shown: Shown::By(Hostile {
+                args: &["mapped", "4"],
+                unreturned: Exactly(24),
+                ..CONTEXTS
+            }),
+        },
+        Scenario {
+            name: "contexts in one array that go from thread to thread",
+            promise: "As well.",
+            shown: Shown::By(Hostile {
+                args: &["static", "4"],
+                unreturned: Exactly(24),
+                ..CONTEXTS
+            }),
+        },
+        Scenario {
+            name: "coroutines of corosensei",
+            promise: "They are resumed in any order, on other threads, and unwound when they are dropped.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/coroutines.rs",
+                    test: "coroutines_are_resumed_in_any_order_on_any_thread",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/coroutines.rs",
+                    test: "a_coroutine_that_is_dropped_is_unwound",
+                },
+            ]),
+        },
+        Scenario {
+            name: "stacks that are given up in the middle",
+            promise: "Their calls are counted as lost when the memory is used again, and it does not grow.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/stacks.rs",
+                    test: "stacks_that_are_given_up_in_the_middle_leave_nothing_behind",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/stacks.rs",
+                    test: "many_stacks_one_after_the_other_take_no_more_memory",
+                },
+            ]),
+        },
+        Scenario {
+            name: "parents on coroutines",
+            promise: "On a stack of its own a call has the parent and the depth that it has there.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/stacks.rs",
+                test: "coroutines_on_stacks_of_their_own_have_their_own_parents",
+            }]),
+        },
+        Scenario {
+            name: "alternate signal stacks",
+            promise: "Calls there are traced, also where the stack is a local variable.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/counters.rs",
+                    test: "calls_on_a_signal_stack_are_traced",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/counters.rs",
+                    test: "calls_on_a_signal_stack_within_the_threads_own_are_traced",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/threads.rs",
+                    test: "the_first_hit_of_a_thread_may_be_on_a_signal_stack",
+                },
+            ]),
+        },
+    ],
 };

@@ -1,8 +1,8 @@
 //! Signals at any time.
 
 use crate::build::C;
-use crate::scenario::Expect::{Any, AtLeast, Exactly};
-use crate::scenario::{Group, Hostile, Scenario, Shown};
+use crate::scenario::Expect::{AtLeast, Exactly};
+use crate::scenario::{Group, Hostile, Scenario, Shown, Trace};
 
 const STORM: Hostile = Hostile {
     source: "signal_storm.c",
@@ -32,6 +32,7 @@ pub(super) const GROUP: Group = Group {
                       the unwinder always finds `main`.",
             shown: Shown::By(Hostile {
                 args: &["timer"],
+                trace: Trace::AlsoEverything,
                 ..STORM
             }),
         },
@@ -118,7 +119,6 @@ pub(super) const GROUP: Group = Group {
             promise: "It may call traced functions, and finds every caller on both stacks.",
             shown: Shown::By(Hostile {
                 args: &["altstack"],
-                foreign: Any,
                 ..HANDLERS
             }),
         },
@@ -127,7 +127,6 @@ pub(super) const GROUP: Group = Group {
             promise: "The calls that it leaves are counted as lost.",
             shown: Shown::By(Hostile {
                 args: &["altstack-jump"],
-                foreign: Any,
                 skipped: AtLeast(400),
                 ..HANDLERS
             }),
