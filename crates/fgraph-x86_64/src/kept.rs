@@ -83,6 +83,11 @@ impl Kept {
         graph.needs(&mut open, &mut needs, &written, None);
         let wanted = graph.wanted(&written, &needs);
         let is_kept = |&&function: &&usize| {
+            // Compilers give every function unwind information. This one is assembly, and may be called through
+            // pointers as it likes.
+            if parts.binary_search(&function).is_err() {
+                return true;
+            }
             let Some(first) = graph.block_at(function) else {
                 return false;
             };

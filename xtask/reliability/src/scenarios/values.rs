@@ -213,7 +213,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "no_caller_saved_registers",
-            promise: "What survives calls by this convention does so under tracing, too, where functions have no NOP.",
+            promise: "Callers in the same module find what they keep in any register, where functions have no NOP.",
             shown: Shown::By(Hostile {
                 args: &["kept"],
                 only: Some(Sites::Relocated),
