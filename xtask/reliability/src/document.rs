@@ -40,9 +40,14 @@ fn with_table(text: &str) -> Option<String> {
 
 /// The groups, with what they are about.
 fn table() -> String {
-    let mut text = String::from("| group | what the programs do |\n|---|---|\n");
+    let mut text = String::from("| group | what it is about | scenarios |\n|---|---|---|\n");
     for group in GROUPS {
-        let _ = writeln!(text, "| {} | {} |", group.name, group.about);
+        let Group {
+            name,
+            about,
+            scenarios,
+        } = group;
+        let _ = writeln!(text, "| {name} | {about} | {} |", scenarios.len());
     }
     text
 }

@@ -5,6 +5,7 @@ mod libraries;
 mod limits;
 mod processes;
 mod signals;
+mod soak;
 mod threads;
 mod tools;
 mod unwinding;
@@ -13,7 +14,7 @@ mod values;
 use crate::scenario::Group;
 
 /// All groups, in the order of the documentation.
-pub const GROUPS: [&Group; 9] = [
+pub const GROUPS: [&Group; 10] = [
     &unwinding::GROUP,
     &jumps::GROUP,
     &signals::GROUP,
@@ -23,6 +24,7 @@ pub const GROUPS: [&Group; 9] = [
     &libraries::GROUP,
     &limits::GROUP,
     &tools::GROUP,
+    &soak::GROUP,
 ];
 
 #[cfg(test)]
