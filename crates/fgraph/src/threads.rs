@@ -103,9 +103,10 @@ pub(crate) extern "C" fn attach() -> *const Thread {
     state
 }
 
-/// Whether a thread still runs in this process.
+/// Whether a thread still runs in this process, or another is ending what it has left.
 pub(crate) fn is_alive(thread: &Thread) -> bool {
-    os::thread_exists(thread.id())
+    // Who is looking for states to free marks those that it ends, as their threads did.
+    REAPING.load(Ordering::SeqCst) || os::thread_exists(thread.id())
 }
 
 /// Takes over a state that is nobody's.
