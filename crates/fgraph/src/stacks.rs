@@ -131,22 +131,22 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
             }
             thread.leave_stack();
         }
-        let known = TABLE.sharers(place).or_else(|| {
-            let bounds = stack::alternate(place)?;
-            Some(Sharers::none(bounds))
-        });
-        let sharers = match known {
+        let sharers = match TABLE.sharers(place) {
             Some(sharers) => sharers,
-            None => {
-                let around = stack::around(place);
-                if around.is_own {
-                    let Range { start, end } = around.bounds;
-                    thread.home.set_bounds(start, end);
-                    thread.enter_stack(&thread.home);
-                    return dispatch::is_clear(thread, place, tail);
+            None if !is_of_the_thread(thread) => return false,
+            None => match stack::alternate(place) {
+                Some(bounds) => Sharers::none(bounds),
+                None => {
+                    let around = stack::around(place);
+                    if around.is_own {
+                        let Range { start, end } = around.bounds;
+                        thread.home.set_bounds(start, end);
+                        thread.enter_stack(&thread.home);
+                        return dispatch::is_clear(thread, place, tail);
+                    }
+                    Sharers::none(around.bounds)
                 }
-                Sharers::none(around.bounds)
-            }
+            },
         };
         let found = match choose(thread, &sharers, place, tail) {
             Some((newest, spare)) if newest != usize::MAX || is_of_the_thread(thread) => {

@@ -318,34 +318,33 @@ fn all_returned(user: &fgraph::Handle<impl fgraph::FgraphOps>) {
     assert!(foreign < entries / 10, "{foreign} of {entries} not traced");
 }
 
-/// Nobody returns from them: the memory of a coroutine that waits is used for another.
+/// Nobody returns from them: the memory of a coroutine that waits is used for another. What was traced is not
+/// mixed up then. But calls may go untraced, as long as nothing shows that those that were given up are over.
 #[test]
-fn stacks_that_are_given_up_in_the_middle_leave_nothing_behind() {
-    scenario(
-        "stacks_that_are_given_up_in_the_middle_leave_nothing_behind",
-        || {
-            let user = pairing();
-            let tops = stacks(8, true);
-            let rounds = 5_000;
-            for round in 0..rounds {
-                let top = tops[round % tops.len()];
-                let mut one = Coroutine::new(round as u64, top, 1_000);
-                for _ in 0..3 {
-                    one.resume();
-                }
+fn stacks_that_are_given_up_in_the_middle_do_no_harm() {
+    scenario("stacks_that_are_given_up_in_the_middle_do_no_harm", || {
+        let user = pairing();
+        let tops = stacks(8, true);
+        let mut mapped = Vec::new();
+        for round in 0..5_000 {
+            let top = tops[round % tops.len()];
+            let mut one = Coroutine::new(round as u64, top, 1_000);
+            for _ in 0..3 {
+                one.resume();
             }
-            let entries = ENTRIES.load(Ordering::Relaxed);
-            let returns = RETURNS.load(Ordering::Relaxed);
-            let [missed, overrun, unreserved, lost, foreign] = numbers(user.counters());
-            println!("{entries} entries, {returns} returns, {lost} lost, {foreign} foreign");
-            assert_eq!(WRONG.load(Ordering::Relaxed), 0);
-            assert_eq!([missed, overrun, unreserved], [0; 3]);
-            // Those of the last few may go on.
-            let open = entries - returns - lost;
-            assert!(open <= 7 * 16 * tops.len() as u64, "{open} open");
-            assert!(foreign < entries / 10, "{foreign} of {entries} not traced");
-        },
-    );
+            if round == 2_500 || round == 4_999 {
+                mapped.push(virtual_size());
+            }
+        }
+        let entries = ENTRIES.load(Ordering::Relaxed);
+        let returns = RETURNS.load(Ordering::Relaxed);
+        let [missed, overrun, unreserved, lost, foreign] = numbers(user.counters());
+        assert_eq!(WRONG.load(Ordering::Relaxed), 0);
+        assert_eq!([missed, overrun, unreserved], [0; 3]);
+        assert!(returns + lost <= entries && entries + foreign >= 15_000);
+        let grown = mapped[1] - mapped[0];
+        assert!(grown < 256 << 20, "{grown} bytes");
+    });
 }
 
 /// There are no more spare stacks than coroutines at a time, and some.

@@ -115,11 +115,11 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "stacks that are given up in the middle",
-            promise: "Their calls are counted as lost when the memory is used again, and it does not grow.",
+            promise: "Nothing is mixed up when the memory is used again; calls there are traced, or counted as foreign.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/stacks.rs",
-                    test: "stacks_that_are_given_up_in_the_middle_leave_nothing_behind",
+                    test: "stacks_that_are_given_up_in_the_middle_do_no_harm",
                 },
                 Elsewhere {
                     file: "crates/fgraph/tests/stacks.rs",
