@@ -9,6 +9,8 @@ pub(crate) struct Id {
     pub(crate) number: usize,
     /// What the kernel calls it.
     pub(crate) kernel: u32,
+    /// What the kernel has called it before any `fork`.
+    pub(crate) original: u32,
 }
 
 thread_local! {
@@ -25,7 +27,20 @@ pub(crate) fn current() -> Option<Id> {
 pub(crate) fn enter(number: usize) -> Id {
     // SAFETY: no arguments.
     let kernel = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    let id = Id { number, kernel };
+    let id = Id {
+        number,
+        kernel,
+        original: kernel,
+    };
     CURRENT.set(Some(id));
     id
+}
+
+/// This thread is now that of a forked child.
+pub(crate) fn enter_child() {
+    if let Some(mut id) = CURRENT.get() {
+        // SAFETY: no arguments.
+        id.kernel = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        CURRENT.set(Some(id));
+    }
 }
