@@ -6,7 +6,7 @@
 //! thread: whatever the callbacks call, or a signal handler calls meanwhile, is not traced.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::MAX_USERS;
 use crate::counters::{Counters, LiveCounters, bump};
@@ -83,10 +83,18 @@ impl Fgraph {
     #[cold]
     #[inline(never)]
     pub fn is_stale(&self, thread: &Thread, mark: usize, address: usize) -> bool {
+        if mark >= address {
+            return false;
+        }
         let stacks = self.stacks();
-        mark < address
-            && !(stacks.is_alternate)(address)
-            && (stacks.are_on_one)(thread, mark, address)
+        // What these call may be traced itself, and is deeper than this.
+        thread.inside.store(address, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let is_stale =
+            !(stacks.is_alternate)(address) && (stacks.are_on_one)(thread, mark, address);
+        compiler_fence(Ordering::SeqCst);
+        thread.inside.store(mark, Ordering::Relaxed);
+        is_stale
     }
 
     /// Says where a body returns to that was called by the machine layer.
