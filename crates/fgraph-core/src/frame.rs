@@ -102,6 +102,11 @@ pub(crate) const fn bit(slot: u32) -> u32 {
     0x8000 >> slot
 }
 
+/// The users in the word at +32, a bit for each slot, the lowest for the first.
+pub(crate) const fn users(word: u64) -> u16 {
+    ((word & BITMAP_MASK) as u16).reverse_bits()
+}
+
 /// The slot of the lowest bit in a bitmap that is not empty.
 #[inline(always)]
 pub(crate) const fn last_slot(bitmap: u64) -> u32 {
@@ -195,13 +200,13 @@ const RETURNING: u64 = BITMAP_MASK;
 /// # Safety
 ///
 /// The frame must be on a shadow stack.
-pub(crate) unsafe fn end(frame: *mut Frame) -> Option<u16> {
+pub(crate) unsafe fn end(frame: *mut Frame) -> Option<u64> {
     // SAFETY: the caller vouches for the frame.
     let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
     // Another thread may begin to tell at this moment: one of the two gets the users.
     let ended = |word| (word != RETURNING).then_some(0);
-    let word = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, ended);
-    word.ok().map(|word| (word & BITMAP_MASK) as u16)
+    word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, ended)
+        .ok()
 }
 
 /// Says that the return of a frame is being told, and gives its word; `None` if nobody wants it.

@@ -147,9 +147,9 @@ impl ShadowStack {
 
     /// Drops the frames that a call whose return address stands at `slot` shows to be dead.
     ///
-    /// `tail` tells whether the call returns to our trampoline. The bitmap of each dropped frame is
+    /// `tail` tells whether the call returns to our trampoline. The word of each dropped frame is
     /// given to `lost`.
-    pub fn drop_dead(&self, slot: usize, tail: bool, mut lost: impl FnMut(u16)) {
+    pub fn drop_dead(&self, slot: usize, tail: bool, mut lost: impl FnMut(u64)) {
         loop {
             let newest = self.newest.get();
             // SAFETY: a frame of this stack.
@@ -157,7 +157,7 @@ impl ShadowStack {
             if slot < frame.slot || (slot == frame.slot && tail) {
                 return;
             }
-            lost(frame.bitmap());
+            lost(frame.word);
             self.pop();
         }
     }
@@ -170,7 +170,7 @@ impl ShadowStack {
         slot: usize,
         tail: bool,
         is_gone: impl Fn(&Frame) -> bool,
-        mut lost: impl FnMut(u16),
+        mut lost: impl FnMut(u64),
     ) -> bool {
         loop {
             // SAFETY: a frame of this stack.
@@ -189,7 +189,7 @@ impl ShadowStack {
     pub(crate) fn drop_newest_if(
         &self,
         is_gone: impl Fn(&Frame) -> bool,
-        mut lost: impl FnMut(u16),
+        mut lost: impl FnMut(u64),
     ) -> bool {
         let newest = self.newest.get();
         // SAFETY: a frame of this stack.
@@ -199,8 +199,8 @@ impl ShadowStack {
         }
         // SAFETY: as above.
         let ended = unsafe { frame::end(newest) };
-        if let Some(bitmap) = ended {
-            lost(bitmap);
+        if let Some(word) = ended {
+            lost(word);
             self.pop();
         }
         ended.is_some()
@@ -208,7 +208,7 @@ impl ShadowStack {
 
     /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
     /// frame on this stack.
-    pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u16)) -> bool {
+    pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u64)) -> bool {
         let mut older = self.newest.get();
         while older > frame {
             // SAFETY: a frame of this stack.
@@ -220,7 +220,7 @@ impl ShadowStack {
         while self.newest.get() != frame {
             let newest = self.newest.get();
             // SAFETY: a frame of this stack.
-            lost(unsafe { (*newest).bitmap() });
+            lost(unsafe { (*newest).word });
             self.pop();
         }
         true
@@ -315,7 +315,7 @@ impl ShadowStack {
         &self,
         frame: *mut Frame,
         is_gone: impl Fn(&Frame) -> bool,
-        mut lost: impl FnMut(u16),
+        mut lost: impl FnMut(u64),
     ) {
         while self.newest.get() > frame
             && !self.is_next_unwound(frame)
