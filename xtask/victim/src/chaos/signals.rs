@@ -39,6 +39,8 @@ thread_local! {
     static HANDLER_STATE: Cell<u64> = const { Cell::new(0) };
     /// Where a handler may jump to.
     static WAY_OUT: Cell<*const Landing> = const { Cell::new(ptr::null()) };
+    /// Whether a handler that is going on has interrupted code of which nobody knows how far it was.
+    static IS_MIDWAY: Cell<bool> = const { Cell::new(false) };
     /// The signals that are blocked there.
     static MASK: Cell<libc::sigset_t> = const {
         // SAFETY: plain data.
@@ -90,6 +92,10 @@ extern "C" fn on_signal(
     context: *const libc::ucontext_t,
 ) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the kernel's, for a handler with these flags.
+    let at = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize] } as usize;
+    let was_midway = IS_MIDWAY.get();
+    IS_MIDWAY.set(was_midway || !is_in_ours(at));
     let mut rng = Rng::from_state(HANDLER_STATE.get());
     let sites = SITES.load(Ordering::Relaxed);
     for _ in 0..3 {
@@ -98,15 +104,11 @@ extern "C" fn on_signal(
     }
     HANDLER_STATE.set(rng.next());
     let way_out = WAY_OUT.get();
-    if way_out.is_null() {
+    if way_out.is_null() || IS_MIDWAY.get() && !ledger::may_leave_midway() {
+        IS_MIDWAY.set(was_midway);
         return;
     }
-    // SAFETY: the kernel's, for a handler with these flags.
-    let at = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize] } as usize;
-    if !is_in_ours(at) {
-        if !ledger::may_leave_midway() {
-            return;
-        }
+    if IS_MIDWAY.replace(false) {
         ledger::leave_midway();
     }
     WAY_OUT.set(ptr::null());
