@@ -480,6 +480,7 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
     if !thread.shadow.holds(frame) && !follow(thread, frame) {
         // SAFETY: handed on.
         unsafe { end_kept(&mut regs, frame, thread) };
+        thread.keep_for_unwinder(frame);
     } else if thread.shadow.has(frame) {
         let lost = |word| lost(thread, word);
         let is_gone = |above: &Frame| thread.is_home() || is_gone(above);
@@ -542,7 +543,12 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
     match how {
         0 => thread.shadow.pop(),
         // SAFETY: `unwind` has seen it on the stack.
-        RETURN_UNWINDING => unsafe { thread.shadow.unwound(frame) },
+        RETURN_UNWINDING => unsafe {
+            thread.shadow.unwound(frame);
+            if !thread.is_home() {
+                frame::note_unwound(frame);
+            }
+        },
         _ => {}
     }
     thread

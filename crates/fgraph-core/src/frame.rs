@@ -104,6 +104,9 @@ pub(crate) const fn bit(slot: u32) -> u32 {
 
 /// The users in the word at +32, a bit for each slot, the lowest for the first.
 pub(crate) const fn users(word: u64) -> u16 {
+    if word == UNWOUND {
+        return 0;
+    }
     ((word & BITMAP_MASK) as u16).reverse_bits()
 }
 
@@ -184,6 +187,11 @@ impl Frame {
         epoch(self.word)
     }
 
+    /// Whether it is unwound.
+    pub(crate) const fn is_unwound(&self) -> bool {
+        self.bitmap() == 0 || self.word == UNWOUND
+    }
+
     /// Who wants the return, a bit for each slot.
     #[inline(always)]
     pub(crate) const fn bitmap(&self) -> u16 {
@@ -194,6 +202,11 @@ impl Frame {
 /// The word of a frame whose return is being told by a thread that has not taken its stack: no
 /// registration has the epoch 0, and a frame with it has no users.
 const RETURNING: u64 = BITMAP_MASK;
+
+/// The word of an unwound frame on a machine stack that several threads may come to: as if it had a user, so
+/// that it is not dropped before its place on the machine stack is written again. Until then the unwinder may
+/// read it.
+const UNWOUND: u64 = 1;
 
 /// Ends a frame, unless its return is being told: nobody wants it any more. Gives its bitmap.
 ///
@@ -217,7 +230,8 @@ pub(crate) unsafe fn end(frame: *mut Frame) -> Option<u64> {
 pub(crate) unsafe fn begin_return(frame: *mut Frame) -> Option<u64> {
     // SAFETY: the caller vouches for the frame.
     let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
-    let wanted = |word| (word & BITMAP_MASK != 0 && word != RETURNING).then_some(RETURNING);
+    let is_wanted = |word| word & BITMAP_MASK != 0 && word != RETURNING && word != UNWOUND;
+    let wanted = |word| is_wanted(word).then_some(RETURNING);
     word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, wanted)
         .ok()
 }
@@ -231,6 +245,17 @@ pub(crate) unsafe fn end_return(frame: *mut Frame) {
     // SAFETY: the caller vouches for the frame.
     let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
     word.store(0, Ordering::Release);
+}
+
+/// Says that a frame is unwound, but that the unwinder may need it still.
+///
+/// # Safety
+///
+/// It must be on a shadow stack, and its users have been told.
+pub(crate) unsafe fn note_unwound(frame: *mut Frame) {
+    // SAFETY: the caller vouches for the frame.
+    let word = unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) };
+    word.store(UNWOUND, Ordering::Release);
 }
 
 /// Bytes that a record with `size` bytes of data takes.

@@ -327,7 +327,7 @@ impl ShadowStack {
     fn is_next_unwound(&self, frame: *mut Frame) -> bool {
         // SAFETY: a frame of this stack.
         let newest = unsafe { &*self.newest.get() };
-        newest.previous == frame && newest.bitmap() == 0
+        newest.previous == frame && newest.is_unwound()
     }
 
     /// Ends `frame`, which is unwound, without giving up its memory: nobody wants its return any more.
@@ -338,7 +338,7 @@ impl ShadowStack {
     pub(crate) unsafe fn unwound(&self, frame: *mut Frame) {
         // SAFETY: the caller vouches for the frame; the newest is one of this stack.
         unsafe {
-            if (*frame).bitmap() != 0 {
+            if !(*frame).is_unwound() {
                 (*frame).word = frame::stamp((*frame).epoch());
                 (*frame).depth -= 1;
             }
