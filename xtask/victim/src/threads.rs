@@ -36,8 +36,16 @@ pub(crate) fn enter(number: usize) -> Id {
     id
 }
 
-/// This thread is now that of a forked child.
-pub(crate) fn enter_child() {
+/// This thread is about to fork: until [`forked`] the kernel may call it one thing or another, 0.
+pub(crate) fn fork() {
+    if let Some(mut id) = CURRENT.get() {
+        id.kernel = 0;
+        CURRENT.set(Some(id));
+    }
+}
+
+/// This thread has forked, or is that of the child.
+pub(crate) fn forked() {
     if let Some(mut id) = CURRENT.get() {
         // SAFETY: no arguments.
         id.kernel = unsafe { libc::syscall(libc::SYS_gettid) } as u32;

@@ -52,7 +52,7 @@ impl<D: Payload> Witness<D> {
         if !ledger::is_open(self.user, self.registration) {
             note(Failure::Late, self.user as u64, self.registration);
         }
-        if id != thread.kernel {
+        if thread.kernel != 0 && id != thread.kernel {
             note(Failure::Thread, id.into(), thread.kernel.into());
         }
         let own = mix(self.registration << 32 | u64::from(thread.original));
