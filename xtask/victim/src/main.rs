@@ -76,13 +76,11 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     }
 
     let start = Instant::now();
-    let figures;
-    if options.chaos.is_some() {
-        figures = chaos::soak(options, start);
+    let figures = if options.chaos.is_some() {
+        chaos::soak(options, start)
     } else {
-        let toggles = soak(options, start);
-        figures = toggles.figures();
-    }
+        soak(options, start).figures()
+    };
     let elapsed = start.elapsed();
 
     text.compare();

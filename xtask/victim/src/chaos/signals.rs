@@ -35,6 +35,9 @@ static SITES: AtomicUsize = AtomicUsize::new(1);
 /// Where functions begin, by address, and whether they are those that acts call.
 static FUNCTIONS: OnceLock<Vec<(usize, bool)>> = OnceLock::new();
 
+// SAFETY: plain data.
+const NO_SIGNALS: libc::sigset_t = unsafe { mem::zeroed() };
+
 thread_local! {
     static HANDLER_STATE: Cell<u64> = const { Cell::new(0) };
     /// Where a handler may jump to.
@@ -42,10 +45,7 @@ thread_local! {
     /// Whether a handler that is going on has interrupted code of which nobody knows how far it was.
     static IS_MIDWAY: Cell<bool> = const { Cell::new(false) };
     /// The signals that are blocked there.
-    static MASK: Cell<libc::sigset_t> = const {
-        // SAFETY: plain data.
-        Cell::new(unsafe { mem::zeroed() })
-    };
+    static MASK: Cell<libc::sigset_t> = const { Cell::new(NO_SIGNALS) };
 }
 
 /// Signals that were handled, and handlers that did not return.
