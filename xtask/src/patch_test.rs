@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::json;
 use crate::report::Report;
 use crate::victim;
 
@@ -19,6 +20,14 @@ pub(crate) struct Options {
     /// Patch functions without NOPs, whose first instructions are relocated
     #[arg(long)]
     relocated: bool,
+    /// Mix everything hostile that a program may do: threads that end anywhere, panics, jumps, coroutines,
+    /// signals, forks, libraries that come and go. With and without NOPs, half of the time each, unless one
+    /// is chosen
+    #[arg(long)]
+    chaos: bool,
+    /// Patch functions with NOPs only
+    #[arg(long, requires = "chaos", conflicts_with = "relocated")]
+    nops: bool,
     /// Threads that call the functions all the time; 4, or 8 with --relocated, unless given
     #[arg(long, value_name = "N")]
     threads: Option<u32>,
@@ -39,6 +48,9 @@ pub(crate) struct Options {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Mix only some acts
+    #[arg(long, hide = true, requires = "chaos", value_name = "NAME,...")]
+    acts: Option<String>,
     /// Leave steps of the patching protocol out, to see that it is noticed
     #[arg(long, hide = true, value_enum)]
     leave_out: Option<Steps>,
@@ -61,12 +73,46 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         .seed
         // Every one of these hashes with keys of its own.
         .unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
+    let kinds = if options.chaos && !options.relocated && !options.nops {
+        vec![false, true]
+    } else {
+        vec![options.relocated]
+    };
+    let seconds = (options.seconds / kinds.len() as u32).max(1);
+    let mut reports = Vec::new();
+    let mut is_good = true;
+    for relocated in kinds {
+        let report = run_one(options, relocated, seed, seconds)?;
+        is_good &= report.is_good();
+        if options.json {
+            reports.push(report.json());
+        } else {
+            print!("{report}");
+            if options.chaos && !report.is_good() {
+                println!("repeat: {}", repetition(options, relocated, seed, seconds));
+            }
+        }
+    }
+    match &reports[..] {
+        [] => {}
+        [report] => println!("{report}"),
+        reports => println!("{}", json::array(reports.iter().cloned())),
+    }
+    Ok(if is_good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs the victim once.
+fn run_one(options: &Options, relocated: bool, seed: u64, seconds: u32) -> io::Result<Report> {
     // Without NOPs threads stand between two instructions: the more of them wait for a processor, the
-    // more often.
-    let usual = if options.relocated { 8 } else { 4 };
+    // more often. In chaos everybody waits for everybody as it is.
+    let usual = if relocated && !options.chaos { 8 } else { 4 };
     let settings = [
         ("threads", options.threads.unwrap_or(usual).into()),
-        ("seconds", u64::from(options.seconds)),
+        ("seconds", u64::from(seconds)),
         ("sites", u64::from(options.sites)),
         ("users", u64::from(options.users)),
         ("seed", seed),
@@ -81,7 +127,14 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     {
         args.extend(["--leave-out".to_owned(), steps.get_name().to_owned()]);
     }
-    let program = if options.relocated {
+    if options.chaos {
+        let library = victim::build_library(!relocated)?;
+        args.extend(["--chaos".to_owned(), library.display().to_string()]);
+        if let Some(acts) = &options.acts {
+            args.extend(["--acts".to_owned(), acts.clone()]);
+        }
+    }
+    let program = if relocated {
         victim::build_without_nops()?
     } else {
         victim::build_with_nops()?
@@ -89,17 +142,23 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     if !options.json {
         println!("{}", victim::command_line(&program, &args));
     }
-    let limit = Duration::from_secs(options.seconds.into()) + MARGIN;
+    let limit = Duration::from_secs(seconds.into()) + MARGIN;
     let (output, end) = victim::run(&program, &args, limit)?;
-    let report = Report::new(&settings, &output, end);
-    if options.json {
-        println!("{}", report.json());
-    } else {
-        print!("{report}");
+    Ok(Report::new(&settings, &output, end))
+}
+
+/// The command that does once more what one run of the victim has done.
+fn repetition(options: &Options, relocated: bool, seed: u64, seconds: u32) -> String {
+    let kind = if relocated { "--relocated" } else { "--nops" };
+    let mut command = format!(
+        "cargo xtask patch-test --chaos {kind} --seconds {seconds} --sites {} --users {} --seed {seed}",
+        options.sites, options.users
+    );
+    if let Some(threads) = options.threads {
+        command.push_str(&format!(" --threads {threads}"));
     }
-    Ok(if report.is_good() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    if let Some(acts) = &options.acts {
+        command.push_str(&format!(" --acts {acts}"));
+    }
+    command
 }

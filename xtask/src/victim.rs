@@ -56,6 +56,7 @@ impl fmt::Display for End {
 }
 
 const PACKAGE: &str = "fgraph-victim";
+const LIBRARY: &str = "fgraph-victim-library";
 
 /// Builds the victim with a NOP in each of its functions, by our own subcommand of cargo, in a target
 /// directory of its own.
@@ -68,6 +69,16 @@ pub(crate) fn build_with_nops() -> io::Result<PathBuf> {
 pub(crate) fn build_without_nops() -> io::Result<PathBuf> {
     let mut builder = Command::new(cargo::program());
     cargo::build_with(builder.args(["build", "--features", "relocated"]), PACKAGE)
+}
+
+/// Builds the library that the victim loads, with or without NOPs.
+pub(crate) fn build_library(has_nops: bool) -> io::Result<PathBuf> {
+    let mut builder = if has_nops {
+        Command::new(cargo::build("cargo-fgraph")?)
+    } else {
+        Command::new(cargo::program())
+    };
+    cargo::build_with(builder.arg("build"), LIBRARY)
 }
 
 /// The command, for whoever wants to repeat it.

@@ -25,17 +25,23 @@ const USERS: u64 = 0xffff;
 /// The word while the users are told: no registration has the epoch 0, and a frame with it has no users.
 const RETURNING: u64 = USERS;
 
-/// Ends a frame, unless its return is being told: nobody wants it any more. Gives its bitmap.
-pub fn end(word: &AtomicU64) -> Option<u16> {
+/// The word of an unwound frame on a machine stack that several threads may come to: as if it had a user, so
+/// that it is not dropped before its place on the machine stack is written again. Until then the unwinder may
+/// read it.
+pub(crate) const UNWOUND: u64 = 1;
+
+/// Ends a frame, unless its return is being told: nobody wants it any more. Gives its word.
+pub fn end(word: &AtomicU64) -> Option<u64> {
     let ended = |word| (word != RETURNING).then_some(0);
     // Acquire pairs with the Release of `end_return`: who has told the users has read the frame.
-    let word = word.fetch_update(Ordering::Acquire, Ordering::Acquire, ended);
-    word.ok().map(|word| (word & USERS) as u16)
+    word.fetch_update(Ordering::Acquire, Ordering::Acquire, ended)
+        .ok()
 }
 
 /// Says that the return of a frame is being told, and gives its word; `None` if nobody wants it.
 pub fn begin_return(word: &AtomicU64) -> Option<u64> {
-    let wanted = |word| (word & USERS != 0 && word != RETURNING).then_some(RETURNING);
+    let is_wanted = |word| word & USERS != 0 && word != RETURNING && word != UNWOUND;
+    let wanted = |word| is_wanted(word).then_some(RETURNING);
     word.fetch_update(Ordering::Acquire, Ordering::Relaxed, wanted)
         .ok()
 }
@@ -43,6 +49,11 @@ pub fn begin_return(word: &AtomicU64) -> Option<u64> {
 /// Says that the return of a frame was told, and that it is not needed any more.
 pub fn end_return(word: &AtomicU64) {
     word.store(0, Ordering::Release);
+}
+
+/// Says that the users of a frame were told that it is unwound, and that the unwinder may need it still.
+pub fn note_unwound(word: &AtomicU64) {
+    word.store(UNWOUND, Ordering::Release);
 }
 
 /// The one who has a spare stack, told by an address.

@@ -6,7 +6,7 @@
 //! thread: whatever the callbacks call, or a signal handler calls meanwhile, is not traced.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::MAX_USERS;
 use crate::claim;
@@ -84,10 +84,18 @@ impl Fgraph {
     #[cold]
     #[inline(never)]
     pub fn is_stale(&self, thread: &Thread, mark: usize, address: usize) -> bool {
+        if mark >= address {
+            return false;
+        }
         let stacks = self.stacks();
-        mark < address
-            && !(stacks.is_alternate)(address)
-            && (stacks.are_on_one)(thread, mark, address)
+        // What these call may be traced itself, and is deeper than this.
+        thread.inside.store(address, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let is_stale =
+            !(stacks.is_alternate)(address) && (stacks.are_on_one)(thread, mark, address);
+        compiler_fence(Ordering::SeqCst);
+        thread.inside.store(mark, Ordering::Relaxed);
+        is_stale
     }
 
     /// Says where a body returns to that was called by the machine layer.
@@ -208,7 +216,7 @@ pub fn is_clear(thread: &Thread, place: usize, tail: bool) -> bool {
     }
     thread
         .shadow
-        .drop_dead(place, tail, |bitmap| lost(thread, bitmap));
+        .drop_dead(place, tail, |word| lost(thread, word));
     true
 }
 
@@ -216,7 +224,7 @@ pub fn is_clear(thread: &Thread, place: usize, tail: bool) -> bool {
 /// and surely dead. Gives the place of the newest that is left, or `None` if one that may live is in the
 /// way.
 pub fn make_way(thread: &Thread, shadow: &ShadowStack, place: usize, tail: bool) -> Option<usize> {
-    let lost = |bitmap| lost(thread, bitmap);
+    let lost = |word| lost(thread, word);
     let is_clear = shadow.drop_gone(place, tail, is_gone, lost);
     // SAFETY: the newest frame, or the sentinel.
     is_clear.then(|| unsafe { (*shadow.newest()).slot })
@@ -225,14 +233,14 @@ pub fn make_way(thread: &Thread, shadow: &ShadowStack, place: usize, tail: bool)
 /// Drops all frames on a spare stack, which the thread has taken, that are surely dead; whether none is
 /// left.
 pub fn drop_gone(thread: &Thread, shadow: &ShadowStack) -> bool {
-    let lost = |bitmap| lost(thread, bitmap);
+    let lost = |word| lost(thread, word);
     while !shadow.is_empty() && shadow.drop_newest_if(is_gone, lost) {}
     shadow.is_empty()
 }
 
 /// Drops all frames: of a thread that is gone.
 pub(crate) fn drop_all(thread: &Thread, shadow: &ShadowStack) {
-    let lost = |bitmap| lost(thread, bitmap);
+    let lost = |word| lost(thread, word);
     while !shadow.is_empty() && shadow.drop_newest_if(|_| true, lost) {}
 }
 
@@ -383,7 +391,7 @@ unsafe extern "C" fn leave_slowly(
         // SAFETY: handed on.
         return unsafe { end_kept(regs, frame, thread) };
     }
-    let lost = |bitmap| lost(thread, bitmap);
+    let lost = |word| lost(thread, word);
     let shadow = &thread.shadow;
     let is_newest = if thread.is_home() {
         if !shadow.drop_above(frame, lost) {
@@ -473,8 +481,9 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
     if !thread.shadow.holds(frame) && !follow(thread, frame) {
         // SAFETY: handed on.
         unsafe { end_kept(&mut regs, frame, thread) };
+        thread.keep_for_unwinder(frame);
     } else if thread.shadow.has(frame) {
-        let lost = |bitmap| lost(thread, bitmap);
+        let lost = |word| lost(thread, word);
         let is_gone = |above: &Frame| thread.is_home() || is_gone(above);
         thread.shadow.drop_above_unwound(frame, is_gone, lost);
         // SAFETY: the frame is on the stack; the rest handed on.
@@ -535,7 +544,12 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
     match how {
         0 => thread.shadow.pop(),
         // SAFETY: `unwind` has seen it on the stack.
-        RETURN_UNWINDING => unsafe { thread.shadow.unwound(frame) },
+        RETURN_UNWINDING => unsafe {
+            thread.shadow.unwound(frame);
+            if !thread.is_home() {
+                claim::note_unwound(frame::shared_word(frame));
+            }
+        },
         _ => {}
     }
     thread
@@ -612,11 +626,23 @@ fn not_traced(thread: &Thread, site: &Site, which: fn(&LiveCounters) -> &AtomicU
     ptr::null_mut()
 }
 
-/// Counts frames that were dropped, for those in the `bitmap` of one.
+/// Counts a frame that was dropped, by its word, for those users who wanted the return and are still there.
 #[cold]
 #[inline(never)]
-fn lost(thread: &Thread, bitmap: u16) {
-    count(thread, bitmap.reverse_bits(), |counters| &counters.lost);
+fn lost(thread: &Thread, word: u64) {
+    let users = frame::users(word);
+    if users != 0 {
+        bump(&thread.total.lost);
+    }
+    for slot in slots(users) {
+        // The mark keeps the slot from its next owner until this is counted.
+        let header = FGRAPH.slots.acquire(&thread.mark, slot);
+        // SAFETY: the mark keeps the registration.
+        if !frame::younger(unsafe { (*header).stamp }, word) {
+            bump(&thread.users[slot].lost);
+        }
+    }
+    thread.mark.clear();
 }
 
 /// Counts one call, for the thread and for each of `users`, a bit for each slot; not if there are none.
@@ -624,7 +650,12 @@ fn count(thread: &Thread, users: u16, which: fn(&LiveCounters) -> &AtomicU64) {
     if users != 0 {
         bump(which(&thread.total));
     }
-    for slot in (0..MAX_USERS).filter(|slot| users & (1 << slot) != 0) {
+    for slot in slots(users) {
         bump(which(&thread.users[slot]));
     }
+}
+
+/// The slots of `users`, a bit for each.
+fn slots(users: u16) -> impl Iterator<Item = usize> {
+    (0..MAX_USERS).filter(move |slot| users & (1 << slot) != 0)
 }

@@ -37,6 +37,7 @@
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 
+use crate::claim;
 use crate::site::Site;
 use crate::stack::Stack;
 
@@ -100,6 +101,15 @@ struct Trailer {
 #[inline(always)]
 pub(crate) const fn bit(slot: u32) -> u32 {
     0x8000 >> slot
+}
+
+/// The users in the word at +32, a bit for each slot, the lowest for the first.
+pub(crate) const fn users(word: u64) -> u16 {
+    // No registration has the epoch 0: what is marked with it has no users.
+    if epoch(word) == 0 {
+        return 0;
+    }
+    ((word & BITMAP_MASK) as u16).reverse_bits()
 }
 
 /// The slot of the lowest bit in a bitmap that is not empty.
@@ -177,6 +187,11 @@ impl Frame {
     #[inline(always)]
     pub(crate) const fn epoch(&self) -> u64 {
         epoch(self.word)
+    }
+
+    /// Whether it is unwound.
+    pub(crate) const fn is_unwound(&self) -> bool {
+        self.bitmap() == 0 || self.word == claim::UNWOUND
     }
 
     /// Who wants the return, a bit for each slot.

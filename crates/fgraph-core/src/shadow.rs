@@ -148,9 +148,9 @@ impl ShadowStack {
 
     /// Drops the frames that a call whose return address stands at `slot` shows to be dead.
     ///
-    /// `tail` tells whether the call returns to our trampoline. The bitmap of each dropped frame is
+    /// `tail` tells whether the call returns to our trampoline. The word of each dropped frame is
     /// given to `lost`.
-    pub fn drop_dead(&self, slot: usize, tail: bool, mut lost: impl FnMut(u16)) {
+    pub fn drop_dead(&self, slot: usize, tail: bool, mut lost: impl FnMut(u64)) {
         loop {
             let newest = self.newest.get();
             // SAFETY: a frame of this stack.
@@ -158,7 +158,7 @@ impl ShadowStack {
             if slot < frame.slot || (slot == frame.slot && tail) {
                 return;
             }
-            lost(frame.bitmap());
+            lost(frame.word);
             self.pop();
         }
     }
@@ -171,7 +171,7 @@ impl ShadowStack {
         slot: usize,
         tail: bool,
         is_gone: impl Fn(&Frame) -> bool,
-        mut lost: impl FnMut(u16),
+        mut lost: impl FnMut(u64),
     ) -> bool {
         loop {
             // SAFETY: a frame of this stack.
@@ -190,7 +190,7 @@ impl ShadowStack {
     pub(crate) fn drop_newest_if(
         &self,
         is_gone: impl Fn(&Frame) -> bool,
-        mut lost: impl FnMut(u16),
+        mut lost: impl FnMut(u64),
     ) -> bool {
         let newest = self.newest.get();
         // SAFETY: a frame of this stack.
@@ -200,8 +200,8 @@ impl ShadowStack {
         }
         // SAFETY: as above.
         let ended = claim::end(unsafe { frame::shared_word(newest) });
-        if let Some(bitmap) = ended {
-            lost(bitmap);
+        if let Some(word) = ended {
+            lost(word);
             self.pop();
         }
         ended.is_some()
@@ -209,7 +209,7 @@ impl ShadowStack {
 
     /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
     /// frame on this stack.
-    pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u16)) -> bool {
+    pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u64)) -> bool {
         let mut older = self.newest.get();
         while older > frame {
             // SAFETY: a frame of this stack.
@@ -221,7 +221,7 @@ impl ShadowStack {
         while self.newest.get() != frame {
             let newest = self.newest.get();
             // SAFETY: a frame of this stack.
-            lost(unsafe { (*newest).bitmap() });
+            lost(unsafe { (*newest).word });
             self.pop();
         }
         true
@@ -316,7 +316,7 @@ impl ShadowStack {
         &self,
         frame: *mut Frame,
         is_gone: impl Fn(&Frame) -> bool,
-        mut lost: impl FnMut(u16),
+        mut lost: impl FnMut(u64),
     ) {
         while self.newest.get() > frame
             && !self.is_next_unwound(frame)
@@ -328,7 +328,7 @@ impl ShadowStack {
     fn is_next_unwound(&self, frame: *mut Frame) -> bool {
         // SAFETY: a frame of this stack.
         let newest = unsafe { &*self.newest.get() };
-        newest.previous == frame && newest.bitmap() == 0
+        newest.previous == frame && newest.is_unwound()
     }
 
     /// Ends `frame`, which is unwound, without giving up its memory: nobody wants its return any more.
@@ -339,7 +339,7 @@ impl ShadowStack {
     pub(crate) unsafe fn unwound(&self, frame: *mut Frame) {
         // SAFETY: the caller vouches for the frame; the newest is one of this stack.
         unsafe {
-            if (*frame).bitmap() != 0 {
+            if !(*frame).is_unwound() {
                 (*frame).word = frame::stamp((*frame).epoch());
                 (*frame).depth -= 1;
             }

@@ -199,6 +199,16 @@ impl Thread {
         }
     }
 
+    /// Leaves `frame`, which is unwound, as it is for as long as the unwinder may need it, if this thread
+    /// has kept it.
+    pub(crate) fn keep_for_unwinder(&self, frame: *mut Frame) {
+        if self.kept.get() == frame {
+            // SAFETY: still on a shadow stack, as nobody but us gives it up.
+            claim::note_unwound(unsafe { frame::shared_word(frame) });
+            self.kept.set(ptr::null_mut());
+        }
+    }
+
     /// The kernel's id of the thread; 0 when the state is nobody's.
     pub fn id(&self) -> u32 {
         self.owner.id.load(Ordering::Relaxed)

@@ -816,14 +816,14 @@ fn return_while_dropped(heed: bool) {
         let ended = if heed {
             claim::end(&word)
         } else {
-            Some(word.swap(0, Ordering::AcqRel) as u16)
+            Some(word.swap(0, Ordering::AcqRel))
         };
         if ended.is_some() {
             // SAFETY: as above.
             frame.with_mut(|frame| unsafe { *frame = 1 });
         }
         let told = teller.join().unwrap();
-        let lost = ended.is_some_and(|bitmap| bitmap != 0);
+        let lost = ended.is_some_and(|word| word != 0);
         assert!(told.is_none_or(|told| told == WORD));
         assert!(told.is_some() != lost, "told {told:?}, lost {lost}");
     });

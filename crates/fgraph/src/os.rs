@@ -52,10 +52,11 @@ pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Runs `work` with all signals blocked, so that no handler can leave it in the middle.
+/// Runs `work` with all signals blocked, so that no handler can leave it in the middle; but for those of traps,
+/// which it may meet like all code.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     // The kernel's set. The C library's function would leave out signals of its own.
-    let all = u64::MAX;
+    let all = !(1 << (libc::SIGTRAP - 1) | 1u64 << (libc::SIGILL - 1));
     let mut before = 0u64;
     let mask = |how: i32, set: *const u64, old: *mut u64| {
         // SAFETY: live locals of the size that the kernel is told.

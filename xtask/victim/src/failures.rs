@@ -45,9 +45,17 @@ pub(crate) enum Failure {
     Text,
     /// Sites are patched though nobody is registered.
     Patched,
+    /// The calls that were lost are not those that did not return.
+    Lost,
+    /// A forked child, a program or a thread did not end as it should.
+    Ended,
+    /// The system refused something.
+    System,
+    /// Control did not come back the way it should.
+    Way,
 }
 
-const KINDS: [(Failure, &str); 19] = [
+const KINDS: [(Failure, &str); 23] = [
     (Failure::Result, "wrong result (function, argument)"),
     (
         Failure::Late,
@@ -97,6 +105,13 @@ const KINDS: [(Failure, &str); 19] = [
     (Failure::Refused, "operation refused (user, operation)"),
     (Failure::Text, "text differs (address, bytes)"),
     (Failure::Patched, "sites patched at the end (sites)"),
+    (
+        Failure::Lost,
+        "lost calls are not those without a return (user, lost << 32 | unreturned)",
+    ),
+    (Failure::Ended, "did not end as it should (act, how)"),
+    (Failure::System, "the system refused (act, error)"),
+    (Failure::Way, "control came another way (act, how)"),
 ];
 
 /// Details are kept of the first so many.

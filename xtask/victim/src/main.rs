@@ -9,6 +9,7 @@
 #[cfg(feature = "relocated")]
 #[macro_use]
 mod assembly;
+mod chaos;
 mod controllers;
 mod failures;
 mod filters;
@@ -68,10 +69,18 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     // Before the sites are made.
     fgraph::testing::leave_out(options.leave_out)?;
     sites::check(options.leave_out)?;
-    workers::handle_signals(options.sites)?;
+    if let Some(library) = &options.chaos {
+        chaos::prepare(options, library)?;
+    } else {
+        workers::handle_signals(options.sites)?;
+    }
 
     let start = Instant::now();
-    let toggles = soak(options, start);
+    let figures = if options.chaos.is_some() {
+        chaos::soak(options, start)
+    } else {
+        soak(options, start).figures()
+    };
     let elapsed = start.elapsed();
 
     text.compare();
@@ -80,7 +89,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         + status.counters.unreserved
         + status.counters.lost
         + status.counters.foreign;
-    if dropped != 0 {
+    if dropped != 0 && options.chaos.is_none() {
         note(Failure::Dropped, u64::MAX, dropped);
     }
     if status.unattached != 0 {
@@ -93,7 +102,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         eprintln!("fgraph has stopped: {stop}");
         note(Failure::Refused, u64::MAX, 2);
     }
-    print(&toggles, &status, elapsed);
+    print(figures, &status, elapsed);
     Ok(())
 }
 
@@ -154,31 +163,46 @@ fn spawn<'scope, T: Send + 'scope>(
         .expect("the system has room for a few threads")
 }
 
-fn print(toggles: &Toggles, status: &fgraph::Status, elapsed: Duration) {
-    let work = workers::work_done();
-    let all = toggles.registrations + toggles.filter_changes + toggles.unregistrations;
-    let figures = [
+/// Prints pairs of name and value.
+fn print(figures: Vec<(&str, u64)>, status: &fgraph::Status, elapsed: Duration) {
+    let first = [
         ("elapsed_ms", elapsed.as_millis() as u64),
-        ("toggles", all),
-        ("registrations", toggles.registrations),
-        ("filter_changes", toggles.filter_changes),
-        ("unregistrations", toggles.unregistrations),
-        ("users_at_once", controllers::most_at_once() as u64),
         ("site_patches", fgraph::testing::site_patches()),
-        ("calls", work.calls),
-        ("signals", work.signals),
-        ("short_threads", work.short_threads),
-        ("accepted", toggles.balance.accepted),
-        ("returned", toggles.balance.returned),
-        ("in_flight", toggles.balance.in_flight),
-        ("declined", toggles.balance.declined),
+    ];
+    let last = [
         ("traps", fgraph::testing::traps()),
         ("missed", status.counters.missed),
         ("overrun", status.counters.overrun),
+        ("unreserved", status.counters.unreserved),
         ("lost", status.counters.lost),
+        ("foreign", status.counters.foreign),
         ("failures", failures::count() as u64),
     ];
-    for (name, value) in figures {
+    for (name, value) in first.into_iter().chain(figures).chain(last) {
         println!("{name} {value}");
+    }
+}
+
+impl Toggles {
+    /// What there is to be told.
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        let work = workers::work_done();
+        vec![
+            (
+                "toggles",
+                self.registrations + self.filter_changes + self.unregistrations,
+            ),
+            ("registrations", self.registrations),
+            ("filter_changes", self.filter_changes),
+            ("unregistrations", self.unregistrations),
+            ("users_at_once", controllers::most_at_once() as u64),
+            ("calls", work.calls),
+            ("signals", work.signals),
+            ("short_threads", work.short_threads),
+            ("accepted", self.balance.accepted),
+            ("returned", self.balance.returned),
+            ("in_flight", self.balance.in_flight),
+            ("declined", self.balance.declined),
+        ]
     }
 }

@@ -1,11 +1,13 @@
 //! What the command line asks for. It is written by `cargo xtask patch-test`, which has the help.
 
+use std::path::PathBuf;
+
 use fgraph::testing::Skip;
 
 use crate::functions::FUNCTIONS;
 
 /// How to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) threads: usize,
     pub(crate) seconds: u64,
@@ -13,6 +15,10 @@ pub(crate) struct Options {
     pub(crate) users: usize,
     pub(crate) seed: u64,
     pub(crate) leave_out: Skip,
+    /// A library to load and unload. With one, everything hostile is mixed.
+    pub(crate) chaos: Option<PathBuf>,
+    /// The names of the hostile acts that are mixed; empty: all.
+    pub(crate) acts: String,
 }
 
 impl Options {
@@ -25,6 +31,8 @@ impl Options {
             users: 16,
             seed: 1,
             leave_out: Skip::empty(),
+            chaos: None,
+            acts: String::new(),
         };
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -38,6 +46,8 @@ impl Options {
                 "--sites" => options.sites = number()? as usize,
                 "--users" => options.users = number()? as usize,
                 "--seed" => options.seed = number()?,
+                "--chaos" => options.chaos = Some(value.into()),
+                "--acts" => options.acts = value,
                 "--leave-out" => options.leave_out = steps(&value)?,
                 _ => return Err(format!("unknown option {name}")),
             }

@@ -9,6 +9,8 @@ pub(crate) struct Id {
     pub(crate) number: usize,
     /// What the kernel calls it.
     pub(crate) kernel: u32,
+    /// What the kernel has called it before any `fork`.
+    pub(crate) original: u32,
 }
 
 thread_local! {
@@ -25,7 +27,28 @@ pub(crate) fn current() -> Option<Id> {
 pub(crate) fn enter(number: usize) -> Id {
     // SAFETY: no arguments.
     let kernel = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    let id = Id { number, kernel };
+    let id = Id {
+        number,
+        kernel,
+        original: kernel,
+    };
     CURRENT.set(Some(id));
     id
+}
+
+/// This thread is about to fork: until [`forked`] the kernel may call it one thing or another, 0.
+pub(crate) fn fork() {
+    if let Some(mut id) = CURRENT.get() {
+        id.kernel = 0;
+        CURRENT.set(Some(id));
+    }
+}
+
+/// This thread has forked, or is that of the child.
+pub(crate) fn forked() {
+    if let Some(mut id) = CURRENT.get() {
+        // SAFETY: no arguments.
+        id.kernel = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        CURRENT.set(Some(id));
+    }
 }

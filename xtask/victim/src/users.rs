@@ -15,6 +15,9 @@ use crate::threads;
 pub(crate) trait Payload: Copy + Send + Sync + 'static {
     fn made_of(token: u64) -> Self;
 
+    /// What it was made of, if that can be told.
+    fn token(&self) -> Option<u64>;
+
     #[inline(always)]
     fn is_made_of(&self, token: u64) -> bool
     where
@@ -27,12 +30,22 @@ pub(crate) trait Payload: Copy + Send + Sync + 'static {
 impl Payload for () {
     #[inline(always)]
     fn made_of(_token: u64) -> Self {}
+
+    #[inline(always)]
+    fn token(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Payload for u64 {
     #[inline(always)]
     fn made_of(token: u64) -> Self {
         token
+    }
+
+    #[inline(always)]
+    fn token(&self) -> Option<u64> {
+        Some(*self)
     }
 }
 
@@ -45,6 +58,11 @@ impl Payload for Aligned {
     #[inline(always)]
     fn made_of(token: u64) -> Self {
         Self([token, !token])
+    }
+
+    #[inline(always)]
+    fn token(&self) -> Option<u64> {
+        Some(self.0[0])
     }
 
     #[inline(always)]
@@ -65,6 +83,11 @@ impl<const N: usize> Payload for [u8; N] {
             chunk.copy_from_slice(&word[..chunk.len()]);
         }
         bytes
+    }
+
+    #[inline(always)]
+    fn token(&self) -> Option<u64> {
+        self.first_chunk().copied().map(u64::from_le_bytes)
     }
 }
 

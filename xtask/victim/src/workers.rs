@@ -52,7 +52,8 @@ pub(crate) fn work(number: usize, seed: u64, sites: usize) {
     let thread = threads::enter(number);
     let mut rng = Rng::new(seed, number as u64);
     HANDLER_STATE.set(rng.next());
-    let timer = Timer::start(thread.kernel).expect("a timer for each worker");
+    let timer =
+        Timer::start(thread.kernel, libc::SIGUSR1, SIGNAL_EVERY).expect("a timer for each worker");
     let mut calls = 0;
     while !OVER.load(Ordering::Relaxed) {
         round(number, &mut rng, sites);
@@ -102,7 +103,8 @@ fn round(number: usize, rng: &mut Rng, sites: usize) {
     ledger::check_idle(number);
 }
 
-fn call(index: usize, x: u64) {
+/// Calls function `index` with arguments made of `x`, and notes if the result is wrong.
+pub(crate) fn call(index: usize, x: u64) {
     if !functions::is_right(index, x) {
         note(Failure::Result, index as u64, x);
     }
@@ -138,34 +140,42 @@ extern "C" fn on_signal(_signal: libc::c_int) {
 
 /// Sends a thread signals.
 #[derive(Debug)]
-struct Timer(libc::timer_t);
+pub(crate) struct Timer(libc::timer_t);
 
 impl Timer {
-    fn start(thread: u32) -> io::Result<Self> {
-        let every = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: SIGNAL_EVERY.subsec_nanos().into(),
-        };
-        let times = libc::itimerspec {
-            it_interval: every,
-            it_value: every,
-        };
+    /// Sends `signal` to the thread, again and again.
+    pub(crate) fn start(thread: u32, signal: libc::c_int, every: Duration) -> io::Result<Self> {
         // SAFETY: all structures are live locals, and complete.
         unsafe {
             let mut event: libc::sigevent = mem::zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = libc::SIGUSR1;
+            event.sigev_signo = signal;
             event.sigev_notify_thread_id = thread as libc::c_int;
             let mut timer: libc::timer_t = ptr::null_mut();
             if libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) != 0 {
                 return Err(io::Error::last_os_error());
             }
             let timer = Self(timer);
-            if libc::timer_settime(timer.0, 0, &times, ptr::null_mut()) != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            timer.set(every)?;
             Ok(timer)
         }
+    }
+
+    /// Changes how often, less than a second.
+    pub(crate) fn set(&self, every: Duration) -> io::Result<()> {
+        let every = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: every.subsec_nanos().into(),
+        };
+        let times = libc::itimerspec {
+            it_interval: every,
+            it_value: every,
+        };
+        // SAFETY: made by `start`; the times are live and complete.
+        if unsafe { libc::timer_settime(self.0, 0, &times, ptr::null_mut()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,277 @@
+//! The books of the users: which of the calls that they have accepted have returned.
+//!
+//! Control may go anywhere here, so which calls are open is not a stack for each thread, as it is in
+//! [`crate::ledger`]. A user's call has a *token*, which is in the data that it carries, and a place in the
+//! user's list of open calls. A return must bring a token that is there, and takes it away.
+//!
+//! *The balance.* A call is made on the own stack of a thread, or *away* from it, on a coroutine's or a
+//! signal handler's. When no thread is left that makes traced calls:
+//!
+//! - of the calls on threads' own stacks, all that have not returned are lost, exactly: fgraph drops the
+//!   frames of threads that are gone when it is asked for its counters;
+//! - of those away, at most all that have not returned: where a coroutine was dropped in the middle nobody
+//!   can say that it will not go on, and where one was left by a jump what is left on its stack may still look
+//!   like a call.
+//! - Where a signal handler has left fgraph itself, or a callback, in the middle, each user may have counted
+//!   one call that fgraph has not, or the other way round.
+//!
+//! While threads run, no more may be lost than have not returned.
+//!
+//! A forked child has a copy of the books, in which it checks its own calls; they do not come back.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use super::memory;
+use crate::failures::{Failure, note};
+
+/// So many calls of one user can be open. Those that are lost stay until its registration ends.
+const OPEN_MAX: usize = 1 << 15;
+/// Places to look at for one that is free.
+const TRIES: u64 = 8;
+/// Bits of a token that say which call of a registration it is of.
+const SERIAL_BITS: u32 = 40;
+
+/// An accepted call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// The function's address.
+    pub(crate) function: usize,
+    /// Its first integer argument.
+    pub(crate) argument: u64,
+    /// Of the shadow stack.
+    pub(crate) depth: usize,
+    /// Of the caller.
+    pub(crate) stack_pointer: usize,
+    /// Of the caller.
+    pub(crate) return_address: usize,
+}
+
+/// A place for an open call.
+#[derive(Debug, Default)]
+struct Place {
+    /// Its token; 0, or one of an earlier registration: none.
+    token: AtomicU64,
+    function: AtomicUsize,
+    argument: AtomicU64,
+    depth: AtomicUsize,
+    stack_pointer: AtomicUsize,
+    return_address: AtomicUsize,
+}
+
+impl Place {
+    fn write(&self, call: Call) {
+        self.function.store(call.function, Ordering::Relaxed);
+        self.argument.store(call.argument, Ordering::Relaxed);
+        self.depth.store(call.depth, Ordering::Relaxed);
+        self.stack_pointer
+            .store(call.stack_pointer, Ordering::Relaxed);
+        self.return_address
+            .store(call.return_address, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Call {
+        Call {
+            function: self.function.load(Ordering::Relaxed),
+            argument: self.argument.load(Ordering::Relaxed),
+            depth: self.depth.load(Ordering::Relaxed),
+            stack_pointer: self.stack_pointer.load(Ordering::Relaxed),
+            return_address: self.return_address.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Calls on threads' own stacks, and away from them.
+#[derive(Debug, Default)]
+struct Count([AtomicU64; 2]);
+
+impl Count {
+    #[inline(always)]
+    fn add(&self, stack_pointer: usize) {
+        let is_away = memory::contains(stack_pointer);
+        self.0[usize::from(is_away)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> [u64; 2] {
+        self.0.each_ref().map(|count| count.load(Ordering::SeqCst))
+    }
+}
+
+/// A user's books.
+#[derive(Debug)]
+struct Book {
+    /// The number of its registration, 0 while there is none.
+    registration: AtomicU64,
+    serial: AtomicU64,
+    accepted: Count,
+    returned: Count,
+    places: Box<[Place]>,
+}
+
+static BOOKS: OnceLock<Box<[Book]>> = OnceLock::new();
+/// Signal handlers that have left code of which nobody knows how far it was.
+static MIDWAY: AtomicU64 = AtomicU64::new(0);
+/// Whether they may.
+static MAY_LEAVE_MIDWAY: AtomicBool = AtomicBool::new(false);
+
+/// Makes books for so many users.
+pub(crate) fn prepare(users: usize) {
+    let book = || Book {
+        registration: AtomicU64::new(0),
+        serial: AtomicU64::new(0),
+        accepted: Count::default(),
+        returned: Count::default(),
+        places: (0..OPEN_MAX).map(|_| Place::default()).collect(),
+    };
+    BOOKS.get_or_init(|| (0..users).map(|_| book()).collect());
+}
+
+#[inline(always)]
+fn book(user: usize) -> &'static Book {
+    &BOOKS.get().expect("prepared at start")[user]
+}
+
+/// A round begins, in which signal handlers may leave anywhere, or may not. No thread is calling.
+pub(crate) fn begin(may_leave_midway: bool) {
+    MIDWAY.store(0, Ordering::SeqCst);
+    MAY_LEAVE_MIDWAY.store(may_leave_midway, Ordering::SeqCst);
+}
+
+/// Whether a signal handler may leave code of which nobody knows how far it is.
+pub(crate) fn may_leave_midway() -> bool {
+    MAY_LEAVE_MIDWAY.load(Ordering::Relaxed)
+}
+
+/// A signal handler is about to do so.
+pub(crate) fn leave_midway() {
+    MIDWAY.fetch_add(1, Ordering::SeqCst);
+}
+
+/// `user` is about to be registered, as `registration`, a number that was not used before.
+pub(crate) fn open(user: usize, registration: u64) {
+    let book = book(user);
+    for count in book.accepted.0.iter().chain(&book.returned.0) {
+        count.store(0, Ordering::Relaxed);
+    }
+    book.serial.store(0, Ordering::Relaxed);
+    book.registration.store(registration, Ordering::SeqCst);
+}
+
+/// `user` has been unregistered: no callback may run any more.
+pub(crate) fn close(user: usize) {
+    book(user).registration.store(0, Ordering::SeqCst);
+}
+
+/// Whether callbacks of `user` may run as `registration`.
+#[inline(always)]
+pub(crate) fn is_open(user: usize, registration: u64) -> bool {
+    book(user).registration.load(Ordering::Relaxed) == registration
+}
+
+/// A call is accepted; gives its token, or `None` if too many are open.
+#[inline(always)]
+pub(crate) fn enter(user: usize, registration: u64, call: Call) -> Option<u64> {
+    let book = book(user);
+    for _ in 0..TRIES {
+        let serial = book.serial.fetch_add(1, Ordering::Relaxed);
+        let token = registration << SERIAL_BITS | serial;
+        let place = &book.places[serial as usize % OPEN_MAX];
+        let before = place.token.load(Ordering::Relaxed);
+        if before != 0 && before >> SERIAL_BITS == token >> SERIAL_BITS {
+            continue;
+        }
+        place.write(call);
+        place.token.store(token, Ordering::Release);
+        book.accepted.add(call.stack_pointer);
+        return Some(token);
+    }
+    None
+}
+
+/// A call returns; gives what was noted at its entry, or `None` if no such call is open.
+#[inline(always)]
+pub(crate) fn leave(user: usize, token: u64) -> Option<Call> {
+    let place = place(user, token);
+    let call = place.read();
+    place
+        .token
+        .compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed)
+        .ok()
+        .map(|_| call)
+}
+
+/// A call has returned that began at this stack pointer.
+#[inline(always)]
+pub(crate) fn count_return(user: usize, stack_pointer: usize) {
+    book(user).returned.add(stack_pointer);
+}
+
+/// The open call with that token. Whether it is open is not known where handlers leave midway.
+#[inline(always)]
+pub(crate) fn find(user: usize, token: u64) -> Option<Call> {
+    let place = place(user, token);
+    let is_open = place.token.load(Ordering::Acquire) == token;
+    (is_open || MIDWAY.load(Ordering::Relaxed) != 0).then(|| place.read())
+}
+
+fn place(user: usize, token: u64) -> &'static Place {
+    &book(user).places[(token & ((1 << SERIAL_BITS) - 1)) as usize % OPEN_MAX]
+}
+
+/// What became of the calls of a user.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Balance {
+    /// On threads' own stacks, and away from them.
+    pub(crate) accepted: [u64; 2],
+    /// The same.
+    pub(crate) returned: [u64; 2],
+    /// As fgraph says.
+    pub(crate) lost: u64,
+}
+
+impl Balance {
+    /// That of `user`, of whose calls `lost` were lost at an earlier moment.
+    pub(crate) fn of(user: usize, lost: u64) -> Self {
+        let book = book(user);
+        // Returns first: those of calls that begin meanwhile are not counted.
+        let returned = book.returned.read();
+        Self {
+            accepted: book.accepted.read(),
+            returned,
+            lost,
+        }
+    }
+
+    /// Calls without a return.
+    pub(crate) fn unreturned(&self) -> [u64; 2] {
+        // Wrong books must not stop us.
+        [0, 1].map(|kind| self.accepted[kind].wrapping_sub(self.returned[kind]))
+    }
+
+    /// Whether no more are lost than did not return.
+    fn is_possible(&self) -> bool {
+        let slack = MIDWAY.load(Ordering::SeqCst);
+        let [home, away] = self.unreturned();
+        self.lost <= home.saturating_add(away).saturating_add(slack)
+    }
+
+    /// Whether the books are balanced, when no thread is calling any more.
+    pub(crate) fn is_exact(&self) -> bool {
+        let slack = MIDWAY.load(Ordering::SeqCst);
+        self.is_possible() && self.lost.saturating_add(slack) >= self.unreturned()[0]
+    }
+
+    /// Notes that it is wrong, unless it is right.
+    pub(crate) fn check(&self, user: usize, is_right: impl Fn(&Self) -> bool) {
+        if !is_right(self) {
+            let [home, away] = self.unreturned();
+            eprintln!("user {user}: unreturned {home} at home, {away} away; {self:?}");
+            note(Failure::Lost, user as u64, self.lost << 32 | home);
+        }
+    }
+
+    /// Notes that more are lost than did not return, if so.
+    pub(crate) fn check_possible(&self, user: usize) {
+        self.check(user, Self::is_possible);
+    }
+}

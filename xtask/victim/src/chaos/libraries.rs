@@ -1,0 +1,94 @@
+//! A library with traced functions that is loaded and unloaded all the time.
+//!
+//! # Safety
+//!
+//! Its functions are called while it is loaded. They are those of `library/src/lib.rs`.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::towers::Tower;
+use super::{Act, Actor};
+use crate::failures::{Failure, note};
+use crate::rng::Rng;
+
+const NAMES: [&CStr; 2] = [c"hostile_library_0", c"hostile_library_1"];
+
+static PATH: OnceLock<CString> = OnceLock::new();
+/// Where the functions were last.
+static ADDRESSES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Says where the library is.
+pub(crate) fn prepare(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    PATH.get_or_init(|| path);
+    Ok(())
+}
+
+/// Whether one of its functions begins, or was last, at `address`.
+#[inline(always)]
+pub(crate) fn contains(address: usize) -> bool {
+    ADDRESSES
+        .iter()
+        .any(|known| known.load(Ordering::Relaxed) == address)
+}
+
+/// Loads it, calls its functions, and unloads it, at the bottom of a tower.
+pub(crate) fn load(actor: &Actor, rng: &mut Rng) {
+    let (value, seed) = (rng.next(), rng.next());
+    let bottom = || {
+        if !use_library(&mut Rng::from_state(seed)) {
+            note(Failure::System, Act::Library as u64, 0);
+        }
+        value
+    };
+    let tower = Tower::of_all(rng, actor.sites, &bottom);
+    let levels = rng.below(6);
+    if tower.climb(levels) != tower.result(levels, value) {
+        note(Failure::Way, Act::Library as u64, levels as u64);
+    }
+}
+
+/// Whether it could be loaded and unloaded.
+fn use_library(rng: &mut Rng) -> bool {
+    let Some(path) = PATH.get() else {
+        return false;
+    };
+    // SAFETY: a library of ours, whose constructors do nothing, and the functions that it has.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        if library.is_null() {
+            return false;
+        }
+        for (index, name) in NAMES.into_iter().enumerate() {
+            let function = libc::dlsym(library, name.as_ptr());
+            if function.is_null() {
+                return false;
+            }
+            ADDRESSES[index].store(function.addr(), Ordering::Relaxed);
+            let function: extern "C" fn(u64) -> u64 = std::mem::transmute(function);
+            for _ in 0..8 {
+                let x = rng.next();
+                if function(x) != result(index as u64, x) {
+                    note(Failure::Result, Act::Library as u64, x);
+                }
+            }
+        }
+        libc::dlclose(library) == 0
+    }
+}
+
+/// What function `index` of the library returns.
+fn result(index: u64, x: u64) -> u64 {
+    let step = |inner: u64, level: u64| {
+        let mixed = (inner ^ level).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed.rotate_left(9)
+    };
+    let levels = x % 16;
+    let last = (index + levels) % 2;
+    (x - levels + 1..x + 1).fold(step(x - levels, last), step)
+}

@@ -1,0 +1,32 @@
+//! Recursion deeper than the shadow stack.
+
+use super::towers::Tower;
+use super::{Act, Actor};
+use crate::failures::{Failure, note};
+use crate::rng::Rng;
+use crate::workers;
+
+const LEVELS: std::ops::Range<usize> = 200..1500;
+
+/// Shadow stacks of threads that come from now on are of a random size.
+pub(crate) fn prepare(rng: &mut Rng) {
+    fgraph::set_shadow_stack_size(8 << 10 << rng.below(7));
+}
+
+/// Calls functions at the bottom of a high tower.
+pub(crate) fn descend(actor: &Actor, rng: &mut Rng) {
+    let (value, seed) = (rng.next(), rng.next());
+    let sites = actor.sites;
+    let bottom = || {
+        let mut rng = Rng::from_state(seed);
+        for _ in 0..16 {
+            workers::call(rng.below(sites), rng.next());
+        }
+        value
+    };
+    let tower = Tower::of_all(rng, sites, &bottom);
+    let levels = LEVELS.start + rng.below(LEVELS.len());
+    if tower.climb(levels) != tower.result(levels, value) {
+        note(Failure::Way, Act::Descend as u64, levels as u64);
+    }
+}
