@@ -540,17 +540,31 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
     thread.mark.clear();
     put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.
-    let (how, frame) = unsafe { ((*regs).how, (*regs).frame) };
-    match how {
-        0 => thread.shadow.pop(),
-        // SAFETY: `unwind` has seen it on the stack.
-        RETURN_UNWINDING => unsafe {
+    if unsafe { (*regs).how } == 0 {
+        thread.shadow.pop();
+        return thread;
+    }
+    // SAFETY: handed on.
+    unsafe { told_without_return(regs, thread) }
+}
+
+/// Ends a frame that stays where it is.
+///
+/// # Safety
+///
+/// As for [`tell_next`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn told_without_return(regs: *mut ReturnRegs, thread: &Thread) -> *const Thread {
+    // SAFETY: the caller vouches for the registers; `unwind` has seen the frame on the stack.
+    unsafe {
+        let frame = (*regs).frame;
+        if (*regs).how == RETURN_UNWINDING {
             thread.shadow.unwound(frame);
             if !thread.is_home() {
                 claim::note_unwound(frame::shared_word(frame));
             }
-        },
-        _ => {}
+        }
     }
     thread
 }
