@@ -81,6 +81,44 @@ fn without_nops_leaving_out_any_trap_is_noticed() {
 }
 
 #[test]
+fn everything_hostile_at_once_finds_nothing_wrong() {
+    for kind in ["--nops", "--relocated"] {
+        let args = [
+            "--chaos",
+            kind,
+            "--seconds",
+            "5",
+            "--threads",
+            "4",
+            "--seed",
+            "1",
+        ];
+        let output = patch_test(&[&args[..], &["--json"]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{output:?}\n{errors}");
+        assert_eq!(number(&output, "failures"), 0);
+        for name in ["site_patches", "signals", "traps", "returned", "lost"] {
+            assert_ne!(number(&output, name), 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn in_chaos_leaving_the_trap_out_is_noticed() {
+    let args = [
+        "--chaos",
+        "--nops",
+        "--leave-out",
+        "trap",
+        "--seconds",
+        "15",
+    ];
+    let output = patch_test(&[&args[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_ne!(number(&output, "failures"), 0);
+}
+
+#[test]
 fn leaving_the_trap_out_is_noticed() {
     // Within a second or two, under load; the more often sites change, the sooner.
     let output = patch_test(&["--leave-out", "trap", "--seconds", "15", "--json"]);

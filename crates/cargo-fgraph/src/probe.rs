@@ -91,6 +91,9 @@ fn try_levels(rustc: &OsStr, dir: &Path) -> Result<(), Error> {
             .args(["--crate-type=lib", "-C"])
             .arg(format!("opt-level={opt_level}"))
             .arg(&source)
+            // Where it puts its own files, too, which others that are at this point call the same.
+            .arg("--out-dir")
+            .arg(dir)
             .arg(emit)
             .args(wrapper::list_options(&list, opt_level > 0))
             .output()

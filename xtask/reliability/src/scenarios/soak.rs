@@ -54,6 +54,21 @@ pub(super) const GROUP: Group = Group {
             }]),
         },
         Scenario {
+            name: "all of it at once, at random",
+            promise: "Threads, panics, jumps, coroutines, signals, forks and libraries while users and text change: the \
+                      books balance (`cargo xtask patch-test --chaos`).",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "xtask/tests/patch_test.rs",
+                    test: "everything_hostile_at_once_finds_nothing_wrong",
+                },
+                Elsewhere {
+                    file: "xtask/tests/patch_test.rs",
+                    test: "in_chaos_leaving_the_trap_out_is_noticed",
+                },
+            ]),
+        },
+        Scenario {
             name: "a thousand million calls",
             promise: "Counters are exact and memory does not grow (`cargo xtask reliability --long`).",
             shown: Shown::Elsewhere(&[Elsewhere {
