@@ -13,7 +13,7 @@
 //! ```
 //!
 //! It is read without a lock, and again if it changed meanwhile, because every switch of a coroutine leads
-//! to it. Who changes it has blocked all signals, so no handler leaves in the middle.
+//! to it. Who changes it has blocked all signals but those of traps, so no handler leaves in the middle.
 //!
 //! # Safety
 //!
