@@ -201,7 +201,7 @@ impl Frame {
     }
 }
 
-/// The word of a frame that another thread may look at, too: see [`claim`](crate::claim).
+/// The word of a frame that another thread may look at, too: see [`claim`].
 ///
 /// # Safety
 ///
