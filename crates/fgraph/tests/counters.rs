@@ -688,29 +688,7 @@ fn neighbours(other: usize, thread: usize) {
     assert_eq!(of(&user), NOTHING);
 }
 
-plain!(
-    // rdi: where to keep our stack pointer, rsi: the stack pointer to go on with
-    "switch_stacks",
-    "push rbp",
-    "push rbx",
-    "push r12",
-    "push r13",
-    "push r14",
-    "push r15",
-    "mov [rdi], rsp",
-    "mov rsp, rsi",
-    "pop r15",
-    "pop r14",
-    "pop r13",
-    "pop r12",
-    "pop rbx",
-    "pop rbp",
-    "ret",
-);
-
-unsafe extern "C" {
-    fn switch_stacks(save: *mut usize, load: usize);
-}
+switch_stacks!();
 
 static COROUTINE: AtomicUsize = AtomicUsize::new(0);
 static RESUMER: AtomicUsize = AtomicUsize::new(0);

@@ -14,29 +14,7 @@ use std::thread;
 
 use common::{numbers, scenario, user};
 
-plain!(
-    // rdi: where to keep our stack pointer, rsi: the stack pointer to go on with
-    "switch_stacks",
-    "push rbp",
-    "push rbx",
-    "push r12",
-    "push r13",
-    "push r14",
-    "push r15",
-    "mov [rdi], rsp",
-    "mov rsp, rsi",
-    "pop r15",
-    "pop r14",
-    "pop r13",
-    "pop r12",
-    "pop rbx",
-    "pop rbp",
-    "ret",
-);
-
-unsafe extern "C" {
-    fn switch_stacks(save: *mut usize, load: usize);
-}
+switch_stacks!();
 
 /// A coroutine, and what it works on.
 struct Coroutine {

@@ -10,29 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
-
-#define WORK (40 * 41 / 2)
-
-static volatile int sink;
-
-/* Not a tail call, and not a loop. */
-KEPT static int work(int n) {
-    int sum = n == 0 ? 0 : work(n - 1) + n;
-    sink = sum;
-    return sum;
-}
-
-/* What `inner` gives, from below so many calls, plus their number. */
-KEPT static int below(int calls, int (*inner)(void)) {
-    int result = calls == 0 ? inner() : below(calls - 1, inner) + 1;
-    sink = result;
-    return result;
-}
+#include "work.h"
 
 /* A thread that gives 77 if all is right. */
 KEPT static int right_in(void *(*start)(void *), void *argument, const pthread_attr_t *how) {

@@ -922,7 +922,9 @@ impl Keeps {
             let vectors = 14 * VECTOR + if self.beyond { BEYOND } else { 0 };
             self.kept_results() + 64 + vectors + 32
         } else {
-            size_of::<ReturnRegs>()
+            // Beside S, where our return point must be seen for as long as the frame is on a shadow stack: another
+            // thread may look there whether the call goes on.
+            size_of::<ReturnRegs>() + 16
         }
     }
 
