@@ -68,7 +68,9 @@ impl Block {
     fn map(base: usize, text: &mut Text, trampolines: &Trampolines) -> Option<Self> {
         map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC)?;
         let place = StubPlaces::header(base);
-        let header = arena::header(place, base, BLOCK, trampolines);
+        // libgcc passes over what starts where the lower half of the address is 0. The header is there then.
+        let first = base + usize::from(base.trailing_zeros() >= u32::BITS);
+        let header = arena::header(place, first, base + BLOCK - first, trampolines);
         if text.write(place, &header).is_err() {
             // SAFETY: just mapped, and nobody knows of it.
             unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
