@@ -14,13 +14,15 @@
 //!     |                                             |
 //!     +------------------- end -------------------->+--- the frame may be dropped
 //! ```
+//!
+//! If the call was unwound, UNWOUND takes the place of the 0 until the frame is surely dead.
 
 use core::ptr;
 
 use crate::primitive::{AtomicPtr, AtomicU64, Ordering};
 
 /// The bits of a frame's word that say who wants the return.
-const USERS: u64 = 0xffff;
+pub(crate) const USERS: u64 = 0xffff;
 
 /// The word while the users are told: no registration has the epoch 0, and a frame with it has no users.
 const RETURNING: u64 = USERS;

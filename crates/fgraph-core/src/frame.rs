@@ -83,7 +83,9 @@ pub const TRAILER: usize = size_of::<Trailer>();
 pub const ALIGN: usize = 16;
 
 const BITMAP_BITS: u32 = 16;
-const BITMAP_MASK: u64 = (1 << BITMAP_BITS) - 1;
+const BITMAP_MASK: u64 = claim::USERS;
+
+const _: () = assert!(BITMAP_MASK == (1 << BITMAP_BITS) - 1);
 
 const _: () = assert!(HEADER == 64 && TRAILER == ALIGN && HEADER.is_multiple_of(ALIGN));
 

@@ -210,12 +210,7 @@ impl ShadowStack {
     /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
     /// frame on this stack.
     pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u64)) -> bool {
-        let mut older = self.newest.get();
-        while older > frame {
-            // SAFETY: a frame of this stack.
-            older = unsafe { (*older).previous };
-        }
-        if older != frame {
+        if !self.has(frame) {
             return false;
         }
         while self.newest.get() != frame {

@@ -138,12 +138,7 @@ impl Thread {
         address.wrapping_sub(self.low.get()) < self.span.get()
     }
 
-    /// The machine stack that the thread was last seen on.
-    pub fn stack(&self) -> *const Stack {
-        self.on.get()
-    }
-
-    /// Whether that is the thread's own.
+    /// Whether the thread was last seen on its own machine stack.
     pub fn is_home(&self) -> bool {
         ptr::eq(self.on.get(), &self.home)
     }
