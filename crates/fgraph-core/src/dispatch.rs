@@ -31,7 +31,7 @@ pub(crate) const ACCEPTED_SHIFT: u32 = 16;
 const ERRNO_SHIFT: u32 = 32;
 
 /// The places that the machine layer calls bodies from.
-pub const RETURN_POINTS: usize = 3;
+pub const RETURN_POINTS: usize = 6;
 
 static STUB: Header = Header::stub();
 

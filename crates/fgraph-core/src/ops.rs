@@ -20,8 +20,8 @@ pub const MAX_DATA_ALIGN: usize = 16;
 /// may hold, as the caller itself may not: who prints should not watch what is called to print. While a
 /// callback blocks, only its thread waits, and who unregisters this user. A panic in a callback is
 /// caught, turns this user off and is visible in its status; the traced program does not see it. What
-/// they may not do is end their thread: `pthread_exit` or a cancellation inside a callback aborts the
-/// process.
+/// they may not do is end their thread: `pthread_exit` inside a callback aborts the process. If the thread
+/// is cancelled meanwhile, that waits until they are done.
 ///
 /// The model is the kernel's `struct fgraph_ops` with its `entryfunc` and `retfunc`.
 ///

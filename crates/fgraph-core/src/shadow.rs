@@ -127,6 +127,11 @@ impl ShadowStack {
         newest == frame
     }
 
+    /// Whether `frame`, which may be anything, is a frame of this stack.
+    pub fn is_on(&self, frame: *mut Frame) -> bool {
+        self.holds(frame) && self.has(frame)
+    }
+
     /// The newest frame, or the sentinel.
     #[inline(always)]
     pub fn newest(&self) -> *mut Frame {
@@ -269,6 +274,26 @@ impl ShadowStack {
         compiler_fence(Ordering::SeqCst);
         self.newest.set(frame);
         frame
+    }
+
+    /// Puts `frame` back if it was the last to be removed, without users: who unwinds the call that
+    /// has just returned reads it. Whether it was.
+    ///
+    /// # Safety
+    ///
+    /// It must have been on this stack or another, and nothing been put there since it was removed.
+    pub unsafe fn push_back(&self, frame: *mut Frame) -> bool {
+        let was_last = self.top.get() == frame.cast();
+        if was_last {
+            // SAFETY: as it was when it was removed.
+            unsafe {
+                (*frame).word = frame::stamp((*frame).epoch());
+                self.top.set(Frame::end(frame));
+            }
+            compiler_fence(Ordering::SeqCst);
+            self.newest.set(frame);
+        }
+        was_last
     }
 
     /// Notes in how many tail calls `frame` is behind the frame before it.

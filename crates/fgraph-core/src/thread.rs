@@ -53,6 +53,10 @@ pub struct Thread {
     pub home: Stack,
     /// A frame that this thread has told the users of and left where it is.
     kept: Cell<*mut Frame>,
+    /// How the thread could be cancelled before that was held off for its callbacks; `None` if it is not.
+    pub held: Cell<Option<Cancellation>>,
+    /// Where cancellation is held off: the frame of the call about which users were asked last, or null.
+    pub asked: Cell<*mut Frame>,
     owner: CachePadded<Owner>,
     words: [Word; MAX_USERS],
     /// Of all users together.
@@ -70,6 +74,15 @@ struct Owner {
     /// The counters when the present owner took the state over.
     before: Cell<Counters>,
     no_errno: Cell<i32>,
+}
+
+/// How a thread can be cancelled, in the C library's numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Cancellation {
+    /// Whether it can, as `pthread_setcancelstate` has it.
+    pub state: i32,
+    /// Where, as `pthread_setcanceltype` has it.
+    pub kind: i32,
 }
 
 /// A user's word, and the registration that it belongs to.
@@ -102,6 +115,8 @@ impl Thread {
             on: Cell::new(ptr::null()),
             home: Stack::new(),
             kept: Cell::new(ptr::null_mut()),
+            held: Cell::new(None),
+            asked: Cell::new(ptr::null_mut()),
             owner: CachePadded::new(Owner {
                 id: AtomicU32::new(0),
                 next: AtomicPtr::new(ptr::null_mut()),
@@ -219,6 +234,8 @@ impl Thread {
             .is_ok();
         if claimed {
             self.owner.before.set(self.total.read());
+            self.held.set(None);
+            self.asked.set(ptr::null_mut());
             // The former owner's words are not ours. No registration has the epoch 0.
             for word in &self.words {
                 word.epoch.set(0);

@@ -306,7 +306,7 @@ static MODULE: Module = Module {
 
 impl Machine {
     fn new() -> Self {
-        FGRAPH.set_return_points([0x1f00, RETURN_POINT, 0x2f00]);
+        FGRAPH.set_return_points([0x1f00, RETURN_POINT, 0x2f00, 0, 0, 0]);
         let stack: Vec<Link> = (0..LEVELS)
             .map(|_| Link {
                 saved: 0,

@@ -72,9 +72,11 @@
 //! asking xgetbv what is in use, cost several times what the moves do (`docs/design.md`).
 
 mod code;
+mod held;
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
+use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use fgraph_core::dispatch::{self, FGRAPH, RETURN_POINTS};
@@ -93,6 +95,9 @@ pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
 
 static ATTACH: AtomicUsize = AtomicUsize::new(0);
 static ABORT: AtomicUsize = AtomicUsize::new(0);
+
+/// Where the variants start that call bodies, of the trampolines that are installed.
+static ENTRIES: [AtomicUsize; RETURN_POINTS] = [const { AtomicUsize::new(0) }; RETURN_POINTS];
 
 /// The state of a thread whose own is being made.
 static ATTACHING: Thread = Thread::always_inside();
@@ -182,7 +187,7 @@ unsafe extern "C" fn enter_only(
     if !frame.is_null() {
         thread.shadow.retract(frame);
     }
-    core::ptr::null_mut()
+    ptr::null_mut()
 }
 
 /// Called by the trampolines when a mark seems to be stale.
@@ -224,12 +229,12 @@ fn prepare_unwinder() {
         NORMAL_STOP
     }
     // SAFETY: the function does nothing with what it is given.
-    unsafe { _Unwind_Backtrace(stop, core::ptr::null_mut()) };
+    unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
 }
 
 /// The unwinder calls this for each trampoline frame that it goes through.
 #[unsafe(link_section = "fgraph_text")]
-unsafe extern "C" fn personality(
+unsafe extern "C-unwind" fn personality(
     _version: i32,
     actions: i32,
     _class: u64,
@@ -241,7 +246,6 @@ unsafe extern "C" fn personality(
     const INSTALL_CONTEXT: i32 = 7;
     const CONTINUE_UNWIND: i32 = 8;
     const RAX: i32 = 0;
-    const RBP: i32 = 6;
     // SAFETY: the unwinder passes its context.
     let address = unsafe { _Unwind_GetIP(context) };
     let at_return_point = FGRAPH.is_return_point(address);
@@ -260,20 +264,51 @@ unsafe extern "C" fn personality(
     let thread = unsafe { current().as_ref() };
     if let Some(thread) = thread
         && actions & CLEANUP_PHASE != 0
-        && at_return_point
     {
-        // SAFETY: at the return point rbp is the frame, whose body is being unwound in this thread.
+        // SAFETY: the context again. At the return point rbp is the frame, whose body is being unwound in
+        // this thread.
         unsafe {
-            let frame = _Unwind_GetGR(context, RBP) as *mut Frame;
-            if !is_inside(thread, (*frame).slot) {
+            let register = |number| _Unwind_GetGR(context, number);
+            let frame = if at_return_point {
+                register(RBP) as *mut Frame
+            } else {
+                interrupted(thread, address, register)
+            };
+            if !frame.is_null() && !is_inside(thread, (*frame).slot) {
                 thread.mark.clear();
                 thread.inside.store(Thread::INTERNAL, Ordering::Relaxed);
-                dispatch::unwind(thread, frame);
+                held::unwind(thread, frame);
                 thread.inside.store(0, Ordering::Relaxed);
             }
         }
     }
     CONTINUE_UNWIND
+}
+
+const RBX: i32 = 3;
+const RBP: i32 = 6;
+
+/// The frame of a call that ends at `address` in a trampoline, before its body is called or after it is
+/// back, because a cancellation acts there; null if nobody waits for its return.
+fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize) -> *mut Frame {
+    let starts = ENTRIES.iter().map(|entry| entry.load(Ordering::Relaxed));
+    // SAFETY: where a variant starts.
+    let has_frame = |start| start != 0 && unsafe { code::has_frame(start, address) };
+    let in_rbp = starts.into_iter().any(has_frame);
+    let frame = if in_rbp {
+        register(RBP) as *mut Frame
+    } else {
+        thread.asked.get()
+    };
+    // Before rbp is the frame rbx tells the place of the return address. The users may have been asked about
+    // another call than this.
+    // SAFETY: it is on the shadow stack.
+    let is_of_call = || in_rbp || unsafe { (*frame).slot } == register(RBX) + 8;
+    if thread.shadow.is_on(frame) && is_of_call() {
+        frame
+    } else {
+        ptr::null_mut()
+    }
 }
 
 /// Whether a thread is inside fgraph, and not only marked so by a callback that was left by siglongjmp,
@@ -302,7 +337,7 @@ pub struct Trampolines {
     /// As `entry_only`, but with what survives `preserve_all`.
     pub entry_only_all: usize,
     /// Where bodies return to that the first three have called.
-    pub return_points: [usize; RETURN_POINTS],
+    pub return_points: [usize; 3],
     /// Bytes of each vector register that survive.
     pub vector_bytes: u32,
 }
@@ -315,7 +350,7 @@ impl Trampolines {
         preserve_all: 0,
         entry_only: 0,
         entry_only_all: 0,
-        return_points: [0; RETURN_POINTS],
+        return_points: [0; 3],
         vector_bytes: 0,
     };
 
@@ -324,7 +359,12 @@ impl Trampolines {
     ///
     /// On a machine that has more, the rest does not survive; on one that has less, they cannot run.
     pub fn of(vector_bytes: u32, opmask_bytes: u32) -> Self {
-        code::trampolines(vector_bytes, opmask_bytes)
+        code::trampolines(vector_bytes, opmask_bytes, false)
+    }
+
+    /// Their twins, which hold cancellation off while users are asked and told.
+    pub fn held_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
+        code::trampolines(vector_bytes, opmask_bytes, true)
     }
 }
 
@@ -332,10 +372,26 @@ impl Trampolines {
 pub fn install(attach: Attach, abort: Abort) -> Trampolines {
     ATTACH.store(attach as usize, Ordering::Relaxed);
     ABORT.store(abort as usize, Ordering::Relaxed);
+    held::install();
     prepare_unwinder();
-    let trampolines = Trampolines::of(cpu::vector_bytes(), cpu::opmask_bytes());
-    FGRAPH.set_return_points(trampolines.return_points);
+    let [trampolines, held] =
+        [false, true].map(|held| code::trampolines(cpu::vector_bytes(), cpu::opmask_bytes(), held));
+    for (entry, start) in ENTRIES.iter().zip(
+        [trampolines, held]
+            .iter()
+            .flat_map(|these| [these.plain, these.preserve, these.preserve_all]),
+    ) {
+        entry.store(start, Ordering::Relaxed);
+    }
+    let ([a, b, c], [d, e, f]) = (trampolines.return_points, held.return_points);
+    FGRAPH.set_return_points([a, b, c, d, e, f]);
     trampolines
+}
+
+/// Says that threads may be cancelled, and returns the trampolines that expect it.
+pub fn hold_cancellation() -> Trampolines {
+    held::need();
+    Trampolines::held_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }
 
 /// The state of all threads whose own is being made: what they call meanwhile is counted here.

@@ -35,6 +35,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libc::{Elf64_Phdr, dl_phdr_info};
+use object::elf;
 
 use crate::elf::{ElfError, ElfFile, EntryList};
 use crate::os::PAGE;
@@ -257,6 +258,20 @@ pub(crate) fn loaded() -> (Vec<Module>, Generation) {
         true
     });
     (modules, generation)
+}
+
+/// Whether any module may call the function `name` of another by its symbol.
+#[must_use]
+pub(crate) fn is_called(name: &CStr) -> bool {
+    // SAFETY: a name.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
+    let mut found = false;
+    for_each_info(|info| {
+        let defines = |module: Module| module.is_text(function);
+        found = !Module::new(info).is_some_and(defines) && info.has_symbol(name);
+        !found
+    });
+    found
 }
 
 /// Maps a whole file for reading, and keeps it mapped for the rest of the process.
@@ -583,6 +598,40 @@ impl<'a> Info<'a> {
                 Generation::default()
             },
         }
+    }
+
+    /// Whether the name of a symbol that it exports or imports ends so.
+    fn has_symbol(&self, name: &CStr) -> bool {
+        let dynamic = self.headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC);
+        let (Some(dynamic), Some(module)) = (dynamic, Module::new(self)) else {
+            return false;
+        };
+        let read = |start: usize, len: usize| {
+            let range = start..start.checked_add(len)?;
+            // SAFETY: in a segment of a module that stays loaded during the callback.
+            module.is_readable(&range).then(|| unsafe { bytes(range) })
+        };
+        let value = |wanted: elf::DynamicTag| {
+            let start = self.bias.wrapping_add(dynamic.p_vaddr as usize);
+            let (words, _) = read(start, dynamic.p_memsz as usize)?.as_chunks::<8>();
+            let mut pairs = words.as_chunks::<2>().0.iter();
+            let pair = pairs.find(|[tag, _]| u64::from_ne_bytes(*tag) == wanted.0 as u64)?;
+            usize::try_from(u64::from_ne_bytes(pair[1])).ok()
+        };
+        let names = || {
+            let (start, len) = (value(elf::DT_STRTAB)?, value(elf::DT_STRSZ)?);
+            // The linker has made an address of it, but for the vDSO.
+            read(start, len).or_else(|| read(self.bias.wrapping_add(start), len))
+        };
+        names().is_some_and(|names| {
+            let name = name.to_bytes_with_nul();
+            let place = || {
+                let (names, len) = (names.as_ptr().cast(), names.len());
+                // SAFETY: both are slices.
+                unsafe { libc::memmem(names, len, name.as_ptr().cast(), name.len()) }
+            };
+            !place().is_null()
+        })
     }
 
     fn describes(&self, module: &Module) -> bool {

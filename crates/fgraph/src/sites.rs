@@ -19,7 +19,7 @@ use fgraph_core::site::Site;
 use fgraph_x86_64::nop::SITE_LEN;
 use fgraph_x86_64::poke::Content;
 use fgraph_x86_64::stub;
-use fgraph_x86_64::trampoline::Trampolines;
+use fgraph_x86_64::trampoline::{self, Trampolines};
 use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
 
 use crate::error::Refused;
@@ -59,6 +59,7 @@ impl Sites {
                 places: StubPlaces::new(),
                 ignore_inner: false,
                 breakpoints: false,
+                holds: false,
             },
         }
     }
@@ -86,6 +87,10 @@ impl Sites {
             return false;
         }
         let (loaded, generation) = modules::loaded();
+        if !self.common.holds && modules::is_called(c"pthread_cancel") {
+            self.common.holds = true;
+            self.common.trampolines = trampoline::hold_cancellation();
+        }
         let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
         // Whether nothing was loaded or unloaded meanwhile; what could not be looked at is left for the
         // next time.

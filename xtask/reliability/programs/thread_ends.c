@@ -16,7 +16,7 @@
 
 #define ROUNDS 20
 
-static enum { EXIT, DEFERRED, ASYNCHRONOUS, BUSY } how;
+static enum { EXIT, DEFERRED, ASYNCHRONOUS, BUSY, PENDING } how;
 static int frames;
 static atomic_int cleaned;
 static sem_t ready;
@@ -47,6 +47,14 @@ KEPT static void end(void) {
         sem_post(&ready);
         for (;;)
             leaf(0);
+    case PENDING:
+        sem_post(&ready);
+        /* Only the program itself comes to a cancellation point, and seldom. */
+        for (int n = 1;; n++) {
+            leaf(0);
+            if (n % 1000 == 0)
+                pthread_testcancel();
+        }
     }
 }
 
@@ -77,7 +85,8 @@ int main(int argc, char **argv) {
     if (argc != 3)
         return 2;
     frames = atoi(argv[2]);
-    how = !strcmp(argv[1], "exit") ? EXIT  : !strcmp(argv[1], "deferred") ? DEFERRED : !strcmp(argv[1], "busy") ? BUSY : ASYNCHRONOUS;
+    how = !strcmp(argv[1], "exit") ? EXIT  : !strcmp(argv[1], "deferred") ? DEFERRED : !strcmp(argv[1], "busy") ? BUSY
+        : !strcmp(argv[1], "pending") ? PENDING : ASYNCHRONOUS;
     sem_init(&ready, 0, 0);
     int right = 0;
     for (int round = 0; round < ROUNDS; round++) {

@@ -7,6 +7,8 @@
 //! | preserve all | and vector registers 16 to 31 and the opmasks | relocated, where code may use these |
 //! | entry only | as the one of the latter two it goes with | relocated, never called through a frame |
 //!
+//! Each has a twin that holds cancellation off while users are asked and told (`held.rs`).
+//!
 //! The registers beyond those that the callbacks see are kept behind their records:
 //!
 //! ```text
@@ -41,6 +43,7 @@ use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
 use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
 
+use super::held::{ATTACH_HELD, enter_held, enter_only_held, leave_held};
 use super::{
     ABORT, ATTACH, ATTACHING, Trampolines, enter, enter_only, is_stale, leave, personality,
 };
@@ -369,19 +372,30 @@ macro_rules! leave_aside {
 /// registers with `$moves`, or with `$full_moves` where that is not wide enough.
 macro_rules! trampoline {
     (
-        $name:literal, $return_point:literal, $keeps:ident, $enter:ident,
+        $name:literal, $return_point:literal, $suffix:literal, $keeps:ident,
+        ($enter:ident, $leave:ident, $attach:ident),
         $moves:tt, $full_moves:tt, $opmask:tt,
         $if_wide:expr, $if_was_wide:expr, $if_wide_result:expr, $if_was_wide_result:expr
     ) => {
         global_asm!(
             ".pushsection fgraph_text, \"ax\", @progbits",
-            concat!(".globl ", $name),
-            concat!(".hidden ", $name),
-            concat!(".type ", $name, ", @function"),
-            concat!(".globl ", $return_point),
-            concat!(".hidden ", $return_point),
+            concat!(".globl ", $name, $suffix),
+            concat!(".hidden ", $name, $suffix),
+            concat!(".type ", $name, $suffix, ", @function"),
+            concat!(".globl ", $return_point, $suffix),
+            concat!(".hidden ", $return_point, $suffix),
+            // Right before the code: the stretches of it in which rbp is the frame.
             ".p2align 6",
-            concat!($name, ":"),
+            ".skip 64 - {stretches}",
+            ".if {returns}",
+            ".irp label,71f,72f,73f,74f,75f,76f",
+            ".long \\label - 70f",
+            ".endr",
+            ".else",
+            ".skip {stretches}",
+            ".endif",
+            "70:",
+            concat!($name, $suffix, ":"),
             ".cfi_startproc",
             ".cfi_personality 0x1b, {personality}",
             ".cfi_remember_state",
@@ -442,6 +456,7 @@ macro_rules! trampoline {
             "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
+            "71:",
             // DW_CFA_def_cfa_expression, 11 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
             // deref, lit7, and, minus. Valgrind knows no deref_size.
             ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
@@ -472,7 +487,7 @@ macro_rules! trampoline {
             ".else",
             "call qword ptr [r11 + {body}]",
             ".endif",
-            concat!($return_point, ":"),
+            concat!($return_point, $suffix, ":"),
             ".if {preserve}",
             "mov [rsp - 16], rcx",
             "mov [rsp - 24], r8",
@@ -495,6 +510,7 @@ macro_rules! trampoline {
             // stack any more, but nothing is traced, and so nothing written there, until `inside` is
             // cleared.
             "mov [rsp], rcx",
+            "72:",
             "mov rbp, [rbp]",
             ".cfi_restore_state",
             ".cfi_restore_state",
@@ -511,9 +527,11 @@ macro_rules! trampoline {
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+            "73:",
             leave_aside!(
                 $moves, $full_moves, $opmask
             ),
+            "74:",
             ".else",
             "jmp 40f",
             ".endif",
@@ -640,6 +658,7 @@ macro_rules! trampoline {
             ".cfi_escape 0x10, 16, 2, 0x76, 8",
             ".cfi_escape 0x10, 6, 2, 0x76, 0",
             ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+            "75:",
             "50:",
             "mov rdi, rbp",
             "mov rsi, rsp",
@@ -671,6 +690,7 @@ macro_rules! trampoline {
             "mov rsp, [rbp + {slot}]",
             "mov rcx, [rbp + 8]",
             "mov [rsp], rcx",
+            "76:",
             "mov rbp, [rbp]",
             ".cfi_def_cfa rsp, 8",
             ".cfi_offset rip, -8",
@@ -682,16 +702,17 @@ macro_rules! trampoline {
             "ret",
             ".endif",
             ".cfi_endproc",
-            concat!(".size ", $name, ", . - ", $name),
+            concat!(".size ", $name, $suffix, ", . - ", $name, $suffix),
             ".popsection",
             personality = sym personality,
             enter = sym $enter,
             preserve = const $keeps.preserve as u32,
             beyond = const $keeps.beyond as u32,
             returns = const $keeps.returns as u32,
-            leave = sym leave,
+            leave = sym $leave,
+            stretches = const STRETCHES * size_of::<Stretch>(),
             is_stale = sym is_stale,
-            attach = sym ATTACH,
+            attach = sym $attach,
             abort = sym ABORT,
             attaching = sym ATTACHING,
             entry_room = const $keeps.entry_room(),
@@ -778,10 +799,20 @@ macro_rules! wide {
     };
 }
 
+/// A variant, and its twin that holds cancellation off while the users are asked and told.
+macro_rules! both {
+    (
+        $name:literal, $return_point:literal, $keeps:ident, ($enter:ident, $held:ident), $($moves:tt)*
+    ) => {
+        trampoline!($name, $return_point, "", $keeps, ($enter, leave, ATTACH), $($moves)*);
+        trampoline!($name, $return_point, "_held", $keeps, ($held, leave_held, ATTACH_HELD), $($moves)*);
+    };
+}
+
 /// For machines without AVX.
 macro_rules! sse {
-    ($name:literal, $return_point:literal, $keeps:ident, $enter:ident) => {
-        trampoline!(
+    ($name:literal, $return_point:literal, $keeps:ident, $enter:tt) => {
+        both!(
             $name,
             $return_point,
             $keeps,
@@ -799,8 +830,8 @@ macro_rules! sse {
 
 /// For machines with AVX.
 macro_rules! avx {
-    ($name:literal, $return_point:literal, $keeps:ident, $enter:ident) => {
-        trampoline!(
+    ($name:literal, $return_point:literal, $keeps:ident, $enter:tt) => {
+        both!(
             $name,
             $return_point,
             $keeps,
@@ -819,10 +850,10 @@ macro_rules! avx {
 /// For machines with AVX-512.
 macro_rules! avx512 {
     (
-        $name:literal, $return_point:literal, $keeps:ident, $enter:ident,
+        $name:literal, $return_point:literal, $keeps:ident, $enter:tt,
         $opmask:tt, $if_wide:expr, $if_wide_result:expr
     ) => {
-        trampoline!(
+        both!(
             $name,
             $return_point,
             $keeps,
@@ -838,7 +869,7 @@ jne 82f",
 jne 92f"
         );
     };
-    ($name:literal, $return_point:literal, $keeps:ident, $enter:ident, $opmask:tt) => {
+    ($name:literal, $return_point:literal, $keeps:ident, $enter:tt, $opmask:tt) => {
         avx512!(
             $name,
             $return_point,
@@ -944,13 +975,23 @@ impl Keeps {
     }
 }
 
-sse!("fgraph_entry_sse", "fgraph_return_sse", PLAIN, enter);
-avx!("fgraph_entry_avx", "fgraph_return_avx", PLAIN, enter);
+sse!(
+    "fgraph_entry_sse",
+    "fgraph_return_sse",
+    PLAIN,
+    (enter, enter_held)
+);
+avx!(
+    "fgraph_entry_avx",
+    "fgraph_return_avx",
+    PLAIN,
+    (enter, enter_held)
+);
 avx512!(
     "fgraph_entry_avx512",
     "fgraph_return_avx512",
     PLAIN,
-    enter,
+    (enter, enter_held),
     ("kmovw", "word"),
     wide!(args),
     wide!(results)
@@ -960,33 +1001,33 @@ sse!(
     "fgraph_preserve_sse",
     "fgraph_preserve_sse_return",
     PRESERVE,
-    enter
+    (enter, enter_held)
 );
 avx!(
     "fgraph_preserve_avx",
     "fgraph_preserve_avx_return",
     PRESERVE,
-    enter
+    (enter, enter_held)
 );
 avx512!(
     "fgraph_preserve_avx512",
     "fgraph_preserve_avx512_return",
     PRESERVE,
-    enter,
+    (enter, enter_held),
     ("kmovw", "word")
 );
 avx512!(
     "fgraph_preserve_all",
     "fgraph_preserve_all_return",
     PRESERVE_ALL,
-    enter,
+    (enter, enter_held),
     ("kmovq", "qword")
 );
 avx512!(
     "fgraph_preserve_all_f",
     "fgraph_preserve_all_f_return",
     PRESERVE_ALL,
-    enter,
+    (enter, enter_held),
     ("kmovw", "word")
 );
 
@@ -994,58 +1035,67 @@ sse!(
     "fgraph_entry_only_sse",
     "fgraph_entry_only_sse_return",
     ENTRY_ONLY,
-    enter_only
+    (enter_only, enter_only_held)
 );
 avx!(
     "fgraph_entry_only_avx",
     "fgraph_entry_only_avx_return",
     ENTRY_ONLY,
-    enter_only
+    (enter_only, enter_only_held)
 );
 avx512!(
     "fgraph_entry_only_avx512",
     "fgraph_entry_only_avx512_return",
     ENTRY_ONLY,
-    enter_only,
+    (enter_only, enter_only_held),
     ("kmovw", "word")
 );
 avx512!(
     "fgraph_entry_only_all",
     "fgraph_entry_only_all_return",
     ENTRY_ONLY_ALL,
-    enter_only,
+    (enter_only, enter_only_held),
     ("kmovq", "qword")
 );
 avx512!(
     "fgraph_entry_only_all_f",
     "fgraph_entry_only_all_f_return",
     ENTRY_ONLY_ALL,
-    enter_only,
+    (enter_only, enter_only_held),
     ("kmovw", "word")
 );
 
-unsafe extern "C" {
-    fn fgraph_entry_sse();
-    fn fgraph_return_sse();
-    fn fgraph_entry_avx();
-    fn fgraph_return_avx();
-    fn fgraph_entry_avx512();
-    fn fgraph_return_avx512();
-    fn fgraph_preserve_sse();
-    fn fgraph_preserve_sse_return();
-    fn fgraph_preserve_avx();
-    fn fgraph_preserve_avx_return();
-    fn fgraph_preserve_avx512();
-    fn fgraph_preserve_avx512_return();
-    fn fgraph_preserve_all();
-    fn fgraph_preserve_all_return();
-    fn fgraph_preserve_all_f();
-    fn fgraph_preserve_all_f_return();
-    fn fgraph_entry_only_sse();
-    fn fgraph_entry_only_avx();
-    fn fgraph_entry_only_avx512();
-    fn fgraph_entry_only_all();
-    fn fgraph_entry_only_all_f();
+/// Declares variants: entry and return point, and those of the twin.
+macro_rules! declare {
+    ($($name:ident $held:ident)*) => {
+        unsafe extern "C" {
+            $(fn $name(); fn $held();)*
+        }
+    };
+}
+
+declare! {
+    fgraph_entry_sse fgraph_entry_sse_held
+    fgraph_return_sse fgraph_return_sse_held
+    fgraph_entry_avx fgraph_entry_avx_held
+    fgraph_return_avx fgraph_return_avx_held
+    fgraph_entry_avx512 fgraph_entry_avx512_held
+    fgraph_return_avx512 fgraph_return_avx512_held
+    fgraph_preserve_sse fgraph_preserve_sse_held
+    fgraph_preserve_sse_return fgraph_preserve_sse_return_held
+    fgraph_preserve_avx fgraph_preserve_avx_held
+    fgraph_preserve_avx_return fgraph_preserve_avx_return_held
+    fgraph_preserve_avx512 fgraph_preserve_avx512_held
+    fgraph_preserve_avx512_return fgraph_preserve_avx512_return_held
+    fgraph_preserve_all fgraph_preserve_all_held
+    fgraph_preserve_all_return fgraph_preserve_all_return_held
+    fgraph_preserve_all_f fgraph_preserve_all_f_held
+    fgraph_preserve_all_f_return fgraph_preserve_all_f_return_held
+    fgraph_entry_only_sse fgraph_entry_only_sse_held
+    fgraph_entry_only_avx fgraph_entry_only_avx_held
+    fgraph_entry_only_avx512 fgraph_entry_only_avx512_held
+    fgraph_entry_only_all fgraph_entry_only_all_held
+    fgraph_entry_only_all_f fgraph_entry_only_all_f_held
 }
 
 // Where an unwinder goes that has taken a frame of ours for the one that catches: with rsp and rbp as at
@@ -1097,47 +1147,103 @@ pub(super) fn resumed() -> usize {
     fgraph_resumed as *const () as usize
 }
 
+/// An address of a variant, and the one that it is of its twin.
+macro_rules! twins {
+    ($name:ident, $held:ident) => {
+        [$name as *const () as usize, $held as *const () as usize]
+    };
+}
+
 /// See [`Trampolines::of`].
-pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32) -> Trampolines {
-    type Code = unsafe extern "C" fn();
-    let [plain, preserve, preserve_all]: [[Code; 2]; 3];
-    let [entry_only, entry_only_all]: [Code; 2];
+pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32, held: bool) -> Trampolines {
+    type Twins = [usize; 2];
+    let [plain, preserve, preserve_all]: [[Twins; 2]; 3];
+    let [entry_only, entry_only_all]: [Twins; 2];
     match (vector_bytes, opmask_bytes) {
         (64, opmask_bytes) => {
-            plain = [fgraph_entry_avx512, fgraph_return_avx512];
-            preserve = [fgraph_preserve_avx512, fgraph_preserve_avx512_return];
-            entry_only = fgraph_entry_only_avx512;
+            plain = [
+                twins!(fgraph_entry_avx512, fgraph_entry_avx512_held),
+                twins!(fgraph_return_avx512, fgraph_return_avx512_held),
+            ];
+            preserve = [
+                twins!(fgraph_preserve_avx512, fgraph_preserve_avx512_held),
+                twins!(
+                    fgraph_preserve_avx512_return,
+                    fgraph_preserve_avx512_return_held
+                ),
+            ];
+            entry_only = twins!(fgraph_entry_only_avx512, fgraph_entry_only_avx512_held);
             if opmask_bytes == 8 {
-                preserve_all = [fgraph_preserve_all, fgraph_preserve_all_return];
-                entry_only_all = fgraph_entry_only_all;
+                preserve_all = [
+                    twins!(fgraph_preserve_all, fgraph_preserve_all_held),
+                    twins!(fgraph_preserve_all_return, fgraph_preserve_all_return_held),
+                ];
+                entry_only_all = twins!(fgraph_entry_only_all, fgraph_entry_only_all_held);
             } else {
-                preserve_all = [fgraph_preserve_all_f, fgraph_preserve_all_f_return];
-                entry_only_all = fgraph_entry_only_all_f;
+                preserve_all = [
+                    twins!(fgraph_preserve_all_f, fgraph_preserve_all_f_held),
+                    twins!(
+                        fgraph_preserve_all_f_return,
+                        fgraph_preserve_all_f_return_held
+                    ),
+                ];
+                entry_only_all = twins!(fgraph_entry_only_all_f, fgraph_entry_only_all_f_held);
             }
         }
         (32, _) => {
-            plain = [fgraph_entry_avx, fgraph_return_avx];
-            preserve = [fgraph_preserve_avx, fgraph_preserve_avx_return];
-            entry_only = fgraph_entry_only_avx;
+            plain = [
+                twins!(fgraph_entry_avx, fgraph_entry_avx_held),
+                twins!(fgraph_return_avx, fgraph_return_avx_held),
+            ];
+            preserve = [
+                twins!(fgraph_preserve_avx, fgraph_preserve_avx_held),
+                twins!(fgraph_preserve_avx_return, fgraph_preserve_avx_return_held),
+            ];
+            entry_only = twins!(fgraph_entry_only_avx, fgraph_entry_only_avx_held);
             (preserve_all, entry_only_all) = (preserve, entry_only);
         }
         _ => {
-            plain = [fgraph_entry_sse, fgraph_return_sse];
-            preserve = [fgraph_preserve_sse, fgraph_preserve_sse_return];
-            entry_only = fgraph_entry_only_sse;
+            plain = [
+                twins!(fgraph_entry_sse, fgraph_entry_sse_held),
+                twins!(fgraph_return_sse, fgraph_return_sse_held),
+            ];
+            preserve = [
+                twins!(fgraph_preserve_sse, fgraph_preserve_sse_held),
+                twins!(fgraph_preserve_sse_return, fgraph_preserve_sse_return_held),
+            ];
+            entry_only = twins!(fgraph_entry_only_sse, fgraph_entry_only_sse_held);
             (preserve_all, entry_only_all) = (preserve, entry_only);
         }
     }
-    let address = |code: Code| code as usize;
+    let this = usize::from(held);
     Trampolines {
-        plain: address(plain[0]),
-        preserve: address(preserve[0]),
-        preserve_all: address(preserve_all[0]),
-        entry_only: address(entry_only),
-        entry_only_all: address(entry_only_all),
-        return_points: [plain, preserve, preserve_all].map(|[_, point]| address(point)),
+        plain: plain[0][this],
+        preserve: preserve[0][this],
+        preserve_all: preserve_all[0][this],
+        entry_only: entry_only[this],
+        entry_only_all: entry_only_all[this],
+        return_points: [plain, preserve, preserve_all].map(|[_, point]| point[this]),
         vector_bytes,
     }
+}
+
+/// How many stretches of a variant's code there are in which rbp is the frame.
+const STRETCHES: usize = 3;
+
+/// One of them: its start and its end, in bytes from the start of the code.
+type Stretch = [u32; 2];
+
+/// Whether rbp is the frame at `address` in the variant at `start`.
+///
+/// # Safety
+///
+/// `start` must be the address of one.
+pub(super) unsafe fn has_frame(start: usize, address: usize) -> bool {
+    // SAFETY: the stretches stand right before the code.
+    let stretches = unsafe { (start as *const [Stretch; STRETCHES]).sub(1).read() };
+    let offset = address.wrapping_sub(start);
+    let is_in = |[from, to]: [u32; 2]| (from as usize..to as usize).contains(&offset);
+    stretches.into_iter().any(is_in)
 }
 
 // What the assembly takes for granted.

@@ -269,7 +269,9 @@ fn subjects() -> &'static [Subject] {
     static SUBJECTS: OnceLock<Vec<Subject>> = OnceLock::new();
     SUBJECTS.get_or_init(|| {
         let mut subjects = Vec::new();
-        for (index, machine) in MACHINES.iter().enumerate() {
+        let twins = [Trampolines::of, Trampolines::held_of];
+        let machines = MACHINES.iter().enumerate();
+        for ((index, machine), of) in machines.flat_map(|machine| twins.map(|of| (machine, of))) {
             let vectors = machine.width;
             // The driver moves opmasks of 8 bytes.
             if vectors > cpu::vector_bytes() as usize || (vectors == 64 && cpu::opmask_bytes() < 8)
@@ -286,7 +288,7 @@ fn subjects() -> &'static [Subject] {
                     plain: kind == StubKind::Plain,
                 });
             };
-            let some = Trampolines::of(vectors as u32, 8);
+            let some = of(vectors as u32, 8);
             let kept = Survive { vectors, ..NOTHING };
             add("plain", StubKind::Plain, some.plain, NOTHING, true);
             add("preserve", StubKind::Preserving, some.preserve, kept, true);
@@ -301,7 +303,7 @@ fn subjects() -> &'static [Subject] {
                 continue;
             }
             for opmasks in [8, 2] {
-                let some = Trampolines::of(64, opmasks);
+                let some = of(64, opmasks);
                 let opmasks = opmasks as usize;
                 let all = Survive {
                     vectors,

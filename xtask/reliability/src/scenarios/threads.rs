@@ -1,7 +1,7 @@
 //! Threads that come and go.
 
 use crate::build::{C, CXX, Compiler};
-use crate::scenario::Expect::{Any, Exactly};
+use crate::scenario::Expect::{Any, AtLeast, Exactly};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 
 const LIVES: Hostile = Hostile {
@@ -13,6 +13,15 @@ const LIVES: Hostile = Hostile {
 const DESTRUCTORS: Hostile = Hostile {
     source: "thread_destructors.cpp",
     compilers: CXX,
+    ..Hostile::DEFAULT
+};
+
+/// Threads that make calls all the time while they are cancelled.
+const CANCELLED: Hostile = Hostile {
+    source: "thread_ends.c",
+    compilers: C,
+    flags: &["-fexceptions"],
+    unreturned: Exactly(20),
     ..Hostile::DEFAULT
 };
 
@@ -38,6 +47,26 @@ pub(super) const GROUP: Group = Group {
                 unwound: Exactly(20 * 12),
                 unreturned: Exactly(20),
                 ..LIVES
+            }),
+        },
+        Scenario {
+            name: "threads that are cancelled asynchronously while they call",
+            promise: "Callbacks are run to their end; then every call that the thread is in is told as unwound.",
+            shown: Shown::By(Hostile {
+                args: &["busy", "10"],
+                // And of the innermost call.
+                unwound: AtLeast(20 * 12),
+                ..CANCELLED
+            }),
+        },
+        Scenario {
+            name: "threads that are cancelled while callbacks come to cancellation points",
+            promise: "Callbacks are run to their end. The thread ends where it would end untraced.",
+            shown: Shown::By(Hostile {
+                args: &["pending", "10"],
+                environment: &[("FGRAPH_SLOW", "1")],
+                unwound: Exactly(20 * 12),
+                ..CANCELLED
             }),
         },
         Scenario {
