@@ -438,4 +438,25 @@ mod tests {
         stack.retract(sentinel);
         assert_eq!((stack.newest(), stack.depth()), (sentinel, 0));
     }
+
+    #[test]
+    fn a_frame_that_was_just_removed_is_put_back_without_users() {
+        let mut memory = Memory([0; 4 * HEADER]);
+        let stack = ShadowStack::new();
+        // SAFETY: the memory outlives the stack's use.
+        unsafe { stack.reset(memory.0.as_mut_ptr(), memory.0.len(), ptr::null()) };
+        let frame = stack.open(ptr::null(), 8, crate::frame::stamp(3)).unwrap();
+        // SAFETY: just opened, without records; then removed, and nothing put there.
+        unsafe {
+            stack.commit(1, frame.cast::<u8>().wrapping_add(HEADER));
+            let top = stack.top();
+            assert!(!stack.push_back(frame), "it is still there");
+            stack.pop();
+            assert!(!stack.is_on(frame));
+            assert!(stack.push_back(frame));
+            assert!(stack.is_on(frame));
+            assert_eq!((stack.newest(), stack.top()), (frame, top));
+            assert_eq!(((*frame).bitmap(), (*frame).epoch()), (0, 3));
+        }
+    }
 }
