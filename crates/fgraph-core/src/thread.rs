@@ -14,6 +14,7 @@
 //! Only the thread itself writes to its state while it runs traced code.
 
 use core::cell::Cell;
+use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
@@ -101,6 +102,9 @@ unsafe impl Send for Thread {}
 impl Thread {
     /// [`inside`](Self::inside) of a thread that runs fgraph's own code outside of a call.
     pub const INTERNAL: usize = 1;
+
+    /// Where in a state its [`id`](Self::id) stands. What is padded stands at the start.
+    pub const ID: usize = offset_of!(Self, owner) + offset_of!(Owner, id);
 
     /// A state that is nobody's.
     pub const fn new() -> Self {

@@ -133,7 +133,6 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
         }
         let sharers = match TABLE.sharers(place) {
             Some(sharers) => sharers,
-            None if !is_of_the_thread(thread) => return false,
             None => match stack::alternate(place) {
                 Some(bounds) => Sharers::none(bounds),
                 None => {
@@ -148,19 +147,11 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
                 }
             },
         };
-        let found = match choose(thread, &sharers, place, tail) {
-            Some((newest, spare)) if newest != usize::MAX || is_of_the_thread(thread) => {
-                Some(spare)
-            }
-            None if !sharers.spares.is_full() && is_of_the_thread(thread) => {
-                TABLE.add(thread, &sharers.bounds)
-            }
-            Some((_, spare)) => {
-                spare.stack.claim.give_back(thread);
-                None
-            }
-            None => None,
+        let add = || {
+            let is_room = !sharers.spares.is_full();
+            is_room.then(|| TABLE.add(thread, &sharers.bounds))?
         };
+        let found = choose(thread, &sharers, place, tail).or_else(add);
         if let Some(spare) = found {
             let Range { start, end } = sharers.bounds;
             spare.stack.set_bounds(start, end);
@@ -170,21 +161,9 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
     })
 }
 
-/// Whether the state is the running thread's. A process may be made that shares memory, and with it the
-/// block of its thread: by `posix_spawn`, or as a thread that knows nothing of the C library. Both run on
-/// stacks of their own, and one would spoil the other's frames.
-fn is_of_the_thread(thread: &Thread) -> bool {
-    thread.id() == os::thread_id()
-}
-
-/// Takes the spare stack whose newest frame is the nearest one above `place`, and gives the place of that
-/// frame: it may be a call around the one at `place`.
-fn choose(
-    thread: &Thread,
-    sharers: &Sharers,
-    place: usize,
-    tail: bool,
-) -> Option<(usize, &'static Spare)> {
+/// Takes the spare stack whose newest frame is the nearest one above `place`: it may be of a call around the
+/// one at `place`.
+fn choose(thread: &Thread, sharers: &Sharers, place: usize, tail: bool) -> Option<&'static Spare> {
     let mut best: Option<(usize, &'static Spare)> = None;
     for &spare in &sharers.spares {
         if !spare.stack.claim.take(thread) {
@@ -199,7 +178,7 @@ fn choose(
             spare.stack.claim.give_back(thread);
         }
     }
-    best
+    best.map(|(_, spare)| spare)
 }
 
 /// See [`Stacks::are_on_one`].

@@ -368,6 +368,40 @@ macro_rules! leave_aside {
     };
 }
 
+/// Compares the running thread with the one whose state rdx is. Leaves rcx and r10 as they happen to be.
+macro_rules! is_own {
+    () => {
+        "mov eax, {gettid}
+         syscall
+         mov r11, [rsp + {site}]
+         cmp eax, [rdx + {id}]"
+    };
+}
+
+/// Counts the call, for the thread and for each user that wants the function. Locked, because `ATTACHING`
+/// is shared.
+macro_rules! count {
+    ($counter:literal) => {
+        concat!(
+            "movzx eax, word ptr [r11 + {interest}]\n",
+            "test eax, eax\n",
+            "jz 33f\n",
+            "lock inc qword ptr [rdx + {total} + {",
+            $counter,
+            "}]\n",
+            "32:\n",
+            "bsf ecx, eax\n",
+            "shl ecx, 6\n",
+            "lock inc qword ptr [rdx + rcx + {users} + {",
+            $counter,
+            "}]\n",
+            "lea ecx, [rax - 1]\n",
+            "and eax, ecx\n",
+            "jnz 32b\n",
+        )
+    };
+}
+
 /// One entry trampoline, which keeps what `$keeps` says and asks the users with `$enter`. It moves vector
 /// registers with `$moves`, or with `$full_moves` where that is not wide enough.
 macro_rules! trampoline {
@@ -422,6 +456,11 @@ macro_rules! trampoline {
             "jz 20f",
             "cmp qword ptr [rdx + {inside}], 0",
             "jne 30f",
+            // Not on the machine stack that the thread was last seen on? Then it may be another thread.
+            "lea rcx, [rbx + 8]",
+            "sub rcx, [rdx + {stack_low}]",
+            "cmp rcx, [rdx + {stack_span}]",
+            "jae 36f",
             // From here on what a signal handler calls is not traced.
             "23:",
             "mov [rdx + {inside}], rsp",
@@ -594,6 +633,9 @@ macro_rules! trampoline {
             "je 31f",
             "cmp rbx, rax",
             "jb 31f",
+            is_own!(),
+            "jne 31f",
+            "mov rax, [rdx + {inside}]",
             "mov [rsp + {thread}], rdx",
             store_beyond!("rsp + {kept_beyond}", $opmask),
             store_args!($full_moves),
@@ -617,20 +659,15 @@ macro_rules! trampoline {
             "mov r8, [rsp + {int} + 32]",
             "mov r9, [rsp + {int} + 40]",
             "mov r10, [rsp + {scratch} + 8]",
-            // Count the call, for the thread and for each user that wants the function. Locked,
-            // because `ATTACHING` is shared.
             "31:",
-            "movzx eax, word ptr [r11 + {interest}]",
-            "test eax, eax",
-            "jz 33f",
-            "lock inc qword ptr [rdx + {total_missed}]",
-            "32:",
-            "bsf ecx, eax",
-            "shl ecx, 6",
-            "lock inc qword ptr [rdx + rcx + {user_missed}]",
-            "lea ecx, [rax - 1]",
-            "and eax, ecx",
-            "jnz 32b",
+            count!("missed"),
+            "jmp 33f",
+            // A state is its thread's alone. But a process may be made that shares memory and the block of the
+            // thread, `clone` with CLONE_VM alone, and goes on beside it: only the kernel can tell them apart.
+            "36:",
+            is_own!(),
+            "je 23b",
+            count!("foreign"),
             "33:",
             "mov rdx, [rsp + {int} + 16]",
             // Not traced, or nobody wants the return: on to the body as if nothing had been.
@@ -741,8 +778,12 @@ macro_rules! trampoline {
             stack_span = const offset_of!(Thread, span),
             mark = const offset_of!(Thread, mark),
             no_mark = const Mark::NONE,
-            total_missed = const offset_of!(Thread, total) + offset_of!(LiveCounters, missed),
-            user_missed = const offset_of!(Thread, users) + offset_of!(LiveCounters, missed),
+            gettid = const GETTID,
+            id = const Thread::ID,
+            total = const offset_of!(Thread, total),
+            users = const offset_of!(Thread, users),
+            missed = const offset_of!(LiveCounters, missed),
+            foreign = const offset_of!(LiveCounters, foreign),
             interest = const offset_of!(Site, interest),
             body = const offset_of!(Site, body),
             slot = const offset_of!(Frame, slot),
@@ -891,6 +932,9 @@ struct Keeps {
     /// The body is called if somebody wants the return.
     returns: bool,
 }
+
+/// The system call.
+const GETTID: u32 = 186;
 
 const PLAIN: Keeps = Keeps {
     preserve: false,
