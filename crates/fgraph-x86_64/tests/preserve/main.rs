@@ -131,6 +131,8 @@ fn fresh_thread(stack: usize) -> &'static Thread {
     THREAD.home.set_bounds(stack - REACH, stack + REACH);
     THREAD.enter_stack(&THREAD.home);
     THREAD.errno.set(THREAD.no_errno());
+    // SAFETY: no arguments.
+    THREAD.rename(unsafe { libc::gettid() }.cast_unsigned());
     THREAD
         .vector_bytes
         .set(MACHINES[MACHINE.load(Ordering::Relaxed)].width as u32);
