@@ -37,6 +37,7 @@ use crate::sites::{self, OFF, ON, Sites};
 use crate::stacks;
 use crate::text::Text;
 use crate::threads::{self, Inside};
+use crate::unwinder;
 
 /// What the lock protects.
 #[derive(Debug)]
@@ -228,6 +229,7 @@ impl Control {
         threads::set_vector_bytes(trampolines.vector_bytes);
         FGRAPH.set_stacks(&stacks::STACKS);
         self.sites.set_trampolines(trampolines);
+        unwinder::find();
         libraries::find();
         self.started = true;
         Ok(())
