@@ -50,7 +50,9 @@
 //! has called, has the highest CFA.
 //!
 //! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
-//! `pthread_exit`, a cancellation) goes through the return point; it tells the users.
+//! `pthread_exit`, a cancellation) goes through the return point; it tells the users. A process may have several
+//! unwinders, each of which understands only what it hands out itself; the address that it calls from says which
+//! one it is.
 //!
 //! LLVM's libunwind knows the frame that catches by its stack pointer, and ours has the same one: the body
 //! returns to where our caller goes on. It takes our frame for the one that catches, and aborts when
@@ -74,10 +76,11 @@
 mod code;
 mod held;
 
-use core::arch::{asm, global_asm};
+use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::c_void;
+use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use fgraph_core::dispatch::{self, FGRAPH, RETURN_POINTS};
 use fgraph_core::frame::Frame;
@@ -151,7 +154,7 @@ pub unsafe fn set_current(thread: *const Thread) {
 }
 
 /// The bounds of the code that must never be traced, made by the linker from the section's name.
-pub fn own_text() -> core::ops::Range<usize> {
+pub fn own_text() -> Range<usize> {
     unsafe extern "C" {
         #[link_name = "__start_fgraph_text"]
         static START: u8;
@@ -208,6 +211,77 @@ unsafe extern "C" fn leave(
     unsafe { dispatch::leave(regs, frame, thread) }
 }
 
+/// The value of a register in the context that an unwinder hands out.
+pub type GetGr = unsafe extern "C" fn(context: *mut c_void, register: i32) -> usize;
+/// The address of the instruction there.
+pub type GetIp = unsafe extern "C" fn(context: *mut c_void) -> usize;
+/// Changes the value of a register.
+pub type SetGr = unsafe extern "C" fn(context: *mut c_void, register: i32, value: usize);
+/// Changes the address of the instruction.
+pub type SetIp = unsafe extern "C" fn(context: *mut c_void, address: usize);
+
+/// What understands the context that code of an unwinder hands out.
+#[derive(Clone, Debug)]
+pub struct Unwinder {
+    /// Where that code is.
+    pub text: Range<usize>,
+    /// `_Unwind_GetGR`
+    pub get_gr: GetGr,
+    /// `_Unwind_GetIP`
+    pub get_ip: GetIp,
+    /// `_Unwind_SetGR`
+    pub set_gr: SetGr,
+    /// `_Unwind_SetIP`
+    pub set_ip: SetIp,
+}
+
+/// So many unwinders can be added.
+pub const MAX_UNWINDERS: usize = 3;
+
+/// Those that were added, then null.
+static UNWINDERS: [AtomicPtr<Unwinder>; MAX_UNWINDERS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_UNWINDERS];
+
+/// The one that we are linked to. It need not be any of those that were added: a program may have one in it.
+static LINKED: Unwinder = Unwinder {
+    text: 0..0,
+    get_gr: _Unwind_GetGR,
+    get_ip: _Unwind_GetIP,
+    set_gr: _Unwind_SetGR,
+    set_ip: _Unwind_SetIP,
+};
+
+impl Unwinder {
+    /// The one that has called, from the address `caller`.
+    #[inline(always)]
+    fn at(caller: usize) -> &'static Self {
+        for unwinder in &UNWINDERS {
+            // SAFETY: null, or lives for ever.
+            let unwinder = unsafe { unwinder.load(Ordering::Acquire).as_ref() };
+            if let Some(unwinder) = unwinder
+                && unwinder.text.start <= caller
+                && caller < unwinder.text.end
+            {
+                return unwinder;
+            }
+        }
+        &LINKED
+    }
+}
+
+/// Adds an unwinder that may call the personality routine. There is no room for more than [`MAX_UNWINDERS`];
+/// others are taken to be the one that this crate is linked to.
+pub fn add_unwinder(unwinder: &'static Unwinder) {
+    let added = ptr::from_ref(unwinder).cast_mut();
+    let (null, release) = (ptr::null_mut(), Ordering::Release);
+    let is_free = |place: &AtomicPtr<Unwinder>| {
+        place
+            .compare_exchange(null, added, release, Ordering::Relaxed)
+            .is_ok()
+    };
+    let _ = UNWINDERS.iter().any(is_free);
+}
+
 unsafe extern "C" {
     fn _Unwind_GetGR(context: *mut c_void, register: i32) -> usize;
     fn _Unwind_GetIP(context: *mut c_void) -> usize;
@@ -232,30 +306,40 @@ fn prepare_unwinder() {
     unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
 }
 
-/// The unwinder calls this for each trampoline frame that it goes through.
+/// The unwinder calls this for each trampoline frame that it goes through: as [`on_frame`], whose last argument is
+/// the address that this returns to.
+#[unsafe(naked)]
 #[unsafe(link_section = "fgraph_text")]
-unsafe extern "C-unwind" fn personality(
+unsafe extern "C-unwind" fn personality() {
+    naked_asm!("mov r9, [rsp]", "jmp {}", sym on_frame);
+}
+
+/// The personality routine, called from the address `caller`.
+#[unsafe(link_section = "fgraph_text")]
+unsafe extern "C-unwind" fn on_frame(
     _version: i32,
     actions: i32,
     _class: u64,
     exception: *mut u8,
     context: *mut c_void,
+    caller: usize,
 ) -> i32 {
     const CLEANUP_PHASE: i32 = 2;
     const HANDLER_FRAME: i32 = 4;
     const INSTALL_CONTEXT: i32 = 7;
     const CONTINUE_UNWIND: i32 = 8;
     const RAX: i32 = 0;
+    let unwinder = Unwinder::at(caller);
     // SAFETY: the unwinder passes its context.
-    let address = unsafe { _Unwind_GetIP(context) };
+    let address = unsafe { (unwinder.get_ip)(context) };
     let at_return_point = FGRAPH.is_return_point(address);
     if at_return_point && actions & HANDLER_FRAME != 0 {
         // We have said in no search that we catch: the unwinder takes our frame for its caller's. It
         // comes back, when we resume, to a frame that it cannot mistake.
         // SAFETY: the context again; `fgraph_catch` takes the exception in rax, and the frame in rbp.
         unsafe {
-            _Unwind_SetGR(context, RAX, exception.expose_provenance());
-            _Unwind_SetIP(context, code::catch());
+            (unwinder.set_gr)(context, RAX, exception.expose_provenance());
+            (unwinder.set_ip)(context, code::catch());
         }
         return INSTALL_CONTEXT;
     }
@@ -268,7 +352,7 @@ unsafe extern "C-unwind" fn personality(
         // SAFETY: the context again. At the return point rbp is the frame, whose body is being unwound in
         // this thread.
         unsafe {
-            let register = |number| _Unwind_GetGR(context, number);
+            let register = |number| (unwinder.get_gr)(context, number);
             let frame = if at_return_point {
                 register(RBP) as *mut Frame
             } else {
@@ -397,4 +481,28 @@ pub fn hold_cancellation() -> Trampolines {
 /// The state of all threads whose own is being made: what they call meanwhile is counted here.
 pub fn attaching() -> &'static Thread {
     &ATTACHING
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unwinder_is_known_by_the_address_that_it_calls_from() {
+        static OTHER: Unwinder = Unwinder {
+            text: 0x1000..0x2000,
+            get_gr: _Unwind_GetGR,
+            get_ip: _Unwind_GetIP,
+            set_gr: _Unwind_SetGR,
+            set_ip: _Unwind_SetIP,
+        };
+        let is_other = |caller| ptr::eq(Unwinder::at(caller), &OTHER);
+        assert!(!is_other(0x1000));
+        add_unwinder(&OTHER);
+        assert!(is_other(0x1000) && is_other(0x1fff));
+        assert!(!is_other(0xfff) && !is_other(0x2000));
+        // What there is no room for changes nothing.
+        (0..MAX_UNWINDERS).for_each(|_| add_unwinder(&LINKED));
+        assert!(is_other(0x1000));
+    }
 }

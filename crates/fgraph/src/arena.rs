@@ -30,6 +30,7 @@ use fgraph_x86_64::trampoline::Trampolines;
 use fgraph_x86_64::unwind::{self, Row, Rows};
 
 use crate::os::{self, PAGE};
+use crate::unwinder::frames::Frames;
 
 /// How far apart the places are that are tried.
 const STEP: usize = 1 << 20;
@@ -96,8 +97,9 @@ pub(crate) fn header(
 
 /// Makes the unwind information of the header at `header` known.
 pub(crate) fn register_unwind(header: usize) {
-    // SAFETY: a complete header, which stays. What is registered is not copied.
-    unsafe { __register_frame((header + HEADER_EH_FRAME + stub::EH_FRAME_FDE) as *const c_void) };
+    let fde = header + HEADER_EH_FRAME + stub::EH_FRAME_FDE;
+    // SAFETY: a complete header, which stays.
+    unsafe { Frames::new([fde].into_iter()) }.register();
 }
 
 /// An arena that is being filled.
@@ -260,36 +262,26 @@ impl CopyUnwind {
             at += len(stretch);
             at - len(stretch) + unwind::EH_FRAME_FDE
         };
-        Ok(Unwind(self.stretches.iter().map(fde).collect()))
+        // SAFETY: just written, for good.
+        let frames = unsafe { Frames::new(self.stretches.iter().map(fde)) };
+        Ok(Unwind(Some(frames)))
     }
 }
 
-/// Written unwind information, which stays where it is: the addresses of FDEs.
+/// Written unwind information, which stays where it is.
 #[derive(Debug, Default)]
-pub(crate) struct Unwind(Vec<usize>);
+pub(crate) struct Unwind(Option<&'static Frames>);
 
 impl Unwind {
     /// Makes it known.
     pub(crate) fn register(&self) {
-        for &fde in &self.0 {
-            // SAFETY: a CIE, an FDE and a terminator, which stay.
-            unsafe { __register_frame(fde as *const c_void) };
-        }
+        self.0.into_iter().for_each(Frames::register);
     }
 
     /// Undoes [`register`](Self::register).
     pub(crate) fn withdraw(&self) {
-        for &fde in &self.0 {
-            // SAFETY: it was registered.
-            unsafe { __deregister_frame(fde as *const c_void) };
-        }
+        self.0.into_iter().for_each(Frames::withdraw);
     }
-}
-
-unsafe extern "C" {
-    /// Of the unwinder: makes code known that is in no module.
-    fn __register_frame(begin: *const c_void);
-    fn __deregister_frame(begin: *const c_void);
 }
 
 /// Maps `len` bytes for writing, within reach of everything between `first` and `last`.

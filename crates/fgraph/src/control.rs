@@ -37,6 +37,7 @@ use crate::sites::{self, OFF, ON, Sites};
 use crate::stacks;
 use crate::text::Text;
 use crate::threads::{self, Inside};
+use crate::unwinder;
 
 /// What the lock protects.
 #[derive(Debug)]
@@ -111,15 +112,20 @@ fn acquire() -> MutexGuard<'static, Control> {
 /// does not have, nor text that is half-written.
 mod fork {
     use core::cell::Cell;
+    use core::mem::ManuallyDrop;
     use std::sync::{MutexGuard, Once};
 
     use super::{Control, acquire};
     use crate::threads::{self, Inside};
 
+    /// The lock, from before the fork to after it.
+    type Held = Option<(MutexGuard<'static, Control>, Option<Inside>)>;
+
     thread_local! {
-        /// The lock, from before the fork to after it.
-        static HELD: Cell<Option<(MutexGuard<'static, Control>, Option<Inside>)>> =
-            const { Cell::new(None) };
+        // Not dropped with the thread, which may fork to its very end.
+        static HELD: Cell<ManuallyDrop<Held>> = const { Cell::new(ManuallyDrop::new(None)) };
+        /// How many forks the thread is in: the handler of a signal that comes meanwhile may fork, too.
+        static FORKS: Cell<usize> = const { Cell::new(0) };
     }
 
     /// Makes the C library call us around forks.
@@ -132,18 +138,24 @@ mod fork {
     }
 
     extern "C" fn before() {
+        let outer = FORKS.get();
+        FORKS.set(outer + 1);
         // In a signal handler that has interrupted fgraph's own code, which may hold the lock, there is
         // nothing to wait for.
-        if !threads::in_own_code() {
+        if outer == 0 && !threads::in_own_code() {
             // Not marked if the fork is in a callback, which marks the thread as well.
             let inside = Inside::enter().ok();
             let control = acquire();
-            HELD.set(Some((control, inside)));
+            HELD.set(ManuallyDrop::new(Some((control, inside))));
         }
     }
 
     extern "C" fn in_parent() {
-        drop(HELD.take());
+        let outer = FORKS.get().saturating_sub(1);
+        FORKS.set(outer);
+        if outer == 0 {
+            drop(ManuallyDrop::into_inner(HELD.take()));
+        }
     }
 
     extern "C" fn in_child() {
@@ -217,6 +229,7 @@ impl Control {
         threads::set_vector_bytes(trampolines.vector_bytes);
         FGRAPH.set_stacks(&stacks::STACKS);
         self.sites.set_trampolines(trampolines);
+        unwinder::find();
         libraries::find();
         self.started = true;
         Ok(())

@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use object::LittleEndian as Le;
-use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
+use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, Sym64};
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
 /// The sections in which compilers list entries of functions.
@@ -188,6 +188,31 @@ impl<'a> ElfFile<'a> {
             .flat_map(|(relocations, _)| relocations)
             .filter(|relocation| relocation.r_type(Le, false) == elf::R_X86_64_IRELATIVE)
             .map(|relocation| (relocation.r_offset(Le), relocation.r_addend(Le) as u64))
+    }
+
+    /// Where the linker writes the address of a function of another module, or one that others may replace: addresses
+    /// relative to the load bias.
+    pub(crate) fn slots_of(&self, function: &[u8]) -> Vec<u64> {
+        let Ok(symbols) = self.sections.symbols(Le, self.bytes, elf::SHT_DYNSYM) else {
+            return Vec::new();
+        };
+        let is_slot = |relocation: &Rela64<Le>| {
+            let kind = relocation.r_type(Le, false);
+            let is_address = kind == elf::R_X86_64_JUMP_SLOT || kind == elf::R_X86_64_GLOB_DAT;
+            is_address
+                && relocation.symbol(Le, false).is_some_and(|index| {
+                    let symbol = symbols.symbol(index);
+                    symbol.and_then(|symbol| symbols.symbol_name(Le, symbol)) == Ok(function)
+                })
+        };
+        let sections = self.sections.iter();
+        let lists = sections.filter_map(|section| section.rela(Le, self.bytes).ok().flatten());
+        lists
+            .filter(|(_, link)| *link == symbols.section())
+            .flat_map(|(relocations, _)| relocations)
+            .filter(|relocation| is_slot(relocation))
+            .map(|relocation| relocation.r_offset(Le))
+            .collect()
     }
 
     /// The content of a section in the file.

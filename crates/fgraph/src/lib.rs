@@ -65,6 +65,7 @@ mod stacks;
 mod status;
 mod text;
 mod threads;
+mod unwinder;
 
 #[doc(hidden)]
 pub mod testing;

@@ -1,7 +1,7 @@
 //! New processes.
 
-use crate::build::C;
-use crate::scenario::Expect::{Any, Exactly};
+use crate::build::{C, CXX};
+use crate::scenario::Expect::{Any, AtLeast, Exactly};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 
 const FORK: Hostile = Hostile {
@@ -15,6 +15,12 @@ const SPAWN: Hostile = Hostile {
     source: "process_spawn.c",
     compilers: C,
     trace: Trace::AlsoEverything,
+    ..Hostile::DEFAULT
+};
+
+const THROWS: Hostile = Hostile {
+    source: "process_throws.cpp",
+    compilers: CXX,
     ..Hostile::DEFAULT
 };
 
@@ -51,6 +57,16 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "forks while other threads throw, whose children throw",
+            promise: "The child does not wait for an unwinder's lock that a thread had which it does not have.",
+            shown: Shown::By(Hostile {
+                args: &["threads", "300"],
+                // Of the children alone.
+                unwound: AtLeast(300 * 10 * 11),
+                ..THROWS
+            }),
+        },
+        Scenario {
             name: "a fork in a signal handler",
             promise: "The child goes on in the handler, and then in the calls that the signal has interrupted.",
             shown: Shown::By(Hostile {
@@ -68,6 +84,17 @@ pub(super) const GROUP: Group = Group {
                 // A fork between two counts of the tracer makes them differ by a call.
                 unreturned: Any,
                 ..FORK
+            }),
+        },
+        Scenario {
+            name: "forks in the handler of a timer while the thread throws",
+            promise: "Parent and child go on in the unwinder that the signal has interrupted.",
+            shown: Shown::By(Hostile {
+                args: &["timer", "20"],
+                unwound: AtLeast(20 * 10 * 11),
+                // A fork between two counts of the tracer makes them differ by a call.
+                unreturned: Any,
+                ..THROWS
             }),
         },
         Scenario {

@@ -53,6 +53,12 @@ const C_ENDS: Hostile = Hostile {
     ..ENDS
 };
 
+/// The same where the program is linked to LLVM's libunwind, and the C library unwinds by libgcc all the same.
+const LLVM_ENDS: Hostile = Hostile {
+    flags: &["-Wl,--no-as-needed", "-lunwind"],
+    ..C_ENDS
+};
+
 const THREAD: &str = "Its calls are told as unwound, innermost first, all but that of its start function; what cleanup \
     handlers call is traced.";
 
@@ -494,6 +500,30 @@ pub(super) const GROUP: Group = Group {
             },
         ),
         by(
+            "pthread_exit in a program with LLVM's libunwind",
+            C_THREAD,
+            Hostile {
+                args: &["exit", "10"],
+                ..LLVM_ENDS
+            },
+        ),
+        by(
+            "a thread is cancelled where it waits, in a program with LLVM's libunwind",
+            C_THREAD,
+            Hostile {
+                args: &["deferred", "10"],
+                ..LLVM_ENDS
+            },
+        ),
+        by(
+            "a thread is cancelled asynchronously, in a program with LLVM's libunwind",
+            C_THREAD,
+            Hostile {
+                args: &["asynchronous", "10"],
+                ..LLVM_ENDS
+            },
+        ),
+        by(
             "_Unwind_Backtrace is called twenty frames deep",
             "It shows every caller up to main, as untraced.",
             Hostile {
@@ -517,6 +547,18 @@ pub(super) const GROUP: Group = Group {
                 args: &["library", "20"],
                 trace: Trace::AlsoEverything,
                 ..BACKTRACES
+            },
+        ),
+        by(
+            "backtrace() is called in the handler of a timer while the thread throws",
+            "The unwinder never waits for itself: it takes no lock that it does not take untraced.",
+            Hostile {
+                source: "unwinding_handlers.cpp",
+                compilers: CXX,
+                // Calls of the handler may come where frames were that have been unwound, but that it finds once more.
+                functions: &["dive*", "caught*"],
+                unwound: AtLeast(11),
+                ..Hostile::DEFAULT
             },
         ),
         by(

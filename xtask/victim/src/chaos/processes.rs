@@ -1,7 +1,4 @@
-//! Forks whose children go on calling, and programs that are started.
-//!
-//! Children throw nothing: libgcc up to 12 takes a lock to find the unwind information of a frame where some
-//! was registered, as fgraph's is; another thread may have it when a process forks, and the child waits for ever.
+//! Forks whose children go on calling and throwing, and programs that are started.
 //!
 //! A child's calls do not count: it has a copy of the books, checks its own calls in it, and says by its exit
 //! code whether something was wrong.
@@ -41,8 +38,7 @@ pub(crate) fn fork(actor: &Actor, rng: &mut Rng) {
             unsafe { libc::alarm(SECONDS) };
             let mut rng = Rng::from_state(seed);
             for _ in 0..64 {
-                // Odd, so that nothing is thrown.
-                workers::call(rng.below(sites), rng.next() | 1);
+                workers::call(rng.below(sites), rng.next());
             }
         }
         value
@@ -57,6 +53,7 @@ pub(crate) fn fork(actor: &Actor, rng: &mut Rng) {
         -1 => refused(Act::Fork),
         0 => {
             super::jumps::jump_out(actor, rng);
+            super::unwinding::unwind(actor, rng);
             let failed = failures::count() - before;
             if failed != 0 {
                 eprint!("in a child: {}", failures::List);
