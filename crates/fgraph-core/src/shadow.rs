@@ -330,8 +330,9 @@ impl ShadowStack {
         }
     }
 
-    /// Drops the frames above `frame` that `is_gone` says are dead, but not the next to it if that has been
-    /// unwound.
+    /// Drops the newest frames above `frame` that `is_gone` says are dead, up to one that has been unwound. That and
+    /// those beneath it stay until a call shows them to be dead: the unwinder still reads them, and so does
+    /// a signal handler that takes a backtrace meanwhile.
     pub(crate) fn drop_above_unwound(
         &self,
         frame: *mut Frame,
@@ -339,16 +340,14 @@ impl ShadowStack {
         mut lost: impl FnMut(u64),
     ) {
         while self.newest.get() > frame
-            && !self.is_next_unwound(frame)
+            && !self.is_newest_unwound()
             && self.drop_newest_if(&is_gone, &mut lost)
         {}
     }
 
-    /// Whether the newest frame is the one next to `frame`, and has been unwound.
-    fn is_next_unwound(&self, frame: *mut Frame) -> bool {
+    fn is_newest_unwound(&self) -> bool {
         // SAFETY: a frame of this stack.
-        let newest = unsafe { &*self.newest.get() };
-        newest.previous == frame && newest.is_unwound()
+        unsafe { (*self.newest.get()).is_unwound() }
     }
 
     /// Ends `frame`, which is unwound, without giving up its memory: nobody wants its return any more.
@@ -363,7 +362,7 @@ impl ShadowStack {
                 (*frame).word = frame::stamp((*frame).epoch());
                 (*frame).depth -= 1;
             }
-            if self.is_next_unwound(frame) {
+            if self.is_newest_unwound() {
                 (*self.newest.get()).depth = (*frame).depth;
             }
         }

@@ -555,8 +555,6 @@ pub(super) const GROUP: Group = Group {
             Hostile {
                 source: "unwinding_handlers.cpp",
                 compilers: CXX,
-                // Calls of the handler may come where frames were that have been unwound, but that it finds once more.
-                functions: &["dive*", "caught*"],
                 unwound: AtLeast(11),
                 ..Hostile::DEFAULT
             },
