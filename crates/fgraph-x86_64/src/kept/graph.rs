@@ -11,6 +11,7 @@ use iced_x86::{
 use super::Code;
 use super::effect::Effect;
 use super::marks::Marks;
+use crate::nop::ENDBR64;
 
 /// The prefix of instructions that are atomic.
 const LOCK: u8 = 0xf0;
@@ -63,6 +64,7 @@ pub(super) struct Block {
 }
 
 /// The blocks of all code.
+#[derive(Debug)]
 pub(super) struct Graph<'a> {
     code: &'a [Code<'a>],
     /// The place of each stretch, and where the last ends.
@@ -424,8 +426,12 @@ impl<'a> Graph<'a> {
             .ok()
     }
 
-    pub(super) fn is_pad(&self, block: usize) -> bool {
-        self.blocks[block].is_pad
+    /// The blocks that a function may start with: that of its landing pad, and the one behind.
+    pub(super) fn starts_of(&self, function: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = self.block_at(function);
+        let pad = first.filter(|&first| self.blocks[first].is_pad);
+        let behind = pad.and_then(|_| self.block_at(function + ENDBR64.len()));
+        first.into_iter().chain(behind)
     }
 
     /// Calls `step` with the open blocks, and with those that lead to one that it has changed, until there are

@@ -4,13 +4,28 @@ use alloc::{vec, vec::Vec};
 
 use super::graph::{End, Graph};
 use super::marks::Marks;
-use super::registers::{ARGUMENTS, GUESSED, SEEN, Set, VECTOR, guessed_arguments};
+use super::registers::{
+    ARGUMENTS, FIRST_ARGUMENT, GUESSED, SEEN, Set, VECTOR, guessed_arguments, seen_of, vectors_of,
+};
 use super::strays::Strays;
 
+/// What callers rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reliance {
+    /// That the code of a function leaves registers alone.
+    Code,
+    /// That the convention of a function does: the code leaves them alone or saves them.
+    Convention,
+}
+
 /// What code writes to before it returns.
-pub(super) struct Written {
+struct Written {
+    reliance: Reliance,
     /// By block.
     may: Vec<Set>,
+    /// What is saved from there on, before it is written and before anything is called; nothing if no
+    /// caller relies on that.
+    saved: Vec<Set>,
     /// Whether it surely comes by a call of something unknown.
     calls: Vec<bool>,
     /// Whether it may return.
@@ -20,20 +35,56 @@ pub(super) struct Written {
 impl Written {
     /// What may survive a call of a block.
     fn survives(&self, block: usize) -> Set {
-        let seen = if self.calls[block] { 0 } else { SEEN };
-        seen | GUESSED & !self.may[block]
+        match self.reliance {
+            Reliance::Code => {
+                let seen = if self.calls[block] { 0 } else { SEEN };
+                seen | GUESSED & !self.may[block]
+            }
+            Reliance::Convention => seen_of(!self.may[block] | self.saved[block]),
+        }
+    }
+
+    /// What of that which is read behind a call of a block is wanted of it.
+    fn wanted(&self, block: usize) -> Set {
+        match self.reliance {
+            Reliance::Code => SEEN | GUESSED & !self.may[block],
+            Reliance::Convention => self.survives(block),
+        }
     }
 }
 
 impl Graph<'_> {
+    /// What is read from each block on before it is written, and what is read after its function has
+    /// returned.
+    pub(super) fn liveness(&self, reliance: Reliance) -> (Vec<Set>, Vec<Set>) {
+        let written = self.written(reliance);
+        let mut needs = vec![0; self.blocks.len()];
+        let mut open = Marks::full(self.blocks.len());
+        self.needs(&mut open, &mut needs, &written, None);
+        let wanted = self.wanted(&written, &needs);
+        (needs, wanted)
+    }
+
     /// What each block, and what is reached from there, writes to.
-    pub(super) fn written(&self) -> Written {
+    fn written(&self, reliance: Reliance) -> Written {
+        let saved = match reliance {
+            Reliance::Code => vec![0; self.blocks.len()],
+            Reliance::Convention => self.saved(),
+        };
         let mut may: Vec<Set> = self
             .blocks
             .iter()
             .map(|block| block.effect.writes)
             .collect();
         let mut calls = vec![false; self.blocks.len()];
+        // For gcc's callers less is more: what they see written they do not rely on.
+        if reliance == Reliance::Convention {
+            for (at, block) in self.blocks.iter().enumerate() {
+                if block.end == End::JumpsByTable {
+                    may[at] = self.written_around(at);
+                }
+            }
+        }
         self.until_stable(&mut Marks::full(self.blocks.len()), |at| {
             let next = at + 1;
             let (more, calls_now) = match self.blocks[at].end {
@@ -45,7 +96,7 @@ impl Graph<'_> {
                 }
                 End::Calls(to) => {
                     let to = to as usize;
-                    (may[next] | may[to], calls[next] || calls[to])
+                    (may[next] | may[to] & !saved[to], calls[next] || calls[to])
                 }
                 End::CallsResolver => (may[next], calls[next]),
                 End::CallsUnknown | End::JumpsUnknown => (GUESSED, true),
@@ -70,10 +121,40 @@ impl Graph<'_> {
             core::mem::replace(&mut returns[at], now) != now
         });
         Written {
+            reliance,
+            saved,
             may,
             calls,
             returns,
         }
+    }
+
+    /// What each block, and what is reached from there, saves before it is written and before anything is called.
+    fn saved(&self) -> Vec<Set> {
+        let mut saved = vec![0; self.blocks.len()];
+        self.until_stable(&mut Marks::full(self.blocks.len()), |at| {
+            let next = at + 1;
+            let block = &self.blocks[at];
+            let behind = match block.end {
+                End::Falls => saved[next],
+                End::Jumps(to) => saved[to as usize],
+                End::Branches(to) => saved[next] | saved[to as usize],
+                _ => 0,
+            };
+            let reads = block.effect.reads;
+            let now = reads & GUESSED | vectors_of(reads) | behind & !block.effect.kills;
+            core::mem::replace(&mut saved[at], now) != now
+        });
+        saved
+    }
+
+    /// What the function that a block is in writes to, but for what others write that it calls and we know.
+    fn written_around(&self, block: usize) -> Set {
+        let blocks = &self.blocks[self.around(block)];
+        blocks.iter().fold(0, |all, block| match block.end {
+            End::CallsUnknown | End::JumpsUnknown => GUESSED,
+            _ => all | block.effect.writes,
+        })
     }
 
     /// Whether it is the start of a function with a variable number of arguments, which stores
@@ -88,13 +169,18 @@ impl Graph<'_> {
 
     /// What is read from each block on, before it is written. `wanted` says, by block, what is read after
     /// a return, and by whom it is called: the result of this function without it.
-    pub(super) fn needs(
+    fn needs(
         &self,
         open: &mut Marks,
         needs: &mut [Set],
         written: &Written,
         wanted: Option<(&[Set], &[Set])>,
     ) {
+        let all = SEEN | GUESSED;
+        let (unknown, guessed, unclear, counts) = match written.reliance {
+            Reliance::Code => (ARGUMENTS, GUESSED, all, all),
+            Reliance::Convention => (FIRST_ARGUMENT, 0, 0, SEEN),
+        };
         self.until_stable(open, |at| {
             let next = at + 1;
             let block = &self.blocks[at];
@@ -111,17 +197,18 @@ impl Graph<'_> {
                         callee
                     }
                 }
-                End::CallsResolver => needs[next] | GUESSED,
-                End::CallsUnknown | End::JumpsUnknown => ARGUMENTS,
-                End::JumpsByTable => GUESSED,
+                End::CallsResolver => needs[next] | guessed,
+                End::CallsUnknown | End::JumpsUnknown => unknown,
+                End::JumpsByTable => guessed,
                 End::Returns => wanted.map_or(0, |(wanted, _)| wanted[at]),
                 End::Stops => 0,
-                End::Unclear => SEEN | GUESSED,
+                End::Unclear => unclear,
             };
             let mut now = block.effect.reads | behind & !block.effect.kills;
             if self.saves_arguments(at) {
                 now = guessed_arguments(now);
             }
+            now &= counts;
             let changes = now != needs[at];
             needs[at] = now;
             changes
@@ -129,7 +216,7 @@ impl Graph<'_> {
     }
 
     /// What is read after each block's function has returned.
-    pub(super) fn wanted(&self, written: &Written, needs: &[Set]) -> Vec<Set> {
+    fn wanted(&self, written: &Written, needs: &[Set]) -> Vec<Set> {
         let mut wanted = vec![0; self.blocks.len()];
         let mut marked = vec![0; self.blocks.len()];
         let mut keeps = needs.to_vec();
@@ -144,7 +231,7 @@ impl Graph<'_> {
                 if !written.returns[to] {
                     continue;
                 }
-                let more = keeps[at + 1] & (SEEN | !written.may[to]);
+                let more = keeps[at + 1] & written.wanted(to);
                 marked[to] |= more;
                 if written.may[to] != GUESSED && more & !wanted[to] != 0 {
                     wanted[to] |= more;

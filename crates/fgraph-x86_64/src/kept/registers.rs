@@ -40,6 +40,8 @@ pub(super) const SEEN: Set = (1 << (OPMASK + 8)) - 1;
 pub(super) const GUESSED: Set = ((1 << (GUESS_BEYOND + 1 - GUESS)) - 1) << GUESS;
 /// What may carry arguments: all general ones but r11, and vectors 2 to 7.
 pub(super) const ARGUMENTS: Set = 0b11_1111 << GUESS | 0b11_1111 << GUESS_VECTOR;
+/// The first argument, as seen to be read.
+pub(super) const FIRST_ARGUMENT: Set = 1 << LOW_BYTE | 1 << REST;
 /// What the system may take: all general ones but rcx and r11.
 pub(super) const SYSTEM_ARGUMENTS: Set = 0b11_1011 << GUESS;
 /// What does not survive until the entry of a function that is traced as the ABI says: r11, vectors 8 to
@@ -109,4 +111,22 @@ pub(super) fn guessed_arguments(needs: Set) -> Set {
     (0..GUESS_BEYOND - GUESS)
         .filter_map(seen)
         .fold(needs, guess)
+}
+
+/// The registers taken to be read, as seen to be read.
+pub(super) fn seen_of(guessed: Set) -> Set {
+    let (general, vectors) = (guessed >> GUESS & 0x7f, guessed >> GUESS_VECTOR & 0x3fff);
+    general << LOW_BYTE | general << REST | vectors << VECTOR | vectors << UPPER
+}
+
+/// The registers seen to be read, as taken to be read; of general registers those whose lowest byte is read.
+pub(super) fn guess_of(seen: Set) -> Set {
+    let general = seen >> LOW_BYTE & 0x7f;
+    general << GUESS | vectors_of(seen)
+}
+
+/// As [`guess_of`], the vector registers alone.
+pub(super) fn vectors_of(seen: Set) -> Set {
+    let vectors = (seen >> VECTOR | seen >> UPPER) & 0x3fff;
+    vectors << GUESS_VECTOR
 }
