@@ -228,6 +228,16 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "240 functions of several conventions call one another",
+            promise: "What is live across direct calls survives.",
+            shown: Shown::By(Hostile {
+                source: "value_mixed.c",
+                compilers: C,
+                flags: &["-fno-builtin", "-lm"],
+                ..Hostile::DEFAULT
+            }),
+        },
+        Scenario {
             name: "regcall",
             promise: "Arguments and results are right in all registers that it has them in.",
             shown: Shown::By(Hostile {
