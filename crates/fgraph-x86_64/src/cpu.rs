@@ -1,7 +1,7 @@
 //! What the machine has.
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::arch::x86_64::{__cpuid_count, CpuidResult};
 
 /// Bytes of a vector register that the processor has and the kernel keeps: 16, 32 or 64.
 pub fn vector_bytes() -> u32 {
@@ -13,7 +13,7 @@ pub fn vector_bytes() -> u32 {
     /// And the opmasks, the upper halves of zmm0-15, and zmm16-31.
     const ZMM: u32 = YMM | 0b1110_0000;
 
-    let features = __cpuid(1).ecx;
+    let features = cpuid(1).ecx;
     if features & OSXSAVE == 0 || features & AVX == 0 {
         return 16;
     }
@@ -45,9 +45,12 @@ pub fn opmask_bytes() -> u32 {
 
 /// The first word of extended features; 0 if the processor has none.
 fn extended_features() -> u32 {
-    if __cpuid(0).eax >= 7 {
-        __cpuid_count(7, 0).ebx
-    } else {
-        0
-    }
+    if cpuid(0).eax >= 7 { cpuid(7).ebx } else { 0 }
+}
+
+/// What the processor says of itself.
+#[allow(unused_unsafe, reason = "newer compilers know that it is safe")]
+fn cpuid(leaf: u32) -> CpuidResult {
+    // SAFETY: all processors of this architecture have the instruction.
+    unsafe { __cpuid_count(leaf, 0) }
 }

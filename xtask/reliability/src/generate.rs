@@ -1,6 +1,6 @@
-//! Functions with every mix of arguments and results, for `programs/value_calls.c`.
+//! Headers with functions that are made by chance, for `programs/value_mixed.c` and `programs/value_calls.c`.
 //!
-//! The header that is made here has, for each function, the function itself, which checks its arguments,
+//! The latter have every mix of arguments and results. The header has, for each function, the function itself, which checks its arguments,
 //! and one that calls it and checks the result:
 //!
 //! ```text
@@ -11,6 +11,8 @@
 //!
 //! Values are made of numbers that both sides know, so neither tells the other anything. What they are
 //! does not change from one run to the next: it follows from [`SEED`].
+
+mod conventions;
 
 use std::fmt::Write as _;
 
@@ -257,8 +259,11 @@ impl Function {
 }
 
 /// All headers that programs may include, by name.
-pub(crate) fn headers() -> [(&'static str, String); 1] {
-    [("generated_calls.h", calls())]
+pub(crate) fn headers() -> [(&'static str, String); 2] {
+    [
+        ("generated_calls.h", calls()),
+        ("generated_conventions.h", conventions::conventions()),
+    ]
 }
 
 /// Kinds, functions and their callers.

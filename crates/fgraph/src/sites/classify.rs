@@ -36,8 +36,10 @@ pub(crate) struct Candidate<'a> {
     pub(crate) padding: &'a [u8],
     /// Bit *k* is set if another function leads to byte *k* behind the entry.
     pub(crate) entered: u8,
-    /// Whether no caller relies on more than the ABI.
-    pub(crate) is_plain: bool,
+    /// Whether a caller that knows its code may rely on it.
+    pub(crate) code_is_relied_on: bool,
+    /// Whether a caller relies on a convention that keeps more than the ABI does.
+    pub(crate) convention_is_relied_on: bool,
     /// Its name in the symbol table.
     pub(crate) symbol: &'a str,
 }
@@ -105,17 +107,21 @@ pub(crate) fn classify(
     if convention.takes_flags {
         return Err(Refusal::Notrace("takes an argument in the flags"));
     }
+    let keeps_high = callers == Callers::AllRegisters;
     let callers = if function.listed || is_rust(function.symbol) {
         Callers::Abi
     } else {
         callers
     };
-    let mut way = match callers {
-        _ if convention.reads_high => Way::PreserveAll,
-        Callers::AllRegisters if !function.is_plain => Way::PreserveAll,
-        Callers::LowRegisters if !function.is_plain => Way::Preserve,
-        _ if convention.reads_scratch || convention.gives_flags => Way::Preserve,
-        _ => Way::Plain,
+    let is_relied_on = function.convention_is_relied_on
+        || is_regcall(function.symbol)
+        || callers != Callers::Abi && function.code_is_relied_on;
+    let mut way = if convention.reads_high || is_relied_on && keeps_high {
+        Way::PreserveAll
+    } else if is_relied_on || convention.reads_scratch || convention.gives_flags {
+        Way::Preserve
+    } else {
+        Way::Plain
     };
     if notrace.is_some() || convention.gives_flags {
         way = entry_only(way);
@@ -200,6 +206,12 @@ pub(crate) fn is_rust(symbol: &str) -> bool {
     symbol.starts_with("_R") || legacy().unwrap_or(false)
 }
 
+/// Whether it has arguments and results in more registers than the ABI says, as clang has it in the name of such
+/// functions.
+fn is_regcall(symbol: &str) -> bool {
+    symbol.contains("__regcall3__")
+}
+
 /// The first bytes of an entry; zeros where it ends before.
 pub(crate) fn first(entry: &[u8]) -> [u8; SITE_LEN] {
     let mut found = [0; SITE_LEN];
@@ -222,7 +234,8 @@ mod tests {
             listed: false,
             padding: &[],
             entered: 0,
-            is_plain: false,
+            code_is_relied_on: true,
+            convention_is_relied_on: false,
             symbol,
         }
     }
@@ -294,6 +307,40 @@ mod tests {
             Way::EntryOnlyAll
         );
         assert_eq!(way("vfork", false, Callers::Abi), Way::EntryOnly);
+    }
+
+    #[test]
+    fn what_only_some_are_relied_on_for_is_preserved_for_those() {
+        let way = |symbol, listed, code_is_relied_on, convention_is_relied_on, callers| {
+            let candidate = Candidate {
+                listed,
+                code_is_relied_on,
+                convention_is_relied_on,
+                ..candidate(&CODE, symbol)
+            };
+            classify(&candidate, callers, false).unwrap().way
+        };
+        let rust = "_RNvCs1234_7mycrate3foo";
+        for (symbol, listed) in [("f", true), (rust, false)] {
+            for (callers, kept) in [
+                (Callers::Abi, Way::Preserve),
+                (Callers::LowRegisters, Way::Preserve),
+                (Callers::AllRegisters, Way::PreserveAll),
+            ] {
+                assert_eq!(way(symbol, listed, true, false, callers), Way::Plain);
+                assert_eq!(way(symbol, listed, false, true, callers), kept);
+            }
+        }
+        assert_eq!(
+            way("f", false, false, false, Callers::AllRegisters),
+            Way::Plain
+        );
+        assert_eq!(way("f", false, true, false, Callers::Abi), Way::Plain);
+        assert_eq!(way("f", false, false, true, Callers::Abi), Way::Preserve);
+        for regcall in ["__regcall3__f", "_Z13__regcall3__fm"] {
+            let way = way(regcall, true, false, false, Callers::Abi);
+            assert_eq!(way, Way::Preserve, "{regcall}");
+        }
     }
 
     #[test]

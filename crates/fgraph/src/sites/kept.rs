@@ -2,13 +2,13 @@
 
 use core::ops::Range;
 
-use fgraph_x86_64::kept::{Code, Kept};
+use fgraph_x86_64::kept::{Code, Kept, Search};
 
 use super::classify::{Callers, is_rust};
 use crate::elf::ElfFile;
 use crate::functions::Functions;
 
-/// So much code is looked at: more would take longer than everything else that is done with a module.
+/// So much code is looked at: at 50 ms for a MiB more would take longer than everything else that is done with a module.
 const MAX_CODE: u64 = 4 << 20;
 
 /// What Go calls the table of its functions.
@@ -17,40 +17,86 @@ const GO: &[u8] = b".gopclntab";
 /// A gap between functions that is longer than padding.
 const MIN_GAP: u64 = 64;
 
-/// Looks at the code of a file. `None` if that is not needed, if it is too much, if nothing is known of who made it,
-/// or if it is of Go, whose functions pass arguments and results as they like.
-pub(crate) fn find(
-    file: &ElfFile<'_>,
-    functions: &Functions<'_>,
-    callers: Callers,
-) -> Option<Kept> {
-    if callers == Callers::Abi || file.comment().next().is_none() || file.has_section(GO) {
-        return None;
+/// The functions of a module whose callers may rely on more than the ABI.
+#[derive(Debug, Default)]
+pub(crate) struct Relied {
+    /// That their code leaves registers alone. `None` if it is not known of which.
+    on_code: Option<Kept>,
+    /// That their convention does.
+    on_convention: Kept,
+}
+
+impl Relied {
+    /// Looks at the code of a file, if that is needed, if it is not too much, if somebody says who made it, and
+    /// if it is not of Go, whose functions pass arguments and results as they like.
+    ///
+    /// `is_padded` says whether compilers have listed functions in it.
+    pub(crate) fn find(
+        file: &ElfFile<'_>,
+        functions: &Functions<'_>,
+        callers: Callers,
+        is_padded: bool,
+    ) -> Self {
+        if file.comment().next().is_none() || file.has_section(GO) {
+            return Self::default();
+        }
+        let text = file.text();
+        let foreign = match callers {
+            Callers::Abi => Vec::new(),
+            Callers::LowRegisters | Callers::AllRegisters => foreign_code(file, functions),
+        };
+        let has_others = len(&foreign) != len(&text);
+        let by_code = callers != Callers::Abi && len(&foreign) <= MAX_CODE;
+        // Callers that know the code of all functions know their conventions, too.
+        let by_convention = (has_others || is_padded) && len(&text) <= MAX_CODE;
+        let parts: Vec<usize> = file.unwind_starts().iter().map(|&at| at as usize).collect();
+        // Without it nobody knows where parts of functions stand.
+        if parts.is_empty() || !by_code && !by_convention {
+            return Self::default();
+        }
+        let starts = (0..functions.len()).map(|index| functions.get(index).address as usize);
+        let starts: Vec<usize> = starts.collect();
+        let (all, foreign) = (code_at(file, &text), code_at(file, &foreign));
+        let search = |code| Search::new(code, &starts, &parts);
+        let whole = by_convention.then(|| search(&all));
+        let on_convention = whole.as_ref().map(Search::by_convention);
+        let on_code = by_code.then(|| {
+            let same = whole.filter(|_| !has_others);
+            same.unwrap_or_else(|| search(&foreign)).by_code()
+        });
+        Self {
+            on_code,
+            on_convention: on_convention.unwrap_or_default(),
+        }
     }
-    let foreign = foreign_code(file, functions);
-    if foreign
-        .iter()
-        .map(|range| range.end - range.start)
-        .sum::<u64>()
-        > MAX_CODE
-    {
-        return None;
+
+    /// Whether a caller may rely on what the code of the function at `address` leaves alone.
+    pub(crate) fn on_code(&self, address: u64) -> bool {
+        let relied = self.on_code.as_ref();
+        relied.is_none_or(|relied| relied.contains(address as usize))
     }
-    let code = foreign.iter().filter_map(|range| {
+
+    /// Whether a caller relies on the convention of the function at `address`.
+    pub(crate) fn on_convention(&self, address: u64) -> bool {
+        self.on_convention.contains(address as usize)
+    }
+}
+
+/// How many bytes there are.
+fn len(code: &[Range<u64>]) -> u64 {
+    code.iter().map(|range| range.end - range.start).sum()
+}
+
+/// The bytes of code.
+fn code_at<'a>(file: &ElfFile<'a>, ranges: &[Range<u64>]) -> Vec<Code<'a>> {
+    let code = ranges.iter().filter_map(|range| {
         let len = usize::try_from(range.end - range.start).ok()?;
         Some(Code {
             address: range.start as usize,
             bytes: file.bytes_at(range.start, len)?,
         })
     });
-    let starts = (0..functions.len()).map(|index| functions.get(index).address as usize);
-    let starts: Vec<usize> = starts.collect();
-    // Without it nobody knows where parts of functions stand.
-    let parts: Vec<usize> = file.unwind_starts().iter().map(|&at| at as usize).collect();
-    if parts.is_empty() {
-        return None;
-    }
-    Some(Kept::find(&code.collect::<Vec<_>>(), &starts, &parts))
+    code.collect()
 }
 
 /// The code that is not known to be rustc's.

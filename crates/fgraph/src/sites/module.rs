@@ -19,7 +19,6 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use fgraph_core::site::{Module, Site};
 use fgraph_x86_64::cpu;
 use fgraph_x86_64::high;
-use fgraph_x86_64::kept::Kept;
 use fgraph_x86_64::nop::{self, SITE_LEN};
 use fgraph_x86_64::poke::Text as _;
 use fgraph_x86_64::relocate::Window;
@@ -28,7 +27,7 @@ use fgraph_x86_64::trap::TrapRange;
 
 use super::classify::{self, Callers, Candidate, Choice, classify};
 use super::entered::Entered;
-use super::kept;
+use super::kept::Relied;
 use super::names::Names;
 use super::pieces::Pieces;
 use super::{OFF, ON, is_relay, patched_len};
@@ -70,8 +69,8 @@ struct Known {
     callers: Callers,
     /// Found out when it is first needed.
     entered: OnceLock<Entered>,
-    /// As well; `None` if it is not.
-    kept: OnceLock<Option<Kept>>,
+    /// As well.
+    relied: OnceLock<Relied>,
     file: ElfFile<'static>,
 }
 
@@ -332,7 +331,7 @@ impl ModuleSites {
             callers: callers(&file, &functions, self.bias()),
             functions,
             entered: OnceLock::new(),
-            kept: OnceLock::new(),
+            relied: OnceLock::new(),
             file,
         }));
         ptr::from_ref(known).expose_provenance();
@@ -502,13 +501,10 @@ impl ModuleSites {
         let entered = known
             .entered
             .get_or_init(|| Entered::find(&known.file, &known.functions));
-        let kept = known
-            .kept
-            .get_or_init(|| kept::find(&known.file, &known.functions, callers));
-        let is_plain = |address: u64| {
-            let kept = kept.as_ref();
-            kept.is_some_and(|kept| !kept.contains(address as usize))
-        };
+        let relied = known.relied.get_or_init(|| {
+            let is_padded = !self.listed.is_empty();
+            Relied::find(&known.file, &known.functions, callers, is_padded)
+        });
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         // What a list of mcount calls has without a symbol may be in the middle of a function.
@@ -571,7 +567,8 @@ impl ModuleSites {
                     .and_then(|gap| text(known.bias.wrapping_add(gap as usize), address).ok())
                     .unwrap_or_default(),
                 entered: entered.of(index),
-                is_plain: is_plain(function.address),
+                code_is_relied_on: relied.on_code(function.address),
+                convention_is_relied_on: relied.on_convention(function.address),
                 symbol,
             });
             let candidate = candidate.map_err(|reason| (address, reason));
@@ -595,7 +592,8 @@ impl ModuleSites {
                 listed: event != Some(address),
                 padding: &[],
                 entered: 0,
-                is_plain: false,
+                code_is_relied_on: true,
+                convention_is_relied_on: false,
                 symbol: "",
             });
             each(None, candidate.map_err(|reason| (address, reason)), callers);
@@ -845,7 +843,8 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String
                 .and_then(|gap| file.bytes_at(gap, (function.address - gap) as usize))
                 .unwrap_or_default(),
             entered: entered.of(index),
-            is_plain: false,
+            code_is_relied_on: true,
+            convention_is_relied_on: false,
             symbol,
         };
         let name = demangle::to_string(symbol);

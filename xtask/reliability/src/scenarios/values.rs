@@ -1,6 +1,6 @@
 //! Arguments and results.
 
-use crate::build::{C, Compiler, RUST, Sites};
+use crate::build::{C, Compiler, RUST};
 use crate::scenario::Expect::Exactly;
 use crate::scenario::{Elsewhere, Group, Hostile, Part, Scenario, Shown};
 
@@ -204,30 +204,37 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "ms_abi",
-            promise: "What survives calls by this convention does so under tracing, too, where functions have no NOP.",
+            promise: "What survives calls by this convention does so under tracing, too, where callers are in the same module.",
             shown: Shown::By(Hostile {
                 args: &["ms"],
-                only: Some(Sites::Relocated),
                 ..CONVENTIONS
             }),
         },
         Scenario {
             name: "no_caller_saved_registers",
-            promise: "Callers in the same module find what they keep in any register, where functions have no NOP.",
+            promise: "Callers in the same module find what they keep in any register.",
             shown: Shown::By(Hostile {
                 args: &["kept"],
-                only: Some(Sites::Relocated),
                 ..CONVENTIONS
             }),
         },
         Scenario {
             name: "preserve_most and preserve_all",
-            promise: "What survives calls by these conventions does so under tracing, too, where functions have no NOP.",
+            promise: "What survives calls by these conventions does so under tracing, too, where callers are in the same module.",
             shown: Shown::By(Hostile {
                 args: &["preserved"],
                 compilers: CLANG,
-                only: Some(Sites::Relocated),
                 ..CONVENTIONS
+            }),
+        },
+        Scenario {
+            name: "240 functions of several conventions call one another",
+            promise: "What is live across direct calls survives.",
+            shown: Shown::By(Hostile {
+                source: "value_mixed.c",
+                compilers: C,
+                flags: &["-fno-builtin", "-lm"],
+                ..Hostile::DEFAULT
             }),
         },
         Scenario {
@@ -298,6 +305,14 @@ pub(super) const GROUP: Group = Group {
             promise: "Arguments and results are as without tracing.",
             shown: Shown::By(Hostile {
                 args: &["c"],
+                ..RUSTS
+            }),
+        },
+        Scenario {
+            name: "Rust functions by the ABI of Windows",
+            promise: "Arguments and results are as without tracing, and so is what survives calls in the same module.",
+            shown: Shown::By(Hostile {
+                args: &["win64"],
                 ..RUSTS
             }),
         },
