@@ -105,7 +105,7 @@ impl Build {
         let mut all = Vec::new();
         for &compiler in program.compilers {
             let sites = compiler.sites().iter().copied();
-            for sites in sites.filter(|&sites| program.only.is_none_or(|only| only == sites)) {
+            for sites in sites {
                 all.extend(levels.iter().map(|&level| Self {
                     compiler,
                     sites,

@@ -1,6 +1,6 @@
 //! What is promised, and what shows it.
 
-use crate::build::{Compiler, Sites};
+use crate::build::Compiler;
 use Expect::{Any, Exactly};
 
 /// Scenarios on one subject.
@@ -67,8 +67,6 @@ pub struct Hostile {
     pub args: &'static [&'static str],
     /// What builds it, each at all levels of optimisation.
     pub compilers: &'static [Compiler],
-    /// If set, it is not built for the other kind of sites.
-    pub only: Option<Sites>,
     /// More arguments for all compilers, which run where the parts are.
     pub flags: &'static [&'static str],
     /// What is built before it, into the same directory.
@@ -120,7 +118,6 @@ impl Hostile {
         source: "",
         args: &[],
         compilers: &[],
-        only: None,
         flags: &[],
         parts: &[],
         filter: "",

@@ -217,6 +217,16 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "clone with CLONE_VM, and both are at work at the same time",
+            promise: "The thread that the other process shares the memory and the block of is traced as ever; the calls \
+                      of the other are counted.",
+            shown: Shown::By(Hostile {
+                args: &["beside"],
+                foreign: AtLeast(1),
+                ..SPAWN
+            }),
+        },
+        Scenario {
             name: "exec of itself and then of another program inside calls",
             promise: "Each program begins untraced; calls of the one before have no return.",
             shown: Shown::By(Hostile {
