@@ -292,13 +292,7 @@ pub(super) const GROUP: Group = Group {
                       loaded.",
             shown: Shown::By(Hostile {
                 args: &["early"],
-                flags: &[
-                    "-rdynamic",
-                    ORIGIN,
-                    "-L.",
-                    "-Wl,--no-as-needed",
-                    "-learly",
-                ],
+                flags: &["-rdynamic", ORIGIN, "-L.", "-Wl,--no-as-needed", "-learly"],
                 parts: &[
                     PART,
                     OTHER,
