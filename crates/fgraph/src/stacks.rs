@@ -272,11 +272,8 @@ impl Table {
                 self.owner
                     .compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed)
             {
-                // Threads that are done with it may be gone as well.
-                if owner != 0
-                    && !os::thread_exists(owner)
-                    && self.owner.load(Ordering::Relaxed) == owner
-                {
+                // Who is done with it may be gone as well.
+                if !os::thread_exists(owner) && self.owner.load(Ordering::Relaxed) == owner {
                     return None;
                 }
                 os::nap();

@@ -102,10 +102,11 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "strace follows all threads",
-            promise: "It shows what it shows without tracing.",
+            name: "strace follows all threads while functions are patched",
+            promise: "It shows what it shows without tracing, and lets traps through.",
             shown: Shown::By(Hostile {
                 args: &["strace"],
+                toggled: Some("toggled"),
                 ..BESIDE
             }),
         },
