@@ -106,7 +106,7 @@ fn everything_hostile_at_once_finds_nothing_wrong() {
 #[test]
 fn in_chaos_leaving_out_any_trap_is_noticed() {
     for (kind, steps) in [("--nops", "trap"), ("--relocated", "inner")] {
-        let args = ["--chaos", kind, "--leave-out", steps, "--seconds", "30"];
+        let args = ["--chaos", kind, "--leave-out", steps, "--seconds", "60"];
         let output = patch_test(&[&args[..], &["--json"]].concat());
         assert_eq!(output.status.code(), Some(1), "{steps}: {output:?}");
         assert_ne!(number(&output, "failures"), 0);
