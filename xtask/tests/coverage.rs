@@ -28,7 +28,7 @@ fn libraries_are_found_by_name_and_their_resolvers_are_not_counted() {
         _,
         refused,
         percent,
-        with_breakpoints,
+        _,
         resolvers,
         _,
     ] = cells[..]
