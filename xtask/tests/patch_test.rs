@@ -104,18 +104,13 @@ fn everything_hostile_at_once_finds_nothing_wrong() {
 }
 
 #[test]
-fn in_chaos_leaving_the_trap_out_is_noticed() {
-    let args = [
-        "--chaos",
-        "--nops",
-        "--leave-out",
-        "trap",
-        "--seconds",
-        "15",
-    ];
-    let output = patch_test(&[&args[..], &["--json"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert_ne!(number(&output, "failures"), 0);
+fn in_chaos_leaving_out_any_trap_is_noticed() {
+    for (kind, steps) in [("--nops", "trap"), ("--relocated", "inner")] {
+        let args = ["--chaos", kind, "--leave-out", steps, "--seconds", "60"];
+        let output = patch_test(&[&args[..], &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(1), "{steps}: {output:?}");
+        assert_ne!(number(&output, "failures"), 0);
+    }
 }
 
 #[test]

@@ -33,6 +33,16 @@ pub(crate) fn thread_exists(id: u32) -> bool {
     }
 }
 
+/// Lets others run for a moment, also those of a lower priority. This is no cancellation point.
+pub(crate) fn nap() {
+    let moment = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 20_000,
+    };
+    // SAFETY: reads the local.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &moment, ptr::null::<libc::timespec>()) };
+}
+
 /// The size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 

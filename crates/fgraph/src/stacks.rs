@@ -22,7 +22,7 @@
 
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
 use arrayvec::ArrayVec;
 use fgraph_core::FGRAPH;
@@ -53,7 +53,7 @@ static TABLE: Table = Table {
     entries: AtomicPtr::new(ptr::null_mut()),
     len: AtomicUsize::new(0),
     capacity: AtomicUsize::new(0),
-    locked: AtomicBool::new(false),
+    owner: AtomicU32::new(0),
     next_sweep: AtomicUsize::new(SWEEP),
     free: AtomicPtr::new(ptr::null_mut()),
 };
@@ -66,8 +66,8 @@ struct Table {
     entries: AtomicPtr<Entry>,
     len: AtomicUsize,
     capacity: AtomicUsize,
-    /// Somebody is about to change it.
-    locked: AtomicBool,
+    /// The kernel's id of the thread that is about to change it, or 0.
+    owner: AtomicU32,
     /// When there are so many entries, look which are not needed any more.
     next_sweep: AtomicUsize,
     /// Spare stacks that are in no entry. They stay taken, so that nobody takes one who has found it in
@@ -241,21 +241,24 @@ impl Table {
             .then_some(Sharers { bounds, spares })
     }
 
-    /// Runs `work` as the only one that changes the table. `None` if somebody else does that for too
-    /// long: in a forked child, perhaps, a thread that it does not have.
+    /// Runs `work` as the only one that changes the table. `None` if somebody else was about to who is not in
+    /// this process: in a child, perhaps, that was made by a bare system call.
     fn change<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
         os::without_signals(|| {
-            let mut patience = 1000;
+            let id = os::thread_id();
             // Acquire pairs with the Release below.
-            while self.locked.swap(true, Ordering::Acquire) {
-                patience -= 1;
-                if patience == 0 {
+            while let Err(owner) =
+                self.owner
+                    .compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed)
+            {
+                // Who is done with it may be gone as well.
+                if !os::thread_exists(owner) && self.owner.load(Ordering::Relaxed) == owner {
                     return None;
                 }
-                std::thread::yield_now();
+                os::nap();
             }
             let result = work();
-            self.locked.store(false, Ordering::Release);
+            self.owner.store(0, Ordering::Release);
             Some(result)
         })
     }
@@ -439,7 +442,7 @@ fn map_spare() -> Option<&'static Spare> {
 pub(crate) fn after_fork() {
     // The entries may be half changed then. Nothing is found any more; what is on spare stacks comes
     // back all the same.
-    if TABLE.locked.swap(false, Ordering::Relaxed) {
+    if TABLE.owner.swap(0, Ordering::Relaxed) != 0 {
         TABLE.len.store(0, Ordering::Relaxed);
         let version = TABLE.version.load(Ordering::Relaxed);
         TABLE

@@ -1,7 +1,7 @@
 /* Libraries that come and go.
  *
  * library_loading WHAT: loop, moving, drifting, threads, leaves, waits, constructors, tls, namespaces, deepbind,
- * interposed, chosen, replaced or removed. The libraries are libpart.so and libother.so, of the same source. */
+ * interposed, chosen, replaced, removed or early. The libraries are libpart.so and libother.so, of the same source. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -316,6 +316,23 @@ static void gone(int replaced) {
     }
 }
 
+/* Of library_early.c, if that is linked to the program. */
+extern __attribute__((weak)) void *early_removed, *early_replaced;
+extern __attribute__((weak)) unsigned char early_text[2][16];
+
+/* Nobody who reads files knows where the functions of these are: their text is as it was. */
+static void gone_early(void) {
+    expect(call(early_removed, "part_sum", 4), sum(1, 4), "part_sum of what is removed");
+    expect(call(early_replaced, "part_sum", 4), sum(2, 4), "part_sum of what is replaced");
+    expect(memcmp(find(early_removed, "part_sum"), early_text[0], sizeof early_text[0]), 0, "the text of what is removed");
+    expect(memcmp(find(early_replaced, "part_sum"), early_text[1], sizeof early_text[1]), 0, "the text of what is replaced");
+    dlclose(early_removed);
+    dlclose(early_replaced);
+    void *library = open_library("./replaced.so", RTLD_NOW);
+    expect(call(library, "part_sum", 4), sum(1, 4), "part_sum of what has replaced it");
+    dlclose(library);
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "loop")) loop(argc > 2 ? atoi(argv[2]) : 1000, 0);
@@ -332,6 +349,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "chosen")) chosen();
     else if (!strcmp(what, "removed")) gone(0);
     else if (!strcmp(what, "replaced")) gone(1);
+    else if (!strcmp(what, "early")) gone_early();
     else return 2;
     printf("%ld failures\n", failures);
     return failures != 0;

@@ -233,7 +233,7 @@ KEPT static int children(void) {
 
 /* --- wait: threads that take signals without handlers */
 
-enum { SENT = 200 };
+enum { SENT = 1000 };
 static volatile int taken;
 
 KEPT static void take(int signal) {

@@ -125,7 +125,15 @@ __asm__(".text\n.globl rsp_misaligned\n.type rsp_misaligned, @function\n.p2align
         "rsp_misaligned:\n push %rbp\n mov %rsp, %rbp\n and $-64, %rsp\n sub %rdi, %rsp\n"
         " call rsp_inside\n mov %rbp, %rsp\n pop %rbp\n ret\n.size rsp_misaligned, .-rsp_misaligned\n");
 
+/* Sets the direction flag in its first five bytes, copies from the end behind them, and clears it. */
+void copies_down(char *to_last, const char *from_last, unsigned long unused, unsigned long count);
+__asm__(".text\n.globl copies_down\n.type copies_down, @function\n.p2align 4\n"
+        "copies_down:\n std\n nop\n nop\n nop\n nop\n rep movsb\n cld\n ret\n.size copies_down, .-copies_down\n");
+
 static void flags(void) {
+    char text[] = "0123456789abcdef";
+    copies_down(text + 12, text + 9, 0, 10);
+    expect(!strcmp(text, "0120123456789def"), "a copy from the end is another");
     for (int i = 0; i < 100; i++) {
         expect(!(flags_inside() & 0x400), "the direction flag is set in a call");
         expect(!(processor_flags() & 0x400), "the direction flag is set behind a call");

@@ -142,7 +142,7 @@ pub(crate) fn soak(options: &Options, start: Instant) -> Vec<(&'static str, u64)
         rounds += 1;
     }
     watchdog::stop();
-    let (signals, left) = signals::handled();
+    let [signals, left, stays] = signals::handled();
     let mut figures = vec![
         ("rounds", rounds),
         ("registrations", all.registrations),
@@ -155,6 +155,7 @@ pub(crate) fn soak(options: &Options, start: Instant) -> Vec<(&'static str, u64)
         ("of_these_lost", all.balanced),
         ("signals", signals),
         ("left_from_handlers", left),
+        ("stays_at_sites", stays),
     ];
     for ((name, ..), performed) in ACTS.iter().zip(&PERFORMED) {
         figures.push((name, performed.load(Ordering::Relaxed)));

@@ -287,6 +287,27 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "libraries' files are removed and replaced before anybody looks at them",
+            promise: "Nobody knows their functions any more: they are left alone. Who replaces them is traced when it is \
+                      loaded.",
+            shown: Shown::By(Hostile {
+                args: &["early"],
+                flags: &["-rdynamic", ORIGIN, "-L.", "-Wl,--no-as-needed", "-learly"],
+                parts: &[
+                    PART,
+                    OTHER,
+                    Part {
+                        name: "libearly.so",
+                        source: "library_early.c",
+                        flags: &[ORIGIN],
+                        ..Part::DEFAULT
+                    },
+                ],
+                filter: ":mod:removed.so :mod:replaced.so",
+                ..LOADING
+            }),
+        },
+        Scenario {
             name: "gcc pads functions with five NOPs",
             promise: "They are traced as others are.",
             shown: Shown::By(Hostile {

@@ -182,18 +182,20 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "a thread that takes signals with sigwait",
+            name: "a thread takes signals with sigwait while functions are patched",
             promise: "No signal is lost, and what it calls is traced.",
             shown: Shown::By(Hostile {
                 args: &["sigwait"],
+                toggled: Some("leaf"),
                 ..HANDLERS
             }),
         },
         Scenario {
-            name: "a thread that reads signals from a signalfd",
+            name: "a thread reads signals from a signalfd while functions are patched",
             promise: "No signal is lost, and what it calls is traced.",
             shown: Shown::By(Hostile {
                 args: &["signalfd"],
+                toggled: Some("leaf"),
                 ..HANDLERS
             }),
         },

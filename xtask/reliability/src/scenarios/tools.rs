@@ -1,13 +1,19 @@
 //! Tools that look at the same program.
 
 use crate::build::{C, Compiler};
-use crate::scenario::Expect::Any;
+use crate::scenario::Expect::{Any, AtLeast, Exactly};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
 
 const BESIDE: Hostile = Hostile {
     source: "tool_beside.c",
     compilers: C,
     flags: &["-fno-omit-frame-pointer"],
+    ..Hostile::DEFAULT
+};
+
+const SECCOMP: Hostile = Hostile {
+    source: "tool_seccomp.c",
+    compilers: C,
     ..Hostile::DEFAULT
 };
 
@@ -96,10 +102,11 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "strace follows all threads",
-            promise: "It shows what it shows without tracing.",
+            name: "strace follows all threads while functions are patched",
+            promise: "It shows what it shows without tracing, and lets traps through.",
             shown: Shown::By(Hostile {
                 args: &["strace"],
+                toggled: Some("toggled"),
                 ..BESIDE
             }),
         },
@@ -127,13 +134,43 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "seccomp forbids opening and writing files while functions are patched",
+            name: "seccomp forbids opening files while functions are patched",
             promise: "Text is written through mprotect from then on.",
             shown: Shown::By(Hostile {
-                source: "tool_seccomp.c",
-                compilers: C,
+                args: &["files"],
                 toggled: Some("toggled"),
-                ..Hostile::DEFAULT
+                ..SECCOMP
+            }),
+        },
+        Scenario {
+            name: "seccomp forbids writing files while functions are patched",
+            promise: "Text is written through mprotect from then on.",
+            shown: Shown::By(Hostile {
+                args: &["writes"],
+                toggled: Some("toggled"),
+                ..SECCOMP
+            }),
+        },
+        Scenario {
+            name: "seccomp forbids process_vm_readv while contexts swap",
+            promise: "No frame is taken for dead because it cannot be looked at: every return is told.",
+            shown: Shown::By(Hostile {
+                source: "jump_contexts.c",
+                args: &["static", "4", "sandboxed"],
+                in_order: false,
+                unreturned: Exactly(24),
+                ..SECCOMP
+            }),
+        },
+        Scenario {
+            name: "seccomp forbids process_vm_readv, and stacks are given up in the middle",
+            promise: "Calls where frames of such stacks may be in the way are counted as foreign for good.",
+            shown: Shown::By(Hostile {
+                args: &["reads"],
+                in_order: false,
+                unreturned: AtLeast(1),
+                foreign: AtLeast(1),
+                ..SECCOMP
             }),
         },
         Scenario {

@@ -171,7 +171,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "the direction flag",
-            promise: "It is clear in functions and behind calls.",
+            promise: "It is clear in functions and behind calls; one that a function sets is still set behind its first \
+                      instructions.",
             shown: Shown::By(Hostile {
                 args: &["flags"],
                 ..STATE

@@ -180,6 +180,16 @@ pub(crate) fn enter(user: usize, registration: u64, call: Call) -> Option<u64> {
         if before != 0 && before >> SERIAL_BITS == token >> SERIAL_BITS {
             continue;
         }
+        // Before the other words: while this thread waits for a processor, so many calls may be
+        // accepted that another one comes to the same place.
+        let claim = registration << SERIAL_BITS | ((1 << SERIAL_BITS) - 1);
+        let claimed =
+            place
+                .token
+                .compare_exchange(before, claim, Ordering::Acquire, Ordering::Relaxed);
+        if claimed.is_err() {
+            continue;
+        }
         place.write(call);
         place.token.store(token, Ordering::Release);
         book.accepted.add(call.stack_pointer);

@@ -28,9 +28,17 @@ const SELDOM: Duration = Duration::from_micros(700);
 const OFTEN: Duration = Duration::from_micros(40);
 /// A function is not larger than that.
 const MOST_BYTES: usize = 4096;
+/// What is patched of it.
+const PATCHED_BYTES: usize = 5;
+/// So long a thread stays within what may be patched, if a signal meets it there.
+const STAY: libc::timespec = libc::timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
 
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 static LEFT: AtomicU64 = AtomicU64::new(0);
+static STAYS: AtomicU64 = AtomicU64::new(0);
 static SITES: AtomicUsize = AtomicUsize::new(1);
 /// Where functions begin, by address, and whether they are those that acts call.
 static FUNCTIONS: OnceLock<Vec<(usize, bool)>> = OnceLock::new();
@@ -44,16 +52,16 @@ thread_local! {
     static WAY_OUT: Cell<*const Landing> = const { Cell::new(ptr::null()) };
     /// Whether a handler that is going on has interrupted code of which nobody knows how far it was.
     static IS_MIDWAY: Cell<bool> = const { Cell::new(false) };
+    /// Where the thread has stayed last.
+    static LAST_STAY: Cell<usize> = const { Cell::new(0) };
     /// The signals that are blocked there.
     static MASK: Cell<libc::sigset_t> = const { Cell::new(NO_SIGNALS) };
 }
 
-/// Signals that were handled, and handlers that did not return.
-pub(crate) fn handled() -> (u64, u64) {
-    (
-        SIGNALS.load(Ordering::Relaxed),
-        LEFT.load(Ordering::Relaxed),
-    )
+/// Signals that were handled; handlers that did not return; and those that met a thread between two
+/// instructions that are patched.
+pub(crate) fn handled() -> [u64; 3] {
+    [&SIGNALS, &LEFT, &STAYS].map(|count| count.load(Ordering::Relaxed))
 }
 
 /// Installs the handlers.
@@ -95,7 +103,12 @@ extern "C" fn on_signal(
     // SAFETY: the kernel's, for a handler with these flags.
     let at = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize] } as usize;
     let was_midway = IS_MIDWAY.get();
-    IS_MIDWAY.set(was_midway || !is_in_ours(at));
+    let offset = offset_in_ours(at);
+    IS_MIDWAY.set(was_midway || offset.is_none());
+    // Not again for the signals that have come meanwhile: it would never go on.
+    if matches!(offset, Some(1..PATCHED_BYTES)) && LAST_STAY.replace(at) != at {
+        stay();
+    }
     let mut rng = Rng::from_state(HANDLER_STATE.get());
     let sites = SITES.load(Ordering::Relaxed);
     for _ in 0..3 {
@@ -120,13 +133,21 @@ extern "C" fn on_signal(
     }
 }
 
-/// Whether the code at that address is a traced function's own.
-fn is_in_ours(at: usize) -> bool {
+/// How far the code at that address is from the start of the traced function that it belongs to, if it does.
+fn offset_in_ours(at: usize) -> Option<usize> {
     let starts = FUNCTIONS.get().map_or(&[][..], Vec::as_slice);
     let after = starts.partition_point(|&(start, _)| start <= at);
-    starts[..after]
-        .last()
-        .is_some_and(|&(start, is_ours)| is_ours && at - start < MOST_BYTES)
+    let &(start, is_ours) = starts[..after].last()?;
+    (is_ours && at - start < MOST_BYTES).then(|| at - start)
+}
+
+/// Gives those who patch functions the time to come to this one: a thread is seldom preempted so near
+/// to its start, and never for so long that much is patched meanwhile.
+fn stay() {
+    STAYS.fetch_add(1, Ordering::Relaxed);
+    // No cancellation point.
+    // SAFETY: reads the constant.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &STAY, ptr::null::<libc::timespec>()) };
 }
 
 /// The signals of an actor.
