@@ -368,7 +368,7 @@ macro_rules! leave_aside {
     };
 }
 
-/// Compares the running thread with the one whose state rdx is. Leaves rcx and r10 as they happen to be.
+/// Compares the running thread with the one whose state rdx is, which takes a system call. Changes rax and rcx.
 macro_rules! is_own {
     () => {
         "mov eax, {gettid}
