@@ -20,10 +20,11 @@
 //! Between the two calls to the C library and the trampoline the thread is marked as inside, so nothing of
 //! this is traced.
 
+use core::arch::asm;
 use core::ffi::{c_int, c_long};
-use core::mem;
+use core::mem::{self, offset_of};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fgraph_core::dispatch;
 use fgraph_core::frame::Frame;
@@ -194,9 +195,18 @@ unsafe fn release_at_entry(
     frame: *mut Frame,
     before: Cancellation,
 ) {
-    // As the trampoline has marked it: with its stack pointer.
-    thread.inside.store(regs.addr(), Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
+    // As the trampoline has marked it: with its stack pointer. In assembly, because where nothing is inlined any
+    // function that were called for it would be traced.
+    // SAFETY: writes the mark.
+    unsafe {
+        asm!(
+            "mov qword ptr [{thread} + {inside}], {mark}",
+            thread = in(reg) thread as *const Thread,
+            inside = const offset_of!(Thread, inside),
+            mark = in(reg) regs,
+            options(nostack, preserves_flags),
+        );
+    }
     // For the unwinder that comes by if the thread ends here, or before the body is called.
     thread.asked.set(frame);
     // SAFETY: handed on.
