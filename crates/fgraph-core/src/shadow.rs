@@ -164,7 +164,21 @@ impl ShadowStack {
                 return;
             }
             lost(frame.word);
+            self.drop_newest();
+        }
+    }
+
+    /// Removes the newest frame, which is dead.
+    fn drop_newest(&self) {
+        // SAFETY: frames of this stack, or the sentinel.
+        unsafe {
+            let depth = (*self.newest.get()).depth;
             self.pop();
+            // The frames that an unwinder has passed stay one upon the other: the newest one knows how many are left.
+            let below = self.newest.get();
+            if (*below).is_unwound() {
+                (*below).depth = (*below).depth.min(depth);
+            }
         }
     }
 
@@ -207,7 +221,7 @@ impl ShadowStack {
         let ended = claim::end(unsafe { frame::shared_word(newest) });
         if let Some(word) = ended {
             lost(word);
-            self.pop();
+            self.drop_newest();
         }
         ended.is_some()
     }

@@ -155,6 +155,20 @@ struct Call {
     frame: *mut Frame,
 }
 
+/// How many of `calls` are left when the `gone` innermost ones are left without a return: nobody goes
+/// away from only one of two calls with one return address.
+fn left_by(calls: &[Call], gone: usize) -> usize {
+    let mut left = calls.len().saturating_sub(gone);
+    while left > 0
+        && calls
+            .get(left)
+            .is_some_and(|call| call.level == calls[left - 1].level)
+    {
+        left -= 1;
+    }
+    left
+}
+
 /// A frame on the shadow stack, in the model.
 #[derive(Clone, Debug)]
 struct Kept {
@@ -458,21 +472,15 @@ fn run(steps: &[Step]) {
                 // A caller that jumped to this one has not come back yet, so nothing is between.
             }
             Step::Jump { calls } => {
-                // A function cannot jump out of only one of two calls with one return address.
-                let mut keep = model.calls.len().saturating_sub(calls);
-                while keep > 0
-                    && model
-                        .calls
-                        .get(keep)
-                        .is_some_and(|call| call.level == model.calls[keep - 1].level)
-                {
-                    keep -= 1;
-                }
-                model.calls.truncate(keep);
+                model.calls.truncate(left_by(&model.calls, calls));
             }
             Step::Unwind { calls } => {
-                for _ in 0..calls {
-                    let Some(call) = model.calls.pop() else { break };
+                for call in model
+                    .calls
+                    .split_off(left_by(&model.calls, calls))
+                    .iter()
+                    .rev()
+                {
                     if !call.frame.is_null() {
                         model.returns(call.number, true);
                         // SAFETY: the innermost call of this thread.

@@ -222,7 +222,8 @@ pub(super) const GROUP: Group = Group {
                       of the other are counted.",
             shown: Shown::By(Hostile {
                 args: &["beside"],
-                foreign: AtLeast(1),
+                // Or missed, while the thread is in a callback.
+                foreign: Any,
                 ..SPAWN
             }),
         },
