@@ -32,8 +32,8 @@ KEPT static void *works(void *unused) {
     int first = work(40);
     pthread_barrier_wait(&barrier);
     pthread_barrier_wait(&barrier);
-    sink = work(40);
-    return (void *)(intptr_t)(first == WORK && sink == WORK ? 77 : 1);
+    int second = work(40);
+    return (void *)(intptr_t)(first == WORK && second == WORK ? 77 : 1);
 }
 
 /* Lets no more memory be mapped, or again. */
