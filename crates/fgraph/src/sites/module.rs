@@ -411,6 +411,10 @@ impl ModuleSites {
         };
         let mut chosen = Vec::with_capacity(known.functions.len());
         let breakpoints = common.breakpoints && !blocks_signals(&known.functions);
+        known.relied.get_or_init(|| {
+            let is_padded = !self.listed.is_empty();
+            Relied::find(&known.file, &known.functions, known.callers, is_padded)
+        });
         self.each_candidate(
             known,
             protections,
@@ -501,10 +505,8 @@ impl ModuleSites {
         let entered = known
             .entered
             .get_or_init(|| Entered::find(&known.file, &known.functions));
-        let relied = known.relied.get_or_init(|| {
-            let is_padded = !self.listed.is_empty();
-            Relied::find(&known.file, &known.functions, callers, is_padded)
-        });
+        // It decides only by which trampoline functions go, so who lists them does not need it.
+        let relied = known.relied.get();
         let own_text = trampoline::own_text();
         let functions = &known.functions;
         // What a list of mcount calls has without a symbol may be in the middle of a function.
@@ -567,8 +569,9 @@ impl ModuleSites {
                     .and_then(|gap| text(known.bias.wrapping_add(gap as usize), address).ok())
                     .unwrap_or_default(),
                 entered: entered.of(index),
-                code_is_relied_on: relied.on_code(function.address),
-                convention_is_relied_on: relied.on_convention(function.address),
+                code_is_relied_on: relied.is_none_or(|relied| relied.on_code(function.address)),
+                convention_is_relied_on: relied
+                    .is_some_and(|relied| relied.on_convention(function.address)),
                 symbol,
             });
             let candidate = candidate.map_err(|reason| (address, reason));
