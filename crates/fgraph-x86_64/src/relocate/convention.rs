@@ -7,8 +7,10 @@
 //! | uses the flags that it finds | it takes an argument there |
 //! | leaves by `stc`, `clc` or `cmc` and `ret` | it gives a result in the carry flag |
 //! | uses r11 or vector register 8 or above as it finds it | it takes an argument there (`regcall`, assembly), or saves it for its caller (`ms_abi`, `preserve_all`) |
+//! | uses rcx as it finds it, but neither rdi nor rsi; or saves both of these | its first argument is in rcx (`ms_abi`), and it keeps rdi, rsi and vector registers 6 to 15 |
 //!
-//! No compiler reads any of these first in a function that keeps to the ABI, because nothing is in it.
+//! No compiler reads any of the first three in a function that keeps to the ABI, because nothing is in it. The last may be
+//! one that does not need its first two arguments; then the mistake costs a little time.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
@@ -39,6 +41,67 @@ pub struct Convention {
     pub reads_scratch: bool,
     /// It reads a vector register above 15 or an opmask before it writes to it.
     pub reads_high: bool,
+    /// Its first argument is in rcx.
+    pub starts_at_rcx: bool,
+}
+
+/// What a function does first with a register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum First {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    /// It saves it.
+    Push,
+    Read,
+    Write,
+}
+
+/// What a function does first with the registers that tell where its first argument is.
+#[derive(Debug, Default)]
+struct Arguments {
+    rcx: First,
+    rdi: First,
+    rsi: First,
+}
+
+impl Arguments {
+    fn of(&mut self, register: Register) -> Option<&mut First> {
+        match register.full_register() {
+            Register::RCX => Some(&mut self.rcx),
+            Register::RDI => Some(&mut self.rdi),
+            Register::RSI => Some(&mut self.rsi),
+            _ => None,
+        }
+    }
+
+    /// Whether it is not known yet what is done with a register that the instruction mentions.
+    fn are_news(&mut self, instruction: &Instruction) -> bool {
+        let mut is_news = |register| self.of(register) == Some(&mut First::Nothing);
+        is_news(instruction.memory_base())
+            || is_news(instruction.memory_index())
+            || (0..instruction.op_count()).any(|at| is_news(instruction.op_register(at)))
+    }
+
+    fn note(&mut self, mnemonic: Mnemonic, register: Register, access: OpAccess) {
+        let Some(first @ First::Nothing) = self.of(register) else {
+            return;
+        };
+        *first = match access {
+            OpAccess::None | OpAccess::NoMemAccess => First::Nothing,
+            OpAccess::Write => First::Write,
+            _ if mnemonic == Mnemonic::Push => First::Push,
+            _ => First::Read,
+        };
+    }
+
+    /// Whether the first one is in rcx. `leads_away` says that other code may read what was not written.
+    fn start_at_rcx(&self, leads_away: bool) -> bool {
+        let is_used = |first| first == First::Read || first == First::Nothing && leads_away;
+        let is_saved = |first| first == First::Push;
+        self.rcx == First::Read && !is_used(self.rdi) && !is_used(self.rsi)
+            || is_saved(self.rdi) && is_saved(self.rsi)
+    }
 }
 
 impl Convention {
@@ -57,6 +120,8 @@ impl Convention {
         let mut instruction = Instruction::default();
         let mut decoder = Decoder::new(64, body, DecoderOptions::NONE);
         let (mut written, mut flags) = (0_u64, 0);
+        let mut arguments = Arguments::default();
+        let mut leads_away = true;
         for _ in 0..LOOKED_AT {
             if !decoder.can_decode() {
                 break;
@@ -70,6 +135,7 @@ impl Convention {
                 instruction.flow_control(),
                 FlowControl::Next | FlowControl::ConditionalBranch
             ) {
+                leads_away = instruction.flow_control() != FlowControl::Return;
                 break;
             }
             // Flags that are put on the stack are given back, or are those of the system.
@@ -80,13 +146,14 @@ impl Convention {
             let read = instruction.rflags_read() & FLAGS & !flags;
             found.takes_flags |= read != 0 && !saves_flags;
             flags |= instruction.rflags_modified();
-            if !mentions(&instruction) {
+            if !mentions(&instruction) && !arguments.are_news(&instruction) {
                 continue;
             }
             let factory = factory.get_or_insert_with(InstructionInfoFactory::new);
             let info = factory.info_options(&instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
             let mut writes = 0;
             for used in info.used_registers() {
+                arguments.note(instruction.mnemonic(), used.register(), used.access());
                 let Some(bit) = bit(used.register()) else {
                     continue;
                 };
@@ -102,6 +169,7 @@ impl Convention {
             }
             written |= writes;
         }
+        found.starts_at_rcx = arguments.start_at_rcx(leads_away);
         found
     }
 }
@@ -215,5 +283,26 @@ mod tests {
         // vmovdqa64 zmm0, zmm17; ret
         let high = of(&[0x62, 0xb1, 0xfd, 0x48, 0x6f, 0xc1, 0xc3]);
         assert!(high.reads_high && !high.reads_scratch);
+    }
+
+    #[test]
+    fn a_function_whose_first_argument_is_in_rcx_is_not_by_the_abi() {
+        // lea rax, [rcx + rdx]; ret
+        assert!(of(&[0x48, 0x8d, 0x04, 0x11, 0xc3]).starts_at_rcx);
+        // push rbp; mov rbp, rsp; mov [rbp - 8], rcx; pop rbp; ret
+        let unoptimised = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x89, 0x4d, 0xf8, 0x5d, 0xc3];
+        assert!(of(&unoptimised).starts_at_rcx);
+        // push rdi; push rsi; mov edi, 1; call $+5
+        assert!(of(&[0x57, 0x56, 0xbf, 1, 0, 0, 0, 0xe8, 0, 0, 0, 0]).starts_at_rcx);
+        // mov edi, ecx; mov esi, edx; call $+5
+        assert!(of(&[0x89, 0xcf, 0x89, 0xd6, 0xe8, 0, 0, 0, 0]).starts_at_rcx);
+        // add rcx, rdi; mov rax, rcx; ret
+        assert!(!of(&[0x48, 0x01, 0xf9, 0x48, 0x89, 0xc8, 0xc3]).starts_at_rcx);
+        // mov rbx, rcx; call $+5: which may take rdi and rsi as they are
+        assert!(!of(&[0x48, 0x89, 0xcb, 0xe8, 0, 0, 0, 0]).starts_at_rcx);
+        // xor ecx, ecx; mov eax, ecx; ret
+        assert!(!of(&[0x31, 0xc9, 0x89, 0xc8, 0xc3]).starts_at_rcx);
+        // lea rax, [rdi + rsi]; ret
+        assert!(!of(&[0x48, 0x8d, 0x04, 0x37, 0xc3]).starts_at_rcx);
     }
 }

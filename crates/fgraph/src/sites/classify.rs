@@ -118,7 +118,11 @@ pub(crate) fn classify(
         || callers != Callers::Abi && function.code_is_relied_on;
     let mut way = if convention.reads_high || is_relied_on && keeps_high {
         Way::PreserveAll
-    } else if is_relied_on || convention.reads_scratch || convention.gives_flags {
+    } else if is_relied_on
+        || convention.reads_scratch
+        || convention.starts_at_rcx
+        || convention.gives_flags
+    {
         Way::Preserve
     } else {
         Way::Plain
