@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use fgraph_reliability::{ALL_LEVELS, Figures, GROUPS, Group, Tools, document};
+use fgraph_reliability::{Figures, GROUPS, Group, Tools, Ways, document};
 
 use crate::cargo;
 
@@ -83,7 +83,7 @@ fn run_group(tools: &Tools, group: &Group) -> usize {
                 let next = || next.fetch_add(1, Ordering::Relaxed);
                 for index in std::iter::repeat_with(next).take_while(|&index| index < all.len()) {
                     let scenario = &group.scenarios[index];
-                    let figures = fgraph_reliability::run(tools, group, scenario, ALL_LEVELS);
+                    let figures = fgraph_reliability::run(tools, group, scenario, Ways::All);
                     *all[index].lock().expect("nothing panics") = figures;
                 }
             });

@@ -78,6 +78,26 @@ pub enum Sites {
     Relocated,
 }
 
+/// In which ways programs are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ways {
+    /// By every compiler, with NOPs and without, each at one level of optimisation: without NOPs at level 0 if it has built
+    /// the program with NOPs, else at level 2.
+    Some,
+    /// At all levels of optimisation.
+    All,
+}
+
+impl Ways {
+    const fn levels(self, compiler: Compiler, sites: Sites) -> &'static [u8] {
+        match (self, sites) {
+            (Self::All, _) => &[0, 1, 2, 3],
+            (Self::Some, Sites::Relocated) if compiler.sites().len() > 1 => &[0],
+            (Self::Some, _) => &[2],
+        }
+    }
+}
+
 /// A way to build a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Build {
@@ -100,13 +120,14 @@ impl fmt::Display for Build {
 }
 
 impl Build {
-    /// The ways to build a program at these levels of optimisation.
-    pub(crate) fn all(program: &Hostile, levels: &[u8]) -> Vec<Self> {
+    /// The ways to build a program.
+    pub(crate) fn all(program: &Hostile, ways: Ways) -> Vec<Self> {
         let mut all = Vec::new();
         for &compiler in program.compilers {
             let sites = compiler.sites().iter().copied();
             for sites in sites {
-                all.extend(levels.iter().map(|&level| Self {
+                let levels = ways.levels(compiler, sites).iter();
+                all.extend(levels.map(|&level| Self {
                     compiler,
                     sites,
                     level,

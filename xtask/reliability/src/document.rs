@@ -75,7 +75,7 @@ accepted, once, in reverse order, with its own data; what never returns is count
 
     cargo xtask reliability                                  all scenarios
     cargo xtask reliability jumps                            those of a group
-    cargo test -p fgraph-reliability --test scenarios        all, at levels 0 and 2 only
+    cargo test -p fgraph-reliability --test scenarios        all, each build at level 0 or 2 only
 
 ";
 

@@ -26,7 +26,7 @@ mod run;
 mod scenario;
 mod scenarios;
 
-pub use build::{Build, Compiler, Sites};
-pub use run::{ALL_LEVELS, Figures, SOME_LEVELS, Tools, run};
+pub use build::{Build, Compiler, Sites, Ways};
+pub use run::{Figures, Tools, run};
 pub use scenario::{Elsewhere, Expect, Group, Hostile, Part, Scenario, Shown, Trace};
 pub use scenarios::GROUPS;

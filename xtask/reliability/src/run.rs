@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use crate::build::Build;
+use crate::build::{Build, Ways};
 use crate::expect::Counts;
 use crate::process::{self, Done, End};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
@@ -81,17 +81,12 @@ pub struct Figures {
     pub skipped: Option<String>,
 }
 
-/// Levels of optimisation that the tests build programs at.
-pub const SOME_LEVELS: &[u8] = &[0, 2];
-/// All levels of optimisation.
-pub const ALL_LEVELS: &[u8] = &[0, 1, 2, 3];
-
-/// Shows whether the promise of a scenario is kept, at some levels of optimisation.
-pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, levels: &[u8]) -> Figures {
+/// Shows whether the promise of a scenario is kept.
+pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, ways: Ways) -> Figures {
     let mut figures = Figures::default();
     match &scenario.shown {
         Shown::By(program) => {
-            for build in Build::all(program, levels) {
+            for build in Build::all(program, ways) {
                 let place = Place {
                     tools,
                     program,

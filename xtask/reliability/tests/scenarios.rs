@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use fgraph_reliability::{Figures, GROUPS, SOME_LEVELS, Tools, run};
+use fgraph_reliability::{Figures, GROUPS, Tools, Ways, run};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             trials.push(Trial::test(name, move || {
                 let Figures {
                     failures, skipped, ..
-                } = run(&tools, group, scenario, SOME_LEVELS);
+                } = run(&tools, group, scenario, Ways::Some);
                 if let Some(lacking) = skipped {
                     eprintln!("skipped: {}: {lacking}", scenario.name);
                 }
