@@ -209,9 +209,7 @@ impl Graph<'_> {
                 now = guessed_arguments(now);
             }
             now &= counts;
-            let changes = now != needs[at];
-            needs[at] = now;
-            changes
+            core::mem::replace(&mut needs[at], now) != now
         });
     }
 

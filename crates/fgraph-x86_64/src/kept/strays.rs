@@ -17,19 +17,15 @@ impl Graph<'_> {
     /// another part may.
     pub(super) fn strays(&self) -> Vec<Strays> {
         let mut is_called = vec![false; self.blocks.len()];
-        let called = self.blocks.iter().filter_map(|block| match block.end {
-            End::Calls(to) => Some(to),
-            _ => None,
-        });
-        for at in called.chain(self.functions.iter().copied()) {
-            is_called[at as usize] = true;
-        }
-        let mut is_reached = vec![false; self.blocks.len()];
+        let mut is_reached = is_called.clone();
         let mut open = self.functions.clone();
         open.extend(self.blocks.iter().filter_map(|block| match block.end {
             End::Calls(to) => Some(to),
             _ => None,
         }));
+        for &at in &open {
+            is_called[at as usize] = true;
+        }
         while let Some(at) = open.pop() {
             if core::mem::replace(&mut is_reached[at as usize], true) {
                 continue;
