@@ -160,7 +160,8 @@ pub unsafe fn enter(
     place: usize,
 ) -> *mut Frame {
     // Whatever happens seldom is left to a function that is jumped to, so that nothing needs to be
-    // kept here.
+    // kept here. The machine layer looks for the stack as well, but before the thread is marked: a signal
+    // handler may have been on another one since.
     if !thread.is_on_stack(place) || thread.shadow.has_dead(place) {
         // SAFETY: handed on.
         return unsafe { enter_slowly(regs, site, thread, place) };

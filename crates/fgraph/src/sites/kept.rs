@@ -8,7 +8,7 @@ use super::classify::{Callers, is_rust};
 use crate::elf::ElfFile;
 use crate::functions::Functions;
 
-/// So much code is looked at: at 50 ms for a MiB more would take longer than everything else that is done with a module.
+/// So much code is looked at: more would take longer than everything else that is done with a module.
 const MAX_CODE: u64 = 4 << 20;
 
 /// What Go calls the table of its functions.
