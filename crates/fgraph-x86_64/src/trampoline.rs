@@ -458,13 +458,11 @@ pub fn install(attach: Attach, abort: Abort) -> Trampolines {
     ABORT.store(abort as usize, Ordering::Relaxed);
     held::install();
     prepare_unwinder();
-    let [trampolines, held] =
-        [false, true].map(|held| code::trampolines(cpu::vector_bytes(), cpu::opmask_bytes(), held));
-    for (entry, start) in ENTRIES.iter().zip(
-        [trampolines, held]
-            .iter()
-            .flat_map(|these| [these.plain, these.preserve, these.preserve_all]),
-    ) {
+    let twins = [Trampolines::of, Trampolines::held_of];
+    let [trampolines, held] = twins.map(|of| of(cpu::vector_bytes(), cpu::opmask_bytes()));
+    let starts = |these: Trampolines| [these.plain, these.preserve, these.preserve_all];
+    let starts = [trampolines, held].into_iter().flat_map(starts);
+    for (entry, start) in ENTRIES.iter().zip(starts) {
         entry.store(start, Ordering::Relaxed);
     }
     let ([a, b, c], [d, e, f]) = (trampolines.return_points, held.return_points);
@@ -476,6 +474,11 @@ pub fn install(attach: Attach, abort: Abort) -> Trampolines {
 pub fn hold_cancellation() -> Trampolines {
     held::need();
     Trampolines::held_of(cpu::vector_bytes(), cpu::opmask_bytes())
+}
+
+/// Whether [`hold_cancellation`] was called.
+pub fn holds_cancellation() -> bool {
+    held::is_needed()
 }
 
 /// The state of all threads whose own is being made: what they call meanwhile is counted here.

@@ -56,6 +56,8 @@ pub(crate) struct Module {
     bias: usize,
     headers: usize,
     segments: Vec<Segment>,
+    /// Where the linker finds what it needs; empty if there is nothing.
+    dynamic: Range<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +174,38 @@ impl Module {
         self.text().any(|range| range.contains(&address))
     }
 
+    /// Whether it may call the function `name` of another module by its symbol. It must be loaded.
+    pub(crate) fn may_call(&self, name: &CStr) -> bool {
+        // SAFETY: a name.
+        let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
+        let name = name.to_bytes_with_nul();
+        !self.is_text(function)
+            && self.symbol_names().is_some_and(|names| {
+                let (names, len) = (names.as_ptr().cast(), names.len());
+                // SAFETY: both are slices.
+                let place = unsafe { libc::memmem(names, len, name.as_ptr().cast(), name.len()) };
+                !place.is_null()
+            })
+    }
+
+    /// The names of all symbols that it shares with others, each with a zero behind it.
+    fn symbol_names(&self) -> Option<&[u8]> {
+        let read = |range: Range<usize>| {
+            // SAFETY: in a segment of a module that is loaded.
+            self.is_readable(&range).then(|| unsafe { bytes(range) })
+        };
+        let (words, _) = read(self.dynamic.clone())?.as_chunks::<8>();
+        let value = |wanted: elf::DynamicTag| {
+            let mut pairs = words.as_chunks::<2>().0.iter();
+            let pair = pairs.find(|[tag, _]| u64::from_ne_bytes(*tag) == wanted.0 as u64)?;
+            usize::try_from(u64::from_ne_bytes(pair[1])).ok()
+        };
+        let (start, len) = (value(elf::DT_STRTAB)?, value(elf::DT_STRSZ)?);
+        // The linker has made an address of it, but for the vDSO.
+        let at = |start: usize| read(start..start.checked_add(len)?);
+        at(start).or_else(|| at(self.bias.wrapping_add(start)))
+    }
+
     /// The module that the linker describes, unless it is one without a file.
     fn new(info: &Info<'_>) -> Option<Self> {
         let loads = info.headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
@@ -194,6 +228,7 @@ impl Module {
             bias: info.bias,
             headers,
             segments,
+            dynamic: info.dynamic(),
         })
     }
 }
@@ -258,20 +293,6 @@ pub(crate) fn loaded() -> (Vec<Module>, Generation) {
         true
     });
     (modules, generation)
-}
-
-/// Whether any module may call the function `name` of another by its symbol.
-#[must_use]
-pub(crate) fn is_called(name: &CStr) -> bool {
-    // SAFETY: a name.
-    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
-    let mut found = false;
-    for_each_info(|info| {
-        let defines = |module: Module| module.is_text(function);
-        found = !Module::new(info).is_some_and(defines) && info.has_symbol(name);
-        !found
-    });
-    found
 }
 
 /// Maps a whole file for reading, and keeps it mapped for the rest of the process.
@@ -600,37 +621,11 @@ impl<'a> Info<'a> {
         }
     }
 
-    /// Whether the name of a symbol that it exports or imports ends so.
-    fn has_symbol(&self, name: &CStr) -> bool {
+    fn dynamic(&self) -> Range<usize> {
         let dynamic = self.headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC);
-        let (Some(dynamic), Some(module)) = (dynamic, Module::new(self)) else {
-            return false;
-        };
-        let read = |start: usize, len: usize| {
-            let range = start..start.checked_add(len)?;
-            // SAFETY: in a segment of a module that stays loaded during the callback.
-            module.is_readable(&range).then(|| unsafe { bytes(range) })
-        };
-        let value = |wanted: elf::DynamicTag| {
-            let start = self.bias.wrapping_add(dynamic.p_vaddr as usize);
-            let (words, _) = read(start, dynamic.p_memsz as usize)?.as_chunks::<8>();
-            let mut pairs = words.as_chunks::<2>().0.iter();
-            let pair = pairs.find(|[tag, _]| u64::from_ne_bytes(*tag) == wanted.0 as u64)?;
-            usize::try_from(u64::from_ne_bytes(pair[1])).ok()
-        };
-        let names = || {
-            let (start, len) = (value(elf::DT_STRTAB)?, value(elf::DT_STRSZ)?);
-            // The linker has made an address of it, but for the vDSO.
-            read(start, len).or_else(|| read(self.bias.wrapping_add(start), len))
-        };
-        names().is_some_and(|names| {
-            let name = name.to_bytes_with_nul();
-            let place = || {
-                let (names, len) = (names.as_ptr().cast(), names.len());
-                // SAFETY: both are slices.
-                unsafe { libc::memmem(names, len, name.as_ptr().cast(), name.len()) }
-            };
-            !place().is_null()
+        dynamic.map_or(0..0, |header| {
+            let start = self.bias.wrapping_add(header.p_vaddr as usize);
+            start..start.saturating_add(header.p_memsz as usize)
         })
     }
 
@@ -969,6 +964,19 @@ pub(crate) mod tests {
         assert!(!program.is_readable(&(first.start - 1..first.end)));
         assert!(!program.is_readable(&(first.start..usize::MAX)));
         assert!(!program.is_readable(&(0..8)));
+    }
+
+    #[test]
+    fn who_imports_a_function_may_call_it_and_who_defines_it_is_not_asked() {
+        let program = program();
+        assert!(program.may_call(c"malloc"));
+        assert!(!program.may_call(c"no such function"));
+        let address = libc::malloc as *const () as usize;
+        let (modules, _) = loaded();
+        let libc = modules.iter().find(|module| module.is_text(address));
+        assert!(!libc.unwrap().may_call(c"malloc"));
+        let names = libc.unwrap().symbol_names().unwrap();
+        assert!(names.windows(7).any(|name| name == b"malloc\0"));
     }
 
     #[test]

@@ -59,7 +59,6 @@ impl Sites {
                 places: StubPlaces::new(),
                 ignore_inner: false,
                 breakpoints: false,
-                holds: false,
             },
         }
     }
@@ -87,10 +86,6 @@ impl Sites {
             return false;
         }
         let (loaded, generation) = modules::loaded();
-        if !self.common.holds && modules::is_called(c"pthread_cancel") {
-            self.common.holds = true;
-            self.common.trampolines = trampoline::hold_cancellation();
-        }
         let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
         // Whether nothing was loaded or unloaded meanwhile; what could not be looked at is left for the
         // next time.
@@ -112,6 +107,16 @@ impl Sites {
         for module in loaded {
             if self.loaded().any(|known| known.is(&module)) {
                 continue;
+            }
+            if !trampoline::holds_cancellation() {
+                match modules::while_loaded(generation, || module.may_call(c"pthread_cancel")) {
+                    Some(true) => self.common.trampolines = trampoline::hold_cancellation(),
+                    Some(false) => {}
+                    None => {
+                        complete = false;
+                        continue;
+                    }
+                }
             }
             // Stubs may have few places, so what comes back to where it was gets those that it had.
             let gone = |known: &&mut ModuleSites| !known.is_loaded && known.is(&module);

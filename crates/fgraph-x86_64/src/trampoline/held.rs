@@ -54,6 +54,11 @@ pub(super) fn need() {
     IS_NEEDED.store(true, Ordering::Relaxed);
 }
 
+/// Whether that was said.
+pub(super) fn is_needed() -> bool {
+    IS_NEEDED.load(Ordering::Relaxed)
+}
+
 /// Disables cancellation; returns what is to be restored.
 fn disable() -> Cancellation {
     let mut before = Cancellation {
@@ -242,7 +247,7 @@ pub(super) unsafe extern "C-unwind" fn leave_held(
 ///
 /// As for [`dispatch::unwind`].
 pub(super) unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
-    let before = IS_NEEDED.load(Ordering::Relaxed).then(|| hold(thread));
+    let before = is_needed().then(|| hold(thread));
     // SAFETY: handed on.
     unsafe { dispatch::unwind(thread, frame) };
     if let Some(before) = before {

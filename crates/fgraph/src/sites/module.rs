@@ -55,8 +55,6 @@ pub(crate) struct Common {
     pub(crate) ignore_inner: bool,
     /// Functions that have no room for a jump may get a breakpoint.
     pub(crate) breakpoints: bool,
-    /// Cancellation is held off while callbacks run, in modules whose sites are made from now on.
-    pub(crate) holds: bool,
 }
 
 /// What is known of a module for good.
