@@ -311,7 +311,8 @@ fn prepare_unwinder() {
 #[unsafe(naked)]
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C-unwind" fn personality() {
-    naked_asm!("mov r9, [rsp]", "jmp {}", sym on_frame);
+    // The rules are those of the CIE: a signal may come here, and its handler unwind.
+    naked_asm!(".cfi_startproc", "mov r9, [rsp]", "jmp {}", ".cfi_endproc", sym on_frame);
 }
 
 /// The personality routine, called from the address `caller`.
