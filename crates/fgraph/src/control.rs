@@ -228,7 +228,7 @@ impl Control {
         let trampolines = trampoline::install(threads::attach, abort::on_stray_return);
         threads::set_vector_bytes(trampolines.vector_bytes);
         FGRAPH.set_stacks(&stacks::STACKS);
-        self.sites.set_trampolines(trampolines);
+        self.sites.start(trampolines);
         unwinder::find();
         libraries::find();
         self.started = true;

@@ -174,12 +174,11 @@ impl Module {
         self.text().any(|range| range.contains(&address))
     }
 
-    /// Whether it may call the function `name` of another module by its symbol. It must be loaded.
-    pub(crate) fn may_call(&self, name: &CStr) -> bool {
-        // SAFETY: a name.
-        let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
+    /// Whether it may call the function `name`, which is at `address`, of another module by its symbol. It must
+    /// be loaded.
+    pub(crate) fn may_call(&self, name: &CStr, address: usize) -> bool {
         let name = name.to_bytes_with_nul();
-        !self.is_text(function)
+        !self.is_text(address)
             && self.symbol_names().is_some_and(|names| {
                 let (names, len) = (names.as_ptr().cast(), names.len());
                 // SAFETY: both are slices.
@@ -266,8 +265,17 @@ pub(crate) fn generation() -> Generation {
     generation
 }
 
+/// Address of the function that the program calls by a name; 0 if there is none.
+pub(crate) fn address_of(name: &CStr) -> usize {
+    // SAFETY: a name.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr()
+}
+
 /// Runs `work` with the linker's lock held, unless modules have been loaded or unloaded since
 /// `generation`: then `None`. Meanwhile none is.
+///
+/// `work` must not ask the linker for anything: `dlsym` and the like take another lock, which threads that
+/// load and unload take before this one.
 pub(crate) fn while_loaded<R>(generation: Generation, work: impl FnOnce() -> R) -> Option<R> {
     let mut work = Some(work);
     let mut result = None;
@@ -969,12 +977,12 @@ pub(crate) mod tests {
     #[test]
     fn who_imports_a_function_may_call_it_and_who_defines_it_is_not_asked() {
         let program = program();
-        assert!(program.may_call(c"malloc"));
-        assert!(!program.may_call(c"no such function"));
-        let address = libc::malloc as *const () as usize;
+        let address = address_of(c"malloc");
+        assert!(program.may_call(c"malloc", address));
+        assert!(!program.may_call(c"no such function", 0));
         let (modules, _) = loaded();
         let libc = modules.iter().find(|module| module.is_text(address));
-        assert!(!libc.unwrap().may_call(c"malloc"));
+        assert!(!libc.unwrap().may_call(c"malloc", address));
         let names = libc.unwrap().symbol_names().unwrap();
         assert!(names.windows(7).any(|name| name == b"malloc\0"));
     }

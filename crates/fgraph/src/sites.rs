@@ -12,6 +12,7 @@ mod module;
 mod names;
 mod pieces;
 
+use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -38,12 +39,17 @@ pub(crate) const OFF: u8 = 0;
 /// The entry jumps to the stub, or traps for good.
 pub(crate) const ON: u8 = 1;
 
+/// Who names it may cancel threads.
+const CANCEL: &CStr = c"pthread_cancel";
+
 /// All functions and sites.
 #[derive(Debug)]
 pub(crate) struct Sites {
     modules: Vec<ModuleSites>,
     generation: Option<Generation>,
     common: Common,
+    /// Address of [`CANCEL`].
+    cancel: usize,
     /// All that were ever published. Never freed; kept here so that leak checkers find them.
     trap_tables: Vec<AtomicPtr<TrapTable>>,
 }
@@ -53,6 +59,7 @@ impl Sites {
         Self {
             modules: Vec::new(),
             generation: None,
+            cancel: 0,
             trap_tables: Vec::new(),
             common: Common {
                 trampolines: Trampolines::NONE,
@@ -63,9 +70,10 @@ impl Sites {
         }
     }
 
-    /// Says where the stubs jump to.
-    pub(crate) fn set_trampolines(&mut self, trampolines: Trampolines) {
+    /// Says where the stubs jump to, and finds what is looked for in modules.
+    pub(crate) fn start(&mut self, trampolines: Trampolines) {
         self.common.trampolines = trampolines;
+        self.cancel = modules::address_of(CANCEL);
     }
 
     /// For tests: threads between two instructions of a site are not heeded in modules whose sites are
@@ -109,7 +117,7 @@ impl Sites {
                 continue;
             }
             if !trampoline::holds_cancellation() {
-                match modules::while_loaded(generation, || module.may_call(c"pthread_cancel")) {
+                match modules::while_loaded(generation, || module.may_call(CANCEL, self.cancel)) {
                     Some(true) => self.common.trampolines = trampoline::hold_cancellation(),
                     Some(false) => {}
                     None => {
