@@ -8,11 +8,7 @@
 #include <string.h>
 #include <unwind.h>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
+#include "kept.h"
 
 static volatile int sink;
 static const char *program;

@@ -11,14 +11,7 @@
 #include <string>
 #include <thread>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
-
-/* What is done after a call makes it neither a tail call nor a loop. */
-static volatile int sink;
+#include "throws.h"
 
 KEPT static int leaf(int n) {
     sink = sink + n;
@@ -32,15 +25,7 @@ static int wrong(const char *what) {
 
 /* --- caught: thrown at the bottom, caught at the top */
 
-KEPT static int dive(int frames) {
-    if (frames == 0)
-        throw 42;
-    int result = dive(frames - 1);
-    sink = sink + 1;
-    return result + 1;
-}
-
-KEPT static int caught(int frames) {
+KEPT static int handled(int frames) {
     try {
         return dive(frames);
     } catch (int thrown) {
@@ -53,7 +38,7 @@ KEPT static int caught(int frames) {
 KEPT static int again(int frames) {
     int sum = 0;
     for (int round = 0; round < 1000; round++)
-        sum += caught(frames) == 43;
+        sum += handled(frames) == 43;
     return sum;
 }
 
@@ -90,7 +75,7 @@ struct Guard {
     KEPT ~Guard() {
         leaf(1);
         if (number % 5 == 0)
-            leaf(caught(2) == 43);
+            leaf(handled(2) == 43);
     }
 };
 
@@ -241,14 +226,14 @@ int main(int argc, char **argv) {
     const int frames = atoi(argv[2]);
     int result, expected;
     if (what == "caught") {
-        result = caught(frames), expected = 43;
+        result = handled(frames), expected = 43;
     } else if (what == "again") {
         result = again(frames), expected = 1000;
     } else if (what == "rethrown") {
         result = rethrown(frames), expected = frames * (frames + 1) / 2;
     } else if (what == "destructors") {
         result = destructors(frames), expected = frames + 1 + frames / 5 + 1;
-        /* Of each call of caught in them. */
+        /* Of each call of handled in them. */
         expected += frames / 5 + 1;
     } else if (what == "half") {
         result = half(frames, frames / 2), expected = 101 + frames - frames / 2;

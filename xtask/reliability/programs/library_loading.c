@@ -15,11 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#if defined(__clang__)
-#define NOINLINE __attribute__((noinline))
-#else
-#define NOINLINE __attribute__((noinline, noclone))
-#endif
+#include "kept.h"
 
 static long failures;
 
@@ -33,7 +29,7 @@ void part_event(const char *name) {
     if (telling) printf("%s\n", name);
 }
 
-NOINLINE static void *open_library(const char *name, int flags) {
+KEPT static void *open_library(const char *name, int flags) {
     void *library = dlopen(name, flags);
     if (!library) {
         printf("%s\n", dlerror());
@@ -42,7 +38,7 @@ NOINLINE static void *open_library(const char *name, int flags) {
     return library;
 }
 
-NOINLINE static void *find(void *library, const char *name) {
+KEPT static void *find(void *library, const char *name) {
     void *found = dlsym(library, name);
     if (!found) {
         printf("%s\n", dlerror());
@@ -53,7 +49,7 @@ NOINLINE static void *find(void *library, const char *name) {
 
 typedef long function(long);
 
-NOINLINE static long call(void *library, const char *name, long n) { return ((function *)find(library, name))(n); }
+KEPT static long call(void *library, const char *name, long n) { return ((function *)find(library, name))(n); }
 
 /* What part_sum gives: the constructors leave 2 * 3 + VALUE. */
 static long sum(long value, long n) { return 6 + value + n * (n - 1) / 2 * 3 + n * value; }
@@ -138,7 +134,7 @@ static void threads(void) {
 static void *loaded;
 
 /* The library has jumped here: it may go. */
-NOINLINE static long unloads(long n) {
+KEPT static long unloads(long n) {
     dlclose(loaded);
     int is_gone = !dlopen("libpart.so", RTLD_NOW | RTLD_NOLOAD);
     return n * 2 + is_gone;
@@ -158,7 +154,7 @@ static void leaves(void) {
 
 static sem_t arrived, go;
 
-NOINLINE static void wait_inside(void) {
+KEPT static void wait_inside(void) {
     sem_post(&arrived);
     sem_wait(&go);
 }

@@ -5,16 +5,12 @@
 #ifndef VALUE
 #define VALUE 1
 #endif
-#if defined(__clang__)
-#define NOINLINE __attribute__((noinline))
-#else
-#define NOINLINE __attribute__((noinline, noclone))
-#endif
+#include "kept.h"
 
 extern void part_event(const char *name) __attribute__((weak));
 
 /* Sometimes there is nobody who wants to know. */
-NOINLINE static void event(const char *name) {
+KEPT static void event(const char *name) {
     if (part_event) part_event(name);
 }
 
@@ -28,15 +24,15 @@ static __thread long part_initial __attribute__((tls_model("initial-exec"))) = 3
 static __thread long part_initial = 3 * VALUE;
 #endif
 
-NOINLINE long part_leaf(long n) { return n * 3 + VALUE; }
+KEPT long part_leaf(long n) { return n * 3 + VALUE; }
 
-NOINLINE long part_sum(long n) {
+KEPT long part_sum(long n) {
     long sum = state;
     for (long i = 0; i < n; i++) sum += part_leaf(i);
     return sum;
 }
 
-NOINLINE long part_thread(long n) {
+KEPT long part_thread(long n) {
     part_tls += n;
     part_local[n & 7] += n;
     part_initial += part_leaf(n);
@@ -45,14 +41,14 @@ NOINLINE long part_thread(long n) {
 
 /* What is interposed: the library's own call may go elsewhere. */
 long part_name(void);
-NOINLINE long part_name(void) { return VALUE; }
-NOINLINE long part_calls_name(void) { return part_name() * 10 + VALUE; }
+KEPT long part_name(void) { return VALUE; }
+KEPT long part_calls_name(void) { return part_name() * 10 + VALUE; }
 
 /* Chosen by a resolver, which runs when the library is relocated. */
-NOINLINE static long chosen(long n) { return part_leaf(n) + 1000; }
-NOINLINE static long (*resolve(void))(long) { return chosen; }
+KEPT static long chosen(long n) { return part_leaf(n) + 1000; }
+KEPT static long (*resolve(void))(long) { return chosen; }
 long part_chosen(long n) __attribute__((ifunc("resolve")));
-NOINLINE long part_calls_chosen(long n) { return part_chosen(n) + 1; }
+KEPT long part_calls_chosen(long n) { return part_chosen(n) + 1; }
 
 /* Goes on elsewhere, and is not needed any more then: `go_on` may unload the library. */
 long part_leaves(long (*go_on)(long), long n);
@@ -60,7 +56,7 @@ __asm__(".text\n.globl part_leaves\n.type part_leaves, @function\n.p2align 4\n"
         "part_leaves:\n mov %rdi, %rax\n mov %rsi, %rdi\n add $1, %rdi\n jmp *%rax\n"
         ".size part_leaves, .-part_leaves\n");
 
-NOINLINE long part_waits(void (*wait)(void), long n) {
+KEPT long part_waits(void (*wait)(void), long n) {
     wait();
     return part_leaf(n) + state;
 }

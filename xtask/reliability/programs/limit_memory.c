@@ -7,24 +7,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
+#include "work.h"
 
-#define WORK (40 * 41 / 2)
 #define STACK (256 << 10)
 
-static volatile int sink;
 static pthread_barrier_t barrier;
-
-/* Not a tail call, and not a loop. */
-KEPT static int work(int n) {
-    int sum = n == 0 ? 0 : work(n - 1) + n;
-    sink = sum;
-    return sum;
-}
 
 /* Works twice: in between the others let it have memory. */
 KEPT static void *works(void *unused) {

@@ -7,11 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
+#include "kept.h"
 
 static volatile int sink;
 static jmp_buf start;

@@ -11,32 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
-
-#define WORK (40 * 41 / 2)
+#include "work.h"
 
 extern char **environ;
 
-static volatile int sink;
 static char *self;
-
-/* Not a tail call, and not a loop. */
-KEPT static int work(int n) {
-    int sum = n == 0 ? 0 : work(n - 1) + n;
-    sink = sum;
-    return sum;
-}
-
-/* What `inner` gives, from below so many calls, plus their number. */
-KEPT static int below(int calls, int (*inner)(void)) {
-    int result = calls == 0 ? inner() : below(calls - 1, inner) + 1;
-    sink = result;
-    return result;
-}
 
 KEPT static int exited(int status) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);

@@ -10,29 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
-
-static volatile int sink;
-
-KEPT static int dive(int frames) {
-    if (frames == 0)
-        throw 42;
-    int result = dive(frames - 1);
-    sink = sink + 1;
-    return result + 1;
-}
-
-KEPT static int caught(int frames) {
-    try {
-        return dive(frames);
-    } catch (int thrown) {
-        return thrown;
-    }
-}
+#include "throws.h"
 
 static volatile bool is_over;
 

@@ -15,11 +15,7 @@
 #include <unistd.h>
 #include <unwind.h>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline, unused))
-#else
-#define KEPT __attribute__((noinline, noclone, unused))
-#endif
+#include "kept.h"
 
 /* Results that must be right; the first that is not is the program's exit code, as a line. */
 #define CHECK(right)                                                           \

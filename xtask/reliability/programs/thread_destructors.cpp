@@ -6,19 +6,9 @@
 #include <pthread.h>
 #include <thread>
 
-#define KEPT __attribute__((noinline))
+#include "work.h"
 
-static const int WORK = 40 * 41 / 2;
-
-static volatile int sink;
 static int destroyed;
-
-/* Not a tail call, and not a loop. */
-KEPT static int work(int n) {
-    int sum = n == 0 ? 0 : work(n - 1) + n;
-    sink = sum;
-    return sum;
-}
 
 KEPT static void destroys(void *) {
     if (work(40) == WORK)

@@ -18,15 +18,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline, unused))
-#else
-#define KEPT __attribute__((noinline, noclone, unused))
-#endif
+#include "kept.h"
 
 enum { SKIPPED = 77, OUTPUT = 8 << 20 };
 
-#define SPIN_LINE "35"
+#define SPIN_LINE "31"
 
 static volatile long sink;
 

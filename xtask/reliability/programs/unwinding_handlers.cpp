@@ -8,33 +8,13 @@
 
 #include <cstdio>
 
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
+#include "throws.h"
 
 #define SIGNALS 50
 
-static volatile int sink, handled, empty;
+static volatile int handled, empty;
 /* The unwinder's function. */
 static void *looking;
-
-KEPT static int dive(int frames) {
-    if (frames == 0)
-        throw 42;
-    int result = dive(frames - 1);
-    sink = sink + 1;
-    return result + 1;
-}
-
-KEPT static int caught(int frames) {
-    try {
-        return dive(frames);
-    } catch (int thrown) {
-        return thrown;
-    }
-}
 
 /* Where it looks for a frame. In other places, where it leaves for who catches, nobody can tell who has called it. */
 KEPT static bool looks(const void *context) {

@@ -9,11 +9,7 @@
 #include <string.h>
 #include <xmmintrin.h>
 
-#if defined(__clang__)
-#define NOINLINE __attribute__((noinline))
-#else
-#define NOINLINE __attribute__((noinline, noclone))
-#endif
+#include "kept.h"
 
 static long failures;
 
@@ -37,9 +33,9 @@ static uint16_t status_word(void) {
 
 static void set_control_word(uint16_t word) { __asm__ volatile("fldcw %0" : : "m"(word)); }
 
-NOINLINE long double divide(long double a, long double b) { return a / b; }
-NOINLINE _Complex long double turn(_Complex long double z) { return __builtin_complex(-__imag__ z, __real__ z); }
-NOINLINE long double through(long double (*f)(long double, long double), long double a, long double b) { return f(a, b); }
+KEPT long double divide(long double a, long double b) { return a / b; }
+KEPT _Complex long double turn(_Complex long double z) { return __builtin_complex(-__imag__ z, __real__ z); }
+KEPT long double through(long double (*f)(long double, long double), long double a, long double b) { return f(a, b); }
 
 static void x87(void) {
     /* Each rounding mode with each precision. */
@@ -73,8 +69,8 @@ static void x87(void) {
 /* ---- MXCSR ---- */
 
 static volatile float sink;
-NOINLINE float quotient(float a, float b) { return a / b; }
-NOINLINE unsigned mxcsr_inside(void) { return _mm_getcsr(); }
+KEPT float quotient(float a, float b) { return a / b; }
+KEPT unsigned mxcsr_inside(void) { return _mm_getcsr(); }
 
 static void mxcsr(void) {
     static const float thirds[] = { 0x1.555556p-2f, 0x1.555554p-2f, 0x1.555556p-2f, 0x1.555554p-2f };
@@ -113,7 +109,7 @@ static void mxcsr(void) {
 
 static uint64_t processor_flags(void) { return __builtin_ia32_readeflags_u64(); }
 
-NOINLINE uint64_t flags_inside(void) { return processor_flags(); }
+KEPT uint64_t flags_inside(void) { return processor_flags(); }
 
 /* At the entry rsp is 8 above a multiple of 16. */
 unsigned long rsp_inside(long on_stack[8]);
@@ -149,7 +145,7 @@ static void alignment(void) {
 /* ---- red zone ---- */
 
 /* Leaves with all 128 bytes below rsp in use, in a caller that has arguments on the stack. */
-NOINLINE long leaf(long a, long b, long c, long d, long e, long f, long g, long h) {
+KEPT long leaf(long a, long b, long c, long d, long e, long f, long g, long h) {
     volatile long zone[12] = { a, b, c, d, e, f, g, h, a ^ b, c ^ d, e ^ f, g ^ h };
     long sum = 0;
     for (int i = 0; i < 12; i++) sum = sum * 31 + zone[i];
@@ -180,8 +176,8 @@ static void redzone(void) {
 static void chain(void) {
 #if !defined(__clang__)
     long outer = 17;
-    NOINLINE long inner(long a) { return a + outer++; }
-    NOINLINE long call(long (*f)(long), long a) { return f(a) + outer; }
+    KEPT long inner(long a) { return a + outer++; }
+    KEPT long call(long (*f)(long), long a) { return f(a) + outer; }
     for (long i = 0; i < 1000; i++) {
         expect(inner(i) == i + 17 + 2 * i, "a nested function finds another outer one");
         expect(call(inner, i) == i + 18 + 2 * i + 19 + 2 * i, "a nested function finds another through a pointer");

@@ -1,9 +1,5 @@
 /* Calls that others are made below. */
-#ifdef __clang__
-#define KEPT __attribute__((noinline))
-#else
-#define KEPT __attribute__((noinline, noclone))
-#endif
+#include "kept.h"
 
 #define WORK (40 * 41 / 2)
 
