@@ -4,63 +4,16 @@
 //! (`-fipa-ra`, on at `-O2`). So a traced call must leave every register alone that the ABI calls
 //! scratch: here the callbacks fill all of them with garbage.
 
+#[path = "common/clobber.rs"]
+mod clobber;
 #[macro_use]
 mod common;
 
-use std::arch::{asm, is_x86_feature_detected};
 use std::path::Path;
 use std::process::Command;
 
 use common::{Library, Paired, bounded, build_library, code, compiler, scenario, skip};
 use fgraph::{Entry, FgraphOps, Return};
-
-/// Fills every register with garbage that a function may change.
-#[inline(never)]
-fn clobber() {
-    if is_x86_feature_detected!("avx512bw") {
-        // SAFETY: the machine has these registers, and the compiler is told that they change.
-        unsafe {
-            asm!(
-                ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
-                "vpternlogd zmm\\n, zmm\\n, zmm\\n, 0xff",
-                ".endr",
-                ".irp n,0,1,2,3,4,5,6,7",
-                "kxnorq k\\n, k\\n, k\\n",
-                ".endr",
-                clobber_abi("C"),
-            );
-        }
-    } else if is_x86_feature_detected!("avx2") {
-        // SAFETY: as above.
-        unsafe {
-            asm!(
-                ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
-                "vpcmpeqd ymm\\n, ymm\\n, ymm\\n",
-                ".endr",
-                clobber_abi("C"),
-            );
-        }
-    } else {
-        // SAFETY: as above.
-        unsafe {
-            asm!(
-                ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
-                "pcmpeqd xmm\\n, xmm\\n",
-                ".endr",
-                clobber_abi("C"),
-            );
-        }
-    }
-    // SAFETY: the compiler is told that the registers change.
-    unsafe {
-        asm!(
-            ".irp r,rax,rcx,rdx,rsi,rdi,r8,r9,r10,r11",
-            "movabs \\r, 0x5a5a5a5a5a5a5a5a",
-            ".endr",
-            clobber_abi("C"),
-        );
-    }
-}
 
 /// A user whose callbacks leave garbage in all scratch registers.
 struct Clobber {
@@ -71,12 +24,12 @@ impl FgraphOps for Clobber {
     type Data = ();
 
     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
-        clobber();
+        clobber::at_entry();
         self.wants_returns.then_some(())
     }
 
     fn ret(&self, _call: &mut Return<'_, ()>, (): ()) {
-        clobber();
+        clobber::at_return();
     }
 }
 

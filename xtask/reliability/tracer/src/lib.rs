@@ -28,6 +28,7 @@
 //! text, which is mapped.
 
 mod churn;
+#[path = "../../../../crates/fgraph/tests/common/clobber.rs"]
 mod clobber;
 #[path = "../../src/record.rs"]
 pub mod record;
