@@ -2,6 +2,8 @@
 
 #[macro_use]
 mod common;
+#[path = "common/switch.rs"]
+mod switch;
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -11,6 +13,7 @@ use std::thread;
 
 use common::{CC, Count, numbers, scenario, totals, user};
 use fgraph::{FgraphOps, Handle};
+use switch::switch_stacks;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -687,8 +690,6 @@ fn neighbours(other: usize, thread: usize) {
     assert_eq!(user.both(), (300, 300));
     assert_eq!(of(&user), NOTHING);
 }
-
-switch_stacks!();
 
 static COROUTINE: AtomicUsize = AtomicUsize::new(0);
 static RESUMER: AtomicUsize = AtomicUsize::new(0);

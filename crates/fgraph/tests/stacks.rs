@@ -1,8 +1,9 @@
 //! Calls on machine stacks that are not the threads' own: every entry that was accepted comes to its
 //! return, in whatever order and on whatever thread the stacks go on.
 
-#[macro_use]
 mod common;
+#[path = "common/switch.rs"]
+mod switch;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,8 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use common::{numbers, scenario, user};
-
-switch_stacks!();
+use switch::switch_stacks;
 
 /// A coroutine, and what it works on.
 struct Coroutine {

@@ -15,6 +15,8 @@ mod memory;
 mod processes;
 mod short_threads;
 mod signals;
+#[path = "../../../crates/fgraph/tests/common/switch.rs"]
+mod switch;
 mod towers;
 mod unwinding;
 mod users;

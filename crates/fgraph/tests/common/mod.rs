@@ -64,35 +64,6 @@ macro_rules! plain {
     };
 }
 
-/// Defines `switch_stacks`, which keeps the stack pointer at `save` and goes on with the one in `load`.
-#[allow(unused_macros)]
-macro_rules! switch_stacks {
-    () => {
-        plain!(
-            "switch_stacks",
-            "push rbp",
-            "push rbx",
-            "push r12",
-            "push r13",
-            "push r14",
-            "push r15",
-            "mov [rdi], rsp",
-            "mov rsp, rsi",
-            "pop r15",
-            "pop r14",
-            "pop r13",
-            "pop r12",
-            "pop rbx",
-            "pop rbp",
-            "ret",
-        );
-
-        unsafe extern "C" {
-            fn switch_stacks(save: *mut usize, load: usize);
-        }
-    };
-}
-
 /// Names the scenario that a child process is to run.
 const CHILD: &str = "FGRAPH_SCENARIO";
 /// Set in a process that a scenario has started from itself.

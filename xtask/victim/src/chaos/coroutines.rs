@@ -11,43 +11,12 @@ use std::ptr;
 use std::sync::Mutex;
 
 use super::memory::StackMemory;
+use super::switch::switch_stacks;
 use super::towers::Tower;
 use super::{Act, Actor, jumps};
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 use crate::workers;
-
-core::arch::global_asm!(
-    ".pushsection .text.fgraph_victim_coroutines, \"ax\", @progbits",
-    ".p2align 4",
-    ".globl fgraph_victim_switch",
-    ".hidden fgraph_victim_switch",
-    ".type fgraph_victim_switch, @function",
-    // rdi: where to keep our stack pointer, rsi: the stack pointer to go on with
-    "fgraph_victim_switch:",
-    "push rbp",
-    "push rbx",
-    "push r12",
-    "push r13",
-    "push r14",
-    "push r15",
-    "mov [rdi], rsp",
-    "mov rsp, rsi",
-    "pop r15",
-    "pop r14",
-    "pop r13",
-    "pop r12",
-    "pop rbx",
-    "pop rbp",
-    "ret",
-    ".size fgraph_victim_switch, . - fgraph_victim_switch",
-    ".p2align 4",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    fn fgraph_victim_switch(save: *mut usize, load: usize);
-}
 
 /// A coroutine, and what it works on.
 struct Coroutine {
@@ -109,7 +78,7 @@ impl Waiting {
         RUNNING.set(coroutine);
         // SAFETY: it waits in `wait`, or has not begun.
         unsafe {
-            fgraph_victim_switch(&raw mut (*coroutine).resumer, (*coroutine).stack_pointer);
+            switch_stacks(&raw mut (*coroutine).resumer, (*coroutine).stack_pointer);
         }
     }
 }
@@ -118,7 +87,7 @@ impl Waiting {
 fn wait() {
     let coroutine = running();
     // SAFETY: who resumed it waits.
-    unsafe { fgraph_victim_switch(&raw mut (*coroutine).stack_pointer, (*coroutine).resumer) };
+    unsafe { switch_stacks(&raw mut (*coroutine).stack_pointer, (*coroutine).resumer) };
 }
 
 extern "C" fn start() -> ! {
