@@ -11,9 +11,11 @@
 //!   unregister    clear bits -> unpatch -> stub -> (unlock) grace period (lock) -> give slot back
 //! ```
 
+mod fork;
+mod lock;
+
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use fgraph_core::registration::{Header, Registration};
 use fgraph_core::site::Site;
@@ -38,6 +40,7 @@ use crate::stacks;
 use crate::text::Text;
 use crate::threads::{self, Inside};
 use crate::unwinder;
+use lock::{Guard, Lock};
 
 /// What the lock protects.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ pub(crate) struct Control {
     leave_out: Skip,
 }
 
-static CONTROL: Mutex<Control> = Mutex::new(Control {
+static CONTROL: Lock<Control> = Lock::new(Control {
     started: false,
     free: FreeIndices::new(),
     filters: [const { None }; MAX_USERS],
@@ -84,7 +87,7 @@ pub(crate) fn lock() -> Result<Locked, Error> {
     fork::handle();
     let inside = Inside::enter()?;
     let mut locked = Locked {
-        control: ManuallyDrop::new(acquire()),
+        control: ManuallyDrop::new(CONTROL.acquire()),
         _inside: inside,
     };
     locked.control.start()?;
@@ -101,73 +104,16 @@ pub(crate) fn lock() -> Result<Locked, Error> {
     Ok(locked)
 }
 
-fn acquire() -> MutexGuard<'static, Control> {
-    // A panic under the lock leaves at worst bits set or clear that the next filter sets right.
-    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What happens to the lock when the process forks.
-///
-/// The forking thread takes it before, so that the child does not inherit it locked by a thread that it
-/// does not have, nor text that is half-written.
-mod fork {
-    use core::cell::Cell;
-    use core::mem::ManuallyDrop;
-    use std::sync::{MutexGuard, Once};
-
-    use super::{Control, acquire};
-    use crate::threads::{self, Inside};
-
-    /// The lock, from before the fork to after it.
-    type Held = Option<(MutexGuard<'static, Control>, Option<Inside>)>;
-
-    thread_local! {
-        // Not dropped with the thread, which may fork to its very end.
-        static HELD: Cell<ManuallyDrop<Held>> = const { Cell::new(ManuallyDrop::new(None)) };
-        /// How many forks the thread is in: the handler of a signal that comes meanwhile may fork, too.
-        static FORKS: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// Makes the C library call us around forks.
-    pub(super) fn handle() {
-        static ONCE: Once = Once::new();
-        // SAFETY: the functions may be called around a fork.
-        ONCE.call_once(|| unsafe {
-            libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
-        });
-    }
-
-    extern "C" fn before() {
-        let outer = FORKS.get();
-        FORKS.set(outer + 1);
-        // In a signal handler that has interrupted fgraph's own code, which may hold the lock, there is
-        // nothing to wait for.
-        if outer == 0 && !threads::in_own_code() {
-            // Not marked if the fork is in a callback, which marks the thread as well.
-            let inside = Inside::enter().ok();
-            let control = acquire();
-            HELD.set(ManuallyDrop::new(Some((control, inside))));
-        }
-    }
-
-    extern "C" fn in_parent() {
-        let outer = FORKS.get().saturating_sub(1);
-        FORKS.set(outer);
-        if outer == 0 {
-            drop(ManuallyDrop::into_inner(HELD.take()));
-        }
-    }
-
-    extern "C" fn in_child() {
-        threads::after_fork();
-        in_parent();
-    }
+/// Runs `question`, which asks the dynamic linker what it may answer only when a `dlopen` of another thread and its
+/// constructors are done.
+pub(crate) fn ask<R>(question: impl FnOnce() -> R) -> R {
+    CONTROL.ask(question)
 }
 
 /// The lock, held.
 #[derive(Debug)]
 pub(crate) struct Locked {
-    pub(crate) control: ManuallyDrop<MutexGuard<'static, Control>>,
+    pub(crate) control: ManuallyDrop<Guard<'static, Control>>,
     // Dropped last: nothing is traced until the lock is free.
     _inside: Inside,
 }
@@ -192,10 +138,8 @@ pub(crate) fn settle() {
 /// [`settle`] in a thread that is marked as inside.
 fn join_all() {
     while libraries::is_pending() {
-        let mut control = match CONTROL.try_lock() {
-            Ok(control) => control,
-            Err(TryLockError::Poisoned(control)) => control.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+        let Some(mut control) = CONTROL.try_acquire() else {
+            return;
         };
         if libraries::take_pending() {
             control.join();
@@ -213,7 +157,8 @@ fn wait_for_grace(index: usize) -> Result<(), Error> {
     });
     // Marked, because a callback that runs with the lock held could want the lock.
     let _inside = Inside::enter()?;
-    acquire().free.give_back(index);
+    CONTROL.acquire().free.give_back(index);
+    join_all();
     Ok(())
 }
 
@@ -570,7 +515,7 @@ pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const R
         FGRAPH.slots.retire_if(slot, registration.cast());
         return;
     }
-    threads::as_own_code(|| acquire().drop_later(slot, registration));
+    threads::as_own_code(|| CONTROL.acquire().drop_later(slot, registration));
 }
 
 /// Why nothing is traced any more, if so.

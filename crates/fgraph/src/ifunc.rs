@@ -17,6 +17,7 @@ use core::ptr;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 
+use crate::control;
 use crate::elf::{ElfError, ElfFile};
 use crate::functions::{Functions, Name};
 use crate::modules::{self, Module};
@@ -70,7 +71,8 @@ impl Library {
             path.as_ptr()
         };
         // SAFETY: a string, or null for the program.
-        let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let handle =
+            control::ask(|| unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) });
         (!handle.is_null()).then_some(Self(handle))
     }
 
@@ -79,7 +81,7 @@ impl Library {
         let symbol = CString::new(name.symbol).ok()?;
         let address = match name.version {
             // SAFETY: a string, and a handle that is open.
-            None => unsafe { libc::dlsym(self.0, symbol.as_ptr()) },
+            None => control::ask(|| unsafe { libc::dlsym(self.0, symbol.as_ptr()) }),
             Some(version) => self.address_of_version(&symbol, version.name)?,
         };
         (!address.is_null()).then_some(address.addr())
@@ -89,7 +91,8 @@ impl Library {
     fn address_of_version(&self, symbol: &CString, version: &str) -> Option<*mut c_void> {
         let version = CString::new(version).ok()?;
         // SAFETY: two strings, and a handle that is open.
-        Some(unsafe { libc::dlvsym(self.0, symbol.as_ptr(), version.as_ptr()) })
+        let ask = || unsafe { libc::dlvsym(self.0, symbol.as_ptr(), version.as_ptr()) };
+        Some(control::ask(ask))
     }
 
     /// Other dynamic linkers know neither versions nor IFUNCs.
@@ -102,7 +105,7 @@ impl Library {
 impl Drop for Library {
     fn drop(&mut self) {
         // SAFETY: it was opened once, and is not used any more.
-        unsafe { libc::dlclose(self.0) };
+        control::ask(|| unsafe { libc::dlclose(self.0) });
     }
 }
 

@@ -55,7 +55,8 @@ thread_local! {
 pub(crate) fn find() {
     // SAFETY: a name; what is found is the linker's, and complete since the program was started.
     unsafe {
-        let debug = libc::dlsym(libc::RTLD_DEFAULT, c"_r_debug".as_ptr()).cast::<Debug>();
+        let name = c"_r_debug".as_ptr();
+        let debug = control::ask(|| libc::dlsym(libc::RTLD_DEFAULT, name)).cast::<Debug>();
         if let Some(found) = debug.as_ref() {
             DEBUG.store(debug, Ordering::Relaxed);
             EVENT.store(found.breakpoint, Ordering::Relaxed);

@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use libc::{Elf64_Phdr, dl_phdr_info};
 use object::elf;
 
+use crate::control;
 use crate::elf::{ElfError, ElfFile, EntryList};
 use crate::os::PAGE;
 use crate::protection;
@@ -268,7 +269,7 @@ pub(crate) fn generation() -> Generation {
 /// Address of the function that the program calls by a name; 0 if there is none.
 pub(crate) fn address_of(name: &CStr) -> usize {
     // SAFETY: a name.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr()
+    control::ask(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).addr()
 }
 
 /// Runs `work` with the linker's lock held, unless modules have been loaded or unloaded since
@@ -444,7 +445,7 @@ fn await_relocation() -> Generation {
     let generation = generation();
     let mut answer = mem::MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: any address may be asked for, and the answer is written to what can hold it.
-    unsafe { libc::dladdr(callback as *const c_void, answer.as_mut_ptr()) };
+    control::ask(|| unsafe { libc::dladdr(callback as *const c_void, answer.as_mut_ptr()) });
     generation
 }
 

@@ -16,6 +16,7 @@ use core::mem::transmute;
 
 use fgraph_x86_64::trampoline::{self, Unwinder};
 
+use crate::control;
 use crate::modules::{self, Module};
 
 /// As the C library loads it.
@@ -52,21 +53,22 @@ struct Library<'a> {
 impl<'a> Library<'a> {
     /// Opens it, if it is loaded.
     fn open(name: &CStr, modules: &'a [Module]) -> Option<Self> {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: a string. Nothing is loaded.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let handle = control::ask(|| unsafe { libc::dlopen(name.as_ptr(), flags) });
         if handle.is_null() {
             return None;
         }
         // SAFETY: an open handle and a string.
-        let start = unsafe { libc::dlsym(handle, c"_Unwind_GetIP".as_ptr()) }.addr();
-        let module = modules.iter().find(|module| module.is_text(start))?;
+        let start = control::ask(|| unsafe { libc::dlsym(handle, c"_Unwind_GetIP".as_ptr()) });
+        let module = modules.iter().find(|module| module.is_text(start.addr()))?;
         Some(Self { handle, module })
     }
 
     /// A function of the library.
     fn function(&self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: an open handle and a string.
-        let function = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        let function = control::ask(|| unsafe { libc::dlsym(self.handle, name.as_ptr()) });
         // What it lacks may come from a library that it needs.
         self.module.is_text(function.addr()).then_some(function)
     }

@@ -3,8 +3,11 @@
 mod common;
 
 use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 
 use common::{CC, Count, Library, scenario};
@@ -137,5 +140,98 @@ fn libraries_come_and_go_while_filters_change() {
         let (entries, returns) = kept.unregister().unwrap().both();
         assert_eq!(entries, returns);
         assert_eq!(fgraph::status().unwrap().patched, 0);
+    });
+}
+
+/// Its constructor says that it runs, waits until it is told to go on, and forks.
+const FORKING: &str = "
+    #include <stdlib.h>
+    #include <unistd.h>
+    int forking_child;
+    __attribute__((noinline)) int forking_work(int n) {
+        int product = 1;
+        for (int i = 2; i <= n; i++) product *= i;
+        return product;
+    }
+    __attribute__((constructor)) static void forking_start(void) {
+        char byte = 0;
+        if (write(atoi(getenv(\"FORKING_RUNS\")), &byte, 1) == 1 && read(atoi(getenv(\"FORKING_GOES_ON\")), &byte, 1) == 1)
+            forking_child = fork();
+    }
+";
+
+#[test]
+fn a_constructor_may_fork_while_a_filter_waits_for_it() {
+    let name = "a_constructor_may_fork_while_a_filter_waits_for_it";
+    scenario(name, || {
+        let Some(path) = common::build_library(name, CC, "forking.c", FORKING, &[]) else {
+            return common::skip("there is no C compiler");
+        };
+        let mut pipes = ["FORKING_RUNS", "FORKING_GOES_ON"].map(|name| {
+            let (reader, writer) = io::pipe().unwrap();
+            let theirs = if name == "FORKING_RUNS" {
+                writer.as_raw_fd()
+            } else {
+                reader.as_raw_fd()
+            };
+            // SAFETY: there is one thread.
+            unsafe { std::env::set_var(name, theirs.to_string()) };
+            (reader, writer)
+        });
+        let [(runs, _), (_, goes_on)] = &mut pipes;
+        let registers_as = Arc::new(AtomicI32::new(0));
+        let in_constructor = Arc::new(AtomicBool::new(false));
+        let registers = thread::spawn({
+            let (registers_as, in_constructor) = (registers_as.clone(), in_constructor.clone());
+            move || {
+                // SAFETY: no arguments.
+                registers_as.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+                while !in_constructor.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                count("forking_work")
+            }
+        });
+        while registers_as.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let loader = thread::spawn(move || {
+            let library = Library::open(&path);
+            // SAFETY: their types.
+            let work: extern "C" fn(i32) -> i32 = unsafe { library.get("forking_work") };
+            // SAFETY: an `int`, which nobody writes to now.
+            let child = unsafe { *(library.address("forking_child") as *const i32) };
+            assert!(child >= 0);
+            if child == 0 {
+                // SAFETY: the child ends here, also if it hangs.
+                unsafe {
+                    libc::alarm(10);
+                    let user = count("forking_work");
+                    work(3);
+                    libc::_exit(i32::from(user.unregister().unwrap().both() != (1, 1)));
+                }
+            }
+            let mut status = 0;
+            // SAFETY: a live local.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child has hung (14), or failed");
+            let user = registers.join().unwrap();
+            assert_eq!(work(3), 6);
+            assert_eq!(user.unregister().unwrap().both(), (1, 1));
+            library.close();
+        });
+        // The linker is not asked for anything here, as the C library does when it starts a thread.
+        runs.read_exact(&mut [0]).unwrap();
+        in_constructor.store(true, Ordering::SeqCst);
+        let status = format!(
+            "/proc/self/task/{}/syscall",
+            registers_as.load(Ordering::SeqCst)
+        );
+        // futex is 202.
+        while !fs::read_to_string(&status).unwrap().starts_with("202 ") {
+            thread::yield_now();
+        }
+        goes_on.write_all(&[0]).unwrap();
+        loader.join().unwrap();
     });
 }

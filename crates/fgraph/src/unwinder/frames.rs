@@ -21,6 +21,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
+use crate::control;
 use crate::elf::ElfFile;
 use crate::modules::{self, Module};
 use crate::os::PAGE;
@@ -209,10 +210,14 @@ pub(super) fn answer(module: &Module, own: usize) -> Option<()> {
     // SAFETY: a word of libgcc's, which we are linked to or hold open; aligned and writable.
     let slot = unsafe { AtomicUsize::from_ptr(ptr::with_exposed_provenance_mut(slot)) };
     let before = slot.load(Ordering::Relaxed);
-    // It leads into libgcc also where the linker has not filled it yet. Anything else is another one of us.
-    let next = if module.is_text(before) { own } else { before };
-    NEXT.store(next, Ordering::Relaxed);
-    slot.store(find as *const () as usize, Ordering::Release);
+    let ours = find as *const () as usize;
+    // In the child of a fork that came during the start it leads to us already.
+    if before != ours {
+        // It leads into libgcc also where the linker has not filled it yet. Anything else is another one of us.
+        let next = if module.is_text(before) { own } else { before };
+        NEXT.store(next, Ordering::Relaxed);
+        slot.store(ours, Ordering::Release);
+    }
     let asks = module.is_text(__register_frame as *const () as usize);
     IS_TOLD.store(!asks, Ordering::Relaxed);
     if !protection.writable {
@@ -226,12 +231,13 @@ fn stay() -> bool {
     // SAFETY: a live local, an address of ours, and a string that lasts.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
-        if libc::dladdr(find as *const c_void, &mut info) == 0 {
+        let address = find as *const c_void;
+        if control::ask(|| libc::dladdr(address, &mut info)) == 0 {
             return false;
         }
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
         // The program itself is not found by its path, and stays anyway.
-        libc::dlopen(info.dli_fname, flags);
+        control::ask(|| libc::dlopen(info.dli_fname, flags));
     }
     true
 }

@@ -137,6 +137,14 @@ pub(super) const GROUP: Group = Group {
             ]),
         },
         Scenario {
+            name: "a constructor forks while another thread waits for it with a new filter",
+            promise: "The fork does not wait, and parent and child both have their users.",
+            shown: Shown::Elsewhere(&[test(
+                LIBRARIES,
+                "a_constructor_may_fork_while_a_filter_waits_for_it",
+            )]),
+        },
+        Scenario {
             name: "a function of a library jumps to one that unloads the library",
             promise: "Its return is told although the library is gone: what fgraph has made for it stays.",
             shown: Shown::By(Hostile {
