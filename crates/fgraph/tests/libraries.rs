@@ -205,7 +205,7 @@ fn a_constructor_may_fork_while_a_filter_waits_for_it() {
             if child == 0 {
                 // SAFETY: the child ends here, also if it hangs.
                 unsafe {
-                    libc::alarm(10);
+                    libc::alarm(60);
                     let user = count("forking_work");
                     work(3);
                     libc::_exit(i32::from(user.unregister().unwrap().both() != (1, 1)));

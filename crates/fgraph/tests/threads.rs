@@ -771,7 +771,7 @@ fn a_fork_while_another_thread_registers_leaves_the_child_able_to() {
                 for n in 0..20 {
                     let status = forked(|| {
                         // SAFETY: a hang is to end the child.
-                        unsafe { libc::alarm(10) };
+                        unsafe { libc::alarm(60) };
                         let user = fgraph::register(Count::default(), "works").unwrap();
                         works(1);
                         i32::from(user.unregister().unwrap().both() != (1, 1))
