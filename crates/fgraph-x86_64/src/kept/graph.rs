@@ -47,6 +47,23 @@ impl End {
             _ => None,
         }
     }
+
+    /// Whether the next block may follow.
+    fn leads_on(self) -> bool {
+        match self {
+            Self::Falls
+            | Self::Branches(_)
+            | Self::Calls(_)
+            | Self::CallsUnknown
+            | Self::CallsResolver => true,
+            Self::Jumps(_)
+            | Self::JumpsUnknown
+            | Self::JumpsByTable
+            | Self::Returns
+            | Self::Stops
+            | Self::Unclear => false,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -292,10 +309,7 @@ impl<'a> Graph<'a> {
             );
         }
         if let Some(last) = blocks.last_mut()
-            && matches!(
-                last.end,
-                End::Falls | End::Branches(_) | End::Calls(_) | End::CallsUnknown
-            )
+            && last.end.leads_on()
         {
             last.end = End::Unclear;
         }

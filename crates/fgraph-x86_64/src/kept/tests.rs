@@ -202,3 +202,25 @@ fn any_bytes_are_looked_at() {
         let _ = (search.by_code(), search.by_convention());
     }
 }
+
+#[test]
+fn code_may_end_with_any_instruction() {
+    let ends: [&[u8]; 7] = [
+        &[0x90],                         // nop
+        &[0xff, 0x10],                   // call [rax]
+        &[0xff, 0xd0],                   // call rax
+        &[0xe8, 0xfb, 0xff, 0xff, 0xff], // call itself
+        &[0xe8, 0, 0, 0, 1],             // call elsewhere
+        &[0x74, 0xfe],                   // je itself
+        &[0x48],                         // half an instruction
+    ];
+    for bytes in ends {
+        let code = [Code {
+            address: BASE,
+            bytes,
+        }];
+        let search = Search::new(&code, &[BASE], &[BASE]);
+        assert!(search.by_code().len() <= 1);
+        assert!(search.by_convention().len() <= 1);
+    }
+}
