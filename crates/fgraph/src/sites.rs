@@ -30,8 +30,10 @@ use crate::libraries;
 use crate::modules::{self, Generation};
 use crate::places::StubPlaces;
 use crate::protection::Protections;
-pub(crate) use module::of_file;
+pub(crate) use classify::Callers;
+pub(crate) use kept::Relied;
 use module::{Common, ModuleSites};
+pub(crate) use module::{list, of_file};
 pub(crate) use pieces::END;
 
 /// The entry is as the compiler made it.

@@ -11,7 +11,7 @@ use crate::elf::ElfFile;
 use crate::error::Error;
 use crate::functions::Functions;
 use crate::inventory::SiteList;
-use crate::sites;
+use crate::sites::{self, Callers, Relied};
 
 pub use fgraph_x86_64::poke::Skip;
 
@@ -65,6 +65,7 @@ pub fn read_elf(bytes: &[u8]) {
     file.comment().for_each(drop);
     file.entry_lists().for_each(drop);
     file.irelative().for_each(drop);
+    let _ = (file.slots_of(b"malloc"), file.unwind_starts());
     let _ = (file.program_headers(), file.build_id(), file.debug_link());
     // Its own debug file, which gives all names once more.
     for debug in [None, Some(&file)] {
@@ -80,6 +81,21 @@ pub fn read_elf(bytes: &[u8]) {
             .collect::<Vec<_>>();
         functions.add_names(aliases);
         check(&functions);
+        plan(&file, &functions);
+    }
+}
+
+/// Decides for all functions what would be done with them.
+fn plan(file: &ElfFile<'_>, functions: &Functions<'_>) {
+    for breakpoints in [false, true] {
+        let planned = sites::list(file, functions, Path::new("file"), breakpoints);
+        assert_eq!(planned.iter().len(), functions.len());
+    }
+    for callers in [Callers::Abi, Callers::LowRegisters, Callers::AllRegisters] {
+        for is_padded in [false, true] {
+            let relied = Relied::find(file, functions, callers, is_padded);
+            let _ = (relied.on_code(0), relied.on_convention(0));
+        }
     }
 }
 

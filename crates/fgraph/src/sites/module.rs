@@ -826,12 +826,22 @@ fn info(
 /// Why the file cannot be read.
 pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String> {
     let (file, functions) = parse(modules::map_file(path), path, |_| Ok(()))?;
-    let (callers, path) = (callers(&file, &functions, 0), path.to_string_lossy());
-    let breakpoints = breakpoints && !blocks_signals(&functions);
-    let entered = Entered::find(&file, &functions);
+    Ok(list(&file, &functions, path, breakpoints))
+}
+
+/// [`of_file`] for a file that was read.
+pub(crate) fn list(
+    file: &ElfFile<'_>,
+    functions: &Functions<'_>,
+    path: &Path,
+    breakpoints: bool,
+) -> SiteList {
+    let (callers, path) = (callers(file, functions, 0), path.to_string_lossy());
+    let breakpoints = breakpoints && !blocks_signals(functions);
+    let entered = Entered::find(file, functions);
     let info = |index| {
         let function = functions.get(index);
-        let symbol = symbol(&functions, index);
+        let symbol = symbol(functions, index);
         let len = function.limit.saturating_sub(function.address);
         let text = file.bytes_at(function.address, usize::try_from(len).unwrap_or(0));
         let candidate = Candidate {
@@ -840,7 +850,7 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String
             text: text.unwrap_or_default(),
             file: None,
             listed: false,
-            padding: gap(&functions, index)
+            padding: gap(functions, index)
                 .and_then(|gap| file.bytes_at(gap, (function.address - gap) as usize))
                 .unwrap_or_default(),
             entered: entered.of(index),
@@ -857,14 +867,14 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String
         }
         info
     };
-    Ok(SiteList {
+    SiteList {
         all: (0..functions.len()).map(info).collect(),
         stripped: functions
             .is_stripped()
             .then(|| path.to_string())
             .into_iter()
             .collect(),
-    })
+    }
 }
 
 /// The names of a function as programmers know them, the best first, and behind them those with a
