@@ -13,10 +13,10 @@
 //!
 //! # Safety
 //!
-//! What is protected is reached by the one [`Guard`] there is while `is_held` is set.
+//! What is protected is reached by the one [`Guard`] that there is while `is_held` is set.
 
 use core::cell::UnsafeCell;
-use core::fmt;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -25,6 +25,7 @@ use std::time::Duration;
 /// linker too if none is going on.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+#[derive(Debug)]
 pub(crate) struct Lock<T> {
     state: Mutex<State>,
     changed: Condvar,
@@ -62,9 +63,13 @@ impl<T> Lock<T> {
         result.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes it, as it is free.
     fn hold(&self, mut state: MutexGuard<'_, State>) -> Guard<'_, T> {
         state.is_held = true;
-        Guard(self)
+        Guard {
+            lock: self,
+            value: PhantomData,
+        }
     }
 
     pub(super) fn acquire(&self) -> Guard<'_, T> {
@@ -115,34 +120,33 @@ impl<T> Lock<T> {
 }
 
 /// The lock, held.
-pub(crate) struct Guard<'a, T>(&'a Lock<T>);
+#[derive(Debug)]
+pub(crate) struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+    /// No reference, which would last longer than the lock is held.
+    value: PhantomData<&'a mut T>,
+}
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         // SAFETY: there is no other guard.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: there is no other guard, and this one is borrowed.
-        unsafe { &mut *self.0.value.get() }
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for Guard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        self.0.state().is_held = false;
-        self.0.changed.notify_all();
+        self.lock.state().is_held = false;
+        self.lock.changed.notify_all();
     }
 }
 
@@ -185,20 +189,18 @@ mod tests {
 
     #[test]
     fn a_fork_waits_for_a_holder_that_does_not_ask() {
-        let lock = Lock::new(0);
+        let lock = Lock::new(());
         let held = lock.acquire();
         thread::scope(|scope| {
             let forks = scope.spawn(|| {
-                let _kept = lock.keep();
-                // SAFETY: the holder is done.
-                unsafe { *lock.value.get() }
+                let kept = lock.keep();
+                assert!(!kept.0.is_held);
             });
-            let mut held = held;
-            lock.ask(|| ());
-            thread::yield_now();
-            *held = 7;
+            // It begins to wait during a question, and must not lose patience after that.
+            lock.ask(|| thread::sleep(PATIENCE / 2));
+            thread::sleep(2 * PATIENCE);
             drop(held);
-            assert_eq!(forks.join().unwrap(), 7);
+            forks.join().unwrap();
         });
     }
 
