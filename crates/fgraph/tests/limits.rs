@@ -114,19 +114,21 @@ fn callbacks_allocate_and_print_while_allocating_is_traced() {
             )
             .unwrap();
             let quiet = count(NAMES);
-            thread::scope(|scope| {
-                for n in 0..3 {
-                    scope.spawn(move || {
-                        for round in 0..100 {
-                            let text: Vec<String> =
-                                (0..10).map(|i| (i + n + round).to_string()).collect();
-                            assert_eq!(text.len(), 10);
-                            assert_eq!(adds_two(round), round + 2);
-                            let _ = writeln!(std::io::stderr(), "{}", text.join(" "));
-                        }
-                    });
-                }
+            let threads = [0, 1, 2].map(|n| {
+                thread::spawn(move || {
+                    for round in 0..100 {
+                        let text: Vec<String> =
+                            (0..10).map(|i| (i + n + round).to_string()).collect();
+                        assert_eq!(text.len(), 10);
+                        assert_eq!(adds_two(round), round + 2);
+                        let _ = writeln!(std::io::stderr(), "{}", text.join(" "));
+                    }
+                })
             });
+            // Until they are gone: threads free memory to their very end.
+            for thread in threads {
+                thread.join().unwrap();
+            }
             assert_eq!(noisy.status(), UserStatus::Active);
             drop(noisy);
             let (entries, returns) = quiet.unregister().unwrap().both();
