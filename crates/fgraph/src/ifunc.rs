@@ -73,7 +73,7 @@ impl Library {
         // SAFETY: a string, or null for the program.
         let handle =
             control::ask(|| unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) });
-        (!handle.is_null()).then_some(Self(handle))
+        (!handle.is_null()).then(|| Self(handle))
     }
 
     /// What others get who link against a name: perhaps something in another module.
