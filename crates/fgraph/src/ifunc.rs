@@ -7,19 +7,14 @@
 //! The dynamic linker is asked in two ways. `dlsym` tells what other modules get; and for the calls
 //! inside of the module the linker has written the answer next to the module's data, which is the
 //! only way for IFUNCs that other modules do not see.
-//!
-//! # Safety
-//!
-//! The unsafe code calls the dynamic linker.
 
-use core::ffi::c_void;
-use core::ptr;
+use core::ffi::{CStr, c_void};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::control;
 use crate::elf::{ElfError, ElfFile};
 use crate::functions::{Functions, Name};
+use crate::linker::Library;
 use crate::modules::{self, Module};
 
 /// The functions that the IFUNCs of a module resolve to, as far as they are in the module, each by
@@ -46,9 +41,9 @@ pub(crate) fn targets<'a>(
             targets.extend(functions.ifuncs_of(index).map(|name| (target, name)));
         }
     }
-    if let Some(library) = Library::of(module) {
+    if let Some(library) = library(module) {
         for (_, name) in functions.ifuncs() {
-            targets.extend(library.address_of(name).map(|target| (target, name)));
+            targets.extend(address_of(&library, name).map(|target| (target, name)));
         }
     }
     targets.retain(|(target, _)| module.is_text(*target));
@@ -58,55 +53,32 @@ pub(crate) fn targets<'a>(
     Ok(targets.into_iter().map(relative).collect())
 }
 
-/// A module as the dynamic linker knows it. While there is one, the module is not unloaded.
-struct Library(*mut c_void);
-
-impl Library {
-    /// Nothing is loaded for this: it is `None` if the module is gone.
-    fn of(module: &Module) -> Option<Self> {
-        let path = CString::new(module.path().as_os_str().as_bytes()).ok()?;
-        let path = if module.is_program() {
-            ptr::null()
-        } else {
-            path.as_ptr()
-        };
-        // SAFETY: a string, or null for the program.
-        let handle =
-            control::ask(|| unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) });
-        (!handle.is_null()).then(|| Self(handle))
-    }
-
-    /// What others get who link against a name: perhaps something in another module.
-    fn address_of(&self, name: Name<'_>) -> Option<usize> {
-        let symbol = CString::new(name.symbol).ok()?;
-        let address = match name.version {
-            // SAFETY: a string, and a handle that is open.
-            None => control::ask(|| unsafe { libc::dlsym(self.0, symbol.as_ptr()) }),
-            Some(version) => self.address_of_version(&symbol, version.name)?,
-        };
-        (!address.is_null()).then_some(address.addr())
-    }
-
-    #[cfg(target_env = "gnu")]
-    fn address_of_version(&self, symbol: &CString, version: &str) -> Option<*mut c_void> {
-        let version = CString::new(version).ok()?;
-        // SAFETY: two strings, and a handle that is open.
-        let ask = || unsafe { libc::dlvsym(self.0, symbol.as_ptr(), version.as_ptr()) };
-        Some(control::ask(ask))
-    }
-
-    /// Other dynamic linkers know neither versions nor IFUNCs.
-    #[cfg(not(target_env = "gnu"))]
-    fn address_of_version(&self, _symbol: &CString, _version: &str) -> Option<*mut c_void> {
-        None
-    }
+/// The module as the linker knows it. `None` if it is gone.
+fn library(module: &Module) -> Option<Library> {
+    let path = CString::new(module.path().as_os_str().as_bytes()).ok()?;
+    Library::loaded((!module.is_program()).then_some(&path))
 }
 
-impl Drop for Library {
-    fn drop(&mut self) {
-        // SAFETY: it was opened once, and is not used any more.
-        control::ask(|| unsafe { libc::dlclose(self.0) });
-    }
+/// What others get who link against a name: perhaps something in another module.
+fn address_of(library: &Library, name: Name<'_>) -> Option<usize> {
+    let symbol = CString::new(name.symbol).ok()?;
+    let address = match name.version {
+        None => library.symbol(&symbol),
+        Some(version) => of_version(library, &symbol, version.name)?,
+    };
+    (!address.is_null()).then_some(address.addr())
+}
+
+#[cfg(target_env = "gnu")]
+fn of_version(library: &Library, symbol: &CStr, version: &str) -> Option<*mut c_void> {
+    let version = CString::new(version).ok()?;
+    Some(library.symbol_of_version(symbol, &version))
+}
+
+/// Other dynamic linkers know neither versions nor IFUNCs.
+#[cfg(not(target_env = "gnu"))]
+fn of_version(_library: &Library, _symbol: &CStr, _version: &str) -> Option<*mut c_void> {
+    None
 }
 
 #[cfg(test)]

@@ -52,6 +52,7 @@ mod handle;
 mod ifunc;
 mod inventory;
 mod libraries;
+mod linker;
 mod membarrier;
 mod modules;
 mod notrace;

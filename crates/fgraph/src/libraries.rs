@@ -26,6 +26,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use crate::control;
+use crate::linker;
 
 /// The start of `struct r_debug` in `<link.h>`.
 #[repr(C)]
@@ -53,14 +54,11 @@ thread_local! {
 
 /// Finds the linker's function.
 pub(crate) fn find() {
-    // SAFETY: a name; what is found is the linker's, and complete since the program was started.
-    unsafe {
-        let name = c"_r_debug".as_ptr();
-        let debug = control::ask(|| libc::dlsym(libc::RTLD_DEFAULT, name)).cast::<Debug>();
-        if let Some(found) = debug.as_ref() {
-            DEBUG.store(debug, Ordering::Relaxed);
-            EVENT.store(found.breakpoint, Ordering::Relaxed);
-        }
+    let debug = linker::symbol(c"_r_debug").cast::<Debug>();
+    // SAFETY: it is the linker's, and complete since the program was started.
+    if let Some(found) = unsafe { debug.as_ref() } {
+        DEBUG.store(debug, Ordering::Relaxed);
+        EVENT.store(found.breakpoint, Ordering::Relaxed);
     }
 }
 

@@ -37,8 +37,8 @@ use std::path::{Path, PathBuf};
 use libc::{Elf64_Phdr, dl_phdr_info};
 use object::elf;
 
-use crate::control;
 use crate::elf::{ElfError, ElfFile, EntryList};
+use crate::linker;
 use crate::os::PAGE;
 use crate::protection;
 use crate::protection::Protections;
@@ -266,12 +266,6 @@ pub(crate) fn generation() -> Generation {
     generation
 }
 
-/// Address of the function that the program calls by a name; 0 if there is none.
-pub(crate) fn address_of(name: &CStr) -> usize {
-    // SAFETY: a name.
-    control::ask(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).addr()
-}
-
 /// Runs `work` with the linker's lock held, unless modules have been loaded or unloaded since
 /// `generation`: then `None`. Meanwhile none is.
 ///
@@ -443,9 +437,7 @@ pub(crate) fn check(module: &Module, file: &ElfFile<'_>) -> Result<(), ElfError>
 /// other lock, `dladdr` has no effect but its answer.
 fn await_relocation() -> Generation {
     let generation = generation();
-    let mut answer = mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: any address may be asked for, and the answer is written to what can hold it.
-    control::ask(|| unsafe { libc::dladdr(callback as *const c_void, answer.as_mut_ptr()) });
+    let _ = linker::module_of(callback as *const c_void);
     generation
 }
 
@@ -978,7 +970,7 @@ pub(crate) mod tests {
     #[test]
     fn who_imports_a_function_may_call_it_and_who_defines_it_is_not_asked() {
         let program = program();
-        let address = address_of(c"malloc");
+        let address = linker::symbol(c"malloc").addr();
         assert!(program.may_call(c"malloc", address));
         assert!(!program.may_call(c"no such function", 0));
         let (modules, _) = loaded();

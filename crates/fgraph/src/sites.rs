@@ -27,6 +27,7 @@ use crate::error::Refused;
 use crate::filter::Filter;
 use crate::inventory::SiteList;
 use crate::libraries;
+use crate::linker;
 use crate::modules::{self, Generation};
 use crate::places::StubPlaces;
 use crate::protection::Protections;
@@ -75,7 +76,7 @@ impl Sites {
     /// Says where the stubs jump to, and finds what is looked for in modules.
     pub(crate) fn start(&mut self, trampolines: Trampolines) {
         self.common.trampolines = trampolines;
-        self.cancel = modules::address_of(CANCEL);
+        self.cancel = linker::symbol(CANCEL).addr();
     }
 
     /// For tests: threads between two instructions of a site are not heeded in modules whose sites are

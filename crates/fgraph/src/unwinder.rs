@@ -7,16 +7,16 @@
 //!
 //! # Safety
 //!
-//! The unsafe code calls the dynamic linker. A library in which unwinders are found is never closed.
+//! The unsafe code makes functions of addresses in a library that is never closed.
 
 pub(crate) mod frames;
 
 use core::ffi::{CStr, c_void};
-use core::mem::transmute;
+use core::mem::{ManuallyDrop, transmute};
 
 use fgraph_x86_64::trampoline::{self, Unwinder};
 
-use crate::control;
+use crate::linker;
 use crate::modules::{self, Module};
 
 /// As the C library loads it.
@@ -46,29 +46,22 @@ pub(crate) fn find() {
 
 /// A library that is loaded, and stays so.
 struct Library<'a> {
-    handle: *mut c_void,
+    library: ManuallyDrop<linker::Library>,
     module: &'a Module,
 }
 
 impl<'a> Library<'a> {
     /// Opens it, if it is loaded.
     fn open(name: &CStr, modules: &'a [Module]) -> Option<Self> {
-        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        // SAFETY: a string. Nothing is loaded.
-        let handle = control::ask(|| unsafe { libc::dlopen(name.as_ptr(), flags) });
-        if handle.is_null() {
-            return None;
-        }
-        // SAFETY: an open handle and a string.
-        let start = control::ask(|| unsafe { libc::dlsym(handle, c"_Unwind_GetIP".as_ptr()) });
+        let library = ManuallyDrop::new(linker::Library::loaded(Some(name))?);
+        let start = library.symbol(c"_Unwind_GetIP");
         let module = modules.iter().find(|module| module.is_text(start.addr()))?;
-        Some(Self { handle, module })
+        Some(Self { library, module })
     }
 
     /// A function of the library.
     fn function(&self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: an open handle and a string.
-        let function = control::ask(|| unsafe { libc::dlsym(self.handle, name.as_ptr()) });
+        let function = self.library.symbol(name);
         // What it lacks may come from a library that it needs.
         self.module.is_text(function.addr()).then_some(function)
     }

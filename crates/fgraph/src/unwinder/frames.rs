@@ -21,8 +21,8 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-use crate::control;
 use crate::elf::ElfFile;
+use crate::linker;
 use crate::modules::{self, Module};
 use crate::os::PAGE;
 use crate::protection::Protections;
@@ -196,7 +196,7 @@ pub(super) fn answer(module: &Module, own: usize) -> Option<()> {
     };
     let page = slot / PAGE * PAGE;
     let protection = Protections::now(&[]).of(slot)?;
-    if !slot.is_multiple_of(align_of::<usize>()) || !stay() {
+    if !slot.is_multiple_of(align_of::<usize>()) || !linker::pin(find as *const c_void) {
         return None;
     }
     // The linker may have made it read-only after it filled it.
@@ -224,22 +224,6 @@ pub(super) fn answer(module: &Module, own: usize) -> Option<()> {
         protect(libc::PROT_READ);
     }
     Some(())
-}
-
-/// Keeps the dynamic linker from unloading the module that this is in.
-fn stay() -> bool {
-    // SAFETY: a live local, an address of ours, and a string that lasts.
-    unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        let address = find as *const c_void;
-        if control::ask(|| libc::dladdr(address, &mut info)) == 0 {
-            return false;
-        }
-        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-        // The program itself is not found by its path, and stays anyway.
-        control::ask(|| libc::dlopen(info.dli_fname, flags));
-    }
-    true
 }
 
 unsafe extern "C" {
