@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks the slot, epoch and grace period protocols with loom. Takes arguments for the test binary,
-# for example a part of a test's name.
+# Checks the slot, epoch, grace-period and spare-stack protocols with loom. Takes arguments for the
+# test binary, for example a part of a test's name.
 set -eu
 cd "$(dirname "$0")/.."
 

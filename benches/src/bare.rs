@@ -1,8 +1,8 @@
 //! What calls cost by themselves.
 //!
-//! A user is two calls through pointers, to its entry and its return function. A loop that does nothing
-//! but make such calls, to functions that do nothing, says what no dispatch that calls users can go
-//! below on this machine.
+//! A user is two calls through pointers, to its entry and its return function. A loop that does
+//! nothing but make such calls, to functions that do nothing, says what no dispatch that calls
+//! users can go below on this machine.
 
 use core::hint::black_box;
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use crate::functions::{
     Function, NOT_WATCHED, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST,
 };
 use crate::hijack::{Handler, Hijack};
-use crate::users::{Declining, Empty, SixteenBytes, with_constant};
+use crate::users::{Counting, Declining, Empty, SettingErrno, SixteenBytes, with_constant};
 
 /// Who watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,11 @@ pub enum Case {
     FilteredOut,
     /// A user that does not want the return.
     Declined,
-    /// So many users with empty callbacks.
+    /// A user that does not want the return and counts calls in storage per thread.
+    PerThread,
+    /// A user that does not want the return and sets `errno`.
+    Errno,
+    /// This many users with empty callbacks.
     Users(usize),
     /// A user that keeps 16 bytes for each call.
     SixteenBytes,
@@ -75,11 +79,13 @@ pub enum Watched {
 
 impl Case {
     /// All cases.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Plain,
         Self::Off,
         Self::FilteredOut,
         Self::Declined,
+        Self::PerThread,
+        Self::Errno,
         Self::Users(1),
         Self::Users(2),
         Self::Users(4),
@@ -112,6 +118,10 @@ impl Case {
             Self::Off => {}
             Self::FilteredOut => active.empty.push(empty(0, NOT_WATCHED)?),
             Self::Declined => active.declining = Some(watch(Declining, WATCHED)?),
+            Self::PerThread => active
+                .empty
+                .push(Box::new(watch(Counting::default(), WATCHED)?)),
+            Self::Errno => active.empty.push(Box::new(watch(SettingErrno, WATCHED)?)),
             Self::Users(users) => {
                 for n in 0..users {
                     active.empty.push(empty(n, WATCHED)?);
@@ -144,6 +154,8 @@ impl fmt::Display for Case {
             Self::Off => "site off",
             Self::FilteredOut => "filtered out",
             Self::Declined => "declined return",
+            Self::PerThread => "declined, per thread",
+            Self::Errno => "declined, errno set",
             Self::Users(1) => "1 user",
             Self::Users(2) => "2 users",
             Self::Users(4) => "4 users",
@@ -165,8 +177,11 @@ impl fmt::Display for Case {
 }
 
 fn watch<T: fgraph::FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
-    let user = fgraph::register(ops, filter)?;
-    assert!(user.report().traced > 0, "the functions can be traced");
+    let user = crate::register(ops, filter)?;
+    assert!(
+        user.report().unwrap().traced > 0,
+        "the functions can be traced"
+    );
     Ok(user)
 }
 
@@ -221,7 +236,9 @@ impl Active {
         empty
             .chain(declining)
             .chain(sixteen_bytes)
-            .map(|of| of.missed + of.overrun + of.unreserved + of.lost + of.foreign)
+            .map(|of| {
+                of.missed + of.internal + of.overrun + of.unreserved + of.lost + of.no_shadow_stack
+            })
             .sum()
     }
 }

@@ -1,9 +1,10 @@
 //! Where on the machine stack calls are made.
 //!
-//! A processor that looks for the store that a load must wait for compares only the low 12 bits of their
-//! addresses. So a traced call takes longer when what the trampolines store on the stack
-//! and what is read of the thread's state are the same modulo 4 KiB. Which depth of the stack that is
-//! is a matter of chance, and different in each process. So the samples are taken at different depths.
+//! A processor that looks for the store that a load must wait for compares only the low 12 bits of
+//! their addresses. So a traced call takes longer when what the trampolines store on the stack and
+//! what is read of the thread's state are the same modulo 4 KiB. Which depth of the stack that is
+//! is a matter of chance, and different in each process. So the samples are taken at different
+//! depths.
 
 use core::hint::black_box;
 

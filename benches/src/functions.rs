@@ -2,12 +2,12 @@
 //!
 //! Each exists several times, with the same instructions at the same alignment: *plain*; with a NOP
 //! and a row in `__patchable_function_entries`, as a compiler makes them; and with a jump to the
-//! [`hijack`] trampoline in the place of the NOP. Those whose first instructions are to be relocated are
-//! plain, too, under names that tell which compiler they are of; and one of these pairs has a caller that
-//! keeps a value in a register across the call. They are written in assembly
-//! because only so is nothing but the first five bytes different: `-Zpatchable-function-entry` holds
-//! for a whole crate, and calling a function behind its NOP would leave the recursion inside it
-//! going through the NOP.
+//! [`hijack`] trampoline in the place of the NOP. Those whose first instructions are to be
+//! relocated are plain, too, under names that tell which compiler they are of; and one of these
+//! pairs has a caller that keeps a value in a register across the call. They are written in
+//! assembly because only so is nothing but the first five bytes different:
+//! `-Zpatchable-function-entry` holds for a whole crate, and calling a function behind its NOP
+//! would leave the recursion inside it going through the NOP.
 
 use core::arch::global_asm;
 use core::hint::black_box;
@@ -169,7 +169,8 @@ pub const WATCHED_RUST: &str = "bench::leaf bench::recursive";
 /// The filter that selects those with the names of C functions.
 pub const WATCHED_C: &str = "fgraph_bench_c_leaf fgraph_bench_c_recursive";
 
-/// The filter that selects those of them with a caller that keeps a value in a register across the call.
+/// The filter that selects those of them with a caller that keeps a value in a register across the
+/// call.
 pub const WATCHED_KEPT: &str = "fgraph_bench_kept_leaf fgraph_bench_kept_recursive";
 
 /// A filter that selects one other function, which nobody calls.

@@ -2,10 +2,10 @@
 //!
 //! It is what the kernel, Gum and uftrace do, with everything else as in fgraph: the same registers
 //! saved (with AVX-512 16 bytes of each vector, as fgraph does unless an argument is wider, but
-//! without fgraph's look whether one is), the same [`enter`] and [`leave`], the same shadow stack, the same users. Only where fgraph
-//! calls the body, this one writes the address of a handler over the return address and jumps to
-//! the body. So the difference of the two is the price of returns that the processor does not
-//! predict, and of finding the frame without rbp.
+//! without fgraph's look whether one is), the same [`enter`] and [`leave`], the same shadow stack,
+//! the same users. Only where fgraph calls the body, this one writes the address of a handler over
+//! the return address and jumps to the body. So the difference of the two is the price of returns
+//! that the processor does not predict, and of finding the frame without rbp.
 //!
 //! No unwinder gets through such a call; nothing here may panic.
 //!
@@ -19,15 +19,16 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 
+use fgraph_core::FGRAPH;
 use fgraph_core::MAX_USERS;
-use fgraph_core::dispatch::{FGRAPH, enter, leave};
+use fgraph_core::dispatch::{enter, leave};
 use fgraph_core::frame::Frame;
 use fgraph_core::grace::Mark;
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
-use fgraph_core::site::{Module, Site};
+use fgraph_core::site::{Module, Site, SiteName};
 use fgraph_core::thread::Thread;
 use fgraph_x86_64::cpu;
-use fgraph_x86_64::nop::SITE_LEN;
+use fgraph_x86_64::stub::SITE_LEN;
 
 use crate::functions::{Function, Variant};
 
@@ -39,7 +40,7 @@ static TRAMPOLINE: AtomicUsize = AtomicUsize::new(0);
 
 static MODULE: Module = Module {
     path: "hijack",
-    symbol: |site| site.name,
+    symbols: &(),
 };
 
 /// How the handler returns to the caller.
@@ -48,8 +49,8 @@ static MODULE: Module = Module {
 /// and was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
-    /// As the kernel's `return_to_handler`: by the return of a call made for the purpose. It is always
-    /// predicted wrongly, but all further returns are predicted rightly.
+    /// As the kernel's `return_to_handler`: by the return of a call made for the purpose. It is
+    /// always predicted wrongly, but all further returns are predicted rightly.
     Balanced,
     /// As uftrace's `mcount_return`: by a plain return, with the prediction that was meant for the
     /// caller's own return, which then has none. In a loop that makes calls and never returns
@@ -62,8 +63,8 @@ pub enum Handler {
 pub struct Hijack(());
 
 impl Hijack {
-    /// Traces for the one user that is registered with fgraph, which must be unregistered later than
-    /// this is dropped.
+    /// Traces for the one user that is registered with fgraph, which must be unregistered later
+    /// than this is dropped.
     ///
     /// # Panics
     ///
@@ -131,7 +132,8 @@ fn site(function: Function) -> &'static Site {
         lead: 0,
         state: AtomicU8::new(0),
         inner: [0; 4],
-        name: function.name(),
+        name: SiteName::new(function.name()),
+        index: 0,
         module: &MODULE,
         stub: 0,
         runtime: AtomicU64::new(0),
@@ -164,14 +166,18 @@ stub!("fgraph_bench_hijack_stub_recursive", RECURSIVE);
 /// Moves of the vector registers `$n` to their slots.
 macro_rules! store {
     ($base:literal, $mov:literal, $reg:literal, $width:literal $(, $n:literal)*) => {
-        concat!($($mov, " ", $width, " ptr [rsp + {", $base, "} + 64*", $n, "], ", $reg, $n, "\n"),*)
+        concat!($(
+            $mov, " ", $width, " ptr [rsp + {", $base, "} + 64*", $n, "], ", $reg, $n, "\n"
+        ),*)
     };
 }
 
 /// Moves of the vector registers `$n` from their slots.
 macro_rules! load {
     ($base:literal, $mov:literal, $reg:literal, $width:literal $(, $n:literal)*) => {
-        concat!($($mov, " ", $reg, $n, ", ", $width, " ptr [rsp + {", $base, "} + 64*", $n, "]\n"),*)
+        concat!($(
+            $mov, " ", $reg, $n, ", ", $width, " ptr [rsp + {", $base, "} + 64*", $n, "]\n"
+        ),*)
     };
 }
 
@@ -220,9 +226,9 @@ macro_rules! trampoline {
             "mov rdx, fs:[rdx]",
             "test rdx, rdx",
             "jz 41f",
-            "cmp qword ptr [rdx + {inside}], 0",
+            "cmp qword ptr [rdx + {entered_sp}], 0",
             "jne 41f",
-            "mov [rdx + {inside}], rsp",
+            "mov [rdx + {entered_sp}], rsp",
             store!("vector", $mov, $reg, $width, 0, 1, 2, 3, 4, 5, 6, 7),
             "mov [rsp + {link}], rbx",
             "mov [rsp + {thread}], rdx",
@@ -262,7 +268,7 @@ macro_rules! trampoline {
             store!("result_vector", $mov, $reg, $width, 0, 1),
             "mov rsi, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "mov rsi, fs:[rsi]",
-            "mov [rsi + {inside}], rsp",
+            "mov [rsi + {entered_sp}], rsp",
             "mov [rsp + {result_thread}], rsi",
             "mov dword ptr [rsp + {how}], 0",
             "mov rdi, rsp",
@@ -288,7 +294,7 @@ macro_rules! trampoline {
             result = const offset_of!(ReturnRegs, int),
             result_thread = const offset_of!(ReturnRegs, thread),
             how = const offset_of!(ReturnRegs, how),
-            inside = const offset_of!(Thread, inside),
+            entered_sp = const offset_of!(Thread, entered_sp),
             body = const offset_of!(Site, body),
         );
     };
@@ -353,8 +359,8 @@ unsafe extern "C" fn hijack_enter(
     thread: &Thread,
     slot: usize,
 ) -> *mut Frame {
-    // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the state
-    // of this thread, which it has marked.
+    // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the
+    // state of this thread, which it has marked.
     unsafe { enter(regs, site, thread, slot) }
 }
 
@@ -371,6 +377,6 @@ unsafe extern "C" fn hijack_leave(regs: *mut ReturnRegs, thread: &Thread) -> usi
         // Dropped, but not written to while the thread is marked.
         (*frame).return_address
     };
-    thread.inside.store(0, Ordering::Release);
+    thread.entered_sp.store(0, Ordering::Release);
     return_address
 }

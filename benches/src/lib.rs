@@ -25,3 +25,11 @@ pub mod pair;
 pub mod sites;
 pub mod users;
 pub mod whole;
+
+use fgraph::{Error, FgraphOps, Handle};
+
+/// Registers a user that is measured.
+pub fn register<T: FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
+    // SAFETY: the users of the benches do nothing, or add to atomics, which is allowed everywhere.
+    unsafe { fgraph::register(ops, filter) }.map_err(|failed| failed.error)
+}

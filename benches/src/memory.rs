@@ -26,10 +26,10 @@ pub struct ShadowStack {
 }
 
 impl ShadowStack {
-    /// That of a new thread which has made one traced call. To be called before other threads, whose
-    /// memory a new one might take over.
+    /// That of a new thread which has made one traced call. To be called before other threads,
+    /// whose memory a new one might take over.
     pub fn of_a_new_thread() -> Result<Self, Error> {
-        let _user = fgraph::register(Empty::<0>, WATCHED)?;
+        let _user = crate::register(Empty::<0>, WATCHED)?;
         let thread = thread::spawn(|| {
             Function::Leaf.code(Variant::Patchable)(1, 1);
             // SAFETY: states are never unmapped, and this thread has one since the call.
@@ -43,8 +43,8 @@ impl ShadowStack {
     }
 }
 
-/// Bytes of the pages that are in memory, of those on which the `size` bytes at `base` lie. The first holds
-/// the thread's state as well.
+/// Bytes of the pages that are in memory, of those on which the `size` bytes at `base` lie. The
+/// first holds the thread's state as well.
 fn resident(base: *mut u8, size: usize) -> usize {
     let into_page = base.addr() % PAGE;
     let (first, len) = (base.wrapping_sub(into_page), into_page + size);

@@ -91,13 +91,13 @@ impl Batch {
     ///
     /// If not all functions of the batch are traced then.
     pub fn register(self) -> Result<Handle<Declining>, Error> {
-        let user = fgraph::register(Declining, self.filter())?;
-        assert_eq!(user.report().traced, self.sites());
+        let user = crate::register(Declining, self.filter())?;
+        assert_eq!(user.report()?.traced, self.sites());
         Ok(user)
     }
 
-    /// Times the coming and going of a user whose functions are patched for it, and of one who finds
-    /// them patched.
+    /// Times the coming and going of a user whose functions are patched for it, and of one who
+    /// finds them patched.
     pub fn time(self) -> Result<Times, Error> {
         let [register, unregister] = self.time_after(BYSTANDER)?;
         let [register_again, unregister_again] = self.time_after(self.filter())?;
@@ -111,9 +111,10 @@ impl Batch {
 
     /// Times a user while another one with filter `other` is there.
     fn time_after(self, other: &str) -> Result<[Duration; 2], Error> {
-        let _other = fgraph::register(Declining, other)?;
-        let (user, register) = timed(|| self.register());
+        let _other = crate::register(Declining, other)?;
+        let (user, register) = timed(|| crate::register(Declining, self.filter()));
         let user = user?;
+        assert_eq!(user.report()?.traced, self.sites());
         let (_, unregister) = timed(|| user.unregister());
         Ok([register, unregister])
     }
@@ -127,8 +128,8 @@ fn timed<R>(work: impl FnOnce() -> R) -> (R, Duration) {
 
 /// What users took to come and go.
 ///
-/// The one that finds its functions patched does all else as the other does: it takes a slot, looks at
-/// the name of each function, sets its bits. So the difference is the patching.
+/// The one that finds its functions patched does all else as the other does: it takes a slot, looks
+/// at the name of each function, sets its bits. So the difference is the patching.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// `register` of a user whose functions are patched for it.

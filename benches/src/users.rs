@@ -1,13 +1,14 @@
 //! The users that watch.
 
 use core::hint::black_box;
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use fgraph::{Entry, FgraphOps, Return};
+use fgraph::{Entry, FgraphOps, PerThread, Return};
 
 /// Wants every return and does nothing.
 ///
-/// A type for each `N`, because users are of different types in a program, and the processor predicts
-/// calls of one function better than calls of several.
+/// A type for each `N`, because users are of different types in a program, and the processor
+/// predicts calls of one function better than calls of several.
 #[derive(Clone, Copy, Debug)]
 pub struct Empty<const N: usize>;
 
@@ -29,6 +30,35 @@ impl FgraphOps for Declining {
     type Data = ();
 
     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        None
+    }
+}
+
+/// Wants no return, and counts calls in storage per thread.
+#[derive(Debug, Default)]
+pub struct Counting(PerThread<AtomicU64>);
+
+impl FgraphOps for Counting {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let calls = call.per_thread(&self.0)?;
+        calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        None
+    }
+}
+
+/// Wants no return, and sets `errno` to what it is.
+#[derive(Clone, Copy, Debug)]
+pub struct SettingErrno;
+
+impl FgraphOps for SettingErrno {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let errno = black_box(call.errno());
+        // SAFETY: the program finds what it would have found.
+        unsafe { call.rewrite() }.set_errno(errno);
         None
     }
 }

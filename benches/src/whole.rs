@@ -1,7 +1,7 @@
 //! All functions of a process, libraries included, enumerated and traced.
 //!
-//! What is known of the modules stays known, so a process can be asked for it only once; therefore it
-//! is another one that is.
+//! What is known of the modules stays known, so a process can be asked for it only once; therefore
+//! it is another one that is.
 
 use core::fmt;
 use core::str::FromStr;
@@ -39,9 +39,9 @@ impl Whole {
         let functions = sites.iter().count();
         drop(sites);
         let start = Instant::now();
-        let user = fgraph::register(Declining, "*")?;
+        let user = crate::register(Declining, "*")?;
         let register = start.elapsed();
-        let traced = user.report().traced;
+        let traced = user.report()?.traced;
         let start = Instant::now();
         drop(user);
         Ok(Self {

@@ -1,5 +1,7 @@
 //! `cargo xtask cost`: what fgraph costs on this machine.
 
+mod outside;
+
 use std::io;
 use std::process::{Command, ExitCode};
 
@@ -11,13 +13,22 @@ use crate::cargo;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, conflicts_with = "outside")]
     json: bool,
+    /// Compare calls in a program of the workspace with calls in one outside of it
+    #[arg(long)]
+    outside: bool,
+    /// With --outside: build the program with other settings, too
+    #[arg(long, requires = "outside")]
+    settings: bool,
 }
 
 /// Builds the benches' `cost` and runs it. Fails only where it cannot be run: that something takes
 /// long is no failure.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+    if options.outside {
+        return outside::run(options.settings);
+    }
     let status = Command::new(cargo::program())
         .args(["run", "--release", "--quiet", "--package", "fgraph-bench"])
         .args(["--bin", "cost", "--"])

@@ -28,7 +28,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// So many names are shown of each reason, unless all are asked for.
+/// How many names are shown of each reason, unless all are asked for.
 const EXAMPLES: usize = 5;
 
 /// Counts, and prints what was counted. Fails only where a binary cannot be read.

@@ -1,7 +1,8 @@
-//! `cargo xtask foreign`: crates of others pass their own tests while all their functions are traced.
+//! `cargo xtask foreign`: crates of others pass their own tests while all their functions are
+//! traced.
 //!
-//! Each crate's source is fetched from the registry, and its unit and integration tests run four times.
-//! The tracing is done by the library of `xtask/preload`, in the test programs only.
+//! Each crate's source is fetched from the registry, and its unit and integration tests run four
+//! times. The tracing is done by the library of `xtask/preload`, in the test programs only.
 //!
 //! ```text
 //!   target/foreign/NAME@VERSION/
@@ -11,6 +12,8 @@
 //!     nops/      what `cargo fgraph test` builds   run as it is, and traced: mostly by NOPs
 //!     counted    what the library has counted in the run at hand: a line for each test program
 //! ```
+
+// Long strings: rows of tables, and files.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;

@@ -1,7 +1,8 @@
-//! `cargo xtask hook`: whole programs are traced that know nothing of fgraph, and still do the same.
+//! `cargo xtask hook`: whole programs are traced that know nothing of fgraph, and still do the
+//! same.
 //!
-//! Programs of the toolchain run twice, once as they are and once with the library of `xtask/preload`,
-//! which traces them. What they print and make must be the same.
+//! Programs of the toolchain run twice, once as they are and once with the library of
+//! `xtask/preload`, which traces them. What they print and make must be the same.
 
 mod figures;
 mod jobs;
@@ -33,8 +34,8 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Runs all jobs. Fails where a traced program does not do what it does untraced; that hooking takes
-/// long is no failure.
+/// Runs all jobs. Fails where a traced program does not do what it does untraced; that hooking
+/// takes long is no failure.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let library = cargo::build("fgraph-preload-test")?;
     let directory = Directory::new()?;

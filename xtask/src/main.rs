@@ -1,20 +1,24 @@
-//! Chores of the workspace: `cargo xtask cost`, `coverage`, `foreign`, `hook`, `patch-test`, `reliability`.
+//! Chores of the workspace: `cargo xtask cost`, `coverage`, `foreign`, `hook`, `mutants`,
+//! `patch-test`, `reliability`, `soak`, `tidy`.
 
-mod cargo;
 mod cost;
 mod coverage;
 mod foreign;
 mod hook;
 mod json;
+mod mutants;
 mod patch_test;
 mod reliability;
 mod report;
+mod soak;
+mod tidy;
 mod toolchain;
 mod victim;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use fgraph_reliability::cargo;
 
 /// Chores of the fgraph workspace.
 #[derive(Debug, Parser)]
@@ -34,10 +38,16 @@ enum Command {
     Foreign(foreign::Options),
     /// Trace all functions of programs that know nothing of it
     Hook(hook::Options),
+    /// Change the code in small ways, and see whether the tests notice
+    Mutants(mutants::Options),
     /// Patch a program while its threads run, and see whether anything goes wrong
     PatchTest(patch_test::Options),
     /// Run hostile programs untraced and traced, and see whether they do the same
     Reliability(reliability::Options),
+    /// Run the tests that `cargo test` ignores, because they take minutes
+    Soak(soak::Options),
+    /// Check what no compiler checks: layers, lengths of lines, words, names of files
+    Tidy(tidy::Options),
 }
 
 fn main() -> ExitCode {
@@ -46,8 +56,11 @@ fn main() -> ExitCode {
         Command::Coverage(options) => coverage::run(&options),
         Command::Foreign(options) => foreign::run(&options),
         Command::Hook(options) => hook::run(&options),
+        Command::Mutants(options) => mutants::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),
         Command::Reliability(options) => reliability::run(&options),
+        Command::Soak(options) => soak::run(&options),
+        Command::Tidy(options) => tidy::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

@@ -1,5 +1,7 @@
 //! `cargo xtask patch-test`: users come and go while threads run the functions that are patched.
 
+// Long strings: command lines.
+
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::process::ExitCode;
@@ -20,9 +22,9 @@ pub(crate) struct Options {
     /// Patch functions without NOPs, whose first instructions are relocated
     #[arg(long)]
     relocated: bool,
-    /// Mix everything hostile that a program may do: threads that end anywhere, panics, jumps, coroutines,
-    /// signals, forks, libraries that come and go. With and without NOPs, half of the time each, unless one
-    /// is chosen
+    /// Mix everything hostile that a program may do: threads that end anywhere, panics, jumps,
+    /// coroutines, signals, forks, libraries that come and go. With and without NOPs, half of the
+    /// time each, unless one is chosen
     #[arg(long)]
     chaos: bool,
     /// Patch functions with NOPs only
@@ -107,8 +109,8 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
 
 /// Runs the victim once.
 fn run_one(options: &Options, relocated: bool, seed: u64, seconds: u32) -> io::Result<Report> {
-    // Without NOPs threads stand between two instructions: the more of them wait for a processor, the
-    // more often. In chaos everybody waits for everybody as it is.
+    // Without NOPs threads stand between two instructions: the more of them wait for a processor,
+    // the more often. In chaos everybody waits for everybody as it is.
     let usual = if relocated && !options.chaos { 8 } else { 4 };
     let settings = [
         ("threads", options.threads.unwrap_or(usual).into()),

@@ -1,5 +1,7 @@
 //! How a run of the victim went, for people and for programs.
 
+// Long strings: JSON.
+
 use std::fmt;
 
 use crate::victim::End;

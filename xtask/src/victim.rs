@@ -58,8 +58,8 @@ impl fmt::Display for End {
 const PACKAGE: &str = "fgraph-victim";
 const LIBRARY: &str = "fgraph-victim-library";
 
-/// Builds the victim with a NOP in each of its functions, by our own subcommand of cargo, in a target
-/// directory of its own.
+/// Builds the victim with a NOP in each of its functions, by our own subcommand of cargo, in a
+/// target directory of its own.
 pub(crate) fn build_with_nops() -> io::Result<PathBuf> {
     let subcommand = cargo::build("cargo-fgraph")?;
     cargo::build_with(Command::new(subcommand).arg("build"), PACKAGE)

@@ -23,6 +23,7 @@ fn libraries_are_found_by_name_and_their_resolvers_are_not_counted() {
     let [
         name,
         functions,
+        _,
         nops,
         relocated,
         _,

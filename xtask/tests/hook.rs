@@ -3,6 +3,7 @@
 use std::process::Command;
 
 #[test]
+#[ignore = "rustc and cargo take long when traced: cargo xtask soak"]
 fn rustc_and_cargo_work_while_all_their_functions_are_traced() {
     let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .args(["hook", "--json"])

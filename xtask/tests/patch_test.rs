@@ -1,4 +1,8 @@
 //! `cargo xtask patch-test` finds nothing wrong, and would find it if something were.
+//!
+//! That a thread meets the place where a step is left out is luck, which a longer run helps: only a
+//! soak relies on it. `without_breakpoints_within_a_thread_would_be_lost` of
+//! `crates/fgraph/tests/preempted.rs` leads a thread there.
 
 use std::process::{Command, Output};
 
@@ -32,6 +36,7 @@ fn number(output: &Output, name: &str) -> u64 {
 }
 
 #[test]
+#[ignore = "builds the victim: cargo xtask soak"]
 fn a_short_run_finds_nothing_wrong() {
     let output = patch_test(&["--seconds", "3", "--json"]);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -60,6 +65,7 @@ fn a_short_run_finds_nothing_wrong() {
 }
 
 #[test]
+#[ignore = "builds the victim: cargo xtask soak"]
 fn a_short_run_without_nops_finds_nothing_wrong() {
     let output = patch_test(&["--relocated", "--seconds", "5", "--json"]);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -71,9 +77,10 @@ fn a_short_run_without_nops_finds_nothing_wrong() {
 }
 
 #[test]
+#[ignore = "builds the victim and needs luck: cargo xtask soak"]
 fn without_nops_leaving_out_any_trap_is_noticed() {
     for steps in ["trap", "inner"] {
-        let args = ["--relocated", "--leave-out", steps, "--seconds", "30"];
+        let args = ["--relocated", "--leave-out", steps, "--seconds", "120"];
         let output = patch_test(&[&args[..], &["--json"]].concat());
         assert_eq!(output.status.code(), Some(1), "{steps}: {output:?}");
         assert_ne!(number(&output, "failures"), 0);
@@ -81,6 +88,7 @@ fn without_nops_leaving_out_any_trap_is_noticed() {
 }
 
 #[test]
+#[ignore = "builds the victim: cargo xtask soak"]
 fn everything_hostile_at_once_finds_nothing_wrong() {
     for kind in ["--nops", "--relocated"] {
         let args = [
@@ -104,9 +112,10 @@ fn everything_hostile_at_once_finds_nothing_wrong() {
 }
 
 #[test]
+#[ignore = "builds the victim and needs luck: cargo xtask soak"]
 fn in_chaos_leaving_out_any_trap_is_noticed() {
     for (kind, steps) in [("--nops", "trap"), ("--relocated", "inner")] {
-        let args = ["--chaos", kind, "--leave-out", steps, "--seconds", "60"];
+        let args = ["--chaos", kind, "--leave-out", steps, "--seconds", "120"];
         let output = patch_test(&[&args[..], &["--json"]].concat());
         assert_eq!(output.status.code(), Some(1), "{steps}: {output:?}");
         assert_ne!(number(&output, "failures"), 0);
@@ -114,9 +123,10 @@ fn in_chaos_leaving_out_any_trap_is_noticed() {
 }
 
 #[test]
+#[ignore = "builds the victim and needs luck: cargo xtask soak"]
 fn leaving_the_trap_out_is_noticed() {
-    // Within a second or two, under load; the more often sites change, the sooner.
-    let output = patch_test(&["--leave-out", "trap", "--seconds", "15", "--json"]);
+    // As a rule within a second or two; the more often sites change, the sooner.
+    let output = patch_test(&["--leave-out", "trap", "--seconds", "60", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_ne!(number(&output, "failures"), 0);
 }

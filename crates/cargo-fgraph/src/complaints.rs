@@ -11,6 +11,8 @@
 //! and rustc's own lines come between them. Cargo waits for some of those, so they must arrive
 //! whole and at once. A piece that another line follows on the same line is cut off.
 
+// Long strings: what compilers print.
+
 use std::io::{self, BufRead, Write};
 
 const BEFORE: &[u8] = b"Function in CSV file at line ";
@@ -49,7 +51,8 @@ fn rest(line: &[u8]) -> Option<&[u8]> {
     }
     match rest {
         b"" | b"\n" if complains => None,
-        // A message of rustc; a number before it is a complaint's, whose other pieces are elsewhere.
+        // A message of rustc; a number before it is a complaint's, whose other pieces are
+        // elsewhere.
         [b'{', ..] => Some(rest),
         _ if complains => Some(rest),
         // A line that happens to start with a number.

@@ -31,7 +31,8 @@ pub(crate) enum Error {
     Workspace(u8),
     /// Cargo's description of the workspace does not name a target directory.
     NoTargetDirectory,
-    /// The target directory has white space in its path, at which rustc splits the options for LLVM.
+    /// The target directory has white space in its path, at which rustc splits the options for
+    /// LLVM.
     WhiteSpace(PathBuf),
     /// A file or directory could not be written or read.
     File(PathBuf, io::Error),

@@ -5,6 +5,8 @@
 //! during the build. Build scripts call it too, to find out what it can do. All of that is left as
 //! it is.
 
+// Long strings: command lines.
+
 use std::path::PathBuf;
 
 use crate::select;
@@ -37,8 +39,8 @@ const NOT_IN_PASS_ONE: [&str; 9] = [
 /// Code generation options that pass one must not have: it generates no code, and which functions
 /// there are does not depend on these.
 ///
-/// It does depend on `debuginfo`, if only a little: with all of it, rustc optimizes less before LLVM
-/// gets the crate.
+/// It does depend on `debuginfo`, if only a little: with all of it, rustc optimizes less before
+/// LLVM gets the crate.
 const NO_CODE_IN_PASS_ONE: [&str; 8] = [
     "codegen-units",
     "embed-bitcode",

@@ -1,8 +1,8 @@
 //! Tries whether the compiler makes patchable function entries.
 //!
 //! What we ask rustc for is an option of LLVM's that rustc merely passes on, and no promise of
-//! theirs. So a tiny function is compiled before anything else, in both of the ways that the wrapper
-//! uses, and the object is looked at.
+//! theirs. So a tiny function is compiled before anything else, in both of the ways that the
+//! wrapper uses, and the object is looked at.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display, Formatter};
@@ -58,7 +58,8 @@ impl Display for Missing {
     }
 }
 
-/// Makes sure that `rustc` makes patchable function entries, with files that are in `dir` meanwhile.
+/// Makes sure that `rustc` makes patchable function entries, with files that are in `dir`
+/// meanwhile.
 ///
 /// # Errors
 ///

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use fgraph::Filter;
+use fgraph::{Filter, FunctionFacts};
 
 /// The tracer's own crates, by the names that they have in Rust. What they do on the way into and
 /// out of a traced function is never traced.
@@ -24,7 +24,7 @@ pub(crate) fn is_own_crate(name: &str) -> bool {
 pub(crate) fn wants(filter: &Filter, symbol: &[u8]) -> bool {
     let symbol = String::from_utf8_lossy(symbol);
     let name = demangle(&symbol);
-    !is_own_function(&name) && filter.matches(&name, "")
+    !is_own_function(&name) && filter.matches(&FunctionFacts::new(&[&*name], ""))
 }
 
 fn is_own_function(name: &str) -> bool {

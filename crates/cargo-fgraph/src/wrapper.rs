@@ -149,8 +149,10 @@ fn first_pass(compiler: &OsStr, args: &[String], work: &Work) -> Result<FirstPas
 }
 
 fn filter() -> Result<Filter, Error> {
-    let text = env::var(SELECT_VAR).unwrap_or_default();
-    text.parse().map_err(Error::Select)
+    match env::var(SELECT_VAR) {
+        Ok(text) => text.parse().map_err(Error::Select),
+        Err(_) => Ok(Filter::all()),
+    }
 }
 
 /// Compiles the crate with the list.

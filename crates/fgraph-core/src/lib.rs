@@ -1,5 +1,8 @@
 //! The machine-independent part of fgraph.
 //!
+//! A part of [`fgraph`](https://docs.rs/fgraph) and not meant to be used by itself: what is public
+//! here is so for the crates of fgraph, and may change with any version. Use what `fgraph` exports.
+//!
 //! Here are the users and their slots, the epochs that keep a new owner of a slot from getting the
 //! returns of the previous one, the grace period after which a user may be dropped, the shadow
 //! stack with its frames, and the dispatch of entries and returns to the users. There is no system
@@ -7,23 +10,22 @@
 //! registers and calls [`dispatch::enter`] and [`dispatch::leave`], and the runtime above finds
 //! functions and patches them.
 //!
+//! Each folder uses only those below it:
+//!
 //! | module | holds |
 //! |---|---|
-//! | [`ops`] | [`FgraphOps`], what a user implements |
-//! | [`call`] | [`Entry`] and [`Return`], what a callback sees |
-//! | [`registration`] | a user with its type erased |
-//! | [`slot`] | the 16 slots, the stub, the order in which free indices are taken |
-//! | [`grace`] | epochs, marks, and the wait after which no callback of a user runs |
-//! | [`site`] | one traced place, its function and its interest mask |
-//! | [`frame`], [`shadow`] | the shadow stack |
-//! | [`claim`] | who may change a shadow stack, and who tells of a return |
-//! | [`stack`] | the machine stacks, each with a shadow stack |
-//! | [`thread`] | what each thread of the program carries |
-//! | [`counters`] | what was not traced, and why |
-//! | [`regs`] | the registers of a call, as they are saved |
-//! | [`dispatch`] | from a hit to the callbacks |
+//! | [`dispatch`] | from a hit to the callbacks, and from a return |
 //! | [`stop`] | the permanent stop |
+//! | [`fgraph`](mod@fgraph) | what threads, users and dispatch share |
+//! | [`users`] | what a user implements and sees, the slots, epochs and the grace period |
+//! | [`regs`] | the registers of a call, as they are saved |
+//! | [`thread`](mod@thread) | the state of each thread, its counters, and the list of all |
+//! | [`stacks`] | machine stacks, each with a shadow stack and its frames |
+//! | [`site`] | one traced place, its function and its interest mask |
 //! | [`primitive`] | atomics, of `core` or of loom |
+//!
+//! One arrow points up: a user's entry function ends by jumping to the next user's, which
+//! [`dispatch`] finds.
 //!
 //! The idea of many users over one shadow stack is the Linux kernel's `fgraph_ops`
 //! (`kernel/trace/fgraph.c`); the code and the protocols below are our own.
@@ -31,49 +33,49 @@
 #![no_std]
 #![warn(missing_docs)]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod claim;
-pub mod grace;
 pub mod primitive;
-pub mod slot;
+pub mod site;
+pub mod stacks;
+pub mod thread;
+pub mod users;
 
-#[cfg(not(loom))]
-pub mod call;
-#[cfg(not(loom))]
-pub mod counters;
 #[cfg(not(loom))]
 pub mod dispatch;
 #[cfg(not(loom))]
-pub mod frame;
-#[cfg(not(loom))]
-pub mod ops;
-#[cfg(not(loom))]
-pub mod registration;
+pub mod fgraph;
 #[cfg(not(loom))]
 pub mod regs;
 #[cfg(not(loom))]
-pub mod shadow;
-#[cfg(not(loom))]
-pub mod site;
-#[cfg(not(loom))]
-pub mod stack;
-#[cfg(not(loom))]
 pub mod stop;
+
+pub use site::MAX_USERS;
+pub use stacks::{claim, version};
+pub use thread::mark;
+pub use users::{grace, slot};
+
 #[cfg(not(loom))]
-pub mod thread;
+pub use stacks::{frame, machine, shadow};
+#[cfg(not(loom))]
+pub use thread::{counters, stack_provider};
+#[cfg(not(loom))]
+pub use users::{call, ops, per_thread, registration, replacement, write};
 
 #[cfg(not(loom))]
 pub use call::{Entry, Return};
 #[cfg(not(loom))]
 pub use counters::Counters;
 #[cfg(not(loom))]
-pub use dispatch::{FGRAPH, Fgraph};
+pub use fgraph::{FGRAPH, Fgraph};
 #[cfg(not(loom))]
 pub use ops::FgraphOps;
 #[cfg(not(loom))]
+pub use per_thread::PerThread;
+#[cfg(not(loom))]
+pub use registration::UserId;
 pub use site::{Function, Module, Site};
-
-/// How many users may be registered at once.
-pub const MAX_USERS: usize = 16;
+#[cfg(not(loom))]
+pub use write::{EntryWriter, Outcome, ReturnWriter, WriteError};

@@ -1,9 +1,9 @@
 //! Atomics from `core`, or from loom when its model checker runs the protocols.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+pub use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+pub use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The reader's side of an asymmetric barrier: keeps the compiler from moving accesses across it.
 ///
@@ -15,5 +15,5 @@ pub fn light_barrier() {
     #[cfg(not(loom))]
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(loom)]
-    loom::sync::atomic::fence(Ordering::SeqCst);
+    fence(Ordering::SeqCst);
 }

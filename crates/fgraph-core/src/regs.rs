@@ -32,6 +32,8 @@
 //! [`Entry`]: crate::Entry
 //! [`Return`]: crate::Return
 
+use core::ptr;
+
 use crate::frame::Frame;
 use crate::site::Site;
 use crate::thread::Thread;
@@ -48,7 +50,28 @@ pub const RESULTS: usize = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Vector(pub [u8; 64]);
 
-/// What stands on the machine stack at a function's entry, with the word that the trampoline pushes.
+impl Vector {
+    pub(crate) fn f64(&self) -> f64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        f64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    pub(crate) fn set_f64(&mut self, value: f64) {
+        self.0[..8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    pub(crate) fn f32(&self) -> f32 {
+        let [a, b, c, d, ..] = self.0;
+        f32::from_le_bytes([a, b, c, d])
+    }
+
+    pub(crate) fn set_f32(&mut self, value: f32) {
+        self.0[..4].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// What stands on the machine stack at a function's entry, with the word that the trampoline
+/// pushes.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Link {
@@ -88,16 +111,46 @@ impl EntryRegs {
     ///
     /// `link` must be the machine stack's.
     #[inline(always)]
-    pub unsafe fn slot(&self) -> usize {
+    pub unsafe fn return_slot_addr(&self) -> usize {
         // SAFETY: the caller vouches for `link`; no access is made.
         unsafe { (&raw const (*self.link).return_address) as usize }
+    }
+
+    /// The place of word `index` of the arguments that travel on the stack; the end of the machine
+    /// stack if the word is not on it.
+    pub(crate) fn stack_word(&self, index: usize) -> Result<*mut u64, usize> {
+        // SAFETY: states are never unmapped.
+        let thread = unsafe { &*self.thread };
+        let end = thread.low.get() + thread.span.get();
+        let first = self.link.addr() + size_of::<Link>();
+        let word = index.saturating_mul(size_of::<u64>()).saturating_add(first);
+        if word < end && end - word >= size_of::<u64>() {
+            Ok(ptr::with_exposed_provenance_mut(word))
+        } else {
+            Err(end)
+        }
+    }
+
+    /// Fills the vectors up to `width` bytes, which it returns, with the zeros that the registers
+    /// hold there.
+    ///
+    /// # Safety
+    ///
+    /// No reference to the bytes that are filled up may be in use.
+    #[cold]
+    pub(crate) unsafe fn widen(this: *mut Self, width: u32) -> usize {
+        // SAFETY: handed on.
+        unsafe {
+            let vectors = (&raw mut (*this).vector).cast();
+            widen(vectors, VECTOR_ARGS, &raw mut (*this).width, width)
+        }
     }
 }
 
 /// The frame is unwound: there are no results, and it stays where it is.
 pub const RETURN_UNWINDING: u32 = 1;
 /// The frame is not the newest of the stack that the thread has: it stays where it is.
-pub const RETURN_KEPT: u32 = 2;
+pub const RETURN_DEFERRED: u32 = 2;
 
 /// The result registers at return.
 #[repr(C, align(16))]
@@ -111,13 +164,27 @@ pub struct ReturnRegs {
     pub thread: *const Thread,
     /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
     pub width: u32,
-    /// [`RETURN_UNWINDING`], [`RETURN_KEPT`], both, or 0.
+    /// [`RETURN_UNWINDING`], [`RETURN_DEFERRED`], both, or 0.
     pub how: u32,
     /// Vector and floating-point results.
     pub vector: [Vector; RESULTS],
 }
 
 impl ReturnRegs {
+    /// As [`EntryRegs::widen`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[cold]
+    pub(crate) unsafe fn widen(this: *mut Self, width: u32) -> usize {
+        // SAFETY: handed on.
+        unsafe {
+            let vectors = (&raw mut (*this).vector).cast();
+            widen(vectors, RESULTS, &raw mut (*this).width, width)
+        }
+    }
+
     /// Of a frame that is unwound.
     pub(crate) fn unwinding(frame: *mut Frame, thread: *const Thread) -> Self {
         Self {
@@ -129,4 +196,26 @@ impl ReturnRegs {
             vector: [Vector([0; 64]); RESULTS],
         }
     }
+}
+
+/// Fills `count` vectors of which `*saved` bytes are saved up to `width` bytes with the zeros that
+/// the registers hold there.
+///
+/// # Safety
+///
+/// The pointers must be those of a record of registers.
+unsafe fn widen(vectors: *mut Vector, count: usize, saved: *mut u32, width: u32) -> usize {
+    // SAFETY: the caller vouches for the pointers; a vector is as wide as any register.
+    unsafe {
+        if *saved < width {
+            for index in 0..count {
+                let vector = vectors.add(index).cast::<u8>();
+                vector
+                    .add(*saved as usize)
+                    .write_bytes(0, (width - *saved) as usize);
+            }
+            *saved = width;
+        }
+    }
+    width as usize
 }

@@ -8,6 +8,7 @@
 //!   +19  state     whether the entry is patched, the runtime's own
 //!   +20  inner     where the copies are of instructions that start at bytes 1 to 4 of the entry
 //!   +24  name      as the programmer knows it: demangled
+//!   +36  index     the function's number
 //!   +40  module    the program or library it is in
 //!   +48  stub      where a thread goes on that meets the patched entry
 //!   +56  runtime   a word of the runtime's: the original bytes
@@ -15,16 +16,105 @@
 //!
 //! 64 bytes, so that a record is one cache line: all that a traced call reads of it is together.
 
+use core::cmp::Ordering;
 use core::fmt;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
+
+/// How many users may be registered at once: each has a bit of [`Site::interest`].
+pub const MAX_USERS: usize = 16;
 
 /// The program or one of its shared libraries.
 #[derive(Debug)]
 pub struct Module {
     /// Path of its file.
     pub path: &'static str,
-    /// Looks up the name that a site of this module has in the symbol table; empty when there is none.
-    pub symbol: fn(&'static Site) -> &'static str,
+    /// What is known of its functions.
+    pub symbols: &'static dyn Symbols,
+}
+
+/// What is known of the functions of a module, beside what is in their records.
+pub trait Symbols: fmt::Debug + Sync {
+    /// The name that the function of a site has in the symbol table; empty if there is none.
+    fn symbol(&self, site: &Site) -> &'static str;
+
+    /// One of all names of the function of a site: the best for `nth` 0, and so on.
+    fn name(&self, site: &Site, nth: usize) -> Option<&'static str>;
+
+    /// The bytes of the function of a site; 0 if that is not known.
+    fn size(&self, site: &Site) -> usize;
+
+    /// Writes the name of the function of a site with all that tells it from others.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    fn write_full_name(&self, site: &Site, out: &mut dyn fmt::Write) -> fmt::Result;
+}
+
+/// Nothing is known.
+impl Symbols for () {
+    fn symbol(&self, _: &Site) -> &'static str {
+        ""
+    }
+
+    fn name(&self, site: &Site, nth: usize) -> Option<&'static str> {
+        (nth == 0).then(|| site.name.as_str())
+    }
+
+    fn size(&self, _: &Site) -> usize {
+        0
+    }
+
+    fn write_full_name(&self, site: &Site, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str(site.name.as_str())
+    }
+}
+
+/// A text that takes 12 bytes: one of 16 would leave no room in a [`Site`].
+#[derive(Clone, Copy)]
+#[repr(C, packed(4))]
+pub struct SiteName {
+    start: NonNull<u8>,
+    len: u32,
+}
+
+// SAFETY: it stands for a `&'static str`.
+unsafe impl Send for SiteName {}
+// SAFETY: as above.
+unsafe impl Sync for SiteName {}
+
+impl SiteName {
+    /// The text; an empty one for a text of 4 GiB and more.
+    #[must_use]
+    pub const fn new(text: &'static str) -> Self {
+        let len = if text.len() > u32::MAX as usize {
+            0
+        } else {
+            text.len() as u32
+        };
+        Self {
+            // SAFETY: a reference is not null.
+            start: unsafe { NonNull::new_unchecked(text.as_ptr().cast_mut()) },
+            len,
+        }
+    }
+
+    /// The text.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        // SAFETY: start and length are those of a `&'static str`, or the length is 0.
+        unsafe {
+            let bytes = core::slice::from_raw_parts(self.start.as_ptr(), self.len as usize);
+            core::str::from_utf8_unchecked(bytes)
+        }
+    }
+}
+
+impl fmt::Debug for SiteName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
 }
 
 impl Module {
@@ -53,7 +143,9 @@ pub struct Site {
     /// instruction.
     pub inner: [u8; 4],
     /// The name as the programmer knows it; empty when there is none.
-    pub name: &'static str,
+    pub name: SiteName,
+    /// The function's number.
+    pub index: u32,
     /// Where it is from.
     pub module: &'static Module,
     /// Address of its stub.
@@ -63,6 +155,7 @@ pub struct Site {
 }
 
 const _: () = assert!(size_of::<Site>() == 64);
+const _: () = assert!(core::mem::offset_of!(Site, module) == 40);
 
 impl Site {
     /// The function's address.
@@ -93,9 +186,49 @@ impl Function {
         Name(self.0)
     }
 
+    /// Its number: less than [`fgraph::function_count()`], and so the place of what a user keeps of
+    /// it in an array.
+    ///
+    /// Functions are numbered from 0 as filters first select a function of their module. A number
+    /// is never given to another function; a library that is loaded again, also at another address,
+    /// gets the numbers back that it had, if it has a build id.
+    ///
+    /// [`fgraph::function_count()`]: https://docs.rs/fgraph/latest/fgraph/fn.function_count.html
+    pub fn index(self) -> u32 {
+        self.0.index
+    }
+
+    /// The number of its bytes; 0 if its file does not say. It is looked up.
+    pub fn size(self) -> usize {
+        self.0.module.symbols.size(self.0)
+    }
+
     /// Its name in the symbol table; empty when the table has none. It is looked up.
     pub fn symbol(self) -> &'static str {
-        (self.0.module.symbol)(self.0)
+        self.0.module.symbols.symbol(self.0)
+    }
+
+    /// All of its names as programmers know them, the best first, and behind them those that have a
+    /// version, with it. They are looked up.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        (0..).map_while(move |nth| self.0.module.symbols.name(self.0, nth))
+    }
+
+    /// Its name with all that tells it from others: with the parameters of a C++ function, and with
+    /// the hashes of rustc, which differ for each instance of a generic function.
+    ///
+    /// Formatting it demangles the symbol, which for C++ allocates: not for callbacks on the
+    /// functions of an allocator.
+    pub fn full_name(self) -> FullName {
+        FullName(self.0)
+    }
+
+    /// Where the function goes on when it is traced: called there, it runs and no user sees it.
+    ///
+    /// What takes its place, see [`redirect`](crate::EntryWriter::redirect), calls the function so.
+    /// The address is good for as long as the function's module is loaded.
+    pub fn original(self) -> *const () {
+        ptr::with_exposed_provenance(self.0.body)
     }
 
     /// The program or library that it is in.
@@ -124,22 +257,127 @@ impl fmt::Debug for Function {
     }
 }
 
-/// A function's name; its address if it has none.
+/// A function's name. It is text: equal names may be those of different functions.
+///
+/// ```no_run
+/// # fn name(function: fgraph_core::Function) {
+/// let name = function.name();
+/// println!("{name:>30.30} {}", name.as_str().len());
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Name(&'static Site);
 
+impl Name {
+    /// The text; empty if nothing is known.
+    pub fn as_str(self) -> &'static str {
+        self.0.name.as_str()
+    }
+}
+
+impl AsRef<str> for Name {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Name {}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl core::hash::Hash for Name {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.name.is_empty() {
-            write!(f, "{:#x}", self.0.address())
-        } else {
-            f.write_str(self.0.name)
-        }
+        f.pad(self.as_str())
     }
 }
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// A function's name with all that tells it from others; see [`Function::full_name`].
+#[derive(Clone, Copy)]
+pub struct FullName(&'static Site);
+
+impl fmt::Display for FullName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.module.symbols.write_full_name(self.0, f)
+    }
+}
+
+impl fmt::Debug for FullName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::boxed::Box;
+    use std::format;
+
+    use super::*;
+
+    static MODULE: Module = Module {
+        path: "/lib/module.so",
+        symbols: &(),
+    };
+
+    fn function(name: &'static str, index: u32) -> Function {
+        Function::of(Box::leak(Box::new(Site {
+            entry: 0x1004,
+            body: 0,
+            interest: AtomicU16::new(0),
+            lead: 4,
+            state: AtomicU8::new(0),
+            inner: [0; 4],
+            name: SiteName::new(name),
+            index,
+            module: &MODULE,
+            stub: 0,
+            runtime: AtomicU64::new(0),
+        })))
+    }
+
+    #[test]
+    fn names_are_texts_that_can_be_aligned_compared_and_cut() {
+        let (a, b) = (function("naïve::a", 0).name(), function("b", 7).name());
+        assert_eq!(format!("{a:>10.7}|{b:<3}|"), "   naïve::|b  |");
+        assert_eq!(a.as_str(), "naïve::a");
+        assert!(b < a);
+        assert_eq!(a, function("naïve::a", 1).name());
+        assert_eq!(function("", 3).name().as_str(), "");
+    }
+
+    #[test]
+    fn functions_know_their_number_and_their_place() {
+        let function = function("f", 7);
+        assert_eq!((function.index(), function.address()), (7, 0x1000));
+        assert_eq!(function.names().collect::<std::vec::Vec<_>>(), ["f"]);
+        assert_eq!((function.size(), function.symbol()), (0, ""));
     }
 }

@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::MAX_USERS;
-use crate::dispatch::FGRAPH;
+use crate::fgraph::FGRAPH;
 
 /// A call came back whose frame is not on its thread's shadow stack.
 pub const STRAY_FRAME: u32 = 2;
@@ -17,8 +17,8 @@ static STOPPED: AtomicU32 = AtomicU32::new(0);
 /// Stops for good, for the reason `code`, which is not 0. The first reason is kept.
 #[cold]
 pub fn stop(code: u32) {
-    // SeqCst, as in `reason`: whoever publishes a slot looks afterwards. Either it sees the reason and
-    // takes its slot back, or the stub comes after what it has published.
+    // SeqCst, as in `reason`: whoever publishes a slot looks afterwards. Either it sees the reason
+    // and takes its slot back, or the stub comes after what it has published.
     let _ = STOPPED.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     for index in 0..MAX_USERS {

@@ -1,5 +1,5 @@
-//! The protocols of `slot`, `grace` and `claim`, checked by loom in all interleavings up to a bound on the
-//! preemptions. Run by `.ci/loom.sh`.
+//! The protocols of `slot`, `grace`, `claim` and `version`, checked by loom in all interleavings up
+//! to a bound on the preemptions. Run by `.ci/loom.sh`.
 //!
 //! The types are the real ones; around them stand the steps of `dispatch::enter`, of
 //! `dispatch::leave` and of the runtime's register and unregister. A test that should panic is the
@@ -18,6 +18,7 @@ use fgraph_core::claim::{self, Claim};
 use fgraph_core::grace::{self, Epoch, Mark};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, light_barrier};
 use fgraph_core::slot::Slots;
+use fgraph_core::version::Version;
 use loom::cell::UnsafeCell;
 use loom::thread;
 
@@ -166,7 +167,8 @@ impl World {
         let place = &user.registration().epoch;
         // SAFETY: loom panics if anybody else uses it meanwhile.
         place.with_mut(|place| unsafe { *place = epoch });
-        self.slots.publish(index, user);
+        // SAFETY: users live as long as the model, which shows when they would be freed too early.
+        unsafe { self.slots.publish(index, user) };
     }
 
     fn register(&self, user: &User, index: usize) {
@@ -704,8 +706,8 @@ fn without_the_heavy_barrier_neither_the_mark_nor_the_stub_is_seen() {
     mark_against_retire(false);
 }
 
-// A thread that ends in a callback never clears its mark: the wait ends when the kernel does not know the
-// thread any more.
+// A thread that ends in a callback never clears its mark: the wait ends when the kernel does not
+// know the thread any more.
 
 fn end_in_a_callback(known_gone_early: bool) {
     loom::model(move || {
@@ -758,12 +760,12 @@ fn with_a_thread_taken_for_gone_early_its_callback_runs_after_unregister() {
 // Shadow stacks that go from thread to thread.
 
 /// Two threads that each find a spare stack, and put a frame on it.
-fn hand_a_stack_over(take: fn(&Claim<u8>, *const u8) -> bool) {
+fn hand_a_stack_over(take: fn(&Claim, *const u8) -> bool) {
     loom::model(move || {
-        let claim = Arc::new(Claim::<u8>::new());
+        let claim = Arc::new(Claim::new());
         let frames = Arc::new(UnsafeCell::new(0_u32));
         let names = Arc::new([1_u8, 2]);
-        let use_it = move |claim: &Claim<u8>, frames: &UnsafeCell<u32>, name: *const u8| {
+        let use_it = move |claim: &Claim, frames: &UnsafeCell<u32>, name: *const u8| {
             if take(claim, name) {
                 // SAFETY: loom watches.
                 frames.with_mut(|frames| unsafe { *frames += 1 });
@@ -793,8 +795,8 @@ fn without_asking_two_threads_change_a_stack() {
     });
 }
 
-/// A call comes back in a thread that does not have its stack, while the one that has it takes the frame for
-/// dead, drops it, and uses the memory again.
+/// A call comes back in a thread that does not have its stack, while the one that has it takes the
+/// frame for dead, drops it, and uses the memory again.
 fn return_while_dropped(heed: bool) {
     const WORD: u64 = 5 << 16 | 1;
     loom::model(move || {
@@ -840,7 +842,58 @@ fn with_a_frame_dropped_unheeded_its_memory_is_used_while_it_is_told() {
     return_while_dropped(false);
 }
 
-// A fork while another thread patches: the child has a copy of the memory, and not the other thread.
+// The table of spare stacks: read without a lock while an entry changes.
+
+/// A reader looks at the two bounds of an entry while a writer moves both.
+fn read_while_an_entry_changes(looks_again: bool, is_announced: bool) {
+    loom::model(move || {
+        let version = Arc::new(Version::new());
+        let bounds = Arc::new([AtomicU64::new(1), AtomicU64::new(1)]);
+        let writer = thread::spawn({
+            let (version, bounds) = (version.clone(), bounds.clone());
+            move || {
+                let work = || {
+                    for bound in bounds.iter() {
+                        bound.store(2, Ordering::Relaxed);
+                    }
+                };
+                if is_announced {
+                    version.rewrite(work);
+                } else {
+                    work();
+                }
+            }
+        });
+        let read = || [0, 1].map(|index: usize| bounds[index].load(Ordering::Relaxed));
+        let [low, end] = if looks_again {
+            version.read(read, thread::yield_now)
+        } else {
+            read()
+        };
+        assert_eq!(low, end, "the bounds are of two entries");
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn an_entry_is_read_whole_while_it_changes() {
+    read_while_an_entry_changes(true, true);
+}
+
+#[test]
+#[should_panic(expected = "the bounds are of two entries")]
+fn without_a_second_look_at_the_version_an_entry_is_read_in_halves() {
+    read_while_an_entry_changes(false, true);
+}
+
+#[test]
+#[should_panic(expected = "the bounds are of two entries")]
+fn with_a_change_that_is_not_announced_an_entry_is_read_in_halves() {
+    read_while_an_entry_changes(true, false);
+}
+
+// A fork while another thread patches: the child has a copy of the memory, and not the other
+// thread.
 
 /// Two sites that are patched together, and a child that puts them back if they are.
 fn fork_during_patching(locked: bool) {

@@ -14,12 +14,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use fgraph_core::counters::Counters;
-use fgraph_core::dispatch::{self, FGRAPH};
+use fgraph_core::dispatch;
 use fgraph_core::frame::{Frame, HEADER, TRAILER};
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
+use fgraph_core::site::SiteName;
 use fgraph_core::thread::Thread;
-use fgraph_core::{Entry, FgraphOps, MAX_USERS, Module, Return, Site};
+use fgraph_core::{Entry, FGRAPH, FgraphOps, MAX_USERS, Module, Return, Site};
 use proptest::prelude::*;
 
 /// Where the machine layer's calls return to.
@@ -33,6 +34,10 @@ const LEVELS: usize = 40;
 enum Step {
     /// The current function calls another, in tail position or not.
     Call { tail: bool },
+    /// The current function calls one that is only entered: its return is not traced.
+    EntryOnly,
+    /// The current function calls another, and a signal handler leaves a callback for it by a jump.
+    LeaveCallback,
     /// The current function returns.
     Return,
     /// The current function leaves `calls` calls by a jump.
@@ -50,10 +55,13 @@ const SIZES: [usize; 4] = [0, 8, 24, 200];
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => any::<bool>().prop_map(|tail| Step::Call { tail }),
+        1 => Just(Step::EntryOnly),
+        1 => Just(Step::LeaveCallback),
         6 => Just(Step::Return),
         1 => (1..8usize).prop_map(|calls| Step::Jump { calls }),
         1 => (1..5usize).prop_map(|calls| Step::Unwind { calls }),
-        2 => (0..4usize, 0..SIZES.len()).prop_map(|(slot, size)| Step::Register { slot: slot * 5, size }),
+        2 => (0..4usize, 0..SIZES.len())
+            .prop_map(|(slot, size)| Step::Register { slot: slot * 5, size }),
         1 => (0..4usize).prop_map(|slot| Step::Unregister { slot: slot * 5 }),
     ];
     prop::collection::vec(step, 1..120)
@@ -66,15 +74,23 @@ enum Told {
         user: u64,
         call: u64,
         depth: usize,
-        parent: Option<u64>,
+        ancestors: Vec<u64>,
     },
     Return {
         user: u64,
         call: u64,
         depth: usize,
-        parent: Option<u64>,
+        ancestors: Vec<u64>,
         unwinding: bool,
     },
+}
+
+/// How many of the enclosing calls a user looks at.
+const GENERATIONS: usize = 3;
+
+/// Whether user `user` looks at the calls around `call`.
+fn asks(user: u64, call: u64) -> bool {
+    (user + call) % 4 < 3
 }
 
 thread_local! {
@@ -107,22 +123,32 @@ impl<const N: usize> FgraphOps for User<N> {
 
     fn entry(&self, call: &mut Entry<'_, [u8; N]>) -> Option<[u8; N]> {
         let number = call.arg(0)?;
+        let asked = (0..GENERATIONS).take_while(|_| asks(self.0, number));
         let told = Told::Entry {
             user: self.0,
             call: number,
             depth: call.depth(),
-            parent: call.parent_data().map(call_of),
+            ancestors: asked
+                .map_while(|generation| call.ancestor_data(generation).map(call_of))
+                .collect(),
         };
+        if asks(self.0, number) {
+            let parent = call.parent_data().copied();
+            assert_eq!(parent, call.parent_data_mut().map(|data| *data));
+        }
         TOLD.with_borrow_mut(|log| log.push(told));
         accepts(self.0, number).then(|| data_of(number))
     }
 
     fn ret(&self, call: &mut Return<'_, [u8; N]>, data: [u8; N]) {
+        let asked = (0..GENERATIONS).take_while(|_| asks(self.0, call_of(&data)));
         let told = Told::Return {
             user: self.0,
             call: call_of(&data),
             depth: call.depth(),
-            parent: call.parent_data().map(call_of),
+            ancestors: asked
+                .map_while(|generation| call.ancestor_data(generation).map(call_of))
+                .collect(),
             unwinding: call.unwinding(),
         };
         TOLD.with_borrow_mut(|log| log.push(told));
@@ -132,8 +158,8 @@ impl<const N: usize> FgraphOps for User<N> {
 struct StdCatch;
 
 impl Catch for StdCatch {
-    fn catch<R>(call: impl FnOnce() -> R) -> Option<R> {
-        catch_unwind(AssertUnwindSafe(call)).ok()
+    fn catch<R>(call: impl FnOnce() -> R) -> Result<R, *mut ()> {
+        catch_unwind(AssertUnwindSafe(call)).map_err(|_| ptr::dangling_mut())
     }
 }
 
@@ -155,8 +181,8 @@ struct Call {
     frame: *mut Frame,
 }
 
-/// How many of `calls` are left when the `gone` innermost ones are left without a return: nobody goes
-/// away from only one of two calls with one return address.
+/// How many of `calls` are left when the `gone` innermost ones are left without a return: nobody
+/// goes away from only one of two calls with one return address.
 fn left_by(calls: &[Call], gone: usize) -> usize {
     let mut left = calls.len().saturating_sub(gone);
     while left > 0
@@ -194,14 +220,16 @@ struct Model {
 }
 
 impl Model {
-    /// The data of the nearest enclosing frame in which `owner` takes part.
-    fn parent(&self, kept: &[Kept], slot: usize, owner: Owner) -> Option<u64> {
-        let call = kept
-            .iter()
-            .rev()
-            .find(|kept| kept.accepted.contains(&(slot, owner)))?
-            .call;
-        Some(if owner.size == 0 { 0 } else { call })
+    /// What `owner` is shown at `call` of the data of the enclosing frames in which it takes part.
+    fn ancestors(&self, kept: &[Kept], slot: usize, owner: Owner, call: u64) -> Vec<u64> {
+        if !asks(owner.user, call) {
+            return Vec::new();
+        }
+        let of_owner = |kept: &&Kept| kept.accepted.contains(&(slot, owner));
+        let calls = kept.iter().rev().filter(of_owner).take(GENERATIONS);
+        calls
+            .map(|kept| if owner.size == 0 { 0 } else { kept.call })
+            .collect()
     }
 
     fn pop(&mut self) -> Option<Kept> {
@@ -247,7 +275,7 @@ impl Model {
                 user: owner.user,
                 call: number,
                 depth: self.depth,
-                parent: self.parent(&self.kept, slot, owner),
+                ancestors: self.ancestors(&self.kept, slot, owner, number),
             });
             if accepts(owner.user, number) {
                 accepted.push((slot, owner));
@@ -271,20 +299,20 @@ impl Model {
         let of_call = |kept: &Kept| kept.call == number;
         let index = self.kept.iter().position(of_call);
         let index = index.expect("the frame is there");
-        // An unwound frame stays until the unwinder is through the next one.
-        let is_unwound = |kept: &Kept| kept.accepted.is_empty();
-        let stays = unwinding && self.kept.get(index + 1).is_some_and(is_unwound);
-        while self.kept.len() > index + 1 + usize::from(stays) {
+        // While a frame is unwound, what is beneath an unwound one stays.
+        let stays = |kept: &Kept| unwinding && kept.accepted.is_empty();
+        while self.kept.len() > index + 1 && !self.kept.last().is_some_and(stays) {
             self.lose();
         }
         let (below, kept) = (&self.kept[..index], &self.kept[index]);
         for &(slot, owner) in kept.accepted.iter().rev() {
             if self.owners[slot] == Some(owner) {
+                let call = if owner.size == 0 { 0 } else { number };
                 self.told.push(Told::Return {
                     user: owner.user,
-                    call: if owner.size == 0 { 0 } else { number },
+                    call,
                     depth: kept.depth,
-                    parent: self.parent(below, slot, owner),
+                    ancestors: self.ancestors(below, slot, owner, call),
                     unwinding,
                 });
             }
@@ -315,22 +343,24 @@ struct Machine {
 
 static MODULE: Module = Module {
     path: "/model",
-    symbol: |site| site.name,
+    symbols: &(),
 };
 
 impl Machine {
     fn new() -> Self {
-        FGRAPH.set_return_points([0x1f00, RETURN_POINT, 0x2f00, 0, 0, 0]);
+        // SAFETY: calls of the model return there.
+        unsafe { FGRAPH.set_return_points([0x1f00, RETURN_POINT, 0x2f00, 0, 0, 0]) };
         let stack: Vec<Link> = (0..LEVELS)
             .map(|_| Link {
                 saved: 0,
                 return_address: 0,
             })
             .collect();
-        let thread: &'static Thread = Box::leak(Box::new(Thread::new()));
+        // SAFETY: used by this thread only, after it was given memory.
+        let thread: &'static Thread = Box::leak(Box::new(unsafe { Thread::new() }));
         let memory = vec![0u128; SHADOW / 16].leak();
         // SAFETY: leaked for the thread.
-        unsafe { thread.settle(memory.as_mut_ptr().cast(), SHADOW) };
+        unsafe { thread.reset_home(memory.as_mut_ptr().cast(), SHADOW) };
         thread.leave_stack();
         let low = stack.as_ptr().addr();
         let end = low + size_of_val(stack.as_slice());
@@ -344,7 +374,8 @@ impl Machine {
             lead: 0,
             state: AtomicU8::new(0),
             inner: [0; 4],
-            name: "function",
+            name: SiteName::new("function"),
+            index: 0,
             module: &MODULE,
             stub: 0,
             runtime: AtomicU64::new(0),
@@ -363,12 +394,12 @@ impl Machine {
             drop(unsafe { Box::from_raw(registration.cast::<Registration<User<N>>>()) });
         }
         let epoch = FGRAPH.epoch.advance();
-        let registration = Box::new(Registration::new::<StdCatch>(User::<N>(user), slot, epoch));
-        let header: *const Header = registration.header();
-        FGRAPH.slots.publish(slot, header);
+        let registration = Registration::new::<StdCatch>(User::<N>(user), slot, epoch);
+        let registration = Box::into_raw(Box::new(registration));
+        // SAFETY: made for this slot; freed after it was retired, by the only thread.
+        unsafe { FGRAPH.slots.publish(slot, registration.cast::<Header>()) };
         self.site.interest.fetch_or(1 << slot, Ordering::Relaxed);
-        self.users
-            .push((slot, Box::into_raw(registration).cast(), free::<N>));
+        self.users.push((slot, registration.cast(), free::<N>));
     }
 
     fn unregister(&mut self, slot: usize) {
@@ -393,7 +424,7 @@ impl Machine {
         } else {
             0x2000 + number as usize
         };
-        let place = (&raw const link.return_address).addr();
+        let return_slot_addr = (&raw const link.return_address).addr();
         // SAFETY: integers and pointers, for which zero is a value.
         let mut regs: EntryRegs = unsafe { mem::zeroed() };
         regs.int[0] = number;
@@ -401,7 +432,7 @@ impl Machine {
         regs.site = self.site;
         regs.thread = self.thread;
         // SAFETY: the registers are those of a call of this thread.
-        unsafe { dispatch::enter(&mut regs, self.site, self.thread, place) }
+        unsafe { dispatch::enter(&mut regs, self.site, self.thread, return_slot_addr) }
     }
 
     fn leave(&self, frame: *mut Frame) {
@@ -411,6 +442,18 @@ impl Machine {
         regs.thread = self.thread;
         // SAFETY: the frame is of the call that is back now.
         unsafe { dispatch::leave(&mut regs, frame, self.thread) };
+    }
+}
+
+impl Machine {
+    /// Has the entry that led to `frame` never come to its end, and the next call find that out.
+    fn leave_callback(&self, frame: *mut Frame) {
+        let thread = self.thread;
+        thread.shadow.retract(frame);
+        let low = thread.low.get();
+        thread.entered_sp.store(low, Ordering::Relaxed);
+        assert!(FGRAPH.is_stale(thread, low, low + 8));
+        thread.entered_sp.store(0, Ordering::Relaxed);
     }
 }
 
@@ -460,6 +503,24 @@ fn run(steps: &[Step]) {
                     level,
                     frame,
                 });
+            }
+            Step::EntryOnly | Step::LeaveCallback => {
+                let level = model.calls.last().map_or(0, |caller| caller.level + 1);
+                if level == LEVELS {
+                    continue;
+                }
+                number += 1;
+                model.enter(number, level, false);
+                let frame = machine.enter(number, level, false);
+                if frame.is_null() {
+                    continue;
+                }
+                model.pop();
+                if matches!(step, Step::EntryOnly) {
+                    machine.thread.retract(frame);
+                } else {
+                    machine.leave_callback(frame);
+                }
             }
             Step::Return => {
                 let Some(call) = model.calls.pop() else {
@@ -525,7 +586,8 @@ fn run(steps: &[Step]) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 2_000,
+        // Miri takes a thousand times as long for each.
+        cases: if cfg!(miri) { 4 } else { 2_000 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

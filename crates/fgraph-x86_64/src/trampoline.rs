@@ -3,10 +3,10 @@
 //! A site jumps to its stub, the stub loads the address of the site's record into r11 and jumps
 //! here. We save what a callee may read, offer the entry to the users, and then
 //!
-//! - jump to the body, when nobody wants the return: the return address was never touched;
-//! - or *call* the body, when somebody does. Its `ret` comes back to us, predicted, because it pairs
-//!   with our call; we offer the return to the users and return ourselves, predicted, because our
-//!   `ret` pairs with the caller's call.
+//! - jump to the body, when no user wants the return: the return address was never touched;
+//! - or *call* the body, when one does. Its `ret` comes back to us, predicted, because it
+//!   pairs with our call; we offer the return to the users and return ourselves, predicted, because
+//!   our `ret` pairs with the caller's call.
 //!
 //! The machine stack, with S the address of the return address:
 //!
@@ -20,13 +20,16 @@
 //!                                EntryRegs       <- rsp           rbp = the shadow frame
 //! ```
 //!
-//! While the body runs, the return address and the caller's rbp are the first two words of the
-//! shadow frame, and rbp points to them. The body, like any function, preserves rbp: when it returns,
-//! rbp *is* the frame, without a look-up. And since the frame begins like any frame record, a
-//! walker of frame pointers gets through.
+//! A user may put something in the place of the body: then the site in the registers is another
+//! when the users have been asked, and what it needs stands beneath S-8 (`trampoline/replaced.rs`).
 //!
-//! A function that returns twice, or looks at its return address, must not be called by us. For those
-//! there are variants that tell the users of the entry, and then always jump.
+//! While the body runs, the return address and the caller's rbp are the first two words of the
+//! shadow frame, and rbp points to them. The body, like any function, preserves rbp: when it
+//! returns, rbp *is* the frame, without a look-up. And since the frame begins like any frame
+//! record, a walker of frame pointers gets through.
+//!
+//! A function that returns twice, or looks at its return address, must not be called by us. For
+//! those there are variants that tell the users of the entry, and then always jump.
 //!
 //! # Unwind information
 //!
@@ -44,37 +47,39 @@
 //! frame, so the CFA must differ from our caller's, which is at most at its own stack pointer; and
 //! gdb takes a stack whose CFAs do not ascend to be corrupt, so it must not be lower.
 //!
-//! What is taken away is 0, but for tail calls: those of traced functions from one another have the same
-//! slot, and their frames must not be the same to an unwinder either. It is one byte, of which the lowest
-//! three bits count. The first of them, which the caller
-//! has called, has the highest CFA.
+//! What is taken away is 0, but for tail calls: those of traced functions from one another have the
+//! same `return_slot_addr`, and their frames must not be the same to an unwinder either. It is one
+//! byte, of which the lowest three bits count. The first of them, which the caller has called, has
+//! the highest CFA.
 //!
 //! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
-//! `pthread_exit`, a cancellation) goes through the return point; it tells the users. A process may have several
-//! unwinders, each of which understands only what it hands out itself; the address that it calls from says which
-//! one it is.
+//! `pthread_exit`, a cancellation) goes through the return point; it tells the users. A process may
+//! have several unwinders, each of which understands only what it hands out itself; the address
+//! that it calls from says which one it is.
 //!
-//! LLVM's libunwind knows the frame that catches by its stack pointer, and ours has the same one: the body
-//! returns to where our caller goes on. It takes our frame for the one that catches, and aborts when
-//! the personality routine only lets it go on. So for such a frame we catch, with the stack pointer
-//! elsewhere, and resume (`fgraph_catch`).
+//! LLVM's libunwind knows the frame that catches by its stack pointer, and ours has the same one:
+//! the body returns to where our caller goes on. It takes our frame for the one that catches, and
+//! aborts when the personality routine only lets it go on. So for such a frame we catch, with the
+//! stack pointer elsewhere, and resume (`fgraph_catch`).
 //!
 //! # Which registers
 //!
 //! A site with a NOP made by the compiler may rely on the ABI: rdi rsi rdx rcx r8 r9, rax (count of
-//! vector arguments), r10 (static chain) and the vector arguments 0 to 7 survive, r11 is free. At the
-//! return nothing survives but the results.
+//! vector arguments), r10 (static chain) and the vector arguments 0 to 7 survive, r11 is free. At
+//! the return nothing survives but the results.
 //!
 //! At any other site the caller may know which registers the function does not touch (gcc's
 //! `-fipa-ra`), and keep something in each of them. For these sites there are variants of the
-//! trampoline that preserve every register, r11 included; `trampoline/code.rs` says how. Only the flags do
-//! not survive.
+//! trampoline that preserve every register, r11 included; `trampoline/code.rs` says how. Only the
+//! flags do not survive.
 //!
 //! Vector registers are saved as wide as they are in use, with plain moves: fxsave, xsave, and even
-//! asking xgetbv what is in use, cost several times what the moves do (`docs/design.md`).
+//! asking xgetbv what is in use, cost several times what the moves do
+//! (`docs/decisions/measured.md`).
 
+mod cancellation;
 mod code;
-mod held;
+mod replaced;
 
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::c_void;
@@ -82,18 +87,22 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use fgraph_core::dispatch::{self, FGRAPH, RETURN_POINTS};
+use fgraph_core::dispatch;
+use fgraph_core::fgraph::{FGRAPH, RETURN_POINTS};
 use fgraph_core::frame::Frame;
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
+use fgraph_core::replacement;
 use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
 
 use crate::cpu;
+use crate::stub::StubKind;
 
 /// Makes the calling thread's state at its first hit; null means that it cannot be traced.
 pub type Attach = extern "C" fn() -> *const Thread;
 
-/// Ends the process: a return address is in doubt. The arguments are the frame and the stack pointer.
+/// Ends the process: a return address is in doubt. The arguments are the frame and the stack
+/// pointer.
 pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
 
 static ATTACH: AtomicUsize = AtomicUsize::new(0);
@@ -103,7 +112,8 @@ static ABORT: AtomicUsize = AtomicUsize::new(0);
 static ENTRIES: [AtomicUsize; RETURN_POINTS] = [const { AtomicUsize::new(0) }; RETURN_POINTS];
 
 /// The state of a thread whose own is being made.
-static ATTACHING: Thread = Thread::always_inside();
+// SAFETY: only its counters are used, as it is always inside.
+static ATTACHING: Thread = unsafe { Thread::always_inside() };
 
 // One word of thread-local storage, in the initial-exec model: two plain loads from anywhere, also
 // in a signal handler and in a shared library, where `thread_local!` may call the allocator.
@@ -170,33 +180,34 @@ unsafe extern "C" fn enter(
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
-    slot: usize,
+    return_slot_addr: usize,
 ) -> *mut Frame {
-    // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the state
-    // of this thread, which it has marked.
-    unsafe { dispatch::enter(regs, site, thread, slot) }
+    // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the
+    // state of this thread, which it has marked.
+    unsafe { dispatch::enter(regs, site, thread, return_slot_addr) }
 }
 
-/// Called by the trampolines that never call a body: as [`enter`], but there is no frame afterwards.
+/// Called by the trampolines that never call a body: as [`enter`], but there is no frame
+/// afterwards.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn enter_only(
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
-    slot: usize,
+    return_slot_addr: usize,
 ) -> *mut Frame {
     // SAFETY: as in `enter`.
-    let frame = unsafe { dispatch::enter(regs, site, thread, slot) };
+    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr) };
     if !frame.is_null() {
-        thread.shadow.retract(frame);
+        thread.retract(frame);
     }
     ptr::null_mut()
 }
 
-/// Called by the trampolines when a mark seems to be stale.
+/// Called by the trampolines when `entered_sp` seems to be stale.
 #[unsafe(link_section = "fgraph_text")]
-unsafe extern "C" fn is_stale(thread: &Thread, mark: usize, address: usize) -> bool {
-    FGRAPH.is_stale(thread, mark, address)
+unsafe extern "C" fn is_stale(thread: &Thread, entered_sp: usize, address: usize) -> bool {
+    FGRAPH.is_stale(thread, entered_sp, address)
 }
 
 /// Called by the trampolines, see [`dispatch::leave`].
@@ -206,24 +217,24 @@ unsafe extern "C" fn leave(
     frame: *mut Frame,
     thread: &Thread,
 ) -> *const Thread {
-    // SAFETY: the trampoline passes the results it has saved, the frame that `enter` gave it, and the
-    // state of this thread, which it has marked.
+    // SAFETY: the trampoline passes the results it has saved, the frame that `enter` gave it, and
+    // the state of this thread, which it has marked.
     unsafe { dispatch::leave(regs, frame, thread) }
 }
 
-/// The value of a register in the context that an unwinder hands out.
+/// Reads a register in the context that an unwinder hands out.
 pub type GetGr = unsafe extern "C" fn(context: *mut c_void, register: i32) -> usize;
-/// The address of the instruction there.
+/// Reads the address of the instruction in the context that an unwinder hands out.
 pub type GetIp = unsafe extern "C" fn(context: *mut c_void) -> usize;
-/// Changes the value of a register.
+/// Changes a register in the context that an unwinder hands out.
 pub type SetGr = unsafe extern "C" fn(context: *mut c_void, register: i32, value: usize);
-/// Changes the address of the instruction.
+/// Changes the address of the instruction in the context that an unwinder hands out.
 pub type SetIp = unsafe extern "C" fn(context: *mut c_void, address: usize);
 
 /// What understands the context that code of an unwinder hands out.
 #[derive(Clone, Debug)]
 pub struct Unwinder {
-    /// Where that code is.
+    /// The addresses of the unwinder's code.
     pub text: Range<usize>,
     /// `_Unwind_GetGR`
     pub get_gr: GetGr,
@@ -235,14 +246,15 @@ pub struct Unwinder {
     pub set_ip: SetIp,
 }
 
-/// So many unwinders can be added.
+/// At most this many unwinders can be added.
 pub const MAX_UNWINDERS: usize = 3;
 
-/// Those that were added, then null.
+/// The unwinders that were added, then null.
 static UNWINDERS: [AtomicPtr<Unwinder>; MAX_UNWINDERS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; MAX_UNWINDERS];
 
-/// The one that we are linked to. It need not be any of those that were added: a program may have one in it.
+/// The unwinder that we are linked to. It need not be one that was added: a program may have
+/// one in it.
 static LINKED: Unwinder = Unwinder {
     text: 0..0,
     get_gr: _Unwind_GetGR,
@@ -269,9 +281,13 @@ impl Unwinder {
     }
 }
 
-/// Adds an unwinder that may call the personality routine. There is no room for more than [`MAX_UNWINDERS`];
-/// others are taken to be the one that this crate is linked to.
-pub fn add_unwinder(unwinder: &'static Unwinder) {
+/// Adds an unwinder that may call the personality routine. There is no room for more than
+/// [`MAX_UNWINDERS`]; others are taken to be the one that this crate is linked to.
+///
+/// # Safety
+///
+/// The functions must be those of the unwinder whose code is at `text`.
+pub unsafe fn add_unwinder(unwinder: &'static Unwinder) {
     let added = ptr::from_ref(unwinder).cast_mut();
     let (null, release) = (ptr::null_mut(), Ordering::Release);
     let is_free = |place: &AtomicPtr<Unwinder>| {
@@ -306,8 +322,8 @@ fn prepare_unwinder() {
     unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
 }
 
-/// The unwinder calls this for each trampoline frame that it goes through: as [`on_frame`], whose last argument is
-/// the address that this returns to.
+/// The unwinder calls this for each trampoline frame that it goes through: as [`on_frame`], whose
+/// last argument is the address that this returns to.
 #[unsafe(naked)]
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C-unwind" fn personality() {
@@ -335,9 +351,9 @@ unsafe extern "C-unwind" fn on_frame(
     let address = unsafe { (unwinder.get_ip)(context) };
     let at_return_point = FGRAPH.is_return_point(address);
     if at_return_point && actions & HANDLER_FRAME != 0 {
-        // We have said in no search that we catch: the unwinder takes our frame for its caller's. It
-        // comes back, when we resume, to a frame that it cannot mistake.
-        // SAFETY: the context again; `fgraph_catch` takes the exception in rax, and the frame in rbp.
+        // We have said in no search that we catch: the unwinder takes our frame for its caller's.
+        // It comes back, when we resume, to a frame that it cannot mistake. SAFETY: the context
+        // again; `fgraph_catch` takes the exception in rax, and the frame in rbp.
         unsafe {
             (unwinder.set_gr)(context, RAX, exception.expose_provenance());
             (unwinder.set_ip)(context, code::catch());
@@ -350,8 +366,8 @@ unsafe extern "C-unwind" fn on_frame(
     if let Some(thread) = thread
         && actions & CLEANUP_PHASE != 0
     {
-        // SAFETY: the context again. At the return point rbp is the frame, whose body is being unwound in
-        // this thread.
+        // SAFETY: the context again. At the return point rbp is the frame, whose body is being
+        // unwound in this thread.
         unsafe {
             let register = |number| (unwinder.get_gr)(context, number);
             let frame = if at_return_point {
@@ -359,11 +375,11 @@ unsafe extern "C-unwind" fn on_frame(
             } else {
                 interrupted(thread, address, register)
             };
-            if !frame.is_null() && !is_inside(thread, (*frame).slot) {
+            if !frame.is_null() && !is_inside(thread, (*frame).return_slot_addr) {
                 thread.mark.clear();
-                thread.inside.store(Thread::INTERNAL, Ordering::Relaxed);
-                held::unwind(thread, frame);
-                thread.inside.store(0, Ordering::Relaxed);
+                thread.entered_sp.store(Thread::INTERNAL, Ordering::Relaxed);
+                cancellation::unwind(thread, frame);
+                thread.entered_sp.store(0, Ordering::Relaxed);
             }
         }
     }
@@ -373,8 +389,8 @@ unsafe extern "C-unwind" fn on_frame(
 const RBX: i32 = 3;
 const RBP: i32 = 6;
 
-/// The frame of a call that ends at `address` in a trampoline, before its body is called or after it is
-/// back, because a cancellation acts there; null if nobody waits for its return.
+/// The frame of a call that ends at `address` in a trampoline, before its body is called or after
+/// it is back, because a cancellation acts there; null if no user waits for its return.
 fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize) -> *mut Frame {
     let starts = ENTRIES.iter().map(|entry| entry.load(Ordering::Relaxed));
     // SAFETY: where a variant starts.
@@ -385,10 +401,9 @@ fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize)
     } else {
         thread.asked.get()
     };
-    // Before rbp is the frame rbx tells the place of the return address. The users may have been asked about
-    // another call than this.
-    // SAFETY: it is on the shadow stack.
-    let is_of_call = || in_rbp || unsafe { (*frame).slot } == register(RBX) + 8;
+    // Before rbp is the frame rbx tells the place of the return address. The users may have been
+    // asked about another call than this. SAFETY: it is on the shadow stack.
+    let is_of_call = || in_rbp || unsafe { (*frame).return_slot_addr } == register(RBX) + 8;
     if thread.shadow.is_on(frame) && is_of_call() {
         frame
     } else {
@@ -396,94 +411,164 @@ fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize)
     }
 }
 
-/// Whether a thread is inside fgraph, and not only marked so by a callback that was left by siglongjmp,
-/// when it comes to the frame of a call whose return address stood at `slot`.
-fn is_inside(thread: &Thread, slot: usize) -> bool {
-    match thread.inside.load(Ordering::Relaxed) {
+/// Whether a thread is inside fgraph, and not only marked so by a callback that was left by
+/// siglongjmp, when it comes to the frame of a call whose return address stood at
+/// `return_slot_addr`.
+fn is_inside(thread: &Thread, return_slot_addr: usize) -> bool {
+    match thread.entered_sp.load(Ordering::Relaxed) {
         0 => false,
-        Thread::INTERNAL => true,
-        mark => !FGRAPH.is_stale(thread, mark, slot),
+        Thread::INTERNAL | Thread::UNTRACED => true,
+        entered_sp => !FGRAPH.is_stale(thread, entered_sp, return_slot_addr),
+    }
+}
+
+/// Which trampoline a site's calls go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// For sites that carry a NOP made by the compiler: what the ABI lets a callee read survives.
+    Plain,
+    /// For sites without: every general register and vector registers 0 to 15 survive entry and
+    /// return, only flags and what is AVX-512's alone do not.
+    Preserve,
+    /// As `Preserve`, and vector registers 16 to 31 and the opmasks survive too.
+    PreserveAll,
+    /// As `Preserve`, but users are not told of the return: for functions that must not be called
+    /// from elsewhere, because they return twice or look at their return address.
+    EntryOnly,
+    /// As `EntryOnly`, but with what survives `PreserveAll`.
+    EntryOnlyAll,
+}
+
+impl Variant {
+    /// Every variant, in the order of their numbers.
+    pub const ALL: [Self; 5] = [
+        Self::Plain,
+        Self::Preserve,
+        Self::PreserveAll,
+        Self::EntryOnly,
+        Self::EntryOnlyAll,
+    ];
+
+    /// The variants that [tell users of the return](Self::returns).
+    const CALLING: [Self; 3] = [Self::Plain, Self::Preserve, Self::PreserveAll];
+
+    /// The variant that preserves at least as much, but does not tell users of the return.
+    #[must_use]
+    pub const fn entry_only(self) -> Self {
+        match self {
+            Self::PreserveAll | Self::EntryOnlyAll => Self::EntryOnlyAll,
+            Self::Plain | Self::Preserve | Self::EntryOnly => Self::EntryOnly,
+        }
+    }
+
+    /// Which stub leads to it.
+    #[must_use]
+    pub const fn stub(self) -> StubKind {
+        match self {
+            Self::Plain => StubKind::Plain,
+            _ => StubKind::Preserving,
+        }
+    }
+
+    /// Address of the word that holds the trampoline's address, in the header of stubs at `header`.
+    #[must_use]
+    pub const fn word(self, header: usize) -> usize {
+        header + self as usize * size_of::<usize>()
+    }
+
+    /// Whether users are told of the return: the body is called if one of them wants that.
+    #[must_use]
+    pub const fn returns(self) -> bool {
+        !matches!(self, Self::EntryOnly | Self::EntryOnlyAll)
     }
 }
 
 /// Where the stubs jump to: the address of each variant of the entry trampoline.
 #[derive(Clone, Copy, Debug)]
 pub struct Trampolines {
-    /// For sites that carry a NOP made by the compiler: what the ABI lets a callee read survives.
-    pub plain: usize,
-    /// For sites without: every general register and vector registers 0 to 15 survive entry and
-    /// return, only flags and what is AVX-512's alone do not.
-    pub preserve: usize,
-    /// As `preserve`, and vector registers 16 to 31 and the opmasks survive too.
-    pub preserve_all: usize,
-    /// As `preserve`, but users are not told of the return: for functions that must not be called from
-    /// elsewhere, because they return twice or look at their return address.
-    pub entry_only: usize,
-    /// As `entry_only`, but with what survives `preserve_all`.
-    pub entry_only_all: usize,
-    /// Where bodies return to that the first three have called.
-    pub return_points: [usize; 3],
+    /// By number of the variant.
+    entries: [usize; Variant::ALL.len()],
+    /// Where bodies return to that the variants have called which tell of the return.
+    pub return_points: [usize; Variant::CALLING.len()],
     /// Bytes of each vector register that survive.
     pub vector_bytes: u32,
 }
 
 impl Trampolines {
-    /// None: no calls go through them.
+    /// No trampolines: no calls go through them.
     pub const NONE: Self = Self {
-        plain: 0,
-        preserve: 0,
-        preserve_all: 0,
-        entry_only: 0,
-        entry_only_all: 0,
-        return_points: [0; 3],
+        entries: [0; Variant::ALL.len()],
+        return_points: [0; Variant::CALLING.len()],
         vector_bytes: 0,
     };
 
-    /// The trampolines for a machine with vector registers of `vector_bytes` (16, 32 or 64) and, in the
-    /// last case, opmasks of `opmask_bytes` (2 or 8).
+    /// Where the trampoline of a variant starts.
+    #[must_use]
+    pub const fn entry(&self, variant: Variant) -> usize {
+        self.entries[variant as usize]
+    }
+
+    /// The trampolines for a machine with vector registers of `vector_bytes` (16, 32 or 64) and, in
+    /// the last case, opmasks of `opmask_bytes` (2 or 8).
     ///
-    /// On a machine that has more, the rest does not survive; on one that has less, they cannot run.
+    /// On a machine that has more, the rest does not survive; on one that has less, they cannot
+    /// run.
     pub fn of(vector_bytes: u32, opmask_bytes: u32) -> Self {
         code::trampolines(vector_bytes, opmask_bytes, false)
     }
 
-    /// Their twins, which hold cancellation off while users are asked and told.
-    pub fn held_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
+    /// The trampolines that hold cancellation off while users are asked and told; else as [`of`].
+    ///
+    /// [`of`]: Self::of
+    pub fn uncancelled_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
         code::trampolines(vector_bytes, opmask_bytes, true)
     }
 }
 
 /// Sets the trampolines up and returns those that save what this machine has.
-pub fn install(attach: Attach, abort: Abort) -> Trampolines {
+///
+/// # Safety
+///
+/// `attach` must give the calling thread's own state, or null.
+pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
     ATTACH.store(attach as usize, Ordering::Relaxed);
     ABORT.store(abort as usize, Ordering::Relaxed);
-    held::install();
+    cancellation::install();
     prepare_unwinder();
-    let twins = [Trampolines::of, Trampolines::held_of];
-    let [trampolines, held] = twins.map(|of| of(cpu::vector_bytes(), cpu::opmask_bytes()));
-    let starts = |these: Trampolines| [these.plain, these.preserve, these.preserve_all];
-    let starts = [trampolines, held].into_iter().flat_map(starts);
+    let twins = [Trampolines::of, Trampolines::uncancelled_of];
+    let [trampolines, uncancelled] = twins.map(|of| of(cpu::vector_bytes(), cpu::opmask_bytes()));
+    let starts = |these: Trampolines| Variant::CALLING.map(|variant| these.entry(variant));
+    let starts = [trampolines, uncancelled].into_iter().flat_map(starts);
     for (entry, start) in ENTRIES.iter().zip(starts) {
         entry.store(start, Ordering::Relaxed);
     }
-    let ([a, b, c], [d, e, f]) = (trampolines.return_points, held.return_points);
-    FGRAPH.set_return_points([a, b, c, d, e, f]);
+    let ([a, b, c], [d, e, f]) = (trampolines.return_points, uncancelled.return_points);
+    // SAFETY: these are all; the code in the place of bodies changes no register but those of the
+    // result.
+    unsafe {
+        FGRAPH.set_return_points([a, b, c, d, e, f]);
+        replacement::set_bodies(replaced::bodies());
+    }
     trampolines
 }
 
 /// Says that threads may be cancelled, and returns the trampolines that expect it.
 pub fn hold_cancellation() -> Trampolines {
-    held::need();
-    Trampolines::held_of(cpu::vector_bytes(), cpu::opmask_bytes())
+    cancellation::need();
+    Trampolines::uncancelled_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }
 
 /// Whether [`hold_cancellation`] was called.
 pub fn holds_cancellation() -> bool {
-    held::is_needed()
+    cancellation::is_needed()
 }
 
 /// The state of all threads whose own is being made: what they call meanwhile is counted here.
-pub fn attaching() -> &'static Thread {
+///
+/// # Safety
+///
+/// Only its counters may be used.
+pub unsafe fn attaching() -> &'static Thread {
     &ATTACHING
 }
 
@@ -502,11 +587,13 @@ mod tests {
         };
         let is_other = |caller| ptr::eq(Unwinder::at(caller), &OTHER);
         assert!(!is_other(0x1000));
-        add_unwinder(&OTHER);
+        // SAFETY: they are functions of that name, and nothing unwinds from there.
+        unsafe { add_unwinder(&OTHER) };
         assert!(is_other(0x1000) && is_other(0x1fff));
         assert!(!is_other(0xfff) && !is_other(0x2000));
         // What there is no room for changes nothing.
-        (0..MAX_UNWINDERS).for_each(|_| add_unwinder(&LINKED));
+        // SAFETY: as above.
+        (0..MAX_UNWINDERS).for_each(|_| unsafe { add_unwinder(&LINKED) });
         assert!(is_other(0x1000));
     }
 }

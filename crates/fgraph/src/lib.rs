@@ -2,8 +2,8 @@
 //!
 //! Each user is a value whose type implements [`FgraphOps`]. [`register`] puts it to work for the
 //! functions that a [`Filter`] selects, while the program runs; up to 16 users share the functions
-//! as they like, each with data of its own that it carries from entry to return. Where nobody looks,
-//! functions are as the compiler made them.
+//! as they like, each with data of its own that it carries from entry to return. Where nobody
+//! looks, functions are as the compiler made them.
 //!
 //! ```
 //! use std::time::Instant;
@@ -24,61 +24,63 @@
 //!     }
 //! }
 //!
-//! let durations = fgraph::register(Durations, "mycrate::*")?;
+//! // SAFETY: printing is allowed where these functions are called: none of them is called by a
+//! // signal handler, by the allocator or before `main`.
+//! let durations = unsafe { fgraph::register(Durations, "mycrate::*") }?;
 //! // ... from here on calls are printed ...
 //! drop(durations);
 //! # Ok::<(), fgraph::Error>(())
 //! ```
 //!
-//! Any function of the program and of its libraries can be traced that has a name in a symbol table;
-//! [`sites()`] lists them, and says of each how, or why not. See `docs/design.md` for how it works and what
-//! it promises.
+//! Any function of the program and of its libraries can be traced that has a name in a symbol
+//! table; [`sites()`] lists them, and says of each how, or why not. `ARCHITECTURE.md` says how
+//! fgraph works, and `docs/limits.md` what it does not promise.
 
 #![warn(missing_docs)]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fgraph runs on Linux on x86-64 only");
 
-mod abort;
-mod arena;
+mod api;
+mod arch;
+mod code;
 mod control;
-mod debug_file;
-mod demangle;
-mod elf;
-mod error;
-mod filter;
-mod functions;
-mod handle;
-mod ifunc;
-mod inventory;
-mod libraries;
-mod linker;
-mod membarrier;
-mod modules;
-mod notrace;
 mod os;
-mod places;
-mod protection;
-mod signals;
+mod patching;
+mod process;
+mod report;
 mod sites;
-mod stack;
-mod stacks;
-mod status;
-mod text;
 mod threads;
-mod unwinder;
+mod unwinding;
 
+#[cfg(feature = "testing")]
 #[doc(hidden)]
-pub mod testing;
+pub use api::testing;
 
-pub use error::{Error, Refusal, Refused, Report, Stop, Unsupported};
+pub use api::functions::{allow_breakpoints, sites, sites_of};
+pub use api::handle::{
+    Handle, Options, RegisterError, UnregisterError, UserStatus, register, register_with,
+};
+pub use api::into_filter::IntoFilter;
+pub use api::status::{Status, ThreadStatus, status, stop, threads};
+pub use api::symbols::{Symbol, SymbolName, function_at, function_count};
+pub use api::untraced::{Untraced, untraced};
+pub use arch::RelocateError;
+pub use code::text_writer::TextMethod;
 pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};
-pub use fgraph_core::site::Name;
-pub use fgraph_core::{Counters, Entry, FgraphOps, Function, MAX_USERS, Module, Return};
-pub use fgraph_x86_64::relocate::RelocateError;
-pub use filter::{Filter, FilterError};
-pub use handle::{Handle, UnregisterError, UserStatus, register};
-pub use inventory::{How, ModuleCount, SiteInfo, SiteList, allow_breakpoints, sites};
-pub use status::{Status, ThreadStatus, status, stop, threads};
-pub use text::TextMethod;
+pub use fgraph_core::site::{FullName, Name};
+pub use fgraph_core::{
+    Counters, Entry, EntryWriter, FgraphOps, Function, MAX_USERS, Module, Outcome, PerThread,
+    Return, ReturnWriter, UserId, WriteError,
+};
+pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
+pub use report::error::{
+    Error, FilterReport, RefusalReason, RefusedFunction, StopReason, Unsupported, WordReport,
+};
+pub use report::functions::{ModuleCount, SiteInfo, SiteList, TraceMethod};
 pub use threads::set_shadow_stack_size;
+
+/// The samples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

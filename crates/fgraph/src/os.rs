@@ -4,6 +4,10 @@
 //!
 //! The unsafe code calls libc functions that take no pointers, or pointers to live locals.
 
+pub(crate) mod maps;
+pub(crate) mod membarrier;
+pub(crate) mod memory;
+
 use core::ptr;
 
 /// The calling thread's `errno`.
@@ -62,8 +66,8 @@ pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Runs `work` with all signals blocked, so that no handler can leave it in the middle; but for those of traps,
-/// which it may meet like all code.
+/// Runs `work` with all signals blocked, so that no handler can leave it in the middle; but for
+/// those of traps, which it may meet like all code.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     // The kernel's set. The C library's function would leave out signals of its own.
     let all = !(1 << (libc::SIGTRAP - 1) | 1u64 << (libc::SIGILL - 1));
@@ -76,51 +80,4 @@ pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let result = work();
     mask(libc::SIG_SETMASK, &before, ptr::null_mut());
     result
-}
-
-/// Maps `len` bytes of zeros; `None` if there is no memory.
-pub(crate) fn map(len: usize) -> Option<*mut u8> {
-    // SAFETY: a new mapping.
-    let memory = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            len.next_multiple_of(PAGE),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    (memory != libc::MAP_FAILED).then_some(memory.cast())
-}
-
-/// The word at an address that may not be mapped, or the error of the system call.
-pub(crate) fn peek(address: usize) -> Result<usize, i32> {
-    let mut word = 0usize;
-    let local = libc::iovec {
-        iov_base: (&raw mut word).cast(),
-        iov_len: size_of::<usize>(),
-    };
-    let remote = libc::iovec {
-        iov_base: ptr::without_provenance_mut(address),
-        iov_len: size_of::<usize>(),
-    };
-    // SAFETY: writes to the local only.
-    let read = unsafe {
-        let process = libc::getpid();
-        libc::syscall(
-            libc::SYS_process_vm_readv,
-            process,
-            &local,
-            1,
-            &remote,
-            1,
-            0,
-        )
-    };
-    if read == size_of::<usize>() as i64 {
-        Ok(word)
-    } else {
-        Err(errno())
-    }
 }

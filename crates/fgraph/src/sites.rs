@@ -1,46 +1,54 @@
 //! The functions of the program and its libraries, and the sites made of them.
 //!
-//! For each module of which a filter has selected anything: the records, sorted by address, in memory
-//! that is never freed, because frames on shadow stacks and threads on their way through stubs refer to
-//! them; the stubs and copies of displaced instructions; and a row in the table that the handlers of
-//! traps search.
+//! For each module of which a filter has selected anything: the records, sorted by address, in
+//! memory that is never freed, because frames on shadow stacks and threads on their way through
+//! stubs refer to them; the stubs and copies of displaced instructions; and a row in the table that
+//! the handlers of traps search.
 
+mod branch_targets;
 mod classify;
-mod entered;
-mod kept;
+pub(crate) mod indices;
 mod module;
 mod names;
-mod pieces;
+mod reliance;
+mod selection;
+pub(crate) mod symbol_table;
 
 use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::arch::poke::Content;
+use crate::arch::stub;
+use crate::arch::stub::SITE_LEN;
+use crate::arch::trampoline::{self, Trampolines};
+use crate::arch::trap::{TRAP_TABLE, TrapRange, TrapTable};
 use fgraph_core::site::Site;
-use fgraph_x86_64::nop::SITE_LEN;
-use fgraph_x86_64::poke::Content;
-use fgraph_x86_64::stub;
-use fgraph_x86_64::trampoline::{self, Trampolines};
-use fgraph_x86_64::trap::{TRAP_TABLE, TrapRange, TrapTable};
 
-use crate::error::Refused;
-use crate::filter::Filter;
-use crate::inventory::SiteList;
-use crate::libraries;
-use crate::linker;
-use crate::modules::{self, Generation};
-use crate::places::StubPlaces;
-use crate::protection::Protections;
+use crate::code::stub_blocks::StubBlocks;
+use crate::process::linker;
+use crate::process::loader_event;
+use crate::process::modules::{self, Generation};
+use crate::report::error::RefusedFunction;
+use crate::report::functions::SiteList;
+#[cfg(feature = "testing")]
 pub(crate) use classify::Callers;
-pub(crate) use kept::Relied;
+use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
+use indices::Indices;
 use module::{Common, ModuleSites};
+#[cfg(feature = "testing")]
 pub(crate) use module::{list, of_file};
-pub(crate) use pieces::END;
+#[cfg(feature = "testing")]
+pub(crate) use reliance::Reliance;
+pub(crate) use selection::{Change, Selection};
 
 /// The entry is as the compiler made it.
 pub(crate) const OFF: u8 = 0;
 /// The entry jumps to the stub, or traps for good.
 pub(crate) const ON: u8 = 1;
+
+/// How many bytes the jump of a site to its relay has.
+const SHORT_JUMP_LEN: usize = 2;
 
 /// Who names it may cancel threads.
 const CANCEL: &CStr = c"pthread_cancel";
@@ -66,7 +74,8 @@ impl Sites {
             trap_tables: Vec::new(),
             common: Common {
                 trampolines: Trampolines::NONE,
-                places: StubPlaces::new(),
+                stub_blocks: StubBlocks::new(),
+                indices: Indices::new(),
                 ignore_inner: false,
                 breakpoints: false,
             },
@@ -79,10 +88,15 @@ impl Sites {
         self.cancel = linker::symbol(CANCEL).addr();
     }
 
-    /// For tests: threads between two instructions of a site are not heeded in modules whose sites are
-    /// made from now on.
+    /// For tests: threads between two instructions of a site are not heeded in modules whose sites
+    /// are made from now on.
+    #[cfg(feature = "testing")]
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
         self.common.ignore_inner = ignore;
+    }
+
+    pub(crate) fn breakpoints(&self) -> bool {
+        self.common.breakpoints
     }
 
     /// Whether functions may get breakpoints in modules whose sites are made from now on.
@@ -90,16 +104,16 @@ impl Sites {
         self.common.breakpoints = allow;
     }
 
-    /// Takes in the modules that were loaded since the last time, and leaves out those that are gone;
-    /// `false` if nothing has changed.
+    /// Takes in the modules that were loaded since the last time, and leaves out those that are
+    /// gone; `false` if nothing has changed.
     pub(crate) fn refresh(&mut self) -> bool {
         if self.generation == Some(modules::generation()) {
             return false;
         }
         let (loaded, generation) = modules::loaded();
         let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
-        // Whether nothing was loaded or unloaded meanwhile; what could not be looked at is left for the
-        // next time.
+        // Whether nothing was loaded or unloaded meanwhile; what could not be looked at is left for
+        // the next time.
         let mut complete = true;
         for known in &mut self.modules {
             let is_listed = || loaded.iter().any(|module| known.is(module));
@@ -139,53 +153,166 @@ impl Sites {
         self.modules
             .retain(|module| module.is_loaded || !module.sites().is_empty());
         self.publish_traps();
+        symbol_table::publish(self.loaded());
         self.generation = complete.then_some(generation);
         true
     }
 
-    /// Makes the sites of the modules in which `filter` selects anything. If it is not new, only modules
-    /// that came since the last [`settle`](Self::settle) are looked at. `None` if modules were loaded or
-    /// unloaded since the last `refresh`.
-    pub(crate) fn prepare(&mut self, filter: &Filter, is_new: bool) -> Option<()> {
-        let generation = self.generation?;
+    /// Makes the sites of the modules in which a filter selects anything: `new`, or one of `users`
+    /// in a module that is new. `None` if modules were loaded or unloaded since the last `refresh`.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate of `new` panics.
+    pub(crate) fn prepare(
+        &mut self,
+        users: &[Matcher<'_>],
+        new: Option<&Matcher<'_>>,
+    ) -> Result<Option<()>, FilterError> {
+        let Some(generation) = self.generation else {
+            return Ok(None);
+        };
         let mut prepared = false;
         let mut protections = None;
         for module in &mut self.modules {
-            if (is_new || module.is_new) && module.is_wanted(filter) {
-                module.read_lists();
-                let common = &mut self.common;
-                let now = || Protections::now(&modules::loaded().0);
-                let protections = protections.get_or_insert_with(now);
-                modules::while_loaded(generation, || module.prepare(common, protections))?;
-                prepared = true;
+            let users = if module.is_new { users } else { &[] };
+            // A predicate that panics selects nothing.
+            let is_wanted = users
+                .iter()
+                .any(|user| module.is_wanted(user).unwrap_or(false));
+            if !is_wanted && !new.map_or(Ok(false), |new| module.is_wanted(new))? {
+                continue;
             }
+            module.read_lists();
+            let common = &mut self.common;
+            let now = modules::protections;
+            let protections = protections.get_or_insert_with(now);
+            let made =
+                module.while_present(generation, |module| module.prepare(common, protections));
+            if made.is_none() {
+                return Ok(None);
+            }
+            prepared = true;
         }
         if prepared {
             self.publish_traps();
         }
-        Some(())
+        symbol_table::publish(self.loaded());
+        Ok(Some(()))
     }
 
-    /// All filters have been [applied](Self::prepare) to all modules.
-    pub(crate) fn settle(&mut self) {
-        for module in &mut self.modules {
-            module.is_new = false;
+    /// Whether there are modules to which the users' filters have not been applied.
+    pub(crate) fn has_new(&self) -> bool {
+        self.loaded().any(|module| module.is_new)
+    }
+
+    /// Applies the users' filters to the modules that are new. Returns the sites that they select.
+    pub(crate) fn join(&mut self, users: &[Option<LiveFilter>]) -> Vec<&'static Site> {
+        let mut changed = Vec::new();
+        let matchers: Vec<_> = if self.has_new() {
+            let users = users.iter().enumerate();
+            let users = users.filter_map(|(slot, user)| Some((slot, user.as_ref()?)));
+            users
+                .map(|(slot, user)| (slot, Matcher::of_live(user)))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
+            if !core::mem::take(&mut module.is_new) {
+                continue;
+            }
+            for (slot, matcher) in &matchers {
+                let mut counts = vec![0; matcher.len()];
+                // A predicate that panics selects nothing.
+                let selection = module.select(matcher, &mut counts).unwrap_or_default();
+                module.change(*slot, selection, Change::Set, &mut changed);
+            }
         }
+        changed
     }
 
-    /// Every function there is. `None` if modules were loaded or unloaded since the last `refresh`.
-    pub(crate) fn inventory(&mut self) -> Option<SiteList> {
+    /// What a filter selects of each module that is loaded, and how many functions match each of
+    /// its words.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate panics.
+    pub(crate) fn select(
+        &mut self,
+        matcher: &Matcher<'_>,
+    ) -> Result<(Vec<Selection>, Vec<usize>), FilterError> {
+        let mut counts = vec![0; matcher.len()];
+        let modules = self.modules.iter_mut().filter(|module| module.is_loaded);
+        let selections = modules.map(|module| module.select(matcher, &mut counts));
+        Ok((selections.collect::<Result<_, _>>()?, counts))
+    }
+
+    /// Changes what the user in `slot` selects by what a filter [selects](Self::select). Returns
+    /// the sites that it selected and does not, or does and did not.
+    pub(crate) fn change(
+        &mut self,
+        slot: usize,
+        selections: Vec<Selection>,
+        change: Change,
+    ) -> Vec<&'static Site> {
+        let mut changed = Vec::new();
+        let modules = self.modules.iter_mut().filter(|module| module.is_loaded);
+        for (module, selection) in modules.zip(selections) {
+            module.change(slot, selection, change, &mut changed);
+        }
+        changed
+    }
+
+    /// Lets the user in `slot` select nothing. Returns the sites that it selected.
+    pub(crate) fn clear(&mut self, slot: usize) -> Vec<&'static Site> {
+        let mut changed = Vec::new();
+        for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
+            module.change(slot, Selection::default(), Change::Set, &mut changed);
+        }
+        changed
+    }
+
+    /// Looks whether functions begin at all addresses that `filter` names.
+    ///
+    /// # Errors
+    ///
+    /// If at one of them none does.
+    pub(crate) fn check_addresses(&mut self, filter: &Filter) -> Result<(), FilterError> {
+        for (address, is_in) in filter.addresses() {
+            let mut modules = self.modules.iter_mut().filter(|module| module.is_loaded);
+            if !modules.any(|module| is_in(module.path()) && module.has_function_at(address)) {
+                return Err(FilterError::NoFunction { address });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every function that a filter selects.
+    /// `None` if modules were loaded or unloaded since the last `refresh`.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate panics.
+    pub(crate) fn inventory(
+        &mut self,
+        matcher: &Matcher<'_>,
+    ) -> Option<Result<SiteList, FilterError>> {
         let generation = self.generation?;
-        let protections = Protections::now(&modules::loaded().0);
+        let protections = modules::protections();
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
             let common = &self.common;
-            modules::while_loaded(generation, || {
-                module.inventory(common, &mut all, &protections)
+            let done = module.while_present(generation, |module| {
+                module.inventory(common, matcher, &mut all, &protections)
             })?;
+            if let Err(error) = done {
+                return Some(Err(error));
+            }
         }
-        Some(all)
+        symbol_table::publish(self.loaded());
+        Some(Ok(all))
     }
 
     /// Runs `work` while no library can be loaded or unloaded; `None` if one was since the last
@@ -199,14 +326,9 @@ impl Sites {
         self.loaded().flat_map(ModuleSites::sites)
     }
 
-    /// The sites that are before a function and have its jump.
-    pub(crate) fn relays(&self) -> impl Iterator<Item = &'static Site> {
-        self.loaded().flat_map(ModuleSites::relays)
-    }
-
     /// The site of the linker's function that tells of libraries, if there is one.
     pub(crate) fn event(&self) -> Option<&'static Site> {
-        let event = libraries::event().filter(|&event| libraries::is_event(event))?;
+        let event = loader_event::event().filter(|&event| loader_event::is_event(event))?;
         self.loaded().find_map(|module| module.site_at(event))
     }
 
@@ -214,22 +336,22 @@ impl Sites {
         self.modules.iter().filter(|module| module.is_loaded)
     }
 
-    /// Calls `each` with every site, and whether `filter` selects it. No filter selects nothing.
-    pub(crate) fn select(
-        &self,
-        filter: Option<&Filter>,
-        mut each: impl FnMut(&'static Site, bool),
-    ) {
-        for module in self.loaded() {
-            module.select(filter, &mut each);
-        }
+    /// The sites that the user in `slot` selects.
+    pub(crate) fn selected(&self, slot: usize) -> impl Iterator<Item = &'static Site> {
+        self.loaded().flat_map(move |module| module.selected(slot))
     }
 
-    /// What `filter` selects and cannot be traced.
-    pub(crate) fn refused(&self, filter: &Filter) -> Vec<Refused> {
+    /// How many sites the user in `slot` selects.
+    pub(crate) fn count_selected(&self, slot: usize) -> usize {
         self.loaded()
-            .flat_map(|module| module.refused(filter))
-            .collect()
+            .map(|module| module.count_selected(slot))
+            .sum()
+    }
+
+    /// What the user in `slot` selects and cannot be traced.
+    pub(crate) fn refused(&self, slot: usize) -> Vec<RefusedFunction> {
+        let refused = self.loaded().flat_map(|module| module.refused(slot));
+        refused.collect()
     }
 
     /// Makes the table for the handlers of traps. The old one is kept: a handler may be reading it.
@@ -241,9 +363,9 @@ impl Sites {
             ranges: ranges.as_ptr(),
         }));
         self.trap_tables.push(AtomicPtr::new(table));
-        // Release: whoever traps sees the table complete. It is published before the first
-        // breakpoint is written.
-        TRAP_TABLE.store(table, Ordering::Release);
+        // It is published before the first breakpoint is written.
+        // SAFETY: tables and ranges are never freed, nor are records.
+        unsafe { TRAP_TABLE.set(table) };
     }
 }
 
@@ -263,25 +385,30 @@ fn relay_word(original: [u8; SITE_LEN]) -> u64 {
 /// The byte of the word that is not 0 for a relay.
 const RELAY: usize = SITE_LEN + 1;
 
-/// Whether a site is the NOP before a function that becomes its jump, because the function's own entry has
-/// no room for it. The function's record is right behind that of the NOP.
+/// Whether a site is the NOP before a function that becomes its jump, because the function's own
+/// entry has no room for it. The function's record is right behind that of the NOP.
 pub(crate) fn is_relay(site: &Site) -> bool {
     site.runtime.load(Ordering::Relaxed).to_le_bytes()[RELAY] != 0
 }
 
 /// The site of the function that `relay` is for.
 pub(crate) fn relayed(relay: &Site) -> &'static Site {
-    // SAFETY: records of a module are in one slice, which is never freed, and that of the function is
-    // right behind.
+    // SAFETY: records of a module are in one slice, which is never freed, and that of the function
+    // is right behind.
     unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(relay).addr()).add(1) }
+}
+
+/// The site before the function of `site` that has its jump, if it has one.
+pub(crate) fn relay_of(site: &Site) -> Option<&'static Site> {
+    // SAFETY: as in `relayed`: only sites with a relay have a short jump, and it is right before.
+    let relay =
+        || unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(site).addr()).sub(1) };
+    (patched_len(site) == SHORT_JUMP_LEN).then(relay)
 }
 
 /// The short jump of a site to its relay.
 pub(crate) fn short_jump(site: &Site) -> Option<[u8; 2]> {
-    // SAFETY: as in `relayed`: only sites with a relay have a short jump, and it is right before.
-    let relay =
-        unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(site).addr()).sub(1) };
-    stub::jmp_rel8(site.entry, relay.entry)
+    stub::jmp_rel8(site.entry, relay_of(site)?.entry)
 }
 
 /// How many bytes of a site are patched: one for a breakpoint, two for a short jump, else five.

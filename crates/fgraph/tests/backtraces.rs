@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::sync::Mutex;
 
 use common::{Count, bounded, on_main_thread, part, play, scenario, user};
+use fgraph_needs::{GDB, needs, skip};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -93,8 +94,8 @@ fn backtraces_show_every_real_caller_down_to_main() {
             assert_shows(&untraced, &["innermost", "middle"]);
             assert_shows(&untraced, &CALLERS);
             let filter = "outermost middle innermost";
-            let others = [(); 2].map(|()| fgraph::register(Count::default(), filter).unwrap());
-            let _user = fgraph::register(
+            let others = [(); 2].map(|()| common::register(Count::default(), filter).unwrap());
+            let _user = common::register(
                 user(
                     |call| {
                         note("entry");
@@ -135,7 +136,7 @@ fn a_panic_in_a_traced_function_shows_every_caller() {
         if part().is_some() {
             on_main_thread(|| {
                 let _user =
-                    fgraph::register(Count::default(), "outermost middle innermost").unwrap();
+                    common::register(Count::default(), "outermost middle innermost").unwrap();
                 caller_that_is_not_traced(1);
             });
             return;
@@ -159,14 +160,12 @@ fn gdb_shows_every_caller() {
         if part().is_some() {
             on_main_thread(|| {
                 let _user =
-                    fgraph::register(Count::default(), "outermost middle innermost").unwrap();
+                    common::register(Count::default(), "outermost middle innermost").unwrap();
                 assert_eq!(caller_that_is_not_traced(2), 5);
             });
             return;
         }
-        let Some(gdb) = common::compiler(&["gdb"]) else {
-            return common::skip("no gdb");
-        };
+        let gdb = needs!(GDB.find());
         let this = play(NAME, "runs");
         let mut command = std::process::Command::new(gdb);
         command.args(["-nx", "-batch"]);
@@ -190,7 +189,7 @@ fn gdb_shows_every_caller() {
         if !text.contains("Breakpoint 1, ") {
             let refused = ["ptrace", "Operation not permitted", "personality"];
             if refused.iter().any(|word| errors.contains(word)) {
-                return common::skip(format_args!("gdb may not run a program here: {errors}"));
+                return skip!("gdb may not run a program here: {errors}");
             }
         }
         let stack = text

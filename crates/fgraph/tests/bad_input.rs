@@ -1,22 +1,24 @@
-//! What the outside world may offer: stripped and garbled files, text that others have patched, or may
-//! write to, libraries that come and go. It is refused with the reason; nothing is written.
+//! What the outside world may offer: stripped and garbled files, text that others have patched, or
+//! may write to, libraries that come and go. It is refused with the reason; nothing is written.
 
 mod common;
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{
-    Count, Library, bounded, build_library, code, compiler, is_patched, overwrite, patched,
-    scenario, skip, text,
+    Count, Library, Log, bounded, build_library, code, is_patched, overwrite, patched, scenario,
+    text, user,
 };
-use fgraph::{Handle, Refusal, Report};
+use fgraph::{FilterReport, Handle, RefusalReason};
+use fgraph_needs::{CC, Missing, OBJCOPY, needs, skip};
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 const C: &str = "
@@ -29,12 +31,8 @@ const C: &str = "
 type Int = extern "C" fn(i32) -> i32;
 
 /// Compiles the library under a name of its own, and does not load it.
-fn build(name: &str, options: &[&str]) -> Option<PathBuf> {
-    let path = build_library(name, &["gcc", "cc"], &format!("{name}.c"), C, options);
-    if path.is_none() {
-        skip("there is no C compiler");
-    }
-    path
+fn build(name: &str, options: &[&str]) -> Result<PathBuf, Missing> {
+    build_library(name, &CC, &format!("{name}.c"), C, options)
 }
 
 /// Calls the functions of the library; what they do is right.
@@ -46,7 +44,7 @@ fn works(library: &Library) {
 }
 
 /// That of the report which is about the function.
-fn reason(report: &Report, function: &str) -> Refusal {
+fn reason(report: &FilterReport, function: &str) -> RefusalReason {
     let refused = report
         .refused
         .iter()
@@ -60,21 +58,26 @@ fn reason(report: &Report, function: &str) -> Refusal {
 #[test]
 fn a_stripped_library_is_traced_as_far_as_it_tells() {
     scenario("a_stripped_library_is_traced_as_far_as_it_tells", || {
-        let Some(path) = build("stripped", &["-s"]) else {
-            return;
-        };
+        let path = needs!(build("stripped", &["-s"]));
         let library = Library::open(&path);
         // What is exported is known, what is not is not.
         let user = count("library_*:mod:libstripped.so hidden:mod:libstripped.so");
         assert_eq!(
-            (user.report().traced, &*user.report().refused),
+            (
+                user.report().unwrap().traced,
+                &*user.report().unwrap().refused
+            ),
             (3, &[][..])
         );
         works(&library);
         assert_eq!(user.both(), (3, 3));
         drop(user);
         let none = count("hidden:mod:libstripped.so");
-        assert!(none.report().matches_nothing(), "{:?}", none.report());
+        assert!(
+            none.report().unwrap().matches_nothing(),
+            "{:?}",
+            none.report().unwrap()
+        );
         works(&library);
         assert_eq!(none.both(), (0, 0));
     });
@@ -86,9 +89,7 @@ fn a_library_without_sections_is_traced_as_far_as_it_tells() {
     scenario(
         "a_library_without_sections_is_traced_as_far_as_it_tells",
         || {
-            let Some(path) = build("sectionless", &["-s"]) else {
-                return;
-            };
+            let path = needs!(build("sectionless", &["-s"]));
             // e_shoff, e_shnum and e_shstrndx of the ELF header.
             let mut bytes = fs::read(&path).unwrap();
             bytes[0x28..0x30].fill(0);
@@ -97,7 +98,7 @@ fn a_library_without_sections_is_traced_as_far_as_it_tells() {
             let library = Library::open(&path);
             let before = text("libsectionless");
             let user = count("library_*:mod:libsectionless.so");
-            let report = user.report();
+            let report = user.report().unwrap();
             assert!(report.traced == 3 || report.traced == 0, "{report:?}");
             works(&library);
             assert_eq!(user.both().0, report.traced as u64);
@@ -121,9 +122,7 @@ fn text_that_others_have_patched_is_refused_and_left_alone() {
     scenario(
         "text_that_others_have_patched_is_refused_and_left_alone",
         || {
-            let Some(path) = build("patched", &[]) else {
-                return;
-            };
+            let path = needs!(build("patched", &[]));
             let library = Library::open(&path);
             let address = library.address("library_one");
             for (what, foreign) in FOREIGN {
@@ -137,9 +136,12 @@ fn text_that_others_have_patched_is_refused_and_left_alone() {
                     overwrite(address as usize, &found);
                     let before = text("libpatched");
                     let user = count("library_*:mod:libpatched.so");
-                    let report = user.report();
+                    let report = user.report().unwrap();
                     assert_eq!((report.traced, report.refused.len()), (2, 1), "{report:?}");
-                    assert_eq!(reason(report, "library_one"), Refusal::Patched { found });
+                    assert_eq!(
+                        reason(&report, "library_one"),
+                        RefusalReason::Patched { found }
+                    );
                     assert_eq!(code::<5>(address), found);
                     drop(user);
                     assert!(text("libpatched") == before);
@@ -152,7 +154,7 @@ fn text_that_others_have_patched_is_refused_and_left_alone() {
                 overwrite(address as usize + 4, &[0xcc]);
                 let before = text("libpatched");
                 let user = count("library_one:mod:libpatched.so");
-                let report = user.report();
+                let report = user.report().unwrap();
                 assert_eq!((report.traced, report.refused.len()), (0, 1), "{report:?}");
                 drop(user);
                 assert!(text("libpatched") == before);
@@ -164,13 +166,12 @@ fn text_that_others_have_patched_is_refused_and_left_alone() {
     );
 }
 
-/// Another copy of fgraph in the same process, in a library, say: here it is what such a copy leaves.
+/// Another copy of fgraph in the same process, in a library, say: here it is what such a copy
+/// leaves.
 #[test]
 fn what_becomes_patched_later_is_refused_then() {
     scenario("what_becomes_patched_later_is_refused_then", || {
-        let Some(path) = build("later", &[]) else {
-            return;
-        };
+        let path = needs!(build("later", &[]));
         let library = Library::open(&path);
         let address = library.address("library_one");
         let original: [u8; 5] = code(address);
@@ -179,18 +180,18 @@ fn what_becomes_patched_later_is_refused_then() {
         let jump = [0xe9, 0x10, 0x20, 0x30, 0x00];
         overwrite(address as usize, &jump);
         let user = count("library_*:mod:liblater.so");
-        let report = user.report();
+        let report = user.report().unwrap();
         assert_eq!((report.traced, report.refused.len()), (2, 1), "{report:?}");
         assert_eq!(
-            reason(report, "library_one"),
-            Refusal::Changed { found: jump }
+            reason(&report, "library_one"),
+            RefusalReason::Changed { found: jump }
         );
         assert_eq!(code::<5>(address), jump);
         overwrite(address as usize, &original);
         works(&library);
         assert_eq!(user.both(), (4 - 2, 4 - 2));
         // And while it is ours.
-        user.set_filter("library_*:mod:liblater.so").unwrap();
+        common::set_filter(&user, "library_*:mod:liblater.so").unwrap();
         assert!(is_patched(address));
         overwrite(address as usize, &jump);
         drop(user);
@@ -199,6 +200,62 @@ fn what_becomes_patched_later_is_refused_then() {
         works(&library);
         assert_eq!(patched(), 0);
     });
+}
+
+/// Where in a file what is loaded of it ends.
+fn loaded_len(path: &Path) -> u64 {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let path = path.to_str().unwrap();
+    let end = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (from, to) = words.next()?.split_once('-')?;
+        let [from, to, offset] =
+            [from, to, words.nth(1)?].map(|hex| u64::from_str_radix(hex, 16).unwrap());
+        Some(offset + to - from)
+    };
+    let lines = maps.lines().filter(|line| line.ends_with(path));
+    lines.filter_map(end).max().unwrap()
+}
+
+#[test]
+fn a_file_may_be_changed_and_cut_off_while_it_is_traced() {
+    scenario(
+        "a_file_may_be_changed_and_cut_off_while_it_is_traced",
+        || {
+            let path = needs!(build("cut", &[]));
+            let library = Library::open(&path);
+            let functions = Log::new();
+            let log = functions.clone();
+            let notes = user(
+                move |call| {
+                    log.push(call.function());
+                    None::<()>
+                },
+                |_, ()| (),
+            );
+            let user = common::register(notes, "library_one:mod:libcut.so").unwrap();
+            works(&library);
+            let [function] = functions.take()[..] else {
+                panic!("one call of one function");
+            };
+            assert_eq!(function.symbol(), "library_one");
+            // The tables of symbols and sections, and their names, are behind what is loaded.
+            let (loaded, len) = (loaded_len(&path), fs::metadata(&path).unwrap().len());
+            assert!(loaded < len, "{loaded} {len}");
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&vec![0xff; (len - loaded) as usize], loaded)
+                .unwrap();
+            assert_eq!(function.symbol(), "library_one");
+            file.set_len(loaded).unwrap();
+            assert_eq!(function.symbol(), "library_one");
+            let report = common::set_filter(&user, "library_*:mod:libcut.so").unwrap();
+            assert_eq!(report.traced, 3, "{report:?}");
+            let sites = fgraph::sites().unwrap();
+            assert!(sites.iter().any(|site| site.name == "library_three"));
+            works(&library);
+            assert_eq!(functions.take().len(), 3);
+        },
+    );
 }
 
 /// Changes the protection of the pages of a function.
@@ -211,23 +268,21 @@ fn protect(address: *const (), protection: i32) -> bool {
 #[test]
 fn text_that_can_be_written_to_is_refused() {
     scenario("text_that_can_be_written_to_is_refused", || {
-        let Some(path) = build("writable", &[]) else {
-            return;
-        };
+        let path = needs!(build("writable", &[]));
         let library = Library::open(&path);
         let address = library.address("library_one");
         if !protect(
             address,
             libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
         ) {
-            return skip("no page may be writable and executable here");
+            return skip!("no page may be writable and executable here");
         }
         let before: [u8; 16] = code(address);
         let user = count("library_*:mod:libwritable.so");
-        let report = user.report();
+        let report = user.report().unwrap();
         assert_eq!((report.traced, report.refused.len()), (0, 3), "{report:?}");
         for refused in &report.refused {
-            assert_eq!(refused.reason, Refusal::Writable, "{refused}");
+            assert_eq!(refused.reason, RefusalReason::Writable, "{refused}");
         }
         works(&library);
         assert_eq!(user.unregister().unwrap().both(), (0, 0));
@@ -238,19 +293,17 @@ fn text_that_can_be_written_to_is_refused() {
 #[test]
 fn text_that_cannot_be_read_is_refused() {
     scenario("text_that_cannot_be_read_is_refused", || {
-        let Some(path) = build("unreadable", &[]) else {
-            return;
-        };
+        let path = needs!(build("unreadable", &[]));
         let library = Library::open(&path);
         let address = library.address("library_one");
-        // Execute-only where the processor has protection keys, otherwise the kernel gives it as asked
-        // for, and it can be read all the same.
+        // Execute-only where the processor has protection keys, otherwise the kernel gives it as
+        // asked for, and it can be read all the same.
         assert!(protect(address, libc::PROT_EXEC));
         let user = count("library_*:mod:libunreadable.so");
-        let report = user.report();
+        let report = user.report().unwrap();
         assert_eq!((report.traced, report.refused.len()), (0, 3), "{report:?}");
         for refused in &report.refused {
-            assert_eq!(refused.reason, Refusal::Unreadable, "{refused}");
+            assert_eq!(refused.reason, RefusalReason::Unreadable, "{refused}");
         }
         works(&library);
         assert_eq!(user.both(), (0, 0));
@@ -261,19 +314,17 @@ fn text_that_cannot_be_read_is_refused() {
 #[test]
 fn a_library_may_be_unloaded_while_filters_change() {
     scenario("a_library_may_be_unloaded_while_filters_change", || {
-        let Some(path) = build("comes", &[]) else {
-            return;
-        };
+        let path = needs!(build("comes", &[]));
         let steady = count("library_*:mod:libcomes.so");
-        assert!(steady.report().matches_nothing());
+        assert!(steady.report().unwrap().matches_nothing());
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !done.load(Ordering::SeqCst) {
                         let user = count("library_*:mod:libcomes.so hidden:mod:libcomes.so");
-                        user.set_filter("library_one:mod:libcomes.so").unwrap();
-                        user.set_filter(":mod:libcomes.so").unwrap();
+                        common::set_filter(&user, "library_one:mod:libcomes.so").unwrap();
+                        common::set_filter(&user, ":mod:libcomes.so").unwrap();
                         let (entries, returns) = user.unregister().unwrap().both();
                         assert!(entries >= returns);
                     }
@@ -298,7 +349,7 @@ fn a_library_may_be_unloaded_while_filters_change() {
         // It is there to be traced still.
         let library = Library::open(&path);
         let user = count("library_*:mod:libcomes.so");
-        assert_eq!(user.report().traced, 3);
+        assert_eq!(user.report().unwrap().traced, 3);
         works(&library);
         assert_eq!(user.unregister().unwrap().both(), (3, 3));
     });
@@ -380,9 +431,7 @@ fn garble_symbols(bytes: &mut [u8], change: impl Fn(&mut [u8])) {
 #[test]
 fn files_that_lie_do_no_harm() {
     scenario("files_that_lie_do_no_harm", || {
-        let Some(path) = build("lies", &[]) else {
-            return;
-        };
+        let path = needs!(build("lies", &[]));
         let honest = fs::read(&path).unwrap();
         let mut problems = Vec::new();
         for (what, lie) in LIES {
@@ -396,7 +445,7 @@ fn files_that_lie_do_no_harm() {
                 fs::remove_file(&path).unwrap();
                 fs::write(&path, bytes).unwrap();
                 let user = count(":mod:liblies.so");
-                let report = user.report();
+                let report = user.report().unwrap();
                 // Its text is not what this file is of: not a byte of it is touched.
                 let now = text("liblies");
                 assert!(
@@ -422,19 +471,20 @@ fn files_that_lie_do_no_harm() {
         }
         assert!(problems.is_empty(), "{problems:#?}");
         let library = Library::open(&path);
-        assert_eq!(count("library_*:mod:liblies.so").report().traced, 3);
+        assert_eq!(
+            count("library_*:mod:liblies.so").report().unwrap().traced,
+            3
+        );
         works(&library);
     });
 }
 
-/// The file itself, not one in its place, is garbled before it is loaded: the loader takes no notice of
-/// tables that it does not need.
+/// The file itself, not one in its place, is garbled before it is loaded: the loader takes no
+/// notice of tables that it does not need.
 #[test]
 fn libraries_with_garbled_tables_do_no_harm() {
     scenario("libraries_with_garbled_tables_do_no_harm", || {
-        let Some(path) = build("garbled", &[]) else {
-            return;
-        };
+        let path = needs!(build("garbled", &[]));
         let honest = fs::read(&path).unwrap();
         for (what, lie) in LIES {
             let mut bytes = honest.clone();
@@ -442,8 +492,8 @@ fn libraries_with_garbled_tables_do_no_harm() {
             fs::remove_file(&path).unwrap();
             fs::write(&path, bytes).unwrap();
             let status = common::forked(|| {
-                // Whether the loader takes it, and gives its functions, must be found out where a crash does
-                // no harm.
+                // Whether the loader takes it, and gives its functions, must be found out where a
+                // crash does no harm.
                 let loads = common::forked(|| {
                     std::panic::set_hook(Box::new(|_| ()));
                     works(&std::mem::ManuallyDrop::new(Library::open(&path)));
@@ -512,10 +562,7 @@ fn symbols_that_overlap_do_no_harm() {
         .set beyond, library_three + 0x100000
     ";
     scenario("symbols_that_overlap_do_no_harm", || {
-        let Some(path) = build_library("overlap", &["gcc", "cc"], "overlap.s", ASSEMBLY, &[])
-        else {
-            return skip("there is no C compiler");
-        };
+        let path = needs!(build_library("overlap", &CC, "overlap.s", ASSEMBLY, &[]));
         let library = Library::open(&path);
         let answers = || {
             // SAFETY: their type.
@@ -535,8 +582,8 @@ fn symbols_that_overlap_do_no_harm() {
             "library_*",
         ] {
             let user = count(filter);
-            println!("{filter}: {}", user.report());
-            for refused in &user.report().refused {
+            println!("{filter}: {}", user.report().unwrap());
+            for refused in &user.report().unwrap().refused {
                 println!("  {refused}");
             }
             assert_eq!(answers(), untraced, "{filter}");
@@ -550,7 +597,12 @@ fn symbols_that_overlap_do_no_harm() {
         }
         // What nothing else begins in can be traced.
         let user = count("library_one:mod:liboverlap.so");
-        assert_eq!(user.report().traced, 1, "{:?}", user.report());
+        assert_eq!(
+            user.report().unwrap().traced,
+            1,
+            "{:?}",
+            user.report().unwrap()
+        );
     });
 }
 
@@ -558,26 +610,30 @@ fn symbols_that_overlap_do_no_harm() {
 #[test]
 fn breakpoints_of_a_debugger_are_left_alone() {
     scenario("breakpoints_of_a_debugger_are_left_alone", || {
-        let Some(path) = build("debugged", &[]) else {
-            return;
-        };
+        let path = needs!(build("debugged", &[]));
         let library = Library::open(&path);
         let [one, two] = ["library_one", "library_two"].map(|name| library.address(name));
         let originals: [[u8; 1]; 2] = [code(one), code(two)];
         drop(count("library_*:mod:libdebugged.so"));
         overwrite(one as usize, &[0xcc]);
         let user = count("library_*:mod:libdebugged.so");
-        assert_eq!((user.report().traced, user.report().refused.len()), (2, 1));
+        assert_eq!(
+            (
+                user.report().unwrap().traced,
+                user.report().unwrap().refused.len()
+            ),
+            (2, 1)
+        );
         // And one more where a jump of ours is.
         let ours: [u8; 5] = code(two);
         overwrite(two as usize, &[0xcc]);
-        user.set_filter("library_three:mod:libdebugged.so").unwrap();
+        common::set_filter(&user, "library_three:mod:libdebugged.so").unwrap();
         assert_eq!([code::<1>(one), code(two)], [[0xcc]; 2]);
         // The debugger takes its own back, and leaves what was there when it came.
         overwrite(one as usize, &originals[0]);
         overwrite(two as usize, &ours[..1]);
         works(&library);
-        user.set_filter("library_*:mod:libdebugged.so").unwrap();
+        common::set_filter(&user, "library_*:mod:libdebugged.so").unwrap();
         works(&library);
         drop(user);
         works(&library);
@@ -585,18 +641,13 @@ fn breakpoints_of_a_debugger_are_left_alone() {
     });
 }
 
-/// Runs `strip` and the like, where they are.
 #[test]
 fn a_library_whose_symbols_are_in_another_file_is_traced() {
     scenario(
         "a_library_whose_symbols_are_in_another_file_is_traced",
         || {
-            let (Some(path), Some(objcopy)) = (
-                build("apart", &["-g", "-Wl,--build-id"]),
-                compiler(&["objcopy"]),
-            ) else {
-                return skip("there is no objcopy");
-            };
+            let objcopy = needs!(OBJCOPY.find());
+            let path = needs!(build("apart", &["-g", "-Wl,--build-id"]));
             let debug = path.with_extension("debug");
             let run = |arguments: &[&str], files: &[&Path]| {
                 let mut command = Command::new(&objcopy);
@@ -613,10 +664,10 @@ fn a_library_whose_symbols_are_in_another_file_is_traced() {
             // Only a file of the administrator's is looked for: this one is none of them.
             let library = Library::open(&path);
             let user = count("hidden:mod:libapart.so");
-            assert!(user.report().matches_nothing());
+            assert!(user.report().unwrap().matches_nothing());
             drop(user);
             let user = count("library_*:mod:libapart.so");
-            assert_eq!(user.report().traced, 3);
+            assert_eq!(user.report().unwrap().traced, 3);
             works(&library);
             assert_eq!(user.both(), (3, 3));
         },

@@ -34,7 +34,7 @@ fn coroutines_are_resumed_in_any_order_on_any_thread() {
 
     scenario("coroutines_are_resumed_in_any_order_on_any_thread", || {
         const DEPTH: u64 = 20;
-        let user = fgraph::register(Count::default(), "*yields_from_below").unwrap();
+        let user = common::register(Count::default(), "*yields_from_below").unwrap();
         let total = 200;
         let ready: Vec<Ready> = (0..total)
             .map(|_| Ready(numbers_from(DEPTH), DEPTH))
@@ -80,7 +80,7 @@ fn coroutines_are_resumed_in_any_order_on_any_thread() {
 #[test]
 fn a_coroutine_that_is_dropped_is_unwound() {
     scenario("a_coroutine_that_is_dropped_is_unwound", || {
-        let user = fgraph::register(Count::default(), "*yields_from_below").unwrap();
+        let user = common::register(Count::default(), "*yields_from_below").unwrap();
         for deep in 1..=10 {
             let mut coroutine = numbers_from(20);
             for _ in 0..deep {

@@ -11,8 +11,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use common::{CC, Count, numbers, scenario, totals, user};
+use common::{Count, numbers, scenario, totals, user};
 use fgraph::{FgraphOps, Handle};
+use fgraph_needs::{CC, needs};
 use switch::switch_stacks;
 
 #[unsafe(no_mangle)]
@@ -38,7 +39,7 @@ extern "C" fn deep(n: u64) -> u64 {
 }
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 fn of<T: FgraphOps>(handle: &Handle<T>) -> [u64; 5] {
@@ -68,7 +69,7 @@ fn calls_of_callbacks_are_missed_by_those_who_want_the_function() {
     scenario(
         "calls_of_callbacks_are_missed_by_those_who_want_the_function",
         || {
-            let caller = fgraph::register(
+            let caller = common::register(
                 user(
                     |_| {
                         for _ in 0..3 {
@@ -85,7 +86,8 @@ fn calls_of_callbacks_are_missed_by_those_who_want_the_function() {
             let inside = count("inner");
             let both = count("inner outer");
             assert_eq!(outer(21), 43);
-            // At entry three calls of `inner`, at return one of `outer` and through it one of `inner`.
+            // At entry three calls of `inner`, at return one of `outer` and through it one of
+            // `inner`.
             assert_eq!(of(&caller), missed(1));
             assert_eq!(of(&outside), missed(1));
             assert_eq!(of(&inside), missed(4));
@@ -112,7 +114,7 @@ fn a_callback_that_calls_its_own_function_does_not_recurse() {
         "a_callback_that_calls_its_own_function_does_not_recurse",
         || {
             let calls = AtomicU64::new(0);
-            let handle = fgraph::register(
+            let handle = common::register(
                 user(
                     move |_| {
                         assert!(calls.fetch_add(1, Ordering::SeqCst) < 2);
@@ -133,7 +135,7 @@ fn a_callback_that_calls_its_own_function_does_not_recurse() {
 #[test]
 fn missed_calls_of_many_threads_add_up() {
     scenario("missed_calls_of_many_threads_add_up", || {
-        let handle = fgraph::register(user(|_| Some(inner(1)), |_, _| ()), "inner outer").unwrap();
+        let handle = common::register(user(|_| Some(inner(1)), |_, _| ()), "inner outer").unwrap();
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| (0..500).for_each(|n| assert_eq!(outer(n), 2 * n + 1)));
@@ -154,9 +156,9 @@ fn a_full_shadow_stack_is_an_overrun() {
     scenario("a_full_shadow_stack_is_an_overrun", || {
         // Room for ten frames without data above the oldest, which is no call's.
         fgraph::set_shadow_stack_size(64 + 10 * 64);
-        let one = fgraph::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+        let one = common::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
         let calls = AtomicU64::new(0);
-        let other = fgraph::register(
+        let other = common::register(
             user(
                 move |_| {
                     calls.fetch_add(1, Ordering::SeqCst);
@@ -218,7 +220,7 @@ fn calls_that_overrun_give_no_callbacks_and_right_results() {
 fn the_smallest_shadow_stack_works() {
     scenario("the_smallest_shadow_stack_works", || {
         fgraph::set_shadow_stack_size(0);
-        let user = fgraph::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+        let user = common::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
         thread::spawn(|| assert_eq!(deep(5), 5)).join().unwrap();
         // 128 bytes: one frame.
         assert_eq!(of(&user), overrun(5));
@@ -231,10 +233,10 @@ fn data_that_finds_no_room_costs_only_its_user_the_call() {
         "data_that_finds_no_room_costs_only_its_user_the_call",
         || {
             fgraph::set_shadow_stack_size(2048);
-            let first = fgraph::register(user(|_| Some(1u64), |_, one| assert_eq!(one, 1)), "deep")
+            let first = common::register(user(|_| Some(1u64), |_, one| assert_eq!(one, 1)), "deep")
                 .unwrap();
             let asked = AtomicU64::new(0);
-            let large = fgraph::register(
+            let large = common::register(
                 user(
                     move |_| {
                         assert_eq!(asked.fetch_add(1, Ordering::SeqCst), 0);
@@ -263,7 +265,7 @@ fn data_that_finds_no_room_costs_only_its_user_the_call() {
 #[test]
 fn the_default_shadow_stack_holds_4000_calls() {
     scenario("the_default_shadow_stack_holds_4000_calls", || {
-        let _user = fgraph::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+        let _user = common::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
         let builder = thread::Builder::new().stack_size(16 << 20);
         builder
             .spawn(|| assert_eq!(deep(3_999), 3_999))
@@ -319,9 +321,7 @@ type Function = extern "C" fn(u64) -> u64;
 #[test]
 fn calls_left_by_longjmp_are_lost() {
     scenario("calls_left_by_longjmp_are_lost", || {
-        let Some(library) = common::library("longjmp", CC, "jumper.c", JUMPER, &[]) else {
-            return;
-        };
+        let library = needs!(common::library("longjmp", &CC, "jumper.c", JUMPER, &[]));
         BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
         // SAFETY: its type.
         let guarded = unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("guarded") };
@@ -354,9 +354,7 @@ fn calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return() {
                     unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
                 black_box(guarded(jumps, n)) as u64 + n
             }
-            let Some(library) = common::library("longjmp2", CC, "jumper2.c", JUMPER, &[]) else {
-                return;
-            };
+            let library = needs!(common::library("longjmp2", &CC, "jumper2.c", JUMPER, &[]));
             BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
             GUARDED.store(library.address("guarded") as usize, Ordering::Relaxed);
             let user = count("jumps around");
@@ -386,7 +384,7 @@ fn raising_in_inner(argument: u64) -> Handle<impl FgraphOps> {
         },
         |_, ()| (),
     );
-    fgraph::register(raising, "inner").unwrap()
+    common::register(raising, "inner").unwrap()
 }
 
 #[test]
@@ -394,9 +392,7 @@ fn a_signal_handler_may_leave_a_callback_by_siglongjmp() {
     scenario(
         "a_signal_handler_may_leave_a_callback_by_siglongjmp",
         || {
-            let Some(library) = common::library("siglongjmp", CC, "jumper3.c", JUMPER, &[]) else {
-                return;
-            };
+            let library = needs!(common::library("siglongjmp", &CC, "jumper3.c", JUMPER, &[]));
             // SAFETY: its type.
             let guarded =
                 unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("sigguarded") };
@@ -434,9 +430,13 @@ fn calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end()
                     unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
                 black_box(guarded(inner, 99)) as u64 + n
             }
-            let Some(library) = common::library("siglongjmp2", CC, "jumper4.c", JUMPER, &[]) else {
-                return;
-            };
+            let library = needs!(common::library(
+                "siglongjmp2",
+                &CC,
+                "jumper4.c",
+                JUMPER,
+                &[]
+            ));
             GUARDED.store(library.address("sigguarded") as usize, Ordering::Relaxed);
             let handler = library.address("on_signal") as usize;
             // SAFETY: a handler of that signature.
@@ -453,15 +453,69 @@ fn calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end()
     );
 }
 
+/// The user of `inner` has accepted the call whose callbacks are left, and asks again afterwards.
+#[test]
+fn a_call_whose_callback_was_left_by_siglongjmp_encloses_no_other() {
+    scenario(
+        "a_call_whose_callback_was_left_by_siglongjmp_encloses_no_other",
+        || {
+            static GUARDED: AtomicUsize = AtomicUsize::new(0);
+            static PARENTS: AtomicU64 = AtomicU64::new(0);
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn survives(n: u64) -> u64 {
+                // SAFETY: the address of `sigguarded`.
+                let guarded: extern "C" fn(Function, u64) -> i32 =
+                    unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
+                black_box(guarded(inner, 99)) as u64 + n
+            }
+            let library = needs!(common::library(
+                "siglongjmp4",
+                &CC,
+                "jumper6.c",
+                JUMPER,
+                &[]
+            ));
+            GUARDED.store(library.address("sigguarded") as usize, Ordering::Relaxed);
+            let handler = library.address("on_signal") as usize;
+            // SAFETY: a handler of that signature.
+            unsafe { libc::signal(libc::SIGUSR2, handler) };
+            let asks = user(
+                |call| {
+                    let parents = u64::from(call.parent_data().is_some());
+                    PARENTS.fetch_add(parents, Ordering::Relaxed);
+                    call.arg(0)
+                },
+                |_, _: u64| (),
+            );
+            let _asks = common::register(asks, "inner").unwrap();
+            let raises = raising_in_inner(99);
+            let around = count("survives");
+            for round in 1..=100 {
+                // The return is the first that shows that the callback was left.
+                assert_eq!(survives(1), 2);
+                assert_eq!(around.both(), (round, round));
+                assert_eq!(inner(5), 10);
+            }
+            assert_eq!(PARENTS.load(Ordering::Relaxed), 0);
+            drop(raises);
+        },
+    );
+}
+
 /// The next call after the jump is made at the depth of the one whose callback was left.
 #[test]
 fn a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced() {
     scenario(
         "a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced",
         || {
-            let Some(library) = common::library("siglongjmp3", CC, "jumper5.c", JUMPER, &[]) else {
-                return;
-            };
+            let library = needs!(common::library(
+                "siglongjmp3",
+                &CC,
+                "jumper5.c",
+                JUMPER,
+                &[]
+            ));
             // SAFETY: its type.
             let guarded =
                 unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("sigguarded") };
@@ -585,7 +639,8 @@ fn calls_on_a_signal_stack_are_traced() {
     });
 }
 
-/// An alternate stack may be a local variable: then it is above the calls that its handler interrupts.
+/// An alternate stack may be a local variable: then it is above the calls that its handler
+/// interrupts.
 #[test]
 fn calls_on_a_signal_stack_within_the_threads_own_are_traced() {
     scenario(
@@ -736,7 +791,8 @@ fn coroutines_that_give_way_inside_traced_calls_are_unharmed() {
                 assert_eq!(resumes(n), n + 5);
                 assert_eq!(outer(n), 2 * n + 1);
             }
-            // Three calls each round on the thread's own stack, one on the other, of which the last goes on.
+            // Three calls each round on the thread's own stack, one on the other, of which the last
+            // goes on.
             assert_eq!(user.both(), (4 * rounds, 4 * rounds - 1));
             assert_eq!(of(&user), NOTHING);
         },

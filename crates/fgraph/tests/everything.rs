@@ -1,4 +1,5 @@
-//! Every function of the C library traced, and every function of the process, while a program uses them.
+//! Every function of the C library traced, and every function of the process, while a program uses
+//! them.
 //!
 //! The program is run untraced and traced, and has to print the same and to end the same way.
 
@@ -10,8 +11,9 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Output;
 
-use common::{Library, Paired, bounded, build_library, forked, play, scenario, skip};
+use common::{Library, Paired, bounded, build_library, forked, play, scenario};
 use fgraph::{Handle, UserStatus};
+use fgraph_needs::GCC;
 
 /// A program that uses much of the C library, in parts.
 const PROGRAM: &str = include_str!("everything.c");
@@ -63,8 +65,8 @@ fn run(name: &str, library: &str, filter: &str) -> Output {
     bounded(&mut command)
 }
 
-/// Runs all parts of the program, each in a child of this process, so that one that fails does not end
-/// the others.
+/// Runs all parts of the program, each in a child of this process, so that one that fails does not
+/// end the others.
 fn play_all(filter: &str) {
     let library = Library::open(std::env::var("FGRAPH_LIBRARY").unwrap().as_ref());
     // SAFETY: its type.
@@ -73,8 +75,12 @@ fn play_all(filter: &str) {
     std::mem::forget(library);
     let users = (!filter.is_empty()).then(|| {
         [(); 2].map(|()| {
-            let user = fgraph::register(Paired::default(), filter).unwrap();
-            assert!(user.report().traced > 2_000, "{}", user.report());
+            let user = common::register(Paired::default(), filter).unwrap();
+            assert!(
+                user.report().unwrap().traced > 2_000,
+                "{}",
+                user.report().unwrap()
+            );
             user
         })
     });
@@ -150,8 +156,9 @@ fn same_while_traced(name: &'static str, filter: &str) {
             "-Wl,--no-as-needed",
             "-lm",
         ];
-        let Some(library) = build_library(name, &["gcc"], "program.c", PROGRAM, &options) else {
-            return skip("there is no gcc");
+        let library = match build_library(name, &GCC, "program.c", PROGRAM, &options) {
+            Ok(library) => library,
+            Err(missing) => return fgraph_needs::skip(name, missing),
         };
         let path = library.to_str().unwrap();
         let untraced = parts(&run(name, path, ""));

@@ -7,8 +7,9 @@ use std::hint::black_box;
 use std::ptr;
 use std::thread;
 
-use common::{Count, code, forked, is_patched, scenario, skip};
-use fgraph::{Error, Handle, Refusal, TextMethod, Unsupported};
+use common::{Count, code, forked, is_patched, scenario};
+use fgraph::{Error, Handle, RefusalReason, TextMethod, Unsupported};
+use fgraph_needs::skip;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -25,7 +26,7 @@ extern "C" fn modest_too(n: u64) -> u64 {
 const MODEST: *const () = modest as *const ();
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 /// Takes `/proc` away from this thread; `false` if that is not allowed.
@@ -56,15 +57,18 @@ fn hide_proc() -> bool {
 fn without_proc_text_is_written_through_mprotect() {
     scenario("without_proc_text_is_written_through_mprotect", || {
         if !hide_proc() {
-            return skip(format_args!(
-                "no mounts here: {}",
-                std::io::Error::last_os_error()
-            ));
+            return skip!("no mounts here: {}", std::io::Error::last_os_error());
         }
         assert!(!std::path::Path::new("/proc/self").exists());
         let before: [u8; 5] = code(MODEST);
         let user = count("modest modest_too");
-        assert_eq!((user.report().traced, user.report().patched), (2, 2));
+        assert_eq!(
+            (
+                user.report().unwrap().traced,
+                user.report().unwrap().patched
+            ),
+            (2, 2)
+        );
         let status = fgraph::status().unwrap();
         assert_eq!(status.text, TextMethod::Mprotect);
         assert!(status.to_string().contains("mprotect"), "{status}");
@@ -87,8 +91,8 @@ fn without_proc_text_is_written_through_mprotect() {
             });
             for _ in 0..100 {
                 drop(count("modest"));
-                user.set_filter("modest_too").unwrap();
-                user.set_filter("modest").unwrap();
+                common::set_filter(&user, "modest_too").unwrap();
+                common::set_filter(&user, "modest").unwrap();
             }
             done.store(true, std::sync::atomic::Ordering::Relaxed);
         });
@@ -115,7 +119,7 @@ fn without_proc_the_stack_of_a_main_thread_is_known() {
                 0
             });
             match status.code() {
-                Some(17) => skip("no mounts here"),
+                Some(17) => skip!("no mounts here"),
                 _ => assert!(status.success(), "{status}"),
             }
         });
@@ -181,7 +185,7 @@ fn without_membarrier_nothing_is_patched() {
                     return 17;
                 }
                 for _ in 0..20 {
-                    let error = fgraph::register(Count::default(), "modest").unwrap_err();
+                    let error = common::register(Count::default(), "modest").unwrap_err();
                     assert_eq!(error, Error::Unsupported(Unsupported::Membarrier(errno)));
                     assert!(error.to_string().contains("membarrier"), "{error}");
                 }
@@ -191,7 +195,7 @@ fn without_membarrier_nothing_is_patched() {
                 0
             });
             match status.code() {
-                Some(17) => skip("no seccomp here"),
+                Some(17) => skip!("no seccomp here"),
                 _ => assert!(status.success(), "{status}"),
             }
         }
@@ -207,7 +211,7 @@ fn without_sync_core_nothing_is_patched() {
             if !forbid(libc::SYS_membarrier, libc::EINVAL, Some(command)) {
                 return 17;
             }
-            let error = fgraph::register(Count::default(), "modest").unwrap_err();
+            let error = common::register(Count::default(), "modest").unwrap_err();
             assert_eq!(
                 error,
                 Error::Unsupported(Unsupported::Membarrier(libc::EINVAL))
@@ -217,7 +221,7 @@ fn without_sync_core_nothing_is_patched() {
             0
         });
         match status.code() {
-            Some(17) => skip("no seccomp here"),
+            Some(17) => skip!("no seccomp here"),
             _ => assert!(status.success(), "{status}"),
         }
     });
@@ -234,7 +238,7 @@ fn membarrier_that_is_forbidden_later_does_not_leave_half_a_change() {
                     return 17;
                 }
                 let before: [u8; 5] = code(MODEST);
-                let error = fgraph::register(Count::default(), "modest").unwrap_err();
+                let error = common::register(Count::default(), "modest").unwrap_err();
                 assert_eq!(
                     error,
                     Error::Unsupported(Unsupported::Membarrier(libc::EPERM))
@@ -249,7 +253,7 @@ fn membarrier_that_is_forbidden_later_does_not_leave_half_a_change() {
                 0
             });
             match status.code() {
-                Some(17) => skip("no seccomp here"),
+                Some(17) => skip!("no seccomp here"),
                 _ => assert!(status.success(), "{status}"),
             }
         },
@@ -276,7 +280,7 @@ fn a_write_that_the_kernel_refuses_falls_back_to_mprotect() {
                 0
             });
             match status.code() {
-                Some(17) => skip("no seccomp here"),
+                Some(17) => skip!("no seccomp here"),
                 _ => assert!(status.success(), "{status}"),
             }
         },
@@ -295,7 +299,7 @@ fn a_write_that_is_refused_in_every_way_is_an_error() {
             {
                 return 17;
             }
-            let error = fgraph::register(Count::default(), "modest").unwrap_err();
+            let error = common::register(Count::default(), "modest").unwrap_err();
             let Error::Text { address, errno } = error else {
                 panic!("{error}")
             };
@@ -306,7 +310,7 @@ fn a_write_that_is_refused_in_every_way_is_an_error() {
             0
         });
         match status.code() {
-            Some(17) => skip("no seccomp here"),
+            Some(17) => skip!("no seccomp here"),
             _ => assert!(status.success(), "{status}"),
         }
     });
@@ -338,7 +342,7 @@ fn a_thread_without_memory_for_its_state_is_not_traced() {
                 0
             });
             match status.code() {
-                Some(17) => skip("no seccomp here"),
+                Some(17) => skip!("no seccomp here"),
                 _ => assert!(status.success(), "{status}"),
             }
         },
@@ -353,13 +357,13 @@ fn without_executable_memory_nothing_is_patched() {
         const REFUSE_EXEC_GAIN: libc::c_ulong = 1;
         // SAFETY: takes numbers only.
         if unsafe { libc::prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0) } != 0 {
-            return skip("this kernel does not refuse executable memory");
+            return skip!("this kernel does not refuse executable memory");
         }
         let user = count("modest modest_too");
-        assert_eq!(user.report().traced, 0);
-        assert_eq!(user.report().refused.len(), 2);
-        for refused in &user.report().refused {
-            assert!(matches!(refused.reason, Refusal::NotExecutable(_)));
+        assert_eq!(user.report().unwrap().traced, 0);
+        assert_eq!(user.report().unwrap().refused.len(), 2);
+        for refused in &user.report().unwrap().refused {
+            assert!(matches!(refused.reason, RefusalReason::NotExecutable(_)));
         }
         assert_eq!(modest_too(1), 3);
         assert_eq!(user.both(), (0, 0));

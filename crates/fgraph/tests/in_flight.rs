@@ -42,7 +42,7 @@ fn while_asleep(meanwhile: impl FnOnce()) {
 }
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 /// The kernel's fexit_sleep.
@@ -55,7 +55,7 @@ fn a_user_that_leaves_during_a_call_does_not_get_its_return() {
             let leaves = count("sleeps");
             let is_dropped = Arc::new(());
             let held = Arc::clone(&is_dropped);
-            let drops = fgraph::register(
+            let drops = common::register(
                 user(
                     move |_| {
                         black_box(&held);
@@ -121,7 +121,7 @@ fn the_next_owner_of_a_slot_does_not_see_the_data_of_the_previous_one() {
         "the_next_owner_of_a_slot_does_not_see_the_data_of_the_previous_one",
         || {
             let _others = [(); 15].map(|()| count("calls_back"));
-            let old = fgraph::register(user(|_| Some(!0u64), |_, _| ()), "calls_back").unwrap();
+            let old = common::register(user(|_| Some(!0u64), |_, _| ()), "calls_back").unwrap();
             let seen = Arc::new(AtomicU64::new(0));
             let noted = Arc::clone(&seen);
             let mut old = Some(old);
@@ -139,7 +139,7 @@ fn the_next_owner_of_a_slot_does_not_see_the_data_of_the_previous_one() {
                     },
                     |_, one| assert_eq!(one, 1),
                 );
-                new = Some(fgraph::register(ops, "calls_back").unwrap());
+                new = Some(common::register(ops, "calls_back").unwrap());
                 assert_eq!(calls_back(2, &mut || ()), 6);
             });
             assert_eq!(result, 3);
@@ -148,8 +148,8 @@ fn the_next_owner_of_a_slot_does_not_see_the_data_of_the_previous_one() {
     );
 }
 
-/// The consumers of the kernel's uprobe_multi: any set of users before, any after, changed while the
-/// function is running.
+/// The consumers of the kernel's uprobe_multi: any set of users before, any after, changed while
+/// the function is running.
 #[test]
 fn users_that_change_during_a_call_get_exactly_what_they_accepted() {
     scenario(
@@ -205,10 +205,14 @@ fn a_filter_that_changes_during_a_call_does_not_take_its_return_away() {
         "a_filter_that_changes_during_a_call_does_not_take_its_return_away",
         || {
             let user = count("calls_back");
-            let result = calls_back(7, &mut || drop(user.set_filter("sleeps").unwrap()));
+            let result = calls_back(7, &mut || {
+                drop(common::set_filter(&user, "sleeps").unwrap())
+            });
             assert_eq!(result, 21);
             assert_eq!(user.both(), (1, 1));
-            calls_back(7, &mut || drop(user.set_filter("calls_back").unwrap()));
+            calls_back(7, &mut || {
+                drop(common::set_filter(&user, "calls_back").unwrap())
+            });
             assert_eq!(user.both(), (1, 1));
         },
     );

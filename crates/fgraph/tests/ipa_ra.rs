@@ -4,6 +4,8 @@
 //! (`-fipa-ra`, on at `-O2`). So a traced call must leave every register alone that the ABI calls
 //! scratch: here the callbacks fill all of them with garbage.
 
+// Long strings: C code.
+
 #[path = "common/clobber.rs"]
 mod clobber;
 #[macro_use]
@@ -12,8 +14,9 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Library, Paired, bounded, build_library, code, compiler, scenario, skip};
+use common::{Library, Paired, bounded, build_library, code, scenario};
 use fgraph::{Entry, FgraphOps, Return};
+use fgraph_needs::{GCC, Missing, OBJDUMP, needs, skip};
 
 /// A user whose callbacks leave garbage in all scratch registers.
 struct Clobber {
@@ -34,8 +37,8 @@ impl FgraphOps for Clobber {
 }
 
 /// The instructions of a function, as objdump prints them: mnemonic and operands.
-fn disassembly(library: &Path, function: &str) -> Option<Vec<String>> {
-    let objdump = compiler(&["objdump"])?;
+fn disassembly(library: &Path, function: &str) -> Result<Vec<String>, Missing> {
+    let objdump = OBJDUMP.find()?;
     let mut command = Command::new(objdump);
     command
         .args(["-d", "--no-show-raw-insn"])
@@ -44,11 +47,9 @@ fn disassembly(library: &Path, function: &str) -> Option<Vec<String>> {
     let output = bounded(&mut command);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines = text.lines().filter_map(|line| line.split_once(":\t"));
-    Some(
-        lines
-            .map(|(_, instruction)| instruction.to_owned())
-            .collect(),
-    )
+    Ok(lines
+        .map(|(_, instruction)| instruction.to_owned())
+        .collect())
 }
 
 /// Whether an instruction reads a register; its operands are in the order of AT&T, the result last.
@@ -60,8 +61,8 @@ fn reads(line: &str, register: &str) -> bool {
             && (result.contains('(') || ALSO_READ_RESULT.iter().any(|name| line.starts_with(name)))
 }
 
-/// The first of the registers that the caller reads after its first call of `callee`, before it writes
-/// to it. None of them is one that a function preserves.
+/// The first of the registers that the caller reads after its first call of `callee`, before it
+/// writes to it. None of them is one that a function preserves.
 fn kept<'a>(code: &[String], callee: &str, registers: &[&'a str]) -> Option<&'a str> {
     let calls = |line: &String| line.contains("call") && line.contains(callee);
     let first = code.iter().position(calls)?;
@@ -78,27 +79,20 @@ fn build(
     source: &str,
     options: &[&str],
     functions: &[(&str, &str, &[&str])],
-) -> Option<Library> {
+) -> Result<Library, Missing> {
     let file = format!("{name}.c");
     let options = [&["-O2", "-fno-inline", "-fipa-ra"], options].concat();
-    let Some(path) = build_library(name, &["gcc"], &file, source, &options) else {
-        skip("there is no gcc");
-        return None;
-    };
+    let path = build_library(name, &GCC, &file, source, &options)?;
     for (caller, callee, registers) in functions {
-        let Some(code) = disassembly(&path, caller) else {
-            skip("there is no objdump");
-            return None;
-        };
+        let code = disassembly(&path, caller)?;
         if kept(&code, callee, registers).is_none() {
-            skip(format_args!(
+            return Err(Missing::new(format_args!(
                 "this gcc keeps nothing in scratch registers: {}",
                 code.join("; ")
-            ));
-            return None;
+            )));
         }
     }
-    Some(Library::open(&path))
+    Ok(Library::open(&path))
 }
 
 /// Calls `work` untraced; traced with callbacks that leave garbage behind, on entries only and on
@@ -110,16 +104,21 @@ fn same_while_traced<R: PartialEq + std::fmt::Debug>(
 ) {
     let before: [u8; 16] = code(callee);
     let untraced = work();
-    let paired = fgraph::register(Paired::default(), filter).unwrap();
-    assert_eq!(paired.report().traced, 1, "{:?}", paired.report());
+    let paired = common::register(Paired::default(), filter).unwrap();
+    assert_eq!(
+        paired.report().unwrap().traced,
+        1,
+        "{:?}",
+        paired.report().unwrap()
+    );
     for wants_returns in [false, true] {
-        let first = fgraph::register(Clobber { wants_returns }, filter).unwrap();
+        let first = common::register(Clobber { wants_returns }, filter).unwrap();
         assert_eq!(work(), untraced);
-        let second = fgraph::register(Clobber { wants_returns }, filter).unwrap();
+        let second = common::register(Clobber { wants_returns }, filter).unwrap();
         assert_eq!(work(), untraced);
         drop((first, second));
     }
-    let alone = fgraph::register(
+    let alone = common::register(
         Clobber {
             wants_returns: true,
         },
@@ -131,7 +130,7 @@ fn same_while_traced<R: PartialEq + std::fmt::Debug>(
     // Only entries, for the trampoline that leaves the return address alone.
     assert_eq!(work(), untraced);
     drop(alone);
-    let alone = fgraph::register(
+    let alone = common::register(
         Clobber {
             wants_returns: false,
         },
@@ -168,9 +167,7 @@ fn integers_in_scratch_registers_survive() {
             "leaf",
             &["%r8", "%r9", "%r10", "%r11", "%rsi"][..],
         )];
-        let Some(library) = build("integers", INTEGERS, &[], &checks) else {
-            return;
-        };
+        let library = needs!(build("integers", INTEGERS, &[], &checks));
         type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
         // SAFETY: their types.
         let (caller, address): (Caller, extern "C" fn() -> *const ()) =
@@ -186,6 +183,41 @@ fn integers_in_scratch_registers_survive() {
                 .collect::<Vec<_>>()
         });
     });
+}
+
+#[test]
+fn integers_in_scratch_registers_survive_a_skipped_call() {
+    scenario(
+        "integers_in_scratch_registers_survive_a_skipped_call",
+        || {
+            let kept = &["%r8", "%r9", "%r10", "%r11", "%rsi"][..];
+            let checks = [("caller", "leaf", kept)];
+            let library = needs!(build("skipped", INTEGERS, &[], &checks));
+            type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
+            // SAFETY: its type.
+            let caller: Caller = unsafe { library.get("caller") };
+            let filter = "leaf:mod:libskipped.so";
+            let right =
+                |x, y, z| x + y * 5 + z * 7 + 2 * 11 + 3 * 13 + 4 * 17 + 5 * 19 + 6 * 23 + 3 * 29;
+            let leaf = |n: u64| n * 3 + 1;
+            let (x, y) = (leaf(1), leaf(leaf(1) ^ 2));
+            assert_eq!(caller(1, 2, 3, 4, 5, 6), right(x, y, leaf(y + 3)));
+            for wants_returns in [false, true] {
+                let _clobber = common::register(Clobber { wants_returns }, filter).unwrap();
+                let skip = common::user(
+                    |call: &mut Entry<'_, ()>| {
+                        // SAFETY: the scenario knows what comes of it.
+                        unsafe { call.rewrite() }.skip(7u64).unwrap();
+                        None
+                    },
+                    |_, ()| (),
+                );
+                let _skip = common::register(skip, filter).unwrap();
+                let _clobber = common::register(Clobber { wants_returns }, filter).unwrap();
+                assert_eq!(caller(1, 2, 3, 4, 5, 6), right(7, 7, 7));
+            }
+        },
+    );
 }
 
 /// Calls through which the flags, too, could be kept: gcc knows which functions change them.
@@ -206,9 +238,7 @@ const LOOP: &str = "
 fn the_state_of_a_loop_in_scratch_registers_survives() {
     scenario("the_state_of_a_loop_in_scratch_registers_survives", || {
         let checks = [("caller", "step", &["%r8", "%rsi", "%rcx", "%rdx"][..])];
-        let Some(library) = build("loop", LOOP, &[], &checks) else {
-            return;
-        };
+        let library = needs!(build("loop", LOOP, &[], &checks));
         type Caller = extern "C" fn(*const i64, *mut i64, i64, i64, i64) -> i64;
         // SAFETY: their types.
         let (caller, address): (Caller, extern "C" fn() -> *const ()) =
@@ -250,9 +280,7 @@ fn doubles_in_vector_registers_survive() {
             "leaf",
             &["%xmm8", "%xmm9", "%xmm10", "%xmm12", "%xmm15"][..],
         )];
-        let Some(library) = build("doubles", &source, &[], &checks) else {
-            return;
-        };
+        let library = needs!(build("doubles", &source, &[], &checks));
         type Caller = extern "C" fn(*mut f64, *mut f64) -> f64;
         // SAFETY: their types.
         let (caller, address): (Caller, extern "C" fn() -> *const ()) =
@@ -282,15 +310,19 @@ const VECTORS: &str = "
     }
 ";
 
-fn vectors(name: &str, size: usize, count: usize, options: &[&str], registers: &[&str]) {
+fn vectors(
+    name: &str,
+    size: usize,
+    count: usize,
+    options: &[&str],
+    registers: &[&str],
+) -> Result<(), Missing> {
     let kept: Vec<String> = (0..count).map(|n| format!("X({n})")).collect();
     let source = VECTORS
         .replace("SIZE", &size.to_string())
         .replace("KEPT", &kept.join(" "));
     let checks = [("caller", "leaf", registers)];
-    let Some(library) = build(name, &source, options, &checks) else {
-        return;
-    };
+    let library = build(name, &source, options, &checks)?;
     type Caller = extern "C" fn(*const f64, *mut f64);
     // SAFETY: their types.
     let (caller, address): (Caller, extern "C" fn() -> *const ()) =
@@ -303,16 +335,23 @@ fn vectors(name: &str, size: usize, count: usize, options: &[&str], registers: &
         caller(from.as_ptr(), to.as_mut_ptr());
         to.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
     });
+    Ok(())
 }
 
 #[test]
 fn upper_halves_of_ymm_registers_survive() {
     scenario("upper_halves_of_ymm_registers_survive", || {
         if !is_x86_feature_detected!("avx2") {
-            return skip("this machine has no AVX2");
+            return skip!("this machine has no AVX2");
         }
         let registers = ["%ymm8", "%ymm9", "%ymm10", "%ymm11", "%ymm12"];
-        vectors("ymm", 32, 12, &["-mavx2", "-mno-avx512f"], &registers);
+        needs!(vectors(
+            "ymm",
+            32,
+            12,
+            &["-mavx2", "-mno-avx512f"],
+            &registers
+        ));
     });
 }
 
@@ -320,10 +359,10 @@ fn upper_halves_of_ymm_registers_survive() {
 fn high_zmm_registers_survive() {
     scenario("high_zmm_registers_survive", || {
         if !is_x86_feature_detected!("avx512f") {
-            return skip("this machine has no AVX-512");
+            return skip!("this machine has no AVX-512");
         }
         let registers = ["%zmm16", "%zmm17", "%zmm18", "%zmm20", "%zmm24"];
-        vectors("zmm", 64, 24, &["-mavx512f"], &registers);
+        needs!(vectors("zmm", 64, 24, &["-mavx512f"], &registers));
     });
 }
 
@@ -331,12 +370,24 @@ fn high_zmm_registers_survive() {
 fn high_registers_survive_with_xmm_and_ymm_width_only() {
     scenario("high_registers_survive_with_xmm_and_ymm_width_only", || {
         if !is_x86_feature_detected!("avx512vl") {
-            return skip("this machine has no AVX-512VL");
+            return skip!("this machine has no AVX-512VL");
         }
         let registers = ["%ymm16", "%ymm17", "%ymm18", "%ymm20", "%ymm24"];
-        vectors("ymm_high", 32, 24, &["-mavx512f", "-mavx512vl"], &registers);
+        needs!(vectors(
+            "ymm_high",
+            32,
+            24,
+            &["-mavx512f", "-mavx512vl"],
+            &registers
+        ));
         let registers = ["%xmm16", "%xmm17", "%xmm18", "%xmm20", "%xmm24"];
-        vectors("xmm_high", 16, 24, &["-mavx512f", "-mavx512vl"], &registers);
+        needs!(vectors(
+            "xmm_high",
+            16,
+            24,
+            &["-mavx512f", "-mavx512vl"],
+            &registers
+        ));
     });
 }
 
@@ -358,12 +409,10 @@ const MASKS: &str = "
 fn opmasks_survive() {
     scenario("opmasks_survive", || {
         if !is_x86_feature_detected!("avx512f") {
-            return skip("this machine has no AVX-512");
+            return skip!("this machine has no AVX-512");
         }
         let checks = [("caller", "leaf", &["%k1", "%k2", "%k3"][..])];
-        let Some(library) = build("masks", MASKS, &["-mavx512f"], &checks) else {
-            return;
-        };
+        let library = needs!(build("masks", MASKS, &["-mavx512f"], &checks));
         type Caller = extern "C" fn(*const f64, *mut f64, i32);
         // SAFETY: their types.
         let (caller, address): (Caller, extern "C" fn() -> *const ()) =
@@ -378,8 +427,8 @@ fn opmasks_survive() {
     });
 }
 
-// A caller that relies on what it must not: its callee says by its NOP that nobody does. It calls through a pointer, or it
-// would be seen to rely on a convention.
+// A caller that relies on what it must not: its callee says by its NOP that nobody does. It calls
+// through a pointer, or it would be seen to rely on a convention.
 plain!(
     "relies_on_scratch_registers",
     "sub rsp, 8",
@@ -408,7 +457,7 @@ unsafe extern "C" {
 fn the_callbacks_leave_garbage_in_scratch_registers() {
     scenario("the_callbacks_leave_garbage_in_scratch_registers", || {
         assert_eq!(relies_on_scratch_registers(7), 0x101);
-        let user = fgraph::register(
+        let user = common::register(
             Clobber {
                 wants_returns: true,
             },
@@ -422,7 +471,8 @@ fn the_callbacks_leave_garbage_in_scratch_registers() {
     });
 }
 
-/// Functions in a chain: what `caller` keeps must survive `middle`, and so every function that it calls.
+/// Functions in a chain: what `caller` keeps must survive `middle`, and so every function that it
+/// calls.
 const CHAIN: &str = "
     static __attribute__((noinline, noclone)) long leaf(long a) { return a * 3 + 1; }
     static __attribute__((noinline, noclone)) long middle(long a) { return leaf(a + 5) + 7; }
@@ -473,12 +523,10 @@ const CLONE: &str = "
 
 type Six = extern "C" fn(i64, i64, i64, i64, i64, i64) -> i64;
 
-fn six(name: &str, source: &str, callee: &str) {
+fn six(name: &str, source: &str, callee: &str) -> Result<(), Missing> {
     let registers = ["%r8", "%r9", "%r10", "%r11", "%rsi", "%rcx", "%rdx"];
     let checks = [("caller", callee, &registers[..])];
-    let Some(library) = build(name, source, &[], &checks) else {
-        return;
-    };
+    let library = build(name, source, &[], &checks)?;
     // SAFETY: its type.
     let caller: Six = unsafe { library.get("caller") };
     let work = || {
@@ -490,39 +538,40 @@ fn six(name: &str, source: &str, callee: &str) {
     for filter in ["leaf*", "middle", "caller", "*"] {
         for wants_returns in [false, true] {
             let filter = format!("{filter}:mod:lib{name}.so");
-            let user = fgraph::register(Clobber { wants_returns }, &filter).unwrap();
+            let user = common::register(Clobber { wants_returns }, &filter).unwrap();
             assert_eq!(work(), untraced, "{filter}");
             drop(user);
         }
     }
     assert_eq!(work(), untraced);
+    Ok(())
 }
 
 #[test]
 fn what_is_kept_across_a_chain_of_calls_survives() {
     scenario("what_is_kept_across_a_chain_of_calls_survives", || {
-        six("chain", CHAIN, "middle");
+        needs!(six("chain", CHAIN, "middle"));
     });
 }
 
 #[test]
 fn what_is_kept_across_a_tail_call_survives() {
     scenario("what_is_kept_across_a_tail_call_survives", || {
-        six("tail_call", TAIL_CALL, "middle");
+        needs!(six("tail_call", TAIL_CALL, "middle"));
     });
 }
 
 #[test]
 fn what_is_kept_across_a_recursion_survives() {
     scenario("what_is_kept_across_a_recursion_survives", || {
-        six("recursion", RECURSION, "leaf");
+        needs!(six("recursion", RECURSION, "leaf"));
     });
 }
 
 #[test]
 fn what_is_kept_across_a_clone_survives() {
     scenario("what_is_kept_across_a_clone_survives", || {
-        six("clone", CLONE, "leaf");
+        needs!(six("clone", CLONE, "leaf"));
     });
 }
 
@@ -543,10 +592,11 @@ impl Random {
     }
 }
 
-/// So many functions has a random program.
+/// How many functions a random program has.
 const FUNCTIONS: u64 = 14;
 
-/// A program of static functions that call those before them, through which their callers keep values.
+/// A program of static functions that call those before them, through which their callers keep
+/// values.
 fn random_program(random: &mut Random) -> String {
     let mut source = String::from(
         "#include <stdlib.h>\n#include <string.h>\n\
@@ -637,10 +687,7 @@ fn random_programs_give_the_same_results_while_all_is_traced() {
                     let name = format!("random{seed}{level}");
                     let options = [level, "-fipa-ra"];
                     let file = format!("{name}.c");
-                    let Some(path) = build_library(&name, &["gcc"], &file, &source, &options)
-                    else {
-                        return skip("there is no gcc");
-                    };
+                    let path = needs!(build_library(&name, &GCC, &file, &source, &options));
                     let library = Library::open(&path);
                     // SAFETY: its type.
                     let run: extern "C" fn(u64) -> u64 = unsafe { library.get("run") };
@@ -652,15 +699,15 @@ fn random_programs_give_the_same_results_while_all_is_traced() {
                             wants_returns: true,
                         };
                         // A clone of it may be all there is.
-                        let Ok(user) = fgraph::register(user, &filter) else {
+                        let Ok(user) = common::register(user, &filter) else {
                             continue;
                         };
-                        traced += user.report().traced;
+                        traced += user.report().unwrap().traced;
                         assert_eq!(work(), untraced, "{filter} {source}");
                         drop(user);
                     }
                     let checks =
-                        (0..FUNCTIONS).filter_map(|n| disassembly(&path, &format!("f{n}")));
+                        (0..FUNCTIONS).filter_map(|n| disassembly(&path, &format!("f{n}")).ok());
                     let registers = ["%r8", "%r9", "%r10", "%r11", "%xmm8", "%xmm9", "%xmm5"];
                     keeping += checks
                         .filter(|code| kept(code, "<", &registers).is_some())

@@ -1,5 +1,7 @@
 //! Libraries that come and go while filters are in force.
 
+// Long strings: C code.
+
 mod common;
 
 use std::fs;
@@ -10,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 
-use common::{CC, Count, Library, scenario};
+use common::{Count, Library, scenario};
+use fgraph_needs::{CC, Missing, needs};
 
 const C: &str = "
     int joined_state;
@@ -24,16 +27,12 @@ const C: &str = "
 ";
 
 fn count(filter: &str) -> fgraph::Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
-/// Builds the library; `None`, and a message, where that cannot be done.
-fn build(name: &str) -> Option<std::path::PathBuf> {
-    let path = common::build_library(name, CC, "joined.c", C, &[]);
-    if path.is_none() {
-        common::skip("there is no C compiler");
-    }
-    path
+/// Builds the library.
+fn build(name: &str) -> Result<std::path::PathBuf, Missing> {
+    common::build_library(name, &CC, "joined.c", C, &[])
 }
 
 fn sum(library: &Library) -> extern "C" fn(i32) -> i32 {
@@ -45,9 +44,9 @@ fn sum(library: &Library) -> extern "C" fn(i32) -> i32 {
 fn a_library_joins_a_filter_before_its_constructors_run() {
     let name = "a_library_joins_a_filter_before_its_constructors_run";
     scenario(name, || {
-        let Some(path) = build(name) else { return };
+        let path = needs!(build(name));
         let user = count("joined_*");
-        assert!(user.report().matches_nothing());
+        assert!(user.report().unwrap().matches_nothing());
         let library = Library::open(&path);
         // The constructor, and what it calls.
         assert_eq!(user.both(), (2, 2));
@@ -64,7 +63,7 @@ fn a_library_joins_a_filter_before_its_constructors_run() {
 fn a_library_joins_every_filter_that_selects_its_functions() {
     let name = "a_library_joins_every_filter_that_selects_its_functions";
     scenario(name, || {
-        let Some(path) = build(name) else { return };
+        let path = needs!(build(name));
         let users = ["joined_sum", ":mod:libjoined.so", "joined_st*", "other_*"].map(count);
         let library = Library::open(&path);
         let before = users.each_ref().map(|user| user.both().0);
@@ -79,7 +78,7 @@ fn a_library_joins_every_filter_that_selects_its_functions() {
 fn a_library_that_is_loaded_without_filters_is_left_alone() {
     let name = "a_library_that_is_loaded_without_filters_is_left_alone";
     scenario(name, || {
-        let Some(path) = build(name) else { return };
+        let path = needs!(build(name));
         let user = count("joined_sum");
         user.unregister().unwrap();
         let library = Library::open(&path);
@@ -93,7 +92,7 @@ fn a_library_that_is_loaded_without_filters_is_left_alone() {
 fn libraries_come_and_go_without_growth() {
     let name = "libraries_come_and_go_without_growth";
     scenario(name, || {
-        let Some(path) = build(name) else { return };
+        let path = needs!(build(name));
         let user = count("joined_*");
         let mut sites = Vec::new();
         for round in 1..=200 {
@@ -118,7 +117,7 @@ fn mapped() -> usize {
 fn libraries_come_and_go_while_filters_change() {
     let name = "libraries_come_and_go_while_filters_change";
     scenario(name, || {
-        let Some(path) = build(name) else { return };
+        let path = needs!(build(name));
         let path: &Path = &path;
         let done = AtomicBool::new(false);
         let kept = count("joined_*");
@@ -126,7 +125,7 @@ fn libraries_come_and_go_while_filters_change() {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     let user = count("joined_sum");
-                    let _ = user.set_filter("joined_*");
+                    let _ = common::set_filter(&user, "joined_*");
                     user.unregister().unwrap();
                 }
             });
@@ -164,9 +163,7 @@ const FORKING: &str = "
 fn a_constructor_may_fork_while_a_filter_waits_for_it() {
     let name = "a_constructor_may_fork_while_a_filter_waits_for_it";
     scenario(name, || {
-        let Some(path) = common::build_library(name, CC, "forking.c", FORKING, &[]) else {
-            return common::skip("there is no C compiler");
-        };
+        let path = needs!(common::build_library(name, &CC, "forking.c", FORKING, &[]));
         let mut pipes = ["FORKING_RUNS", "FORKING_GOES_ON"].map(|name| {
             let (reader, writer) = io::pipe().unwrap();
             let theirs = if name == "FORKING_RUNS" {

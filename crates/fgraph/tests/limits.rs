@@ -46,7 +46,7 @@ fn takes_lock(n: u64) -> u64 {
 }
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_million_calls_going_on_have_their_exact_depths() {
         fgraph::set_shadow_stack_size(128 << 20);
         let (entered, left) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (enters, leaves) = (Arc::clone(&entered), Arc::clone(&left));
-        let handle = fgraph::register(
+        let handle = common::register(
             user(
                 move |call: &mut Entry<'_, u64>| {
                     let depth = enters.fetch_add(1, Ordering::Relaxed);
@@ -100,14 +100,14 @@ fn callbacks_allocate_and_print_while_allocating_is_traced() {
                     let _ = writeln!(std::io::stderr(), "{}", all.concat());
                 }
             };
-            let noisy = fgraph::register(
+            let noisy = common::register(
                 user(
                     move |call: &mut Entry<'_, ()>| {
-                        says("enters")(&call.function().name().to_string());
+                        says("enters")(call.function().name().as_str());
                         Some(())
                     },
                     move |call: &mut Return<'_, ()>, ()| {
-                        says("leaves")(&call.function().name().to_string());
+                        says("leaves")(call.function().name().as_str());
                     },
                 ),
                 NAMES,
@@ -153,7 +153,7 @@ fn callbacks_take_the_lock_that_the_traced_function_takes() {
                         Some(())
                     };
                     let ret = |_: &mut Return<'_, ()>, ()| *TOTAL.lock().unwrap() += 1;
-                    fgraph::register(user(entry, ret), "takes_lock").unwrap()
+                    common::register(user(entry, ret), "takes_lock").unwrap()
                 })
                 .collect();
             thread::scope(|scope| {
@@ -174,7 +174,7 @@ fn a_lock_held_by_the_caller_is_held_in_callbacks() {
     scenario("a_lock_held_by_the_caller_is_held_in_callbacks", || {
         let log = Log::new();
         let (at_entry, at_return) = (log.clone(), log.clone());
-        let _user = fgraph::register(
+        let _user = common::register(
             user(
                 move |_| {
                     at_entry.push(TOTAL.try_lock().is_ok());
@@ -200,7 +200,7 @@ fn while_a_callback_blocks_everything_else_goes_on() {
         let (inside, is_inside) = mpsc::sync_channel(0);
         let (go_on, may_go_on) = mpsc::sync_channel(0);
         let may_go_on = Mutex::new(may_go_on);
-        let blocks = fgraph::register(
+        let blocks = common::register(
             user(
                 move |call: &mut Entry<'_, ()>| {
                     if call.arg(0) == Some(77) {
@@ -222,9 +222,9 @@ fn while_a_callback_blocks_everything_else_goes_on() {
                 let other = count("adds_*");
                 assert_eq!(adds_two(n), n + 2);
                 assert_eq!(scope.spawn(move || adds_two(n)).join().unwrap(), n + 2);
-                assert_eq!(other.set_filter("adds_two").unwrap().traced, 1);
+                assert_eq!(common::set_filter(&other, "adds_two").unwrap().traced, 1);
                 assert_eq!(adds_two(n), n + 2);
-                assert_eq!(blocks.set_filter("adds_*").unwrap().traced, 2);
+                assert_eq!(common::set_filter(&blocks, "adds_*").unwrap().traced, 2);
                 assert_eq!(other.unregister().unwrap().both(), (5, 5));
             }
             let status = common::forked(|| {
@@ -288,7 +288,7 @@ fn sixteen_users_come_and_go_from_several_threads() {
                 returns: AtomicU64::new(0),
             };
             let filter = ["adds_one", "adds_two", "adds_*"][number as usize % 3];
-            (fgraph::register(ops, filter).unwrap(), is_gone)
+            (common::register(ops, filter).unwrap(), is_gone)
         };
         let users: Vec<_> = (0..16).map(|_| Mutex::new(Some(new()))).collect();
         let done = AtomicBool::new(false);
@@ -375,14 +375,14 @@ fn resident() -> u64 {
         .unwrap()
 }
 
-/// `cargo xtask reliability --long` runs it.
+/// `cargo xtask soak` runs it.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes: cargo xtask soak"]
 fn a_thousand_million_calls_are_counted_exactly() {
     const THREADS: u64 = 2;
     const EACH: u64 = 500_000_000;
     let log = Log::new();
-    let users = [(); 2].map(|()| fgraph::register(Halves(log.clone()), "adds_one").unwrap());
+    let users = [(); 2].map(|()| common::register(Halves(log.clone()), "adds_one").unwrap());
     let calls = |calls: u64| {
         thread::scope(|scope| {
             for _ in 0..THREADS {

@@ -1,8 +1,8 @@
 //! Threads that stand between two of the instructions that a jump is written over.
 //!
 //! A thread is led there one instruction at a time, with the processor's trap flag, and held in the
-//! handler of the signal that each step causes; meanwhile another thread patches. For the program it is
-//! as if the scheduler had taken the processor away at that very place.
+//! handler of the signal that each step causes; meanwhile another thread patches. For the program
+//! it is as if the scheduler had taken the processor away at that very place.
 
 #[macro_use]
 mod common;
@@ -17,6 +17,7 @@ use std::thread;
 use common::{Count, code, forked, is_patched, patched, scenario};
 use fgraph::Handle;
 use fgraph::testing::{self, Skip};
+use fgraph_needs::skip;
 
 // Instructions of one byte start at 0, 1, 2, 3, and 4. None may be left out, or run twice.
 plain!(
@@ -86,8 +87,8 @@ plain!(
     "lea rax, [rax + rcx]",
     "ret"
 );
-// As gcc pads functions that are to be patched. Neighbours, so that their stubs cannot all be at the
-// same distance.
+// As gcc pads functions that are to be patched. Neighbours, so that their stubs cannot all be at
+// the same distance.
 plain!(
     "pad_a",
     "nop; nop; nop; nop; nop",
@@ -310,7 +311,7 @@ mod steps {
 use steps::{Place, walk};
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 /// Runs `each` for every place at which a thread may stand within a function that is patched.
@@ -350,7 +351,12 @@ fn a_thread_within_a_function_that_is_patched_goes_on_right() {
             everywhere(|subject, place| {
                 let walk = walk(subject.function, Place::At(place));
                 let user = count(subject.name);
-                assert_eq!(user.report().traced, 1, "{:?}", user.report());
+                assert_eq!(
+                    user.report().unwrap().traced,
+                    1,
+                    "{:?}",
+                    user.report().unwrap()
+                );
                 assert!(is_patched(subject.function as *const ()));
                 let traps = testing::traps();
                 assert_eq!(
@@ -461,7 +467,7 @@ fn a_traced_call_within_the_copy_goes_on_right_when_its_user_goes() {
                 }
                 let walk = walk(subject.function, Place::At(copy));
                 assert_eq!(user.both(), (2, 1));
-                user.set_filter("no_such_function").unwrap();
+                common::set_filter(&user, "no_such_function").unwrap();
                 assert!(!is_patched(subject.function as *const ()));
                 assert_eq!(
                     walk.finish(),
@@ -488,7 +494,7 @@ fn a_jump_that_ends_in_an_invalid_opcode_is_left_as_well() {
                 .to_vec();
             drop(user);
             let Some(index) = ends.iter().position(|&end| end != 0xcc) else {
-                return common::skip("all of them end in an int3");
+                return skip!("all of them end in an int3");
             };
             let subjects = subjects();
             let pads = || {
@@ -627,7 +633,7 @@ fn threads_that_are_interrupted_anywhere_are_not_lost() {
                 let all = all.join(" ");
                 for _ in 0..50 {
                     let user = count(&all);
-                    user.set_filter("five_ones framed pad_?").unwrap();
+                    common::set_filter(&user, "five_ones framed pad_?").unwrap();
                     let (entries, returns) = user.unregister().unwrap().both();
                     assert!(returns <= entries);
                 }

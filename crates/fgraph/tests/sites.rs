@@ -8,8 +8,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use common::{CLANG, Count, Library, code, is_patched, overwrite, patched, scenario};
-use fgraph::{Handle, Refusal, TextMethod};
+use common::{Count, Library, code, is_patched, overwrite, patched, scenario};
+use fgraph::{Handle, RefusalReason, TextMethod};
+use fgraph_needs::{CC, CLANG, GCC, needs, skip};
 
 // These have a NOP, whatever the compiler makes of the rest of the program.
 traceable!("site_one", "lea rax, [rdi + 1]", "ret");
@@ -24,7 +25,7 @@ const ONE: *const () = site_one as *const ();
 const TWO: *const () = site_two as *const ();
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 const C: &str = "
@@ -66,9 +67,7 @@ fn functions_of_a_library_are_traced() {
                 &["-fpatchable-function-entry=5", "-fcf-protection=full"],
             ),
         ] {
-            let Some(library) = common::library("library", CLANG, file, C, options) else {
-                return;
-            };
+            let library = needs!(common::library("library", &CLANG, file, C, options));
             let stem = file.trim_end_matches(".c");
             let [one, two] = functions(&library);
             let before: [[u8; 16]; 2] = [code(one as *const ()), code(two as *const ())];
@@ -77,7 +76,13 @@ fn functions_of_a_library_are_traced() {
             let all = count(&format!(
                 "library_*:mod:lib{stem}.so hidden:mod:lib{stem}.so"
             ));
-            assert_eq!((all.report().traced, &*all.report().refused), (3, &[][..]));
+            assert_eq!(
+                (
+                    all.report().unwrap().traced,
+                    &*all.report().unwrap().refused
+                ),
+                (3, &[][..])
+            );
             let some = count("library_two");
             assert!(is_patched(one as *const ()) && is_patched(two as *const ()));
             assert_eq!((one(1), two(1)), (2, 5));
@@ -90,7 +95,7 @@ fn functions_of_a_library_are_traced() {
             // The function is where its symbol says, before an endbr64.
             let log = common::Log::new();
             let entries = log.clone();
-            let addresses = fgraph::register(
+            let addresses = common::register(
                 common::user(
                     move |call| {
                         let function = call.function();
@@ -124,17 +129,15 @@ fn a_library_that_is_loaded_later_is_traced_from_the_start() {
         "a_library_that_is_loaded_later_is_traced_from_the_start",
         || {
             let user = count("library_*");
-            assert!(user.report().matches_nothing());
+            assert!(user.report().unwrap().matches_nothing());
             let options = ["-fpatchable-function-entry=5"];
-            let Some(library) = common::library("later", CLANG, "later.c", C, &options) else {
-                return;
-            };
+            let library = needs!(common::library("later", &CLANG, "later.c", C, &options));
             let [one, two] = functions(&library);
             assert!(is_patched(one as *const ()) && is_patched(two as *const ()));
             assert_eq!(one(1), 2);
             assert_eq!(user.both(), (1, 1));
             // There is nothing left to do.
-            let report = user.set_filter("library_*").unwrap();
+            let report = common::set_filter(&user, "library_*").unwrap();
             assert_eq!((report.traced, report.patched), (2, 0));
             assert_eq!(one(1), 2);
             assert_eq!(user.unregister().unwrap().both(), (2, 2));
@@ -146,18 +149,16 @@ fn a_library_that_is_loaded_later_is_traced_from_the_start() {
 fn a_library_may_be_unloaded_while_it_is_traced() {
     scenario("a_library_may_be_unloaded_while_it_is_traced", || {
         let options = ["-fpatchable-function-entry=5"];
-        let Some(mut library) = common::library("unload", CLANG, "unload.c", C, &options) else {
-            return;
-        };
+        let mut library = needs!(common::library("unload", &CLANG, "unload.c", C, &options));
         for round in 0..5 {
             let user = count("library_* site_one");
-            assert_eq!(user.report().traced, 3, "round {round}");
+            assert_eq!(user.report().unwrap().traced, 3, "round {round}");
             let [one, two] = functions(&library);
             assert_eq!((one(1), two(1)), (2, 5));
             assert_eq!(user.both(), (2, 2));
             let file = library.close();
             if round % 2 == 0 {
-                assert_eq!(user.set_filter("site_two").unwrap().traced, 1);
+                assert_eq!(common::set_filter(&user, "site_two").unwrap().traced, 1);
                 site_two(1);
             } else {
                 site_one(1);
@@ -174,9 +175,7 @@ fn a_library_may_be_unloaded_while_it_is_traced() {
 fn a_library_that_comes_back_is_traced_again() {
     scenario("a_library_that_comes_back_is_traced_again", || {
         let options = ["-fpatchable-function-entry=5"];
-        let Some(library) = common::library("again", CLANG, "again.c", C, &options) else {
-            return;
-        };
+        let library = needs!(common::library("again", &CLANG, "again.c", C, &options));
         let user = count("library_one");
         assert!(is_patched(library.address("library_one")));
         let mut library = library;
@@ -188,7 +187,7 @@ fn a_library_that_comes_back_is_traced_again() {
             assert_eq!(user.both(), (round, round));
         }
         let [one, _] = functions(&library);
-        let report = user.set_filter("library_*").unwrap();
+        let report = common::set_filter(&user, "library_*").unwrap();
         assert_eq!(report.traced, 2);
         let new = count("library_one");
         assert_eq!(one(1), 2);
@@ -201,21 +200,19 @@ fn a_library_that_comes_back_is_traced_again() {
 fn pads_of_gcc_are_traced() {
     scenario("pads_of_gcc_are_traced", || {
         let options = ["-fpatchable-function-entry=5"];
-        let Some(library) = common::library("gcc", &["gcc"], "pads.c", C, &options) else {
-            return;
-        };
+        let library = needs!(common::library("gcc", &GCC, "pads.c", C, &options));
         let [one, two] = functions(&library);
         let before: [u8; 16] = code(one as *const ());
         if before.starts_with(&[0x0f, 0x1f]) {
-            return common::skip("this gcc makes a single NOP");
+            return skip!("this gcc makes a single NOP");
         }
         assert!(before.starts_with(&[0x90; 5]));
         let user = count("library_* hidden site_one");
-        let report = user.report();
+        let report = user.report().unwrap();
         assert_eq!((report.traced, report.patched), (4, 4));
         assert_eq!(report.refused, []);
-        // Wherever a thread stands within the pad, it traps; the last byte may be an opcode that there
-        // is none of.
+        // Wherever a thread stands within the pad, it traps; the last byte may be an opcode that
+        // there is none of.
         assert_eq!(code::<4>(one as *const ()), [0xe9, 0xcc, 0xcc, 0xcc]);
         assert_eq!((one(1), two(1)), (2, 5));
         assert_eq!(user.unregister().unwrap().both(), (3, 3));
@@ -229,14 +226,12 @@ fn a_module_that_cannot_be_read_is_refused_with_the_reason() {
         "a_module_that_cannot_be_read_is_refused_with_the_reason",
         || {
             let options = ["-fpatchable-function-entry=5"];
-            let Some(library) = common::library("gone", CLANG, "gone.c", C, &options) else {
-                return;
-            };
+            let library = needs!(common::library("gone", &CLANG, "gone.c", C, &options));
             library.remove_file();
             let user = count(":mod:libgone.so");
-            let report = user.report();
+            let report = user.report().unwrap();
             assert_eq!((report.traced, report.refused.len()), (0, 1), "{report:?}");
-            assert!(matches!(report.refused[0].reason, Refusal::Module(_)));
+            assert!(matches!(report.refused[0].reason, RefusalReason::Module(_)));
             assert!(report.refused[0].module.ends_with("libgone.so"));
             assert!(!report.matches_nothing());
         },
@@ -259,10 +254,10 @@ fn an_entry_that_differs_from_the_file_is_refused_and_left_alone() {
                 let status = common::forked(|| {
                     overwrite(ONE as usize, &found);
                     let user = count("site_*");
-                    let report = user.report();
+                    let report = user.report().unwrap();
                     assert_eq!((report.traced, report.refused.len()), (1, 1), "{report:?}");
                     let refused = &report.refused[0];
-                    assert_eq!(refused.reason, Refusal::Patched { found });
+                    assert_eq!(refused.reason, RefusalReason::Patched { found });
                     assert_eq!(
                         (refused.name.as_str(), refused.address),
                         ("site_one", ONE as usize)
@@ -294,13 +289,13 @@ fn an_entry_that_has_changed_since_is_refused_and_left_alone() {
             let changed = [0x0f, 0x1f, 0x44, 0x00, 0x77];
             overwrite(ONE as usize, &changed);
             let user = count("site_*");
-            let report = user.report();
+            let report = user.report().unwrap();
             assert_eq!(
                 (report.traced, report.patched, report.refused.len()),
                 (1, 0, 1)
             );
             let refused = &report.refused[0];
-            assert_eq!(refused.reason, Refusal::Changed { found: changed });
+            assert_eq!(refused.reason, RefusalReason::Changed { found: changed });
             assert_eq!(
                 (refused.name.as_str(), refused.address),
                 ("site_one", ONE as usize)
@@ -313,7 +308,13 @@ fn an_entry_that_has_changed_since_is_refused_and_left_alone() {
             // Put right again, it can be traced.
             overwrite(ONE as usize, &original);
             let user = count("site_one");
-            assert_eq!((user.report().traced, user.report().refused.len()), (1, 0));
+            assert_eq!(
+                (
+                    user.report().unwrap().traced,
+                    user.report().unwrap().refused.len()
+                ),
+                (1, 0)
+            );
             site_one(1);
             assert_eq!(user.unregister().unwrap().both(), (1, 1));
             assert_eq!(code::<5>(ONE), original);
@@ -342,18 +343,18 @@ fn a_patched_entry_that_somebody_else_overwrites_is_left_to_them() {
 fn afterwards_all_text_is_what_it_was() {
     scenario("afterwards_all_text_is_what_it_was", || {
         let options = ["-fpatchable-function-entry=5"];
-        let library = common::library("text", CLANG, "text.c", C, &options);
+        let library = needs!(common::library("text", &CC, "text.c", C, &options));
         // Everything that is loaded later is loaded now.
         drop(count("site_one"));
         let before = text();
         assert!(before.len() > 2);
         for _ in 0..3 {
-            let everything = count("");
+            let everything = count("*");
             let some = count("site_* library_*");
             assert_ne!(text(), before);
             site_one(1);
-            some.set_filter("site_one").unwrap();
-            everything.set_filter("*a*").unwrap();
+            common::set_filter(&some, "site_one").unwrap();
+            common::set_filter(&everything, "*a*").unwrap();
             drop(everything);
             drop(some);
             assert!(text() == before, "some text is not what it was");
@@ -382,7 +383,7 @@ fn no_mapping_is_ever_writable_and_executable() {
                 while samples.load(Ordering::SeqCst) < 200 {
                     let user = count("*site*");
                     assert_eq!(site_one(1) + site_two(1), 5);
-                    user.set_filter("site_one").unwrap();
+                    common::set_filter(&user, "site_one").unwrap();
                 }
             });
             let result = patcher.join();
@@ -399,7 +400,7 @@ fn mappings_are_not_split_by_patching() {
     scenario("mappings_are_not_split_by_patching", || {
         let executable = || text().into_iter().map(|(line, _)| line).collect::<Vec<_>>();
         let before = executable();
-        let user = count("");
+        let user = count("*");
         assert_eq!(executable(), before);
         drop(user);
         assert_eq!(executable(), before);
@@ -422,7 +423,13 @@ fn the_status_says_how_much_is_patched() {
         assert_eq!((status.text, status.unattached), (TextMethod::ProcMem, 0));
         // More users of the same functions patch nothing.
         let other = count("site_one");
-        assert_eq!((other.report().traced, other.report().patched), (1, 0));
+        assert_eq!(
+            (
+                other.report().unwrap().traced,
+                other.report().unwrap().patched
+            ),
+            (1, 0)
+        );
         drop((user, other));
         assert_eq!(patched(), 0);
     });
@@ -432,7 +439,11 @@ fn the_status_says_how_much_is_patched() {
 fn the_own_functions_of_fgraph_are_no_sites() {
     scenario("the_own_functions_of_fgraph_are_no_sites", || {
         let user = count("fgraph::* fgraph_core::* fgraph_x86_64::*");
-        assert!(user.report().matches_nothing(), "{:?}", user.report());
+        assert!(
+            user.report().unwrap().matches_nothing(),
+            "{:?}",
+            user.report().unwrap()
+        );
     });
 }
 
@@ -442,7 +453,7 @@ fn other_programs_can_be_run_while_functions_are_traced() {
     scenario(
         "other_programs_can_be_run_while_functions_are_traced",
         || {
-            let user = count("");
+            let user = count("*");
             for _ in 0..10 {
                 assert!(Command::new("true").status().unwrap().success());
             }

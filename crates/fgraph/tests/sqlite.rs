@@ -1,5 +1,7 @@
 //! A whole library at work, all of its functions traced: SQLite as the distribution ships it.
 
+// Long strings: SQL.
+
 mod common;
 
 use std::collections::HashMap;
@@ -10,6 +12,7 @@ use std::sync::Mutex;
 
 use common::{Library, Paired, numbers, patched, scenario, text};
 use fgraph::{Entry, FgraphOps, Return, UserStatus};
+use fgraph_needs::{Missing, SQLITE, needs};
 
 const OK: c_int = 0;
 const CONSTRAINT: c_int = 19;
@@ -66,7 +69,8 @@ api! {
     result_error: fn(Context, *const c_char, c_int);
 }
 
-/// A function of SQL: the digits of a number, multiplied by the length of a text. It asks SQLite again.
+/// A function of SQL: the digits of a number, multiplied by the length of a text. It asks SQLite
+/// again.
 extern "C" fn weight(context: Context, count: c_int, values: *mut Value) {
     // SAFETY: called by SQLite with as many values, and with what was given as user data.
     unsafe {
@@ -321,19 +325,17 @@ impl FgraphOps for PerFunction {
     }
 }
 
-fn load() -> Option<(Library, Api)> {
-    let library = Library::system("libsqlite3.so.0")?;
+fn load() -> Result<(Library, Api), Missing> {
+    let library = Library::system(&SQLITE)?;
     let api = Api::of(&library);
     *USER_DATA.lock().unwrap() = Some(api.user_data);
-    Some((library, api))
+    Ok((library, api))
 }
 
 #[test]
 fn every_function_of_sqlite_is_traced_while_it_works() {
     scenario("every_function_of_sqlite_is_traced_while_it_works", || {
-        let Some((_library, api)) = load() else {
-            return;
-        };
+        let (_library, api) = needs!(load());
         // What is bound lazily is bound now.
         let untraced = work(&api, 10_000);
         assert!(
@@ -346,8 +348,8 @@ fn every_function_of_sqlite_is_traced_while_it_works() {
         assert!(find("ok 0|"), "integrity_check");
         let before = text("libsqlite3");
         let users =
-            [(); 2].map(|()| fgraph::register(Paired::default(), ":mod:libsqlite3.so*").unwrap());
-        let report = users[0].report();
+            [(); 2].map(|()| common::register(Paired::default(), ":mod:libsqlite3.so*").unwrap());
+        let report = users[0].report().unwrap();
         let (traced, refused) = (report.traced, report.refused.len());
         for refused in &report.refused {
             println!("{refused}");
@@ -381,11 +383,9 @@ fn each_function_of_sqlite_returns_as_often_as_it_is_entered() {
     scenario(
         "each_function_of_sqlite_returns_as_often_as_it_is_entered",
         || {
-            let Some((_library, api)) = load() else {
-                return;
-            };
+            let (_library, api) = needs!(load());
             let untraced = work(&api, 500);
-            let user = fgraph::register(PerFunction::default(), "*:mod:libsqlite3.so*").unwrap();
+            let user = common::register(PerFunction::default(), "*:mod:libsqlite3.so*").unwrap();
             assert!(work(&api, 500) == untraced);
             let functions = user.unregister().unwrap().0.into_inner().unwrap();
             assert!(functions.len() > 300, "{} functions", functions.len());
@@ -401,9 +401,7 @@ fn each_function_of_sqlite_returns_as_often_as_it_is_entered() {
 fn sqlite_works_while_its_functions_are_patched() {
     use std::sync::atomic::{AtomicBool, Ordering};
     scenario("sqlite_works_while_its_functions_are_patched", || {
-        let Some((_library, api)) = load() else {
-            return;
-        };
+        let (_library, api) = needs!(load());
         let untraced = work(&api, 300);
         let before = text("libsqlite3");
         let done = AtomicBool::new(false);
@@ -414,8 +412,8 @@ fn sqlite_works_while_its_functions_are_patched() {
                 same
             });
             while !done.load(Ordering::SeqCst) && !worker.is_finished() {
-                let user = fgraph::register(Paired::default(), ":mod:libsqlite3.so*").unwrap();
-                user.set_filter("sqlite3_*:mod:libsqlite3.so*").unwrap();
+                let user = common::register(Paired::default(), ":mod:libsqlite3.so*").unwrap();
+                common::set_filter(&user, "sqlite3_*:mod:libsqlite3.so*").unwrap();
                 let calls = user.unregister().unwrap().calls();
                 assert_eq!(calls.wrong, 0);
             }

@@ -1,5 +1,5 @@
-//! Calls on machine stacks that are not the threads' own: every entry that was accepted comes to its
-//! return, in whatever order and on whatever thread the stacks go on.
+//! Calls on machine stacks that are not the threads' own: every entry that was accepted comes to
+//! its return, in whatever order and on whatever thread the stacks go on.
 
 mod common;
 #[path = "common/switch.rs"]
@@ -45,7 +45,8 @@ const STACK: usize = 64 << 10;
 impl Coroutine {
     /// One on the stack that ends at `top`.
     fn new(id: u64, top: *mut u8, left: u64) -> Box<Self> {
-        // SAFETY: room for six registers, the start, and a return address, in a stack that nobody uses.
+        // SAFETY: room for six registers, the start, and a return address, in a stack that nobody
+        // uses.
         let stack_pointer = unsafe {
             let top = top.cast::<usize>();
             top.sub(2).write(start as *const () as usize);
@@ -168,10 +169,11 @@ fn pairing() -> fgraph::Handle<impl fgraph::FgraphOps> {
             WRONG.fetch_add(1, Ordering::Relaxed);
         }
     };
-    fgraph::register(user(entry, ret), "descends").unwrap()
+    common::register(user(entry, ret), "descends").unwrap()
 }
 
-/// The ends of `n` stacks, each mapped with a page before it that cannot be touched; or all in one piece.
+/// The ends of `n` stacks, each mapped with a page before it that cannot be touched; or all in one
+/// piece.
 fn stacks(n: usize, apart: bool) -> Vec<*mut u8> {
     // SAFETY: a new mapping, and pages of it.
     unsafe {
@@ -288,16 +290,20 @@ fn coroutines_in_one_mapping_go_from_thread_to_thread() {
 fn all_returned(user: &fgraph::Handle<impl fgraph::FgraphOps>) {
     let entries = ENTRIES.load(Ordering::Relaxed);
     assert!(entries > 1000);
-    let [missed, overrun, unreserved, lost, foreign] = numbers(user.counters());
-    println!("{entries} entries, {lost} lost, {foreign} foreign");
+    let [missed, overrun, unreserved, lost, no_shadow_stack] = numbers(user.counters());
+    println!("{entries} entries, {lost} lost, {no_shadow_stack} without a shadow stack");
     assert_eq!(RETURNS.load(Ordering::Relaxed), entries);
     assert_eq!(WRONG.load(Ordering::Relaxed), 0);
     assert_eq!([missed, overrun, unreserved, lost], [0; 4]);
-    assert!(foreign < entries / 10, "{foreign} of {entries} not traced");
+    assert!(
+        no_shadow_stack < entries / 10,
+        "{no_shadow_stack} of {entries} not traced"
+    );
 }
 
-/// Nobody returns from them: the memory of a coroutine that waits is used for another. What was traced is not
-/// mixed up then. But calls may go untraced, as long as nothing shows that those that were given up are over.
+/// Nobody returns from them: the memory of a coroutine that waits is used for another. What was
+/// traced is not mixed up then. But calls may go untraced, as long as nothing shows that those that
+/// were given up are over.
 #[test]
 fn stacks_that_are_given_up_in_the_middle_do_no_harm() {
     scenario("stacks_that_are_given_up_in_the_middle_do_no_harm", || {
@@ -316,10 +322,10 @@ fn stacks_that_are_given_up_in_the_middle_do_no_harm() {
         }
         let entries = ENTRIES.load(Ordering::Relaxed);
         let returns = RETURNS.load(Ordering::Relaxed);
-        let [missed, overrun, unreserved, lost, foreign] = numbers(user.counters());
+        let [missed, overrun, unreserved, lost, no_shadow_stack] = numbers(user.counters());
         assert_eq!(WRONG.load(Ordering::Relaxed), 0);
         assert_eq!([missed, overrun, unreserved], [0; 3]);
-        assert!(returns + lost <= entries && entries + foreign >= 15_000);
+        assert!(returns + lost <= entries && entries + no_shadow_stack >= 15_000);
         let grown = mapped[1] - mapped[0];
         assert!(grown < 256 << 20, "{grown} bytes");
     });

@@ -5,7 +5,7 @@ mod common;
 use std::hint::black_box;
 
 use common::{Count, code, is_patched, scenario};
-use fgraph::{Error, Handle, Stop, UserStatus};
+use fgraph::{Error, Handle, StopReason, UserStatus};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -25,7 +25,7 @@ fn stops_inside(n: u64, middle: &mut dyn FnMut()) -> u64 {
 }
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 #[test]
@@ -34,32 +34,38 @@ fn after_the_stop_everything_is_a_nop_and_nobody_can_register() {
         "after_the_stop_everything_is_a_nop_and_nobody_can_register",
         || {
             let original: [u8; 5] = code(stops_here as *const ());
-            let all = count("");
+            let all = count("*");
             let one = count("stops_here");
             assert!(is_patched(stops_here as *const ()));
             stops_here(1);
             fgraph::stop().unwrap();
             assert_eq!(code::<5>(stops_here as *const ()), original);
             let status = fgraph::status().unwrap();
-            assert_eq!((status.patched, status.stopped), (0, Some(Stop::Asked)));
+            assert_eq!(
+                (status.patched, status.stopped),
+                (0, Some(StopReason::Asked))
+            );
             assert!(status.to_string().contains("stopped"), "{status}");
             let seen = (all.both(), one.both());
             assert_eq!(stops_here(1), 2);
             assert_eq!((all.both(), one.both()), seen);
-            let stopped = Error::Stopped(Stop::Asked);
+            let stopped = Error::Stopped(StopReason::Asked);
             assert_eq!(
-                fgraph::register(Count::default(), "stops_here").unwrap_err(),
+                common::register(Count::default(), "stops_here").unwrap_err(),
                 stopped
             );
-            assert_eq!(one.set_filter("stops_here").unwrap_err(), stopped);
-            assert_eq!(one.status(), UserStatus::Stopped(Stop::Asked));
+            assert_eq!(common::set_filter(&one, "stops_here").unwrap_err(), stopped);
+            assert_eq!(one.status(), UserStatus::Stopped(StopReason::Asked));
             // Handles still give their values back.
             let value = one.unregister().unwrap();
             assert_eq!(value.both(), (1, 1));
             drop(all);
             // Once more does no harm.
             fgraph::stop().unwrap();
-            assert_eq!(fgraph::register(Count::default(), "").unwrap_err(), stopped);
+            assert_eq!(
+                common::register(Count::default(), "*").unwrap_err(),
+                stopped
+            );
             assert_eq!(stops_here(1), 2);
         },
     );

@@ -27,7 +27,7 @@ extern "C" fn works_too(n: u64) -> u64 {
 const WORKS: *const () = works as *const ();
 
 fn count(filter: &str) -> Handle<Count> {
-    fgraph::register(Count::default(), filter).unwrap()
+    common::register(Count::default(), filter).unwrap()
 }
 
 /// Sets the handler of a signal.
@@ -89,7 +89,7 @@ fn threads_that_exist_and_new_ones_are_traced_at_once() {
 #[test]
 fn thousands_of_short_lived_threads_are_traced() {
     scenario("thousands_of_short_lived_threads_are_traced", || {
-        let missing = fgraph::register(user(|_| Some(works(1)), |_, _| ()), "works_too").unwrap();
+        let missing = common::register(user(|_| Some(works(1)), |_, _| ()), "works_too").unwrap();
         let all = count("works works_too");
         let mappings = || {
             std::fs::read_to_string("/proc/self/maps")
@@ -124,7 +124,7 @@ fn thousands_of_short_lived_threads_are_traced() {
 fn a_threads_counters_are_its_own() {
     scenario("a_threads_counters_are_its_own", || {
         let _user =
-            fgraph::register(user(|_| Some(works(1)), |_, _| ()), "works_too works").unwrap();
+            common::register(user(|_| Some(works(1)), |_, _| ()), "works_too works").unwrap();
         // Long after others have used the state.
         for _ in 0..100 {
             thread::spawn(|| {
@@ -160,7 +160,7 @@ fn users_come_and_go_while_threads_come_and_go() {
             let result = scope
                 .spawn(|| {
                     for cycle in 0..500 {
-                        match fgraph::register(Count::default(), "works*") {
+                        match common::register(Count::default(), "works*") {
                             Ok(user) => drop(user),
                             Err(error) => return Err((cycle, error)),
                         }
@@ -241,7 +241,8 @@ fn the_first_hit_of_a_thread_may_be_on_a_signal_stack() {
             .join()
             .unwrap();
         }
-        // The call in the handler may be traced or foreign, those on the thread's stack are traced.
+        // The call in the handler may be traced or without a shadow stack, those on the thread's
+        // stack are traced.
         let (entries, returns) = user.both();
         assert_eq!(entries, returns);
         assert_eq!(entries + numbers(user.counters())[4], 21 * threads);
@@ -327,7 +328,8 @@ fn signals_at_any_time_do_no_harm() {
             done.store(true, Ordering::Relaxed);
             worker.join().unwrap()
         });
-        // Two calls each of the worker and of the handler; those that came inside fgraph were missed.
+        // Two calls each of the worker and of the handler; those that came inside fgraph were
+        // missed.
         let all = 2 * (calls + IN_HANDLER.load(Ordering::SeqCst));
         for user in &users {
             let (entries, returns) = user.both();
@@ -613,7 +615,7 @@ fn a_thread_that_blocks_sigtrap_is_an_error_and_nothing_is_patched() {
             while_blocked(|thread| {
                 // More often than there are slots; each time it is waited for.
                 for _ in 0..=fgraph::MAX_USERS {
-                    let error = fgraph::register(Count::default(), "works").unwrap_err();
+                    let error = common::register(Count::default(), "works").unwrap_err();
                     assert_eq!(error, Error::SignalBlocked { thread });
                     assert!(error.to_string().contains(&thread.to_string()), "{error}");
                 }
@@ -633,7 +635,7 @@ fn a_filter_that_cannot_be_changed_stays_as_it_is() {
     scenario("a_filter_that_cannot_be_changed_stays_as_it_is", || {
         let user = count("works_too");
         while_blocked(|thread| {
-            let error = user.set_filter("works").unwrap_err();
+            let error = common::set_filter(&user, "works").unwrap_err();
             assert_eq!(error, Error::SignalBlocked { thread });
             assert_eq!(works_too(1), 3);
             assert_eq!(user.both(), (1, 1));
@@ -719,7 +721,7 @@ fn a_child_goes_on_in_the_middle_of_traced_calls() {
             let (child, result) = around_the_fork(|| {
                 // The traced calls of the child, and a new user in it.
                 assert_eq!(works_too(40), 42);
-                let own = fgraph::register(Count::default(), "works_too").unwrap();
+                let own = common::register(Count::default(), "works_too").unwrap();
                 assert_eq!(works_too(40), 42);
                 thread::spawn(|| assert_eq!(works_too(1), 3))
                     .join()
@@ -772,7 +774,7 @@ fn a_fork_while_another_thread_registers_leaves_the_child_able_to() {
                     let status = forked(|| {
                         // SAFETY: a hang is to end the child.
                         unsafe { libc::alarm(60) };
-                        let user = fgraph::register(Count::default(), "works").unwrap();
+                        let user = common::register(Count::default(), "works").unwrap();
                         works(1);
                         i32::from(user.unregister().unwrap().both() != (1, 1))
                     });

@@ -9,8 +9,9 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{CLANG, Count, Log, scenario, totals, user};
+use common::{Count, Log, scenario, totals, user};
 use fgraph::Handle;
+use fgraph_needs::{CLANG, needs};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -80,9 +81,17 @@ fn three(filter: &str, log: &Log<Event>) -> impl Sized + use<> {
                 let event = if call.unwinding() {
                     assert_eq!((call.result(), call.result_high()), (None, None));
                     assert_eq!((call.float_result(), call.float32_result()), (None, None));
-                    assert!(call.vector_result(0).is_none() && call.vector_result_mut(1).is_none());
-                    assert!(!call.set_result(1) && !call.set_result_high(1));
-                    assert!(!call.set_float_result(1.0) && !call.set_float32_result(1.0));
+                    assert!(call.vector_result(0).is_none());
+                    // SAFETY: nothing is written.
+                    let mut writer = unsafe { call.rewrite() };
+                    let refused = [
+                        writer.set_result(1),
+                        writer.set_result_high(1),
+                        writer.set_float_result(1.0),
+                        writer.set_float32_result(1.0),
+                        writer.vector_result_mut(1).map(|_| ()),
+                    ];
+                    assert_eq!(refused, [Err(fgraph::WriteError::Unwinding); 5]);
                     assert_ne!(call.return_address(), 0);
                     'x'
                 } else {
@@ -92,8 +101,8 @@ fn three(filter: &str, log: &Log<Event>) -> impl Sized + use<> {
                 returns.push((id, event, argument, call.depth()));
             },
         );
-        let handle = fgraph::register(ops, filter).unwrap();
-        assert!(handle.report().traced >= 1);
+        let handle = common::register(ops, filter).unwrap();
+        assert!(handle.report().unwrap().traced >= 1);
         handle
     }
     (
@@ -120,8 +129,8 @@ fn a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first() {
         "a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first",
         || {
             quiet();
-            let user = fgraph::register(Count::default(), "tail_* dive").unwrap();
-            assert_eq!(user.report().traced, 4);
+            let user = common::register(Count::default(), "tail_* dive").unwrap();
+            assert_eq!(user.report().unwrap().traced, 4);
             for (calls, tail) in [
                 (2, tail_one as unsafe extern "C-unwind" fn(u32) -> u32),
                 (3, tail_two),
@@ -204,7 +213,7 @@ fn a_panic_caught_half_way_up_the_traced_frames_unwinds_only_those_below() {
         || {
             quiet();
             for level in 1..=10 {
-                let count = fgraph::register(Count::default(), "catches_at").unwrap();
+                let count = common::register(Count::default(), "catches_at").unwrap();
                 assert_eq!(catches_at(level, 10), 100 + 10 - level + 1);
                 // Those of arguments 10 to `level` return, those below are unwound.
                 assert_eq!(count.all(), (11, 11, u64::from(level)));
@@ -240,7 +249,7 @@ fn traced_calls_of_destructors_that_run_while_unwinding() {
             quiet();
             let log = Log::new();
             let _users = three("dive_guarded", &log);
-            let count = fgraph::register(Count::default(), "returns").unwrap();
+            let count = common::register(Count::default(), "returns").unwrap();
             let sum = AtomicU64::new(0);
             panic::catch_unwind(AssertUnwindSafe(|| dive_guarded(9, &sum))).unwrap_err();
             assert_eq!(sum.load(Ordering::SeqCst), 30);
@@ -267,14 +276,14 @@ fn a_user_that_leaves_before_a_panic_gets_no_return() {
             black_box(dive(depth))
         }
         quiet();
-        let mut goes = Some(fgraph::register(Count::default(), "leaves* dive").unwrap());
-        let stays = fgraph::register(Count::default(), "leaves* dive").unwrap();
+        let mut goes = Some(common::register(Count::default(), "leaves* dive").unwrap());
+        let stays = common::register(Count::default(), "leaves* dive").unwrap();
         let mut gone = None;
         let mut comes: Option<Handle<Count>> = None;
         panic::catch_unwind(AssertUnwindSafe(|| {
             leaves(&mut || {
                 gone = Some(goes.take().unwrap().unregister().unwrap());
-                comes = Some(fgraph::register(Count::default(), "leaves* dive").unwrap());
+                comes = Some(common::register(Count::default(), "leaves* dive").unwrap());
             })
         }))
         .unwrap_err();
@@ -368,7 +377,7 @@ fn pthread_exit_ends_the_calls_that_it_leaves() {
 #[test]
 fn cancellation_ends_the_calls_that_it_leaves() {
     scenario("cancellation_ends_the_calls_that_it_leaves", || {
-        let count = fgraph::register(Count::default(), "is_cancelled").unwrap();
+        let count = common::register(Count::default(), "is_cancelled").unwrap();
         let thread = start(cancelled_thread);
         while READY.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
@@ -412,15 +421,13 @@ const CPLUSPLUS: &str = r#"
 #[test]
 fn cplusplus_exceptions_go_through_traced_frames() {
     scenario("cplusplus_exceptions_go_through_traced_frames", || {
-        let Some(library) = common::library(
+        let library = needs!(common::library(
             "cplusplus",
-            CLANG,
+            &CLANG,
             "thrower.cpp",
             CPLUSPLUS,
             &["-fpatchable-function-entry=5", "-fexceptions"],
-        ) else {
-            return;
-        };
+        ));
         // SAFETY: their types.
         let (caught, guarded, rethrown) = unsafe {
             (
@@ -437,7 +444,7 @@ fn cplusplus_exceptions_go_through_traced_frames() {
             "throws*:mod:libthrower.so",
         ] {
             let users = three(filter, &log);
-            let count = fgraph::register(Count::default(), filter).unwrap();
+            let count = common::register(Count::default(), filter).unwrap();
             let traced_catch = u64::from(filter.contains("caught"));
             let mut calls = 0;
             for n in [0, 1, 2, 20] {
@@ -493,23 +500,21 @@ fn a_cplusplus_exception_goes_through_traced_rust_frames() {
                     unsafe { std::mem::transmute(THROWS.load(Ordering::SeqCst) as usize) };
                 black_box(throws(n)) + 1
             }
-            let Some(library) = common::library(
+            let library = needs!(common::library(
                 "cplusplus_rust",
-                CLANG,
+                &CLANG,
                 "thrower2.cpp",
                 CPLUSPLUS,
                 &["-fpatchable-function-entry=5", "-fexceptions"],
-            ) else {
-                return;
-            };
+            ));
             THROWS.store(library.address("throws") as u64, Ordering::SeqCst);
             type Back = extern "C-unwind" fn(i32) -> i32;
             // SAFETY: its type.
             let calls_back =
                 unsafe { library.get::<extern "C" fn(Back, i32) -> i32>("calls_back") };
             let count =
-                fgraph::register(Count::default(), "rust_in_between throws calls_back").unwrap();
-            assert_eq!(count.report().traced, 3);
+                common::register(Count::default(), "rust_in_between throws calls_back").unwrap();
+            assert_eq!(count.report().unwrap().traced, 3);
             for n in 0..5 {
                 assert_eq!(calls_back(rust_in_between, n), -17);
             }

@@ -57,14 +57,18 @@ fn returns_run_in_the_reverse_order_of_entries() {
                     },
                     move |_, ()| returns.push(('<', id)),
                 );
-                fgraph::register(ops, "twice").unwrap()
+                common::register(ops, "twice").unwrap()
             })
             .collect();
         for _ in 0..3 {
             assert_eq!(twice(21), 42);
-            let entries = (0..16).map(|id| ('>', id));
-            let returns = (0..16).rev().map(|id| ('<', id));
-            assert_eq!(log.take(), entries.chain(returns).collect::<Vec<_>>());
+            let told = log.take();
+            let entries = told[..16].iter().map(|&(_, id)| ('>', id));
+            let returns = told[..16].iter().rev().map(|&(_, id)| ('<', id));
+            assert_eq!(told, entries.chain(returns).collect::<Vec<_>>());
+            let mut ids: Vec<_> = told[..16].iter().map(|&(_, id)| id).collect();
+            ids.sort_unstable();
+            assert_eq!(ids, (0..16).collect::<Vec<_>>());
         }
         drop(users);
         assert_eq!(twice(21), 42);
@@ -110,7 +114,7 @@ fn keeper<D: Copy + Send + 'static>(id: u8, problems: &Log<String>) -> Box<dyn s
             }
         },
     );
-    Box::new(fgraph::register(ops, "factorial").unwrap())
+    Box::new(common::register(ops, "factorial").unwrap())
 }
 
 #[repr(align(16))]
@@ -156,10 +160,10 @@ fn a_user_gets_the_returns_of_exactly_the_entries_it_accepts() {
     scenario(
         "a_user_gets_the_returns_of_exactly_the_entries_it_accepts",
         || {
-            let all = fgraph::register(Count::default(), "factorial").unwrap();
+            let all = common::register(Count::default(), "factorial").unwrap();
             let log = Log::new();
             let returns = log.clone();
-            let odd = fgraph::register(
+            let odd = common::register(
                 user(
                     |call| call.arg(0).filter(|n| n % 2 == 1),
                     move |call, n: u64| returns.push((n, call.result())),
@@ -167,7 +171,7 @@ fn a_user_gets_the_returns_of_exactly_the_entries_it_accepts() {
                 "factorial",
             )
             .unwrap();
-            let none = fgraph::register(
+            let none = common::register(
                 user(|_| None, |_, _: [u64; 3]| panic!("it never accepts")),
                 "factorial",
             )
@@ -190,11 +194,11 @@ fn ancestors_are_the_own_accepted_calls_whoever_else_is_in_between() {
     scenario(
         "ancestors_are_the_own_accepted_calls_whoever_else_is_in_between",
         || {
-            let before = fgraph::register(Count::default(), "nest nested").unwrap();
+            let before = common::register(Count::default(), "nest nested").unwrap();
             let log = Log::new();
             let (entries, returns) = (log.clone(), log.clone());
             // It wants `nest` only, and of that no multiple of 3.
-            let middle = fgraph::register(
+            let middle = common::register(
                 user::<[u64; 2], _, _>(
                     move |call| {
                         let n = call.arg(0)?;
@@ -223,7 +227,7 @@ fn ancestors_are_the_own_accepted_calls_whoever_else_is_in_between() {
                 "nest",
             )
             .unwrap();
-            let after = fgraph::register(
+            let after = common::register(
                 user(|_| Some([7u8; 100]), |_, data| assert_eq!(data, [7; 100])),
                 "nest nested",
             )
@@ -257,8 +261,8 @@ fn a_user_can_add_to_the_data_of_enclosing_calls() {
     scenario("a_user_can_add_to_the_data_of_enclosing_calls", || {
         let log = Log::new();
         let returns = log.clone();
-        let _others = [(); 3].map(|()| fgraph::register(Count::default(), "nest nested").unwrap());
-        let _children = fgraph::register(
+        let _others = [(); 3].map(|()| common::register(Count::default(), "nest nested").unwrap());
+        let _children = common::register(
             user::<[u64; 2], _, _>(
                 |call| {
                     // At entry as well: every second one.
@@ -288,7 +292,7 @@ fn zero_sized_data_has_ancestors() {
     scenario("zero_sized_data_has_ancestors", || {
         let log = Log::new();
         let entries = log.clone();
-        let _user = fgraph::register(
+        let _user = common::register(
             user(
                 move |call| {
                     entries.push(
@@ -325,8 +329,8 @@ fn word_user(set: u64, log: &Log<(u64, u64)>) -> impl FgraphOps + use<> {
 fn the_thread_word_is_private_to_user_and_thread() {
     scenario("the_thread_word_is_private_to_user_and_thread", || {
         let log = Log::new();
-        let _one = fgraph::register(word_user(1, &log), "twice").unwrap();
-        let _ten = fgraph::register(word_user(10, &log), "twice").unwrap();
+        let _one = common::register(word_user(1, &log), "twice").unwrap();
+        let _ten = common::register(word_user(10, &log), "twice").unwrap();
         let calls = || {
             twice(1);
             twice(1);
@@ -348,9 +352,9 @@ fn the_thread_word_is_zero_after_the_slot_has_changed_hands() {
         || {
             let log = Log::new();
             // With 15 others, the last slot is used again and again.
-            let _others = [(); 15].map(|()| fgraph::register(Count::default(), "nest").unwrap());
+            let _others = [(); 15].map(|()| common::register(Count::default(), "nest").unwrap());
             for _ in 0..3 {
-                let handle = fgraph::register(word_user(5, &log), "twice").unwrap();
+                let handle = common::register(word_user(5, &log), "twice").unwrap();
                 twice(1);
                 twice(1);
                 assert_eq!(log.take(), [(5, 0), (5, 10)]);
@@ -366,7 +370,7 @@ fn the_thread_word_is_zero_in_a_thread_that_takes_over_the_state_of_a_dead_one()
         "the_thread_word_is_zero_in_a_thread_that_takes_over_the_state_of_a_dead_one",
         || {
             let log = Log::new();
-            let _user = fgraph::register(word_user(5, &log), "twice").unwrap();
+            let _user = common::register(word_user(5, &log), "twice").unwrap();
             for n in 0..200 {
                 thread::spawn(|| twice(1)).join().unwrap();
                 assert_eq!(log.take(), [(5, 0)], "thread {n}");
@@ -380,7 +384,7 @@ fn depth_counts_the_traced_calls_around_of_any_user() {
     scenario("depth_counts_the_traced_calls_around_of_any_user", || {
         let log = Log::new();
         let (entries, returns) = (log.clone(), log.clone());
-        let _watcher = fgraph::register(
+        let _watcher = common::register(
             user(
                 move |call| {
                     entries.push(('>', call.depth()));
@@ -393,12 +397,12 @@ fn depth_counts_the_traced_calls_around_of_any_user() {
         .unwrap();
         assert_eq!(nest(1), 2);
         assert_eq!(log.take(), [('>', 0), ('>', 1), ('<', 1), ('<', 0)]);
-        let other = fgraph::register(Count::default(), "nested").unwrap();
+        let other = common::register(Count::default(), "nested").unwrap();
         assert_eq!(nest(1), 2);
         assert_eq!(log.take(), [('>', 0), ('>', 2), ('<', 2), ('<', 0)]);
         drop(other);
         // Calls that nobody wants the return of are not around anything.
-        let _decliner = fgraph::register(user(|_| None, |_, ()| unreachable!()), "nested").unwrap();
+        let _decliner = common::register(user(|_| None, |_, ()| unreachable!()), "nested").unwrap();
         assert_eq!(nest(1), 2);
         assert_eq!(log.take(), [('>', 0), ('>', 1), ('<', 1), ('<', 0)]);
     });
@@ -409,7 +413,7 @@ fn calls_of_different_threads_do_not_mix() {
     scenario("calls_of_different_threads_do_not_mix", || {
         let mixed = Log::new();
         let (entries, returns) = (mixed.clone(), mixed.clone());
-        let handle: Handle<_> = fgraph::register(
+        let handle: Handle<_> = common::register(
             user(
                 move |call| {
                     let n = call.arg(0)?;

@@ -7,7 +7,8 @@ use std::hint::black_box;
 use std::sync::Mutex;
 
 use common::{Count, Log, scenario, totals, user};
-use fgraph::{Entry, Function};
+use fgraph::{Entry, Function, WriteError};
+use fgraph_needs::skip;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -87,7 +88,7 @@ fn integer_arguments_are_seen_and_changed() {
     scenario("integer_arguments_are_seen_and_changed", || {
         let log = Log::new();
         let entries = log.clone();
-        let reader = fgraph::register(
+        let reader = common::register(
             user(
                 move |call| {
                     entries.push((0..8).map(|i| call.arg(i)).collect::<Vec<_>>());
@@ -106,14 +107,17 @@ fn integer_arguments_are_seen_and_changed() {
         // Each alone, declined and accepted.
         for index in 0..8usize {
             for accept in [false, true] {
-                let _writer = fgraph::register(
+                let _writer = common::register(
                     user(
                         move |call| {
+                            // SAFETY: `eight` takes any numbers, two of them on the stack.
+                            let mut writer = unsafe { call.rewrite() };
                             let done = match index {
-                                0..6 => call.set_arg(index, 9),
-                                _ => call.set_stack_arg(index - 6, 9),
+                                0..6 => writer.set_arg(index, 9),
+                                _ => writer.set_stack_arg(index - 6, 9),
                             };
-                            assert!(done && !call.set_arg(6, 9));
+                            let none = WriteError::NoSuchArgument { index: 6, count: 6 };
+                            assert_eq!((done, writer.set_arg(6, 9)), (Ok(()), Err(none)));
                             accept.then_some(())
                         },
                         |_, ()| (),
@@ -139,17 +143,19 @@ fn a_user_sees_what_the_one_before_it_has_changed() {
                 move |call: &mut Entry<'_, u64>| {
                     let seen = call.arg(0)?;
                     entries.push(seen);
-                    call.set_arg(0, seen + 1);
+                    // SAFETY: `eight` takes any numbers.
+                    unsafe { call.rewrite() }.set_arg(0, seen + 1).unwrap();
                     Some(seen)
                 },
                 move |call, _| {
                     let seen = call.result().unwrap();
                     returns.push(seen);
-                    call.set_result(seen * 2);
+                    // SAFETY: the caller compares it.
+                    unsafe { call.rewrite() }.set_result(seen * 2).unwrap();
                 },
             )
         };
-        let _users = [(); 3].map(|()| fgraph::register(change(), "eight").unwrap());
+        let _users = [(); 3].map(|()| common::register(change(), "eight").unwrap());
         assert_eq!(eight(0, 0, 0, 0, 0, 0, 0, 0), 240_000_000);
         assert_eq!(log.take(), [0, 1, 2, 30_000_000, 60_000_000, 120_000_000]);
     });
@@ -160,13 +166,20 @@ fn words_past_the_end_of_the_stack_are_none() {
     scenario("words_past_the_end_of_the_stack_are_none", || {
         let log = Log::new();
         let entries = log.clone();
-        let _user = fgraph::register(
+        let _user = common::register(
             user(
                 move |call| {
                     let far = [1 << 40, usize::MAX / 8, usize::MAX];
-                    entries.push(
-                        far.map(|index| (call.stack_arg(index), call.set_stack_arg(index, 1))),
-                    );
+                    entries.push(far.map(|index| {
+                        let seen = call.stack_arg(index);
+                        // SAFETY: nothing is written.
+                        let set = unsafe { call.rewrite() }.set_stack_arg(index, 1);
+                        let is_past = |error| {
+                            matches!(error, WriteError::PastTheStack { index: at, end }
+                                if at == index && end > call.stack_pointer())
+                        };
+                        (seen, set.is_err_and(is_past))
+                    }));
                     let last = (0..).take_while(|&i| call.stack_arg(i).is_some()).count();
                     assert!(last > 2);
                     None
@@ -177,7 +190,7 @@ fn words_past_the_end_of_the_stack_are_none() {
         )
         .unwrap();
         assert_eq!(eight(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678);
-        assert_eq!(log.take(), [[(None, false); 3]]);
+        assert_eq!(log.take(), [[(None, true); 3]]);
     });
 }
 
@@ -189,7 +202,7 @@ fn floating_point_arguments_and_results_are_seen_and_changed() {
             let call = || eight_floats(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0);
             let log = Log::new();
             let (entries, returns) = (log.clone(), log.clone());
-            let reader = fgraph::register(
+            let reader = common::register(
                 user(
                     move |call| {
                         entries.push((0..9).map(|i| call.float_arg(i)).collect::<Vec<_>>());
@@ -209,14 +222,20 @@ fn floating_point_arguments_and_results_are_seen_and_changed() {
             );
             drop(reader);
             for index in 0..8 {
-                let _writer = fgraph::register(
+                let _writer = common::register(
                     user(
                         move |call| {
-                            assert!(call.set_float_arg(index, 0.0) && !call.set_float_arg(8, 0.0));
+                            // SAFETY: `eight_floats` takes any numbers.
+                            let mut writer = unsafe { call.rewrite() };
+                            writer.set_float_arg(index, 0.0).unwrap();
+                            let none = WriteError::NoSuchArgument { index: 8, count: 8 };
+                            assert_eq!(writer.set_float_arg(8, 0.0), Err(none));
                             Some(())
                         },
                         |call, ()| {
-                            assert!(call.set_float_result(call.float_result().unwrap() + 0.5))
+                            let result = call.float_result().unwrap() + 0.5;
+                            // SAFETY: the caller compares it.
+                            unsafe { call.rewrite() }.set_float_result(result).unwrap();
                         },
                     ),
                     "eight_floats",
@@ -234,18 +253,23 @@ fn single_precision_arguments_and_results_are_seen_and_changed() {
     scenario(
         "single_precision_arguments_and_results_are_seen_and_changed",
         || {
-            let _user = fgraph::register(
+            let _user = common::register(
                 user(
                     |call| {
                         let seen = [0, 1, 8].map(|i| call.float32_arg(i));
                         assert_eq!(seen, [Some(5.0), Some(0.25), None]);
                         assert_eq!(call.arg(0).map(|n| n as u32), Some(2));
-                        assert!(call.set_float32_arg(0, 7.0) && !call.set_float32_arg(8, 0.0));
+                        // SAFETY: `half` takes any numbers.
+                        let mut writer = unsafe { call.rewrite() };
+                        writer.set_float32_arg(0, 7.0).unwrap();
+                        let none = WriteError::NoSuchArgument { index: 8, count: 8 };
+                        assert_eq!(writer.set_float32_arg(8, 0.0), Err(none));
                         Some(())
                     },
                     |call, ()| {
                         assert_eq!(call.float32_result(), Some(3.75));
-                        assert!(call.set_float32_result(1.5));
+                        // SAFETY: the caller compares it.
+                        unsafe { call.rewrite() }.set_float32_result(1.5).unwrap();
                     },
                 ),
                 "half",
@@ -260,42 +284,52 @@ fn single_precision_arguments_and_results_are_seen_and_changed() {
 #[test]
 fn results_of_every_kind_are_seen_and_changed() {
     scenario("results_of_every_kind_are_seen_and_changed", || {
-        let ints = fgraph::register(
+        let ints = common::register(
             user(
                 |_| Some(()),
                 |call, ()| {
                     assert!(!call.unwinding());
                     let (low, high) = (call.result().unwrap(), call.result_high().unwrap());
                     assert_eq!((low, high), (5, 6));
-                    assert!(call.set_result(7) && call.set_result_high(8));
+                    // SAFETY: the caller compares them.
+                    let mut writer = unsafe { call.rewrite() };
+                    writer.set_result(7).unwrap();
+                    writer.set_result_high(8).unwrap();
                 },
             ),
             "wide",
         )
         .unwrap();
         assert_eq!(wide(5, 6), 8 << 64 | 7);
-        let floats = fgraph::register(
+        let floats = common::register(
             user(
                 |_| Some(()),
                 |call, ()| {
                     assert_eq!(call.float_result(), Some(2.5));
-                    let second = call.vector_result_mut(1).unwrap();
+                    assert_eq!(call.vector_result(2), None);
+                    // SAFETY: the caller compares them.
+                    let mut writer = unsafe { call.rewrite() };
+                    let second = writer.vector_result_mut(1).unwrap();
                     assert_eq!(second[..8], (-2.5f64).to_le_bytes());
                     second[..8].copy_from_slice(&4.5f64.to_le_bytes());
-                    assert!(call.set_float_result(3.5));
-                    assert!(call.vector_result(2).is_none() && call.vector_result_mut(2).is_none());
+                    writer.set_float_result(3.5).unwrap();
+                    let none = WriteError::NoSuchResult { index: 2, count: 2 };
+                    assert_eq!(writer.vector_result_mut(2), Err(none));
                 },
             ),
             "pair",
         )
         .unwrap();
         assert_eq!(pair(2.5), Pair(3.5, 4.5));
-        let both = fgraph::register(
+        let both = common::register(
             user(
                 |_| Some(()),
                 |call, ()| {
                     assert_eq!((call.result(), call.float_result()), (Some(3), Some(0.25)));
-                    assert!(call.set_result(4) && call.set_float_result(0.75));
+                    // SAFETY: the caller compares them.
+                    let mut writer = unsafe { call.rewrite() };
+                    writer.set_result(4).unwrap();
+                    writer.set_float_result(0.75).unwrap();
                 },
             ),
             "mixed",
@@ -303,7 +337,7 @@ fn results_of_every_kind_are_seen_and_changed() {
         .unwrap();
         assert_eq!(mixed(3, 0.25), Mixed(4, 0.75));
         // A large result comes back through memory, whose address is the first argument.
-        let memory = fgraph::register(
+        let memory = common::register(
             user(
                 |call| {
                     assert_eq!(call.arg(1), Some(9));
@@ -354,7 +388,7 @@ fn functions_have_their_demangled_names() {
     scenario("functions_have_their_demangled_names", || {
         let log: Log<Function> = Log::new();
         let entries = log.clone();
-        let handle = fgraph::register(
+        let handle = common::register(
             user(
                 move |call| {
                     entries.push(call.function());
@@ -396,15 +430,13 @@ fn functions_have_their_demangled_names() {
         // The filter can name the module.
         let name = seen[0].module().name();
         assert_eq!(
-            handle
-                .set_filter(&format!("eight:mod:{name}"))
+            common::set_filter(&handle, &format!("eight:mod:{name}"))
                 .unwrap()
                 .traced,
             1
         );
         assert!(
-            handle
-                .set_filter("eight:mod:libc.so*")
+            common::set_filter(&handle, "eight:mod:libc.so*")
                 .unwrap()
                 .matches_nothing()
         );
@@ -436,8 +468,8 @@ fn the_call_site_is_true_while_the_function_is_traced() {
     scenario("the_call_site_is_true_while_the_function_is_traced", || {
         let log = Log::new();
         let (entries, returns) = (log.clone(), log.clone());
-        let _others = [(); 2].map(|()| fgraph::register(Count::default(), "asm_leaf").unwrap());
-        let handle = fgraph::register(
+        let _others = [(); 2].map(|()| common::register(Count::default(), "asm_leaf").unwrap());
+        let handle = common::register(
             user(
                 move |call| {
                     entries.push((
@@ -473,7 +505,7 @@ fn the_thread_is_that_of_the_call() {
     scenario("the_thread_is_that_of_the_call", || {
         let log = Log::new();
         let (entries, returns) = (log.clone(), log.clone());
-        let _user = fgraph::register(
+        let _user = common::register(
             user(
                 move |call| {
                     entries.push(call.thread_id());
@@ -520,7 +552,7 @@ fn errno_is_not_changed_by_callbacks() {
             // SAFETY: this thread's own.
             unsafe { std::mem::replace(&mut *libc::__errno_location(), 77) }
         }
-        let _user = fgraph::register(
+        let _user = common::register(
             user(
                 move |call| {
                     entries.push(spoil());
@@ -625,7 +657,8 @@ fn every_register_is_at_entry_and_return_as_without_tracing() {
                 let mut registers = [0u64; 25];
                 // SAFETY: writes to the array.
                 unsafe { with_all_registers(&mut registers) };
-                // The array's address; and rbp, which is the frame while the body of an accepted call runs.
+                // The array's address; and rbp, which is the frame while the body of an accepted
+                // call runs.
                 registers[0] = 0;
                 registers[8] = 0;
                 registers
@@ -645,7 +678,7 @@ fn every_register_is_at_entry_and_return_as_without_tracing() {
                                 },
                                 |call, _| drop(black_box(format!("{:?}", call.function()))),
                             );
-                            fgraph::register(ops, "all_registers").unwrap()
+                            common::register(ops, "all_registers").unwrap()
                         })
                         .collect();
                     assert_eq!(run(), untraced, "{users} users that accept: {accept}");
@@ -716,9 +749,9 @@ fn callers_may_have_a_misaligned_stack() {
                 },
             )
         };
-        let declines = fgraph::register(make(false), "misaligned").unwrap();
+        let declines = common::register(make(false), "misaligned").unwrap();
         assert_eq!(run(), 42);
-        let accepts = fgraph::register(make(true), "misaligned").unwrap();
+        let accepts = common::register(make(true), "misaligned").unwrap();
         assert_eq!(run(), 42);
         assert_eq!(std::thread::spawn(run).join().unwrap(), 42);
         for status in [declines.status(), accepts.status()] {
@@ -862,7 +895,8 @@ fn vector_arguments_and_results_survive_callbacks_in_full_width() {
                 let run = || {
                     let (mut seen, mut results): (Vectors<8>, Vectors<2>) =
                         ([[0; 64]; 8], [[0; 64]; 2]);
-                    // SAFETY: the machine has the registers; the arrays are what the function wants.
+                    // SAFETY: the machine has the registers; the arrays are what the function
+                    // wants.
                     unsafe { caller(&from, &mut seen, &mut results) };
                     assert_eq!(seen, expected, "{name}");
                     results
@@ -870,7 +904,7 @@ fn vector_arguments_and_results_survive_callbacks_in_full_width() {
                 assert_eq!(run(), [expected[7], expected[6]]);
                 for accept in [false, true] {
                     for spoil in [clobber, clear_uppers] {
-                        let _user = fgraph::register(
+                        let _user = common::register(
                             user(
                                 move |call| {
                                     spoil();
@@ -906,14 +940,20 @@ fn vector_arguments_and_results_survive_callbacks_in_full_width() {
                     }
                 }
                 // And all of it can be written.
-                let _writer = fgraph::register(
+                let _writer = common::register(
                     user(
                         move |call| {
-                            call.vector_arg_mut(7).unwrap().fill(0x5a);
-                            assert!(call.vector_arg_mut(8).is_none());
+                            // SAFETY: the function stores what it gets.
+                            let mut writer = unsafe { call.rewrite() };
+                            writer.vector_arg_mut(7).unwrap().fill(0x5a);
+                            assert!(writer.vector_arg_mut(8).is_err());
                             Some(())
                         },
-                        move |call, ()| call.vector_result_mut(1).unwrap().fill(0xa5),
+                        move |call, ()| {
+                            // SAFETY: the caller stores what it gets.
+                            let mut writer = unsafe { call.rewrite() };
+                            writer.vector_result_mut(1).unwrap().fill(0xa5);
+                        },
                     ),
                     name,
                 )
@@ -961,7 +1001,7 @@ mod avx {
 fn vectors_of_256_bits_keep_their_upper_halves() {
     scenario("vectors_of_256_bits_keep_their_upper_halves", || {
         if !is_x86_feature_detected!("avx") {
-            return common::skip("no AVX");
+            return skip!("no AVX");
         }
         // SAFETY: the machine has AVX.
         let run = || unsafe {
@@ -975,7 +1015,7 @@ fn vectors_of_256_bits_keep_their_upper_halves() {
         assert_eq!(run(), expected);
         for spoil in [clobber, clear_uppers] {
             for accept in [false, true] {
-                let handle = fgraph::register(
+                let handle = common::register(
                     user(
                         move |_| {
                             spoil();
@@ -986,7 +1026,7 @@ fn vectors_of_256_bits_keep_their_upper_halves() {
                     "multiply_add",
                 )
                 .unwrap();
-                assert_eq!(handle.report().traced, 1);
+                assert_eq!(handle.report().unwrap().traced, 1);
                 assert_eq!(run(), expected);
                 assert_eq!(run(), expected);
             }

@@ -1,13 +1,16 @@
 //! Functions that begin in every way there is: what is displaced does the same elsewhere.
 
+// Long strings: C code.
+
 #[macro_use]
 mod common;
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use common::{CLANG, Calls, Library, Paired, bounded, code, compiler, directory, scenario, skip};
-use fgraph::{Handle, Refusal, RelocateError};
+use common::{Calls, Library, Paired, bounded, code, directory, scenario};
+use fgraph::{Handle, RefusalReason, RelocateError};
+use fgraph_needs::{CC, CLANG, GCC, Missing, Need, needs, skip};
 
 /// The return address that `tells_return_address` was called with.
 #[unsafe(no_mangle)]
@@ -320,7 +323,7 @@ fn is_comparable(name: &str) -> bool {
 }
 
 fn paired(filter: &str) -> Handle<Paired> {
-    fgraph::register(Paired::default(), filter).unwrap()
+    common::register(Paired::default(), filter).unwrap()
 }
 
 #[test]
@@ -335,7 +338,7 @@ fn every_kind_of_function_does_the_same_while_it_is_traced() {
                     let users: Vec<_> = (0..users)
                         .map(|_| paired(&format!("{name}:mod:windows-*")))
                         .collect();
-                    let report = users[0].report();
+                    let report = users[0].report().unwrap();
                     assert_eq!(
                         (report.traced, &*report.refused),
                         (1, &[][..]),
@@ -382,10 +385,10 @@ fn all_kinds_of_functions_are_traced_together() {
         let untraced = answers();
         let users = [(); 2].map(|()| paired(&names.join(" ")));
         assert_eq!(
-            users[0].report().traced,
+            users[0].report().unwrap().traced,
             ALL.len(),
             "{:?}",
-            users[0].report()
+            users[0].report().unwrap()
         );
         assert_eq!(answers(), untraced);
         for user in users {
@@ -440,7 +443,7 @@ fn a_displaced_call_pushes_the_original_return_address() {
                 ),
             ] {
                 let user = paired(name);
-                assert_eq!(user.report().traced, 1);
+                assert_eq!(user.report().unwrap().traced, 1);
                 for (answer, from) in answers(function) {
                     assert_eq!(from, behind as u64, "{name}");
                     assert!(answer > 0);
@@ -448,7 +451,7 @@ fn a_displaced_call_pushes_the_original_return_address() {
                 // The called function as well: it is told of the same place.
                 let log = common::Log::new();
                 let callers = log.clone();
-                let callee = fgraph::register(
+                let callee = common::register(
                     common::user(
                         move |call| {
                             callers.push(call.return_address());
@@ -496,12 +499,12 @@ fn a_function_without_room_for_a_jump_is_refused_with_the_reason() {
         || {
             let before: [u8; 16] = code(crowded_a as *const ());
             let user = paired("crowded_?");
-            let report = user.report();
+            let report = user.report().unwrap();
             assert_eq!((report.traced, report.refused.len()), (1, 1), "{report:?}");
             let refused = &report.refused[0];
             assert_eq!(
                 refused.reason,
-                Refusal::Displace(RelocateError::TooShort { have: 4 })
+                RefusalReason::Displace(RelocateError::TooShort { have: 4 })
             );
             assert_eq!(
                 (refused.name.as_str(), refused.address),
@@ -526,11 +529,13 @@ const C: &str = "
 ";
 
 /// Compiles with `compiler` and links with gcc, which needs no runtime of the compiler's.
-fn instrumented(name: &str, compilers: &[&str], source: &str, options: &[&str]) -> Option<Library> {
-    let (Some(compiler), Some(linker)) = (compiler(compilers), compiler(&["gcc", "cc"])) else {
-        skip(format_args!("there is none of {compilers:?}, or no gcc"));
-        return None;
-    };
+fn instrumented(
+    name: &str,
+    compiler: &Need,
+    source: &str,
+    options: &[&str],
+) -> Result<Library, Missing> {
+    let (compiler, linker) = (compiler.find()?, CC.find()?);
     let directory = directory(name);
     let [input, object, library] =
         ["c", "o", "so"].map(|extension| directory.join(format!("lib{name}.{extension}")));
@@ -550,12 +555,11 @@ fn instrumented(name: &str, compilers: &[&str], source: &str, options: &[&str]) 
             || errors.contains("unrecognized")
             || errors.contains("unknown argument")
         {
-            skip(errors);
-            return None;
+            return Err(Missing::new(errors));
         }
         assert!(output.status.success(), "{command:?}: {errors}");
     }
-    Some(Library::open(&library))
+    Ok(Library::open(&library))
 }
 
 /// Traces all that is instrumented, and compares.
@@ -603,7 +607,7 @@ fn check(name: &str, library: &Library, start: &[u8]) {
     let filter = format!("instrumented_*:mod:lib{name}.so hidden:mod:lib{name}.so !*_hook");
     for _ in 0..2 {
         let users = [(); 2].map(|()| paired(&filter));
-        let report = users[0].report();
+        let report = users[0].report().unwrap();
         assert_eq!(
             (report.traced, &*report.refused),
             (5, &[][..]),
@@ -631,9 +635,8 @@ fn check(name: &str, library: &Library, start: &[u8]) {
 fn functions_with_pads_of_gcc_are_traced() {
     scenario("functions_with_pads_of_gcc_are_traced", || {
         let options = ["-fpatchable-function-entry=5"];
-        if let Some(library) = instrumented("pads", &["gcc"], C, &options) {
-            check("pads", &library, &[0x90; 5]);
-        }
+        let library = needs!(instrumented("pads", &GCC, C, &options));
+        check("pads", &library, &[0x90; 5]);
     });
 }
 
@@ -641,9 +644,8 @@ fn functions_with_pads_of_gcc_are_traced() {
 fn functions_with_pads_behind_an_endbr64_are_traced() {
     scenario("functions_with_pads_behind_an_endbr64_are_traced", || {
         let options = ["-fpatchable-function-entry=5", "-fcf-protection=full"];
-        if let Some(library) = instrumented("endbr_pads", &["gcc"], C, &options) {
-            check("endbr_pads", &library, &[0x90; 5]);
-        }
+        let library = needs!(instrumented("endbr_pads", &GCC, C, &options));
+        check("endbr_pads", &library, &[0x90; 5]);
     });
 }
 
@@ -652,9 +654,8 @@ fn functions_with_pads_behind_an_endbr64_are_traced() {
 fn functions_with_pads_before_them_are_traced() {
     scenario("functions_with_pads_before_them_are_traced", || {
         let options = ["-fpatchable-function-entry=8,3"];
-        if let Some(library) = instrumented("before", &["gcc"], C, &options) {
-            check("before", &library, &[0x90; 5]);
-        }
+        let library = needs!(instrumented("before", &GCC, C, &options));
+        check("before", &library, &[0x90; 5]);
     });
 }
 
@@ -662,10 +663,9 @@ fn functions_with_pads_before_them_are_traced() {
 fn functions_with_sleds_of_xray_are_traced() {
     scenario("functions_with_sleds_of_xray_are_traced", || {
         let options = ["-fxray-instrument", "-fxray-instruction-threshold=1"];
-        if let Some(library) = instrumented("xray", CLANG, C, &options) {
-            // A jump over nine bytes.
-            check("xray", &library, &[0xeb, 0x09]);
-        }
+        let library = needs!(instrumented("xray", &CLANG, C, &options));
+        // A jump over nine bytes.
+        check("xray", &library, &[0xeb, 0x09]);
     });
 }
 
@@ -688,9 +688,7 @@ fn functions_that_call_fentry_are_traced() {
                     "void __attribute__((no_instrument_function)) __attribute__"
                 )
             );
-            let Some(library) = instrumented(name, &["gcc"], &source, options) else {
-                continue;
-            };
+            let library = needs!(instrumented(name, &GCC, &source, options));
             let start: [u8; 1] = code(library.address("instrumented_one"));
             check(name, &library, &start);
         }
@@ -701,20 +699,23 @@ fn functions_that_call_fentry_are_traced() {
 #[test]
 fn functions_without_any_preparation_are_traced() {
     scenario("functions_without_any_preparation_are_traced", || {
-        for (compilers, compiler) in [(&["gcc"][..], "gcc"), (CLANG, "clang")] {
+        for compiler in [&GCC, &CLANG] {
+            if let Err(missing) = compiler.find() {
+                skip!("{missing}");
+                continue;
+            }
             for (level, option) in ["-O0", "-O1", "-O2", "-Os", "-O3"].into_iter().enumerate() {
                 for (cet, protection) in ["none", "full"].into_iter().enumerate() {
-                    let name = format!("{compiler}_{level}_{cet}");
+                    let name = format!("{}_{level}_{cet}", compiler.name());
                     let protection = format!("-fcf-protection={protection}");
                     let options = [option, &protection, "-fno-ipa-icf"];
-                    let options = if compiler == "gcc" {
+                    let options = if compiler.name() == GCC.name() {
                         &options[..]
                     } else {
                         &options[..2]
                     };
-                    if let Some(library) = instrumented(&name, compilers, C, options) {
-                        check(&name, &library, &[]);
-                    }
+                    let library = needs!(instrumented(&name, compiler, C, options));
+                    check(&name, &library, &[]);
                 }
             }
         }

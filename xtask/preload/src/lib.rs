@@ -1,15 +1,16 @@
 //! Traces a program that knows nothing of fgraph.
 //!
-//! `cargo xtask hook` and `foreign` preload it. Before the program's `main` it registers users with the filter in
-//! `FGRAPH_FILTER`, as many as `FGRAPH_USERS` says, or one; they count. When the program exits they are
-//! unregistered, and what they have counted is appended as one JSON object, a line, to the file
-//! `FGRAPH_OUT`. Programs that the program starts are left alone. Without a filter it does nothing.
+//! `cargo xtask hook` and `foreign` preload it. Before the program's `main` it registers users with
+//! the filter in `FGRAPH_FILTER`, as many as `FGRAPH_USERS` says, or one; they count. When the
+//! program exits they are unregistered, and what they have counted is appended as one JSON object,
+//! a line, to the file `FGRAPH_OUT`. Programs that the program starts are left alone. Without a
+//! filter it does nothing.
 //!
 //! # Safety
 //!
-//! The unsafe code puts functions where the dynamic linker looks for those to call when it loads the
-//! library and when the program exits, takes the preloading out of the environment while there is
-//! one thread only, and reads a clock.
+//! The unsafe code puts functions where the dynamic linker looks for those to call when it loads
+//! the library and when the program exits, takes the preloading out of the environment while there
+//! is one thread only, and reads a clock.
 
 use std::env;
 use std::fs;
@@ -21,10 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fgraph::{
-    Entry, Error, FgraphOps, Handle, How, Refusal, Refused, RelocateError, Return, SiteInfo,
+    Entry, Error, FgraphOps, FilterReport, Handle, RefusalReason, RefusedFunction, RelocateError,
+    Return, SiteInfo, TraceMethod,
 };
 
-/// Counts on the threads of a program, each in a line of its own for as many threads as there are lines.
+/// Counts on the threads of a program, each in a line of its own for as many threads as there are
+/// lines.
 #[derive(Debug, Default)]
 struct Count([Line; 16]);
 
@@ -61,7 +64,7 @@ impl FgraphOps for Count {
     }
 }
 
-/// So many of the functions that could not be traced are shown with their reasons.
+/// How many of the functions that could not be traced are shown with their reasons.
 const REFUSED_SHOWN: usize = 10;
 
 /// The users, while they are registered.
@@ -70,6 +73,8 @@ struct Tracing {
     users: Vec<Handle<Count>>,
     /// What it took to register the first one, by the clock and of the processor.
     registered_in: [Duration; 2],
+    /// What the filter came to then.
+    report: FilterReport,
 }
 
 static TRACING: Mutex<Option<Tracing>> = Mutex::new(None);
@@ -100,15 +105,20 @@ extern "C" fn start() {
 
 fn trace(filter: &str, users: usize) -> Result<Tracing, Error> {
     let (start, used) = (Instant::now(), processor_time());
-    let first = fgraph::register(Count::default(), filter)?;
+    let register = || {
+        // SAFETY: the callbacks of `Count` add to atomics, which is allowed wherever a function may
+        // be called.
+        unsafe { fgraph::register(Count::default(), filter) }.map_err(Error::from)
+    };
+    let first = register()?;
     let registered_in = [start.elapsed(), processor_time() - used];
-    let mut users: Vec<_> = (1..users)
-        .map(|_| fgraph::register(Count::default(), filter))
-        .collect::<Result<_, _>>()?;
+    let report = first.report()?;
+    let mut users: Vec<_> = (1..users).map(|_| register()).collect::<Result<_, _>>()?;
     users.insert(0, first);
     Ok(Tracing {
         users,
         registered_in,
+        report,
     })
 }
 
@@ -134,8 +144,9 @@ extern "C" fn end() {
 
 /// Unregisters the users and writes down what they have counted, all together.
 fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
-    let traced = tracing.users[0].report().traced;
-    let refused = tracing.users[0].report().refused.clone();
+    let FilterReport {
+        traced, refused, ..
+    } = tracing.report;
     let (nops, relocated) = program()?;
     let (mut entries, mut returns) = (0, 0);
     for user in tracing.users {
@@ -157,11 +168,11 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         ),
         ("entries", entries),
         ("returns", returns),
-        ("missed", status.counters.missed),
+        ("missed", status.counters.missed + status.counters.internal),
         ("overrun", status.counters.overrun),
         ("unreserved", status.counters.unreserved),
         ("lost", status.counters.lost),
-        ("foreign", status.counters.foreign),
+        ("no_shadow_stack", status.counters.no_shadow_stack),
         ("unattached", status.unattached),
         ("patched", status.patched as u64),
         ("stopped", u64::from(status.stopped.is_some())),
@@ -195,19 +206,19 @@ fn program() -> Result<(u64, u64), Box<dyn std::error::Error>> {
         let is_meant = |site: &&SiteInfo| site.how == Ok(how) && Path::new(&site.module) == path;
         sites.iter().filter(is_meant).count() as u64
     };
-    Ok((count(How::Nop), count(How::Relocated)))
+    Ok((count(TraceMethod::Nop), count(TraceMethod::Relocated)))
 }
 
-/// A refusal, as a string of JSON, unless it is one of a kind that is to be expected: what is listed
-/// with its reason, what is shorter than a jump, and what calls before it has room for one.
-fn unexpected(refused: &Refused) -> Option<String> {
+/// A refusal, as a string of JSON, unless it is one of a kind that is to be expected: what is
+/// listed with its reason, what is shorter than a jump, and what calls before it has room for one.
+fn unexpected(refused: &RefusedFunction) -> Option<String> {
     use RelocateError::{Returns, TooShort};
 
     let is_expected = matches!(
         refused.reason,
-        Refusal::Notrace(_)
-            | Refusal::Resolver
-            | Refusal::Displace(TooShort { .. } | Returns { .. })
+        RefusalReason::Notrace(_)
+            | RefusalReason::Resolver
+            | RefusalReason::Displace(TooShort { .. } | Returns { .. })
     );
     // What Rust escapes in a name is escaped so in JSON, too.
     (!is_expected).then(|| format!("{:?}", refused.to_string()))

@@ -1,4 +1,5 @@
-//! Prints the functions of this program that a backtrace of the standard library shows, innermost first.
+//! Prints the functions of this program that a backtrace of the standard library shows, innermost
+//! first.
 
 use std::backtrace::Backtrace;
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! Rust panics. The first argument says what is done, the second how many frames lie between the panic
-//! and where it is caught.
+//! Rust panics. The first argument says what is done, the second how many frames lie between the
+//! panic and where it is caught.
 
 use std::hint::black_box;
 use std::io::Write as _;

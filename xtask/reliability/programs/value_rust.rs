@@ -25,13 +25,20 @@ macro_rules! functions {
             use super::*;
 
             #[inline(never)]
-            pub $($abi)* fn integers(a: u8, b: i16, c: u32, d: i64, e: u128, f: u64, g: u64, h: u64, i: u64) -> u128 {
-                (u128::from(a) | (b as u128) << 8 | u128::from(c) << 24) ^ (d as u128) ^ e.rotate_left(17)
+            pub $($abi)* fn integers(
+                a: u8, b: i16, c: u32, d: i64, e: u128, f: u64, g: u64, h: u64, i: u64,
+            ) -> u128 {
+                (u128::from(a) | (b as u128) << 8 | u128::from(c) << 24)
+                    ^ (d as u128)
+                    ^ e.rotate_left(17)
                     ^ u128::from(f * 3 + g * 5 + h * 7 + i * 11) << 40
             }
             #[inline(never)]
-            pub $($abi)* fn floats(a: f32, b: f64, c: f32, d: f64, e: f64, f: f64, g: f64, h: f64, i: f64, j: f64) -> f64 {
-                f64::from(a) + b * 2.0 + f64::from(c) * 3.0 + d * 4.0 + e * 5.0 + f * 6.0 + g * 7.0 + h * 8.0 + i * 9.0 + j * 10.0
+            pub $($abi)* fn floats(
+                a: f32, b: f64, c: f32, d: f64, e: f64, f: f64, g: f64, h: f64, i: f64, j: f64,
+            ) -> f64 {
+                f64::from(a) + b * 2.0 + f64::from(c) * 3.0 + d * 4.0 + e * 5.0 + f * 6.0
+                    + g * 7.0 + h * 8.0 + i * 9.0 + j * 10.0
             }
             #[inline(never)]
             pub $($abi)* fn big(a: Big, b: u64) -> Big {
@@ -64,16 +71,24 @@ macro_rules! functions {
                 for n in black_box(1)..200u64 {
                     let (r, x) = (n as f64 / 4.0, n as f32);
                     // Live across all calls.
-                    let live = [r * 0.5, r * 0.25, r * 1.5, r * 2.5, r * 3.5, r * 4.5, r * 5.5, r * 6.5, r * 7.5];
-                    let u = integers(n as u8, -(n as i16), n as u32 * 3, -(n as i64), u128::from(n) << 70 | 5, n, n + 1, n + 2, n + 3);
+                    let live = [
+                        r * 0.5, r * 0.25, r * 1.5, r * 2.5, r * 3.5, r * 4.5, r * 5.5, r * 6.5,
+                        r * 7.5,
+                    ];
+                    let e = u128::from(n) << 70 | 5;
+                    let (a, b, c, d) = (n as u8, -(n as i16), n as u32 * 3, -(n as i64));
+                    let u = integers(a, b, c, d, e, n, n + 1, n + 2, n + 3);
                     let f = floats(x, r, x, r, r, r, r, r, r, r);
                     assert_eq!(f, 4.0 * n as f64 + 53.0 * r - 2.0 * r);
                     let b = big(Big([n, 2, 3, 4, 5, 6, 7, 8, 9]), n);
-                    assert!((1..9).all(|i| b.0[i as usize] == ((i + 1) * n) ^ n) && b.0[0] == (n * n) ^ n);
-                    assert_eq!(mixed(Mixed(n as u32, r), Pair(2.0, x), Triple(1, n, 3)), Mixed(n as u32 * 2, r + 2.0 * n as f64 + 3.0));
+                    assert!((1..9).all(|i| b.0[i as usize] == ((i + 1) * n) ^ n));
+                    assert_eq!(b.0[0], (n * n) ^ n);
+                    let right = Mixed(n as u32 * 2, r + 2.0 * n as f64 + 3.0);
+                    assert_eq!(mixed(Mixed(n as u32, r), Pair(2.0, x), Triple(1, n, 3)), right);
                     assert_eq!(pair(Pair(x, 3.0), 2.0), Pair(6.0, x + 2.0));
                     assert_eq!(triple(n, Mixed(7, r)), Triple(n, 7, r as u64));
-                    let right = r * 28.0 + f64::from(x + 2.0 + 2.0) + (n * 2 + 1 + r as u64) as f64 + 4.0 + 51.0 * r;
+                    let sum_of_three = (n * 2 + 1 + r as u64) as f64;
+                    let right = r * 28.0 + f64::from(x + 2.0 + 2.0) + sum_of_three + 4.0 + 51.0 * r;
                     assert_eq!(nested(n, r), right);
                     let live: f64 = live.iter().sum();
                     assert_eq!(live, r * 32.25);

@@ -10,6 +10,8 @@ use std::process::{self, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fgraph_needs::{CLANG, CLANGXX, GCC, GXX, Missing, Need, RUSTC};
+
 use crate::generate;
 use crate::scenario::{Hostile, Part};
 
@@ -36,15 +38,33 @@ pub(crate) const CXX: &[Compiler] = &[Compiler::Gxx, Compiler::Clangxx];
 pub(crate) const RUST: &[Compiler] = &[Compiler::Rustc];
 
 impl Compiler {
-    /// The command.
-    pub(crate) const fn command(self) -> &'static str {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Gcc,
+        Self::Gxx,
+        Self::Clang,
+        Self::Clangxx,
+        Self::Rustc,
+    ];
+
+    /// What is needed to compile with it.
+    pub const fn need(self) -> Need {
         match self {
-            Self::Gcc => "gcc",
-            Self::Gxx => "g++",
-            Self::Clang => "clang",
-            Self::Clangxx => "clang++",
-            Self::Rustc => "rustc",
+            Self::Gcc => GCC,
+            Self::Gxx => GXX,
+            Self::Clang => CLANG,
+            Self::Clangxx => CLANGXX,
+            Self::Rustc => RUSTC,
         }
+    }
+
+    /// The command, or its name alone where it is missing.
+    fn command(self) -> Command {
+        Command::new(
+            self.need()
+                .find()
+                .unwrap_or_else(|_| self.need().name().into()),
+        )
     }
 
     /// How functions are traced that it has compiled.
@@ -60,7 +80,7 @@ impl Compiler {
     fn version(self) -> &'static str {
         static VERSIONS: [OnceLock<String>; 5] = [const { OnceLock::new() }; 5];
         VERSIONS[self as usize].get_or_init(|| {
-            let output = Command::new(self.command()).arg("--version").output();
+            let output = self.command().arg("--version").output();
             output.map_or_else(
                 |_| "none".to_owned(),
                 |output| String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -81,8 +101,8 @@ pub enum Sites {
 /// In which ways programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ways {
-    /// By every compiler, with NOPs and without, each at one level of optimisation: without NOPs at level 0 if it has built
-    /// the program with NOPs, else at level 2.
+    /// By every compiler, with NOPs and without, each at one level of optimisation: without NOPs at
+    /// level 0 if it has built the program with NOPs, else at level 2.
     Some,
     /// At all levels of optimisation.
     All,
@@ -115,7 +135,7 @@ impl fmt::Display for Build {
             Sites::Nops => "nops",
             Sites::Relocated => "relocated",
         };
-        write!(f, "{}-O{}-{sites}", self.compiler.command(), self.level)
+        write!(f, "{}-O{}-{sites}", self.compiler.need().name(), self.level)
     }
 }
 
@@ -137,6 +157,18 @@ impl Build {
         all
     }
 
+    /// Looks for what the program needs to be built in this way, and to run.
+    pub(crate) fn find_needs(self, program: &Hostile) -> Result<(), Missing> {
+        self.compiler.need().find()?;
+        for part in program.parts {
+            self.of(part).compiler.need().find()?;
+        }
+        if let Some((flags, package)) = program.linked {
+            self.compiler.need().links(flags, package)?;
+        }
+        program.tool.map_or(Ok(()), |tool| tool.find().map(drop))
+    }
+
     /// The arguments that make the difference.
     fn flags(self) -> Vec<String> {
         let has_nops = self.sites == Sites::Nops;
@@ -153,7 +185,8 @@ impl Build {
         flags
     }
 
-    /// Builds the program in a directory under `directory`, unless it is there already; returns its path.
+    /// Builds the program in a directory under `directory`, unless it is there already; returns its
+    /// path.
     pub(crate) fn build(self, program: &Hostile, directory: &Path) -> io::Result<PathBuf> {
         let include = directory.join("include");
         let sources = program.parts.iter().map(|part| part.source);
@@ -235,7 +268,7 @@ impl Build {
         directory: &Path,
         include: &Path,
     ) -> io::Result<()> {
-        let mut command = Command::new(self.compiler.command());
+        let mut command = self.compiler.command();
         command.args(self.flags()).arg(programs().join(source));
         if self.compiler != Compiler::Rustc {
             command.arg("-I").arg(include);

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::run::workspace;
+use crate::cargo::workspace;
 use crate::scenario::{Group, Shown};
 use crate::scenarios::GROUPS;
 
@@ -64,14 +64,15 @@ fn page() -> String {
 const HEAD: &str = "\
 # What a program may do under tracing
 
-*Written by `cargo xtask reliability --write` from the scenarios in `xtask/reliability/src/scenarios/`.*
+*Written by `cargo xtask reliability --write` from the scenarios in
+`xtask/reliability/src/scenarios/`.*
 
 For each scenario that names a program of `xtask/reliability/programs/`, the program is built by the
-compilers given, with optimisation levels 0 to 3, with NOPs (by clang and rustc) and without. It is run
-untraced, and with 1 and 16 users of all its functions, and has to print the same and to end the same
-way. Beyond what a scenario promises by itself, in every run each user gets the return of each entry that it
-accepted, once, in reverse order, with its own data; what never returns is counted; no callback runs after
-`unregister`, and the text is the original again then.
+compilers given, with optimisation levels 0 to 3, with NOPs (by clang and rustc) and without. It is
+run untraced, and with 1 and 16 users of all its functions, and has to print the same and to end the
+same way. Beyond what a scenario promises by itself, in every run each user gets the return of each
+entry that it accepted, once, in reverse order, with its own data; what never returns is counted; no
+callback runs after `unregister`, and the text is the original again then.
 
     cargo xtask reliability                                  all scenarios
     cargo xtask reliability jumps                            those of a group
@@ -89,8 +90,11 @@ fn section(text: &mut String, group: &Group) {
     for scenario in group.scenarios {
         let shown = match &scenario.shown {
             Shown::By(program) => {
-                let compilers: Vec<&str> =
-                    program.compilers.iter().map(|it| it.command()).collect();
+                let compilers: Vec<&str> = program
+                    .compilers
+                    .iter()
+                    .map(|it| it.need().name())
+                    .collect();
                 let args = program.args.iter().map(|arg| format!(" {arg}"));
                 let command = program.source.to_owned() + &args.collect::<String>();
                 format!("`{command}` ({})", compilers.join(", "))

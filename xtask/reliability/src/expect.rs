@@ -94,7 +94,12 @@ impl Counts {
             ("skipped", program.skipped, skipped, each),
             ("unreturned", program.unreturned, unreturned, each),
             ("unwound", program.unwound, get(Count::Unwound), each),
-            ("foreign", program.foreign, get(Count::Foreign), 1),
+            (
+                "no_shadow_stack",
+                program.no_shadow_stack,
+                get(Count::NoShadowStack),
+                1,
+            ),
             ("overrun", program.overrun, get(Count::Overrun), 1),
             ("unreserved", program.unreserved, get(Count::Unreserved), 1),
             ("unattached", program.unattached, get(Count::Unattached), 1),
@@ -187,7 +192,7 @@ mod tests {
             (Count::Relocated, 0),
             (Count::Nops, 1),
             (Count::Lost, 1),
-            (Count::Foreign, 1),
+            (Count::NoShadowStack, 1),
             (Count::Overrun, 1),
         ] {
             assert!(fault(&PROGRAM, &[change]).is_some(), "{change:?}");

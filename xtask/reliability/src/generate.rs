@@ -1,7 +1,8 @@
-//! Headers with functions that are made by chance, for `programs/value_mixed.c` and `programs/value_calls.c`.
+//! Headers with functions that are made by chance, for `programs/value_mixed.c` and
+//! `programs/value_calls.c`.
 //!
-//! The latter have every mix of arguments and results. The header has, for each function, the function itself, which checks its arguments,
-//! and one that calls it and checks the result:
+//! The latter have every mix of arguments and results. The header has, for each function, the
+//! function itself, which checks its arguments, and one that calls it and checks the result:
 //!
 //! ```text
 //!   struct_ld f7(v256 a0, int a1, ...)     void c7(void)
@@ -9,8 +10,8 @@
 //!     make the result                 ->     check the result, and errno
 //! ```
 //!
-//! Values are made of numbers that both sides know, so neither tells the other anything. What they are
-//! does not change from one run to the next: it follows from [`SEED`].
+//! Values are made of numbers that both sides know, so neither tells the other anything. What they
+//! are does not change from one run to the next: it follows from [`SEED`].
 
 mod conventions;
 
@@ -39,11 +40,12 @@ struct Kind {
     name: &'static str,
     /// Its declaration, where `@` stands for the name.
     declaration: &'static str,
-    /// The bytes that are not padding: offset, length, and what is in them: (b)ytes, a bool (t), an e(x)tended
-    /// float.
+    /// The bytes that are not padding: offset, length, and what is in them: (b)ytes, a bool (t), an
+    /// e(x)tended float.
     parts: &'static [(u16, u16, char)],
     needs: Needs,
-    /// It may be an argument that is not named: it is not promoted to another type, and clang 14 finds it.
+    /// It may be an argument that is not named: it is not promoted to another type, and clang 14
+    /// finds it.
     varies: bool,
 }
 
@@ -136,14 +138,31 @@ const KINDS: &[Kind] = &[
     kind("struct_lll", "struct { long a, b, c; } @", &[(0, 24, 'b')]),
     kind("struct_xl", "struct { long double a; long b; } @", &[(0, 10, 'x'), (16, 8, 'b')]),
     kind("union_xi", "union { long double a; int b[8]; } @", &[(0, 32, 'b')]),
-    kind("struct_packed", "struct __attribute__((packed)) { char a; double b; int c; } @", &[(0, 13, 'b')]),
+    kind(
+        "struct_packed",
+        "struct __attribute__((packed)) { char a; double b; int c; } @",
+        &[(0, 13, 'b')],
+    ),
     kind("struct_large", "struct { char a[200]; } @", &[(0, 200, 'b')]),
-    kind("struct_aligned", "struct __attribute__((aligned(32))) { int a; double b[3]; } @", &[(0, 4, 'b'), (8, 24, 'b')]),
+    kind(
+        "struct_aligned",
+        "struct __attribute__((aligned(32))) { int a; double b[3]; } @",
+        &[(0, 4, 'b'), (8, 24, 'b')],
+    ),
     needing(Needs::Avx, kind("v256", "float @ __attribute__((vector_size(32)))", &[(0, 32, 'b')])),
-    needing(Needs::Avx, kind("v256i", "long long @ __attribute__((vector_size(32)))", &[(0, 32, 'b')])),
+    needing(
+        Needs::Avx,
+        kind("v256i", "long long @ __attribute__((vector_size(32)))", &[(0, 32, 'b')]),
+    ),
     needing(Needs::Avx, kind("struct_v256", "struct { v256 a; } @", &[(0, 32, 'b')])),
-    needing(Needs::Avx512, kind("v512", "float @ __attribute__((vector_size(64)))", &[(0, 64, 'b')])),
-    needing(Needs::Avx512, kind("v512i", "long long @ __attribute__((vector_size(64)))", &[(0, 64, 'b')])),
+    needing(
+        Needs::Avx512,
+        kind("v512", "float @ __attribute__((vector_size(64)))", &[(0, 64, 'b')]),
+    ),
+    needing(
+        Needs::Avx512,
+        kind("v512i", "long long @ __attribute__((vector_size(64)))", &[(0, 64, 'b')]),
+    ),
     needing(Needs::Avx512, kind("struct_v512", "struct { v512 a; } @", &[(0, 64, 'b')])),
     needing(Needs::HalfFloats, kind("half", "_Float16 @", &[(0, 2, 'b')])),
     needing(Needs::HalfFloats, kind("struct_hh", "struct { _Float16 a, b; } @", &[(0, 4, 'b')])),
@@ -178,7 +197,8 @@ struct Function {
 }
 
 impl Function {
-    /// The function with this number. Each kind is the result of one at least, and the first argument.
+    /// The function with this number. Each kind is the result of one at least, and the first
+    /// argument.
     fn new(number: usize, random: &mut Random) -> Self {
         // So that wide vectors do not make all functions special.
         let widest = [Needs::Nothing, Needs::Avx, Needs::Avx512, Needs::HalfFloats][number % 4];
@@ -201,8 +221,8 @@ impl Function {
         let more = (0..count).map(|_| any(random));
         let mut named: Vec<_> = [first].into_iter().chain(more).collect();
         let unnamed = if random.below(3) == 0 && !KINDS[first].is_on_stack() {
-            // Where named arguments are on the stack as well clang 14 looks for the others elsewhere than it
-            // puts them.
+            // Where named arguments are on the stack as well clang 14 looks for the others
+            // elsewhere than it puts them.
             named.truncate(1);
             let count = 1 + random.below(MOST_ARGUMENTS);
             let all = (0..count).map(|_| any(random));
@@ -384,7 +404,8 @@ fn caller(text: &mut String, number: usize, function: &Function) {
     };
     let _ = writeln!(
         text,
-        "    errno = {number} + 1000;\n    {result}{function_called}({});\n    check_errno({number});",
+        "    errno = {number} + 1000;\n    {result}{function_called}({});\n    \
+         check_errno({number});",
         names.join(", ")
     );
     if let Some(kind) = function.result {

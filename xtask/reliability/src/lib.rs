@@ -1,20 +1,21 @@
 //! Hostile programs, run untraced and traced: both must print the same and end the same way.
 //!
-//! A [`Scenario`] promises something to users and has a program that shows it; `scenarios` has them all, a
-//! module for each group. Each program is built in several ways ([`Build`]), run untraced, and run with the
-//! tracer preloaded, which registers users for all functions of the program and counts what they are told
-//! in a [`record`].
+//! A [`Scenario`] promises something to users and has a program that shows it; `scenarios` has them
+//! all, a module for each group. Each program is built in several ways ([`Build`]), run untraced,
+//! and run with the tracer preloaded, which registers users for all functions of the program and
+//! counts what they are told in a [`record`].
 //!
 //! ```text
 //!   scenario -> builds: compiler x NOPs or not x -O0..3 -> runs: untraced, 1 user, 16 users
-//!                                                             |          |        |
-//!                                                             +-- same output and end, and the record
-//!                                                                 is what the scenario expects
+//!                                                                 |          |        |
+//!                                                           same output and end, and the
+//!                                                           record that the scenario expects
 //! ```
 //!
-//! `cargo test -p fgraph-reliability --test scenarios GROUP` runs a group; `cargo xtask reliability` prints
-//! a table, and writes the one of the documentation.
+//! `cargo test -p fgraph-reliability --test scenarios GROUP` runs a group;
+//! `cargo xtask reliability` prints a table, and writes the one of the documentation.
 
+pub mod cargo;
 pub mod document;
 pub mod record;
 
@@ -27,6 +28,6 @@ mod scenario;
 mod scenarios;
 
 pub use build::{Build, Compiler, Sites, Ways};
-pub use run::{Figures, Tools, run};
+pub use run::{Figures, Tools, missing_compilers, run};
 pub use scenario::{Elsewhere, Expect, Group, Hostile, Part, Scenario, Shown, Trace};
 pub use scenarios::GROUPS;

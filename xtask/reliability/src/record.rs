@@ -6,8 +6,8 @@
 //!   |  one u64 for each Count, in the order of their declaration
 //! ```
 //!
-//! The file is mapped shared, so the counts of a process survive its death, and those of its children add
-//! to them. The runner and the tracer both have this file as a module.
+//! The file is mapped shared, so the counts of a process survive its death, and those of its
+//! children add to them. The runner and the tracer both have this file as a module.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,7 +54,8 @@ counts! {
     Unwound = "unwound",
     /// Entries that never returned, as a later return of an outer call shows.
     Skipped = "skipped",
-    /// Entries that had not returned when their process came to its end, in the thread that ended it.
+    /// Entries that had not returned when their process came to its end, in the thread that ended
+    /// it.
     Live = "live",
     /// Entries that the user without data has accepted.
     EmptyEntries = "entries without data",
@@ -75,7 +76,7 @@ counts! {
     /// What fgraph says never returned: entries of users with data.
     Lost = "lost",
     /// What fgraph says was called on other stacks.
-    Foreign = "foreign",
+    NoShadowStack = "no shadow stack",
     /// What fgraph says was called by threads without state.
     Unattached = "unattached",
     /// Processes in which fgraph has stopped.

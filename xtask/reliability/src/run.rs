@@ -1,20 +1,23 @@
 //! Running a scenario in all ways.
 
-use std::collections::HashSet;
-use std::env;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::build::{Build, Ways};
+use fgraph_needs::Missing;
+
+use crate::build::{Build, Compiler, Ways};
+use crate::cargo;
+use crate::cargo::workspace;
 use crate::expect::Counts;
 use crate::process::{self, Done, End};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 
-/// So many users trace a program, one run after the other.
+/// How many users trace a program, one run after the other.
 const USERS: [u64; 2] = [1, 16];
 
 /// What a program exits with that lacks something.
@@ -38,36 +41,13 @@ impl Tools {
     ///
     /// When it cannot be built.
     pub fn build() -> io::Result<Self> {
-        let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["build", "--release", "--quiet"])
-            .args(["--package", "fgraph-reliability-tracer"])
-            .arg("--message-format=json-render-diagnostics")
-            .current_dir(workspace())
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()?;
-        // The library is in what the last message about an artifact says.
-        let messages = String::from_utf8_lossy(&output.stdout);
-        let artifact = messages
-            .lines()
-            .rfind(|line| line.contains("libfgraph_reliability_tracer"));
-        let tracer = artifact
-            .and_then(|line| line.split_once(r#""filenames":[""#)?.1.split('"').next())
-            .map(PathBuf::from);
-        match tracer {
-            Some(tracer) if output.status.success() => Ok(Self {
-                directory: tracer.with_file_name("reliability"),
-                tracer,
-                known: Mutex::default(),
-            }),
-            _ => Err(io::Error::other("the tracer does not build")),
-        }
+        let tracer = cargo::build("fgraph-reliability-tracer")?;
+        Ok(Self {
+            directory: tracer.with_file_name("reliability"),
+            tracer,
+            known: Mutex::default(),
+        })
     }
-}
-
-/// The root of the workspace.
-pub(crate) fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// How it went with a scenario.
@@ -77,8 +57,8 @@ pub struct Figures {
     pub runs: u64,
     /// What went wrong and how to repeat it, once for each build.
     pub failures: Vec<String>,
-    /// What the program lacks here, if it could not run.
-    pub skipped: Option<String>,
+    /// What is missing here. Of compilers, only where the program was not built by any.
+    pub skipped: BTreeSet<String>,
 }
 
 /// Shows whether the promise of a scenario is kept.
@@ -87,6 +67,10 @@ pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, ways: Ways) -> Fig
     match &scenario.shown {
         Shown::By(program) => {
             for build in Build::all(program, ways) {
+                if let Err(missing) = build.find_needs(program) {
+                    figures.skipped.insert(missing.to_string());
+                    continue;
+                }
                 let place = Place {
                     tools,
                     program,
@@ -103,6 +87,11 @@ pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, ways: Ways) -> Fig
                     figures.failures.push(failure);
                 }
             }
+            if figures.runs > 0 {
+                for missing in missing_compilers() {
+                    figures.skipped.remove(&missing.to_string());
+                }
+            }
         }
         Shown::Elsewhere(tests) => {
             for test in *tests {
@@ -114,6 +103,12 @@ pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, ways: Ways) -> Fig
         }
     }
     figures
+}
+
+/// The compilers that this machine lacks.
+pub fn missing_compilers() -> impl Iterator<Item = Missing> {
+    let all = Compiler::ALL.into_iter();
+    all.filter_map(|compiler| compiler.need().find().err())
 }
 
 /// Whether there is such a test.
@@ -146,7 +141,9 @@ impl Place<'_> {
         let path = path.map_err(|error| error.to_string())?;
         let untraced = self.untraced(&path).map_err(|error| error.to_string())?;
         if untraced.end == End::Exited(SKIPPED) {
-            figures.skipped = Some(untraced.stderr.trim_end().to_owned());
+            figures
+                .skipped
+                .insert(untraced.stderr.trim_end().to_owned());
             return Ok(());
         }
         if untraced.end != End::from_number(self.program.end) {

@@ -1,5 +1,7 @@
 //! What is promised, and what shows it.
 
+use fgraph_needs::Need;
+
 use crate::build::Compiler;
 use Expect::{Any, Exactly};
 
@@ -56,9 +58,10 @@ pub struct Elsewhere {
 
 /// A program that does something hostile, and what is to be seen of it.
 ///
-/// It is a file of `programs/`, knows nothing of fgraph, always prints the same, and exits with 0 when it
-/// finds all results right. Functions that are to be traced must not be inlined. Where it lacks something that
-/// it needs, a tool for example, it says so on standard error and exits with 77.
+/// It is a file of `programs/`, knows nothing of fgraph, always prints the same, and exits with 0
+/// when it finds all results right. Functions that are to be traced must not be inlined. Where it
+/// lacks something that it needs, a tool for example, it says so on standard error and exits with
+/// 77.
 #[derive(Debug)]
 pub struct Hostile {
     /// Name of the source file.
@@ -71,6 +74,10 @@ pub struct Hostile {
     pub flags: &'static [&'static str],
     /// What is built before it, into the same directory.
     pub parts: &'static [Part],
+    /// The arguments that link it to what not every machine has, and the Debian package with that.
+    pub linked: Option<(&'static [&'static str], &'static str)>,
+    /// The tool that it runs itself under.
+    pub tool: Option<Need>,
     /// Words of the users' filter beside the one for the program.
     pub filter: &'static str,
     /// Variables of its environment, and of the tracer.
@@ -79,8 +86,9 @@ pub struct Hostile {
     pub functions: &'static [&'static str],
     /// What else is traced.
     pub trace: Trace,
-    /// A glob over names of functions that all users take out of their filters and put back, all the time,
-    /// so that they are patched while they run. Which of their calls a user is told cannot be known then.
+    /// A glob over names of functions that all users take out of their filters and put back, all
+    /// the time, so that they are patched while they run. Which of their calls a user is told
+    /// cannot be known then.
     pub toggled: Option<&'static str>,
     /// Users decline one call of three.
     pub declining: bool,
@@ -94,7 +102,8 @@ pub struct Hostile {
     pub unfinished: Expect,
     /// Of each user: entries.
     pub entries: Expect,
-    /// Of each user: accepted calls of functions that get entry callbacks only. They count as skipped.
+    /// Of each user: accepted calls of functions that get entry callbacks only. They count as
+    /// skipped.
     pub entry_only: u64,
     /// Of each user: calls of that no return is ever told, and which jumps have left.
     pub skipped: Expect,
@@ -103,7 +112,7 @@ pub struct Hostile {
     /// Of each user: returns that are unwound.
     pub unwound: Expect,
     /// Calls on stacks that are not a thread's own.
-    pub foreign: Expect,
+    pub no_shadow_stack: Expect,
     /// Calls for which the shadow stack has no room.
     pub overrun: Expect,
     /// Users who find no room for their data there.
@@ -120,6 +129,8 @@ impl Hostile {
         compilers: &[],
         flags: &[],
         parts: &[],
+        linked: None,
+        tool: None,
         filter: "",
         environment: &[],
         functions: &[],
@@ -135,7 +146,7 @@ impl Hostile {
         skipped: Exactly(0),
         unreturned: Exactly(0),
         unwound: Any,
-        foreign: Exactly(0),
+        no_shadow_stack: Exactly(0),
         overrun: Exactly(0),
         unreserved: Exactly(0),
         unattached: Exactly(0),
@@ -170,8 +181,9 @@ impl Part {
 pub enum Trace {
     /// The functions of the program itself.
     Program,
-    /// The same; and at level 2, in runs of their own, everything that is loaded, the C library included. Of
-    /// these runs only output, end, data and order are compared: the C library's own jumps are its affair.
+    /// The same; and at level 2, in runs of their own, everything that is loaded, the C library
+    /// included. Of these runs only output, end, data and order are compared: the C library's own
+    /// jumps are its affair.
     AlsoEverything,
 }
 

@@ -1,22 +1,26 @@
 //! The functions of one binary, by what can be done with them.
 
+// Long strings: rows of tables, and JSON.
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fgraph::{How, Refusal, RelocateError, SiteInfo, testing};
+use fgraph::{RefusalReason, RelocateError, SiteInfo, TraceMethod, testing};
 
 use crate::json;
 
 /// Above the lines of counts.
-pub(crate) const HEAD: &str = "binary                        functions      NOP  relocated  entry only  refused  traced %  with breakpoints %  resolvers    ms";
+pub(crate) const HEAD: &str = "binary                        functions  unnamed      NOP  relocated  entry only  refused  traced %  with breakpoints %  resolvers    ms";
 
 /// The functions of one binary.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     name: String,
+    /// Of the functions that are no resolvers, those without a name.
+    unnamed: usize,
     nops: usize,
     relocated: usize,
     /// Of the former two, those whose returns go untold.
@@ -53,17 +57,15 @@ impl Count {
     }
 
     fn add(&mut self, site: &SiteInfo) {
-        let name = || match site.name.as_str() {
-            "" => format!("{:#x}", site.address),
-            name => name.to_owned(),
-        };
+        let name = || site.name.clone();
+        self.unnamed += usize::from(!site.has_name);
         match &site.how {
-            Err(Refusal::Resolver) => return self.resolvers.push(name()),
+            Err(RefusalReason::Resolver) => return self.resolvers.push(name()),
             Err(refusal) => {
                 let names = self.refused.entry(reason(refusal)).or_default();
                 return names.push(name());
             }
-            Ok(How::Nop) => self.nops += 1,
+            Ok(TraceMethod::Nop) => self.nops += 1,
             Ok(_) => self.relocated += 1,
         }
         self.entry_only += usize::from(!site.returns);
@@ -98,7 +100,8 @@ impl Count {
         reasons
     }
 
-    /// Why which functions are refused, with at most `shown` names for each reason; empty if none is.
+    /// Why which functions are refused, with at most `shown` names for each reason; empty if none
+    /// is.
     pub(crate) fn refusals(&self, shown: usize) -> String {
         let mut text = String::new();
         let mut section = |title: &str, reason: &str, names: &[String]| {
@@ -136,11 +139,12 @@ impl Count {
         });
         format!(
             concat!(
-                r#"{{"name":{},"functions":{},"nops":{},"relocated":{},"entry_only":{},"#,
+                r#"{{"name":{},"functions":{},"unnamed":{},"nops":{},"relocated":{},"entry_only":{},"#,
                 r#""refused":{},"percent":{:.2},"percent_with_breakpoints":{:.2},"resolvers":{},"ms":{},"reasons":{}}}"#
             ),
             json::string(&self.name),
             self.functions(),
+            self.unnamed,
             self.nops,
             self.relocated,
             self.entry_only,
@@ -161,8 +165,9 @@ impl fmt::Display for Count {
         let name: String = self.name.chars().take(28).collect();
         write!(
             f,
-            "{name:<28}  {:>9}  {:>7}  {:>9}  {:>10}  {:>7}  {:>8.2}  {:>18.2}  {:>9}  {:>4}",
+            "{name:<28}  {:>9}  {:>7}  {:>7}  {:>9}  {:>10}  {:>7}  {:>8.2}  {:>18.2}  {:>9}  {:>4}",
             self.functions(),
+            self.unnamed,
             self.nops,
             self.relocated,
             self.entry_only,
@@ -176,10 +181,10 @@ impl fmt::Display for Count {
 }
 
 /// A refusal without its addresses, so that those of a kind are one reason.
-fn reason(refusal: &Refusal) -> String {
+fn reason(refusal: &RefusalReason) -> String {
     use RelocateError as E;
     let text = match refusal {
-        Refusal::Displace(error) => match error {
+        RefusalReason::Displace(error) => match error {
             E::TooShort { .. } => "shorter than a jump, and no padding behind",
             E::Undecodable { .. } => "has bytes that are no instruction",
             E::Breakpoint { .. } => "has a breakpoint in its first instructions",
@@ -190,7 +195,7 @@ fn reason(refusal: &Refusal) -> String {
             E::StackPointer { .. } => "changes rsp so that its caller's frame cannot be found",
             other => return other.to_string(),
         },
-        Refusal::Patched { .. } => "was patched by somebody else",
+        RefusalReason::Patched { .. } => "was patched by somebody else",
         other => return other.to_string(),
     };
     text.to_owned()
@@ -234,7 +239,7 @@ mod tests {
 
     #[test]
     fn refusals_that_differ_in_addresses_only_are_one_reason() {
-        let at = |at| reason(&Refusal::Displace(RelocateError::Undecodable { at }));
+        let at = |at| reason(&RefusalReason::Displace(RelocateError::Undecodable { at }));
         assert_eq!(at(1), at(2));
     }
 }

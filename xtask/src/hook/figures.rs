@@ -1,5 +1,7 @@
 //! How the jobs went.
 
+// Long strings: rows of tables, and JSON.
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -82,7 +84,7 @@ impl Figures {
 /// All figures for people.
 pub(crate) fn table(all: &[Figures]) -> String {
     let mut text = String::from(
-        "program           traced  refused   hook ms   cpu ms  limit     entries     returns  missed  lost  foreign  run ms  untraced\n",
+        "program           traced  refused   hook ms   cpu ms  limit     entries     returns  missed  lost no stack  run ms  untraced\n",
     );
     for figures in all {
         let number = |name| figures.number(name).unwrap_or(0);
@@ -101,7 +103,7 @@ pub(crate) fn table(all: &[Figures]) -> String {
             grouped(number("returns")),
             grouped(number("missed")),
             grouped(number("lost")),
-            grouped(number("foreign")),
+            grouped(number("no_shadow_stack")),
             figures.traced.as_millis(),
             figures.untraced.as_millis(),
         )

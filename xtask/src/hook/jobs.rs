@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use super::figures::Figures;
 use crate::toolchain;
 
-/// The program that is compiled. It goes through generics, traits, closures, collections, formats and
-/// a panic that is caught.
+/// The program that is compiled. It goes through generics, traits, closures, collections, formats
+/// and a panic that is caught.
 const SOURCE: &str = include_str!("subject.rs");
 const MANIFEST: &str = "[package]\nname = \"subject\"\nedition = \"2024\"\n[workspace]\n";
 

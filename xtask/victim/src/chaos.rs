@@ -1,9 +1,10 @@
-//! Everything hostile that a program may do, mixed at random, while users register and unregister and live
-//! code is patched.
+//! Everything hostile that a program may do, mixed at random, while users register and unregister
+//! and live code is patched.
 //!
-//! *Actors* perform random [acts](ACTS). Which, and with what arguments, follows from the seed, the round and
-//! the actor's number alone. Each act checks its results. The time is divided into rounds: at the end of each all
-//! threads end, and the books of the users ([`ledger`]) must balance.
+//! *Actors* perform random [acts](ACTS). Which, and with what arguments, follows from the seed, the
+//! round and the actor's number alone. Each act checks its results. The time is divided into
+//! rounds: at the end of each all threads end, and the books of the users ([`ledger`]) must
+//! balance.
 
 mod controllers;
 mod coroutines;

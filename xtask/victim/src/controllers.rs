@@ -24,7 +24,7 @@ pub(crate) fn most_at_once() -> usize {
     MOST.load(Ordering::Relaxed)
 }
 
-/// So many users each controller registers at most, at this moment.
+/// How many users each controller registers at most, at this moment.
 static CROWD: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// What was done, and what became of the calls.
@@ -57,22 +57,25 @@ impl AddAssign for Balance {
 /// A registered user, whatever its data.
 trait Registered {
     fn set_filter(&self, filter: &str) -> Result<usize, Error>;
-    fn traced(&self) -> usize;
+    fn traced(&self) -> Result<usize, Error>;
     fn end(self: Box<Self>, user: usize, registration: u64, dropped: bool);
 }
 
 impl<D: Payload + PartialEq> Registered for Handle<Watcher<D>> {
     fn set_filter(&self, filter: &str) -> Result<usize, Error> {
-        Ok(self.set_filter(filter)?.traced)
+        // SAFETY: a watcher's callbacks use atomics and memory that is there, which is allowed
+        // everywhere.
+        Ok(unsafe { self.set_filter(filter) }?.traced)
     }
 
-    fn traced(&self) -> usize {
-        self.report().traced
+    fn traced(&self) -> Result<usize, Error> {
+        Ok(self.report()?.traced)
     }
 
     fn end(self: Box<Self>, user: usize, registration: u64, dropped: bool) {
         let counters = self.counters();
-        let lost = counters.overrun + counters.unreserved + counters.lost + counters.foreign;
+        let lost =
+            counters.overrun + counters.unreserved + counters.lost + counters.no_shadow_stack;
         if lost != 0 {
             note(Failure::Dropped, user as u64, lost);
         }
@@ -101,7 +104,8 @@ fn register(user: usize, registration: u64, filter: &str) -> Result<Box<dyn Regi
         Watcher<D>: FgraphOps,
     {
         let watcher = Watcher::<D>::new(user, registration, taste);
-        Ok(Box::new(fgraph::register(watcher, filter)?))
+        // SAFETY: as in `set_filter`.
+        Ok(Box::new(unsafe { fgraph::register(watcher, filter) }?))
     }
     match user % 8 {
         0 => boxed::<()>(user, registration, Taste::Everything, filter),
@@ -185,7 +189,10 @@ impl User {
         ledger::open(self.number, self.registration);
         match register(self.number, self.registration, &filter) {
             Ok(handle) => {
-                check_selected(handle.traced(), selects);
+                match handle.traced() {
+                    Ok(traced) => check_selected(traced, selects),
+                    Err(error) => self.refused("report", &error),
+                }
                 self.handle = Some(handle);
                 toggles.registrations += 1;
                 let registered = REGISTERED.fetch_add(1, Ordering::Relaxed) + 1;

@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     Open,
     /// Accepted calls are not those that returned and those in flight together.
     Count,
-    /// Calls overran, were lost, found no room or were on a foreign stack.
+    /// Calls overran, were lost, found no room or were on a stack without a shadow stack.
     Dropped,
     /// Calls in a thread have no state.
     Unattached,
@@ -98,7 +98,7 @@ const KINDS: [(Failure, &str); 23] = [
     ),
     (
         Failure::Dropped,
-        "overrun, lost, unreserved or foreign (user or -1, calls)",
+        "overrun, lost, unreserved or without a shadow stack (user or -1, calls)",
     ),
     (Failure::Unattached, "calls without a thread state (calls)"),
     (Failure::Selected, "functions selected (are, should be)"),

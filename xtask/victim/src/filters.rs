@@ -143,7 +143,10 @@ mod tests {
                     continue;
                 };
                 let filter: fgraph::Filter = text.parse().unwrap();
-                let selected = |number: &usize| filter.matches(&format!("a::fn_{number:04}"), "");
+                let selected = |number: &usize| {
+                    let name = format!("a::fn_{number:04}");
+                    filter.matches(&fgraph::FunctionFacts::new(&[&*name], ""))
+                };
                 let found: Vec<usize> = (0..FUNCTIONS.len()).filter(selected).collect();
                 assert_eq!(found.len(), selects, "{text}");
                 assert!(found.iter().all(|&number| number < sites), "{text}");

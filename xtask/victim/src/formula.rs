@@ -178,7 +178,8 @@ impl Shape {
     }
 }
 
-/// At which of the first five bytes of an assembly function of `shape` instructions start, a bit each.
+/// At which of the first five bytes of an assembly function of `shape` instructions start, a bit
+/// each.
 pub(crate) const fn starts(shape: usize) -> u8 {
     // The shapes are in the order of these bits, read from the left.
     (shape as u8).reverse_bits() >> 3 | 1

@@ -1,8 +1,8 @@
 //! The functions that are patched.
 //!
-//! 4,096 functions in sixteen shapes, named `fn_0000` to `fn_4095`. Each has a constant of its own, so
-//! that no two are the same code, and stands in a table, so that none can be specialised. With the
-//! feature `relocated` every other sixteen are in assembly, see `assembly.rs`.
+//! 4,096 functions in sixteen shapes, named `fn_0000` to `fn_4095`. Each has a constant of its own,
+//! so that no two are the same code, and stands in a table, so that none can be specialised. With
+//! the feature `relocated` every other sixteen are in assembly, see `assembly.rs`.
 
 use std::hint::black_box;
 use std::panic;

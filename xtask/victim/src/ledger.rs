@@ -1,9 +1,9 @@
 //! The books that the users keep: which calls are open, for each user and thread.
 //!
 //! A *lane* belongs to one user and one thread. Only callbacks in that thread write to it while the
-//! user is registered, and no two of them run at once, signal handlers included; before and after, it
-//! is the controller's. The fields are atomics because a thread that is idle may look at its own lane
-//! while a controller opens it for the next registration.
+//! user is registered, and no two of them run at once, signal handlers included; before and after,
+//! it is the controller's. The fields are atomics because a thread that is idle may look at its own
+//! lane while a controller opens it for the next registration.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::failures::{Failure, note};
 
-/// So many calls of one thread can be open for one user.
+/// How many calls of one thread can be open for one user.
 const OPEN_MAX: usize = 128;
 
 /// An accepted call.

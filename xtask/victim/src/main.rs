@@ -1,7 +1,7 @@
 //! A program whose functions are patched while its threads run, and which notices every mistake.
 //!
-//! `cargo xtask patch-test` runs it. Workers call 4,096 small functions of many shapes at random and
-//! check each result; signal handlers and threads that come and go do the same. Controllers
+//! `cargo xtask patch-test` runs it. Workers call 4,096 small functions of many shapes at random
+//! and check each result; signal handlers and threads that come and go do the same. Controllers
 //! register, change and unregister users, which check whatever they are told. In the end the
 //! program's text must be what it was. What it has done it prints as pairs of name and value; the
 //! failures go to the standard error.
@@ -88,7 +88,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let dropped = status.counters.overrun
         + status.counters.unreserved
         + status.counters.lost
-        + status.counters.foreign;
+        + status.counters.no_shadow_stack;
     if dropped != 0 && options.chaos.is_none() {
         note(Failure::Dropped, u64::MAX, dropped);
     }
@@ -171,11 +171,11 @@ fn print(figures: Vec<(&str, u64)>, status: &fgraph::Status, elapsed: Duration) 
     ];
     let last = [
         ("traps", fgraph::testing::traps()),
-        ("missed", status.counters.missed),
+        ("missed", status.counters.missed + status.counters.internal),
         ("overrun", status.counters.overrun),
         ("unreserved", status.counters.unreserved),
         ("lost", status.counters.lost),
-        ("foreign", status.counters.foreign),
+        ("no_shadow_stack", status.counters.no_shadow_stack),
         ("failures", failures::count() as u64),
     ];
     for (name, value) in first.into_iter().chain(figures).chain(last) {

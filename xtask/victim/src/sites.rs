@@ -7,20 +7,20 @@
 use std::collections::HashMap;
 use std::error::Error;
 
-use fgraph::How;
+use fgraph::TraceMethod;
 use fgraph::testing::Skip;
 
 use crate::functions::{FUNCTIONS, address};
 
 /// How all functions are to be traced.
-const HOW: How = if cfg!(feature = "relocated") {
-    How::Relocated
+const HOW: TraceMethod = if cfg!(feature = "relocated") {
+    TraceMethod::Relocated
 } else {
-    How::Nop
+    TraceMethod::Nop
 };
 
-/// Fails unless all functions are sites of the right kind, and the returns of all are told; and unless
-/// threads trap between two instructions, if that is not left out.
+/// Fails unless all functions are sites of the right kind, and the returns of all are told; and
+/// unless threads trap between two instructions, if that is not left out.
 pub(crate) fn check(leave_out: Skip) -> Result<(), Box<dyn Error>> {
     let sites = fgraph::sites()?;
     let sites: HashMap<usize, _> = sites.iter().map(|site| (site.address, site)).collect();
@@ -40,7 +40,7 @@ pub(crate) fn check(leave_out: Skip) -> Result<(), Box<dyn Error>> {
 mod assembly {
     use std::error::Error;
 
-    use fgraph_x86_64::pun;
+    use fgraph_x86_64::punned_jump;
 
     use crate::formula::Shape;
     use crate::formula::starts;
@@ -50,17 +50,19 @@ mod assembly {
     /// The last byte of a jump may trap by chance in all functions.
     const BUT_LAST: u8 = 0b01111;
 
-    /// Fails unless the bytes of the jumps trap where instructions of the assembly functions start, and
-    /// only there: then their shapes are what they are said to be.
+    /// Fails unless the bytes of the jumps trap where instructions of the assembly functions start,
+    /// and only there: then their shapes are what they are said to be.
     pub(super) fn check() -> Result<(), Box<dyn Error>> {
-        let _user = fgraph::register(Watcher::<()>::probe(), "*fn_*")?;
+        // SAFETY: nobody calls the functions meanwhile.
+        let _user = unsafe { fgraph::register(Watcher::<()>::probe(), "*fn_*") }?;
         let mut trap_in_all = [u8::MAX; 16];
         for index in 0..FUNCTIONS.len() {
             if let Shape::Assembly(shape) = Shape::of(index) {
                 let entry = std::ptr::with_exposed_provenance::<[u8; 5]>(address(index));
-                // SAFETY: a function is longer than that, or has padding. Nobody changes it meanwhile.
+                // SAFETY: a function is longer than that, or has padding. Nobody changes it
+                // meanwhile.
                 let bytes = unsafe { entry.read_volatile() };
-                let traps = (1..5).filter(|&at| pun::traps(at, bytes[at]));
+                let traps = (1..5).filter(|&at| punned_jump::traps(at, bytes[at]));
                 trap_in_all[shape] &= traps.fold(1, |mask, at| mask | 1 << at);
             }
         }

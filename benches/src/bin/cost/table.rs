@@ -1,5 +1,7 @@
 //! The figures for people.
 
+// Long strings: rows of tables.
+
 use core::fmt;
 use std::time::Duration;
 

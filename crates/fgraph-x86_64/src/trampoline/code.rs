@@ -7,30 +7,33 @@
 //! | preserve all | and vector registers 16 to 31 and the opmasks | relocated, where code may use these |
 //! | entry only | as the one of the latter two it goes with | relocated, never called through a frame |
 //!
-//! Each has a twin that holds cancellation off while users are asked and told (`held.rs`).
+//! Each has a twin that holds cancellation off while users are asked and told (`cancellation.rs`).
 //!
-//! The registers beyond those that the callbacks see are kept behind their records:
+//! The registers beyond those that the callbacks see are saved behind their records:
 //!
 //! ```text
 //!   rsp while the users are asked         rsp while they are told
 //!   +0    EntryRegs, vectors 0 to 7       +0    ReturnRegs, vectors 0 and 1
 //!   +640  vectors 8 to 15                 +176  rsi rdi r9 r10 r11
-//!   +1152 vectors 16 to 31, opmasks       +216  bytes of each vector that are kept
+//!   +1152 vectors 16 to 31, opmasks       +216  bytes of each vector that are saved
 //!   ...   bytes of each vector that               (to a multiple of 64)
-//!         are kept                        r9    vectors 2 to 15
+//!         are saved                       r9    vectors 2 to 15
 //!         (64, up to S-8 or below)        ...   vectors 16 to 31, opmasks
 //!                                               (32, up to S or S+8)
 //! ```
 //!
-//! How wide the other vectors are kept is not what the record says of those that the callbacks see: a
-//! callback that asks for all bytes of an argument has the record filled up with zeros.
+//! How wide the other vectors are saved is not what the record says of those that the callbacks
+//! see: a callback that asks for all bytes of an argument has the record filled up with zeros.
 //!
-//! Three registers are kept where they stay in reach until the last instruction: in the red zone
+//! Three registers are saved where they stay in reach until the last instruction: in the red zone
 //! below the return address, whose place is S. At entry the stub has put the caller's r11 at S-16;
 //! when it is back in its register the body's address takes its place, for the jump or call through
-//! memory. At return rcx is at S-8 and r8 at S-16: with the latter's value the thread's mark is
-//! cleared when everything else is in place. A signal handler that comes then is traced, and uses
-//! neither the frame, which nobody needs any more, nor the 128 bytes below S.
+//! memory. At return rcx is at S-8 and r8 at S-16: with the latter's value the thread's
+//! `entered_sp` is cleared when everything else is in place. A signal handler that comes then is
+//! traced, and uses neither the frame, which is not needed any more, nor the 128 bytes below S.
+//!
+//! Local labels end in the number of their trampoline (`{v}`), because all of them are one text to
+//! the assembler. Comments say at each label what the registers hold "at this point".
 
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -43,14 +46,34 @@ use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
 use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
 
-use super::held::{ATTACH_HELD, enter_held, enter_only_held, leave_held};
-use super::{
-    ABORT, ATTACH, ATTACHING, Trampolines, enter, enter_only, is_stale, leave, personality,
+use super::cancellation::{
+    ATTACH_UNCANCELLED, enter_only_uncancelled, enter_uncancelled, leave_uncancelled,
 };
+use super::{
+    ABORT, ATTACH, ATTACHING, Trampolines, Variant, enter, enter_only, is_stale, leave, personality,
+};
+
+/// A local label in a text that a trampoline has two copies of; `$copy` tells them apart.
+macro_rules! label {
+    ($name:literal, $copy:literal) => {
+        concat!(".L", $name, "_", $copy, "_{v}:\n")
+    };
+}
+
+/// A jump to a `label`.
+macro_rules! jump {
+    ($jump:literal, $name:literal, $copy:literal) => {
+        concat!($jump, " .L", $name, "_", $copy, "_{v}\n")
+    };
+}
 
 /// Stores numbered vector registers, each at `$place`, where `\n` stands for the number.
 macro_rules! store {
-    ($place:expr, ($mov:literal, $reg:literal, $width:literal, $bytes:literal), $numbers:literal) => {
+    (
+        $place:expr,
+        ($mov:literal, $reg:literal, $width:literal, $bytes:literal),
+        $numbers:literal
+    ) => {
         concat!(
             ".irp n,", $numbers, "\n", $mov, " ", $width, " ptr [", $place, "], ", $reg, "\\n\n",
             ".endr\n",
@@ -58,9 +81,13 @@ macro_rules! store {
     };
 }
 
-/// Undoes `store`.
+/// Loads numbered vector registers, as `store` has stored them.
 macro_rules! load {
-    ($place:expr, ($mov:literal, $reg:literal, $width:literal, $bytes:literal), $numbers:literal) => {
+    (
+        $place:expr,
+        ($mov:literal, $reg:literal, $width:literal, $bytes:literal),
+        $numbers:literal
+    ) => {
         concat!(
             ".irp n,", $numbers, "\n", $mov, " ", $reg, "\\n, ", $width, " ptr [", $place, "]\n",
             ".endr\n",
@@ -68,30 +95,30 @@ macro_rules! load {
     };
 }
 
-/// Where an argument that the callbacks see is kept.
+/// Where an argument that the callbacks see is saved.
 macro_rules! arg {
     () => {
         "rsp + {vector} + 64*\\n"
     };
 }
 
-/// Where a result that the callbacks see is kept.
+/// Where a result that the callbacks see is saved.
 macro_rules! result {
     () => {
         "rsp + {result_vector} + 64*\\n"
     };
 }
 
-/// Where another of the first 16 vector registers is kept at entry: densely, because the processor
+/// Where another of the first 16 vector registers is saved at entry: densely, because the processor
 /// writes two words of one cache line at once.
-macro_rules! kept_arg {
+macro_rules! saved_arg {
     (($mov:literal, $reg:literal, $width:literal, $bytes:literal)) => {
-        concat!("rsp + {kept_vectors} + ", $bytes, "*(\\n - 8)")
+        concat!("rsp + {saved_vectors} + ", $bytes, "*(\\n - 8)")
     };
 }
 
-/// And at return.
-macro_rules! kept_result {
+/// Where another of the first 16 vector registers is saved at return.
+macro_rules! saved_result {
     (($mov:literal, $reg:literal, $width:literal, $bytes:literal)) => {
         concat!("r9 + ", $bytes, "*(\\n - 2)")
     };
@@ -99,7 +126,10 @@ macro_rules! kept_result {
 
 /// Notes how wide vectors are stored.
 macro_rules! note {
-    ($size:literal, $place:literal, ($mov:literal, $reg:literal, $width:literal, $bytes:literal)) => {
+    (
+        $size:literal, $place:literal,
+        ($mov:literal, $reg:literal, $width:literal, $bytes:literal)
+    ) => {
         concat!("mov ", $size, " ptr [rsp + {", $place, "}], ", $bytes, "\n")
     };
 }
@@ -117,8 +147,8 @@ macro_rules! store_args {
         concat!(
             store!(arg!(), $moves, "0,1,2,3,4,5,6,7"),
             ".if {preserve}\n",
-            store!(kept_arg!($moves), $moves, "8,9,10,11,12,13,14,15"),
-            note!("dword", "kept_width", $moves),
+            store!(saved_arg!($moves), $moves, "8,9,10,11,12,13,14,15"),
+            note!("dword", "saved_width", $moves),
             ".endif\n",
             note!("dword", "width", $moves),
         )
@@ -133,11 +163,11 @@ macro_rules! load_args {
 }
 
 /// Loads the others that `store_args` stored.
-macro_rules! load_kept_args {
+macro_rules! load_saved_args {
     ($moves:tt) => {
         concat!(
             ".if {preserve}\n",
-            load!(kept_arg!($moves), $moves, "8,9,10,11,12,13,14,15"),
+            load!(saved_arg!($moves), $moves, "8,9,10,11,12,13,14,15"),
             ".endif\n",
         )
     };
@@ -150,11 +180,11 @@ macro_rules! store_results {
             store!(result!(), $moves, "0,1"),
             ".if {preserve}\n",
             store!(
-                kept_result!($moves),
+                saved_result!($moves),
                 $moves,
                 "2,3,4,5,6,7,8,9,10,11,12,13,14,15"
             ),
-            note!("dword", "kept_result_width", $moves),
+            note!("dword", "saved_result_width", $moves),
             ".endif\n",
             // And clears `how`, which follows.
             note!("qword", "result_width", $moves),
@@ -170,12 +200,12 @@ macro_rules! load_results {
 }
 
 /// Loads the others that `store_results` stored.
-macro_rules! load_kept_results {
+macro_rules! load_saved_results {
     ($moves:tt) => {
         concat!(
             ".if {preserve}\n",
             load!(
-                kept_result!($moves),
+                saved_result!($moves),
                 $moves,
                 "2,3,4,5,6,7,8,9,10,11,12,13,14,15"
             ),
@@ -184,8 +214,8 @@ macro_rules! load_kept_results {
     };
 }
 
-/// Stores what only AVX-512 has, where it must survive, at `$place`: vector registers 16 to 31 and the
-/// opmasks.
+/// Stores what only AVX-512 has, where it must survive, at `$place`: vector registers 16 to 31 and
+/// the opmasks.
 macro_rules! store_beyond {
     ($place:literal, ($opmask_mov:literal, $opmask_width:literal)) => {
         concat!(
@@ -205,7 +235,7 @@ macro_rules! store_beyond {
     };
 }
 
-/// Undoes `store_beyond`.
+/// Loads what `store_beyond` has stored.
 macro_rules! load_beyond {
     ($place:literal, $opmask:tt) => {
         load_beyond!(
@@ -215,7 +245,10 @@ macro_rules! load_beyond {
             "0,1,2,3,4,5,6,7"
         )
     };
-    ($place:literal, ($opmask_mov:literal, $opmask_width:literal), $vectors:literal, $opmasks:literal) => {
+    (
+        $place:literal, ($opmask_mov:literal, $opmask_width:literal),
+        $vectors:literal, $opmasks:literal
+    ) => {
         concat!(
             ".if {beyond}\n",
             load!(
@@ -233,48 +266,51 @@ macro_rules! load_beyond {
     };
 }
 
-/// Makes r9 point to where vector registers are kept at return: at a multiple of their width, which the
-/// machine stack does not promise.
+/// Makes r9 point to where vector registers are saved at return: at a multiple of their width,
+/// which the machine stack does not promise.
 macro_rules! point_r9 {
     () => {
         ".if {preserve}
-         lea r9, [rsp + {kept_results} + 63]
+         lea r9, [rsp + {saved_results} + 63]
          and r9, -64
          .endif
         "
     };
 }
 
-/// Tells the users of a return. rsp points to room for the results, rbp to the frame; afterwards rcx
-/// is the true return address, and r8 the thread's state. Leaves through 60 if the thread is inside
-/// already.
+/// Tells the users of a return. rsp points to room for the results, rbp to the frame; afterwards
+/// rcx is the true return address, and r8 the thread's state. Leaves through `deferred` if the
+/// thread is inside already. `$stack` tells the local labels of the two copies in a trampoline
+/// apart.
 macro_rules! leave_call {
-    ($moves:tt, $opmask:tt, $if_wide_result:expr, $if_was_wide_result:expr) => {
+    ($stack:literal, $moves:tt, $opmask:tt, $wide:ident) => {
         concat!(
             "mov [rsp + {result}], rax\n",
             "mov [rsp + {result} + 8], rdx\n",
             ".if {preserve}\n",
-            "mov [rsp + {kept_int}], rsi\n",
-            "mov [rsp + {kept_int} + 8], rdi\n",
-            "mov [rsp + {kept_int} + 16], r9\n",
-            "mov [rsp + {kept_int} + 24], r10\n",
-            "mov [rsp + {kept_int} + 32], r11\n",
+            "mov [rsp + {saved_int}], rsi\n",
+            "mov [rsp + {saved_int} + 8], rdi\n",
+            "mov [rsp + {saved_int} + 16], r9\n",
+            "mov [rsp + {saved_int} + 24], r10\n",
+            "mov [rsp + {saved_int} + 32], r11\n",
             ".endif\n",
             point_r9!(),
             store_beyond!("r9 + 64*14", $opmask),
-            $if_wide_result,
-            "\n",
+            if_wide_results!($wide, $stack),
             store_results!($moves),
-            "91:\n",
+            // At this point: rsp is the ReturnRegs, rbp the frame, r9 the saved vectors; the
+            // results and what the caller may rely on are stored.
+            label!("results_stored", $stack),
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
             "mov rcx, fs:[rcx]\n",
             "test rcx, rcx\n",
-            "jz 98f\n",
-            "cmp qword ptr [rcx + {inside}], 0\n",
-            "jne 96f\n",
-            "94:\n",
+            jump!("jz", "first_hit_at_return", $stack),
+            "cmp qword ptr [rcx + {entered_sp}], 0\n",
+            jump!("jne", "marked_at_return", $stack),
+            // At this point: as before, and rcx is this thread's state.
+            label!("tell", $stack),
             // From here on what a signal handler calls is not traced.
-            "mov [rcx + {inside}], rsp\n",
+            "mov [rcx + {entered_sp}], rsp\n",
             "mov [rsp + {result_thread}], rcx\n",
             "mov [rsp + {result_frame}], rbp\n",
             "mov rdi, rsp\n",
@@ -282,19 +318,20 @@ macro_rules! leave_call {
             "mov rdx, rcx\n",
             "call {leave}\n",
             point_r9!(),
-            $if_was_wide_result,
-            "\n",
+            if_widened_results!($wide, $stack),
             load_results!($moves),
-            load_kept_results!($moves),
-            "93:\n",
+            load_saved_results!($moves),
+            // At this point: rax is this thread's state, vector registers 0 to 15 are as the caller
+            // is to see them.
+            label!("results_loaded", $stack),
             load_beyond!("r9 + 64*14", $opmask),
             "mov r8, rax\n",
             ".if {preserve}\n",
-            "mov rsi, [rsp + {kept_int}]\n",
-            "mov rdi, [rsp + {kept_int} + 8]\n",
-            "mov r9, [rsp + {kept_int} + 16]\n",
-            "mov r10, [rsp + {kept_int} + 24]\n",
-            "mov r11, [rsp + {kept_int} + 32]\n",
+            "mov rsi, [rsp + {saved_int}]\n",
+            "mov rdi, [rsp + {saved_int} + 8]\n",
+            "mov r9, [rsp + {saved_int} + 16]\n",
+            "mov r10, [rsp + {saved_int} + 24]\n",
+            "mov r11, [rsp + {saved_int} + 32]\n",
             ".endif\n",
             "mov rax, [rsp + {result}]\n",
             "mov rdx, [rsp + {result} + 8]\n",
@@ -305,10 +342,11 @@ macro_rules! leave_call {
 
 /// What `leave_call` needs seldom; stands behind it.
 macro_rules! leave_aside {
-    ($moves:tt, $full_moves:tt, $opmask:tt) => {
+    ($stack:literal, $moves:tt, $full_moves:tt, $opmask:tt) => {
         concat!(
             // A coroutine has come to a thread that has not hit anything yet.
-            "98:\n",
+            // At this point: as at `results_stored`.
+            label!("first_hit_at_return", $stack),
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
             "lea rdx, [rip + {attaching}]\n",
             "mov fs:[rcx], rdx\n",
@@ -319,56 +357,103 @@ macro_rules! leave_aside {
             "mov rcx, rax\n",
             point_r9!(),
             "test rcx, rcx\n",
-            "jnz 94b\n",
+            jump!("jnz", "tell", $stack),
             load_results!($full_moves),
-            load_kept_results!($full_moves),
+            load_saved_results!($full_moves),
             load_beyond!("r9 + 64*14", $opmask),
             ".if {preserve}\n",
-            "mov rsi, [rsp + {kept_int}]\n",
-            "mov rdi, [rsp + {kept_int} + 8]\n",
-            "mov r8, [rbp + {slot}]\n",
+            "mov rsi, [rsp + {saved_int}]\n",
+            "mov rdi, [rsp + {saved_int} + 8]\n",
+            "mov r8, [rbp + {return_slot_addr}]\n",
             "mov r8, [r8 - 16]\n",
-            "mov r10, [rsp + {kept_int} + 24]\n",
-            "mov r11, [rsp + {kept_int} + 32]\n",
+            "mov r10, [rsp + {saved_int} + 24]\n",
+            "mov r11, [rsp + {saved_int} + 32]\n",
             ".endif\n",
-            "jmp 60f\n",
+            "jmp .Ldeferred_{v}\n",
             // A result is wide.
-            "90:\n",
+            // At this point: rsp is the room for the ReturnRegs, r9 that for vectors, rbp the
+            // frame.
+            label!("wide_results", $stack),
             store_results!($full_moves),
-            "jmp 91b\n",
+            jump!("jmp", "results_stored", $stack),
             // Or a callback has made the results wide: that makes the other registers no wider.
-            "92:\n",
+            // At this point: rax is this thread's state, rsp the ReturnRegs, r9 the saved vectors.
+            label!("widened_results", $stack),
             load_results!($full_moves),
             ".if {preserve}\n",
-            compare!("kept_result_width", $full_moves),
-            "jne 97f\n",
+            compare!("saved_result_width", $full_moves),
+            jump!("jne", "narrow_saved_results", $stack),
             ".endif\n",
-            load_kept_results!($full_moves),
-            "jmp 93b\n",
+            load_saved_results!($full_moves),
+            jump!("jmp", "results_loaded", $stack),
             ".if {preserve}\n",
-            "97:\n",
-            load_kept_results!($moves),
-            "jmp 93b\n",
+            label!("narrow_saved_results", $stack),
+            load_saved_results!($moves),
+            jump!("jmp", "results_loaded", $stack),
             ".endif\n",
-            // The thread is inside fgraph when a body is back. If the mark is on the stack that the
-            // thread was last seen on, and deeper than this call, then a signal handler has left a
-            // callback by siglongjmp: the mark is stale.
-            "96:\n",
-            "mov rax, [rcx + {inside}]\n",
-            "cmp rax, {internal}\n",
-            "je 60f\n",
-            "cmp rax, [rbp + {slot}]\n",
-            "jae 60f\n",
+            // The thread is inside fgraph when a body is back. If `entered_sp` is on the stack that
+            // the thread was last seen on, and deeper than this call, then a signal handler has
+            // left a callback by siglongjmp: `entered_sp` is stale.
+            // At this point: as at `tell`.
+            label!("marked_at_return", $stack),
+            "mov rax, [rcx + {entered_sp}]\n",
+            "cmp rax, {untraced}\n",
+            "jbe .Ldeferred_{v}\n",
+            "cmp rax, [rbp + {return_slot_addr}]\n",
+            "jae .Ldeferred_{v}\n",
             "sub rax, [rcx + {stack_low}]\n",
             "cmp rax, [rcx + {stack_span}]\n",
-            "jae 60f\n",
+            "jae .Ldeferred_{v}\n",
             "mov dword ptr [rcx + {mark}], {no_mark}\n",
-            "jmp 94b\n",
+            "mov dword ptr [rcx + {listed}], 0\n",
+            jump!("jmp", "tell", $stack),
         )
     };
 }
 
-/// Compares the running thread with the one whose state rdx is, which takes a system call. Changes rax and rcx.
+/// The unwind rules where rbp is the frame: the third row of the table in `trampoline.rs`.
+///
+/// They are spelled in bytes because the assembler has no words for expressions. An expression
+/// works on a stack of addresses, as the comments show it.
+macro_rules! cfi_body_frame {
+    () => {
+        concat!(
+            ".cfi_escape 0x0f, 11",       // DW_CFA_def_cfa_expression, of 11 bytes
+            ", 0x76, {return_slot_addr}", // DW_OP_breg6: rbp + return_slot_addr
+            ", 0x06",                     // DW_OP_deref: S
+            ", 0x23, 16",                 // DW_OP_plus_uconst: S + 16
+            ", 0x76, {tail}",             // DW_OP_breg6: S + 16, rbp + tail
+            ", 0x06",                     // DW_OP_deref, as Valgrind knows no DW_OP_deref_size
+            ", 0x37",                     // DW_OP_lit7
+            ", 0x1a",                     // DW_OP_and: S + 16, the lowest three bits of `tail`
+            ", 0x1c",                     // DW_OP_minus: S + 16 - those
+            "\n.cfi_escape 0x10, 16, 2",  // DW_CFA_expression, of the return address, 2 bytes:
+            ", 0x76, 8",                  // DW_OP_breg6: it is stored at rbp + 8
+            "\n.cfi_escape 0x10, 6, 2",   // DW_CFA_expression, of rbp, 2 bytes:
+            ", 0x76, 0",                  // DW_OP_breg6: it is stored at rbp + 0
+            "\n.cfi_escape 0x16, 7, 5",   // DW_CFA_val_expression, of rsp, 5 bytes:
+            ", 0x76, {return_slot_addr}", // DW_OP_breg6: rbp + return_slot_addr
+            ", 0x06",                     // DW_OP_deref: S
+            ", 0x23, 8",                  // DW_OP_plus_uconst: its value is S + 8
+        )
+    };
+}
+
+/// The unwind rule of rbx until it is the caller's again, beside `cfi_body_frame`.
+macro_rules! cfi_caller_rbx {
+    () => {
+        concat!(
+            ".cfi_escape 0x10, 3, 5",     // DW_CFA_expression, of rbx, 5 bytes:
+            ", 0x76, {return_slot_addr}", // DW_OP_breg6: rbp + return_slot_addr
+            ", 0x06",                     // DW_OP_deref: S
+            ", 0x38",                     // DW_OP_lit8
+            ", 0x1c",                     // DW_OP_minus: it is stored at S - 8
+        )
+    };
+}
+
+/// Compares the running thread with the one whose state rdx is, which takes a system call.
+/// Changes rax and rcx.
 macro_rules! is_own {
     () => {
         "mov eax, {gettid}
@@ -378,18 +463,18 @@ macro_rules! is_own {
     };
 }
 
-/// Counts the call, for the thread and for each user that wants the function. Locked, because `ATTACHING`
-/// is shared.
+/// Counts the call, for the thread and for each user that wants the function. Locked, because
+/// `ATTACHING` is shared.
 macro_rules! count {
     ($counter:literal) => {
         concat!(
             "movzx eax, word ptr [r11 + {interest}]\n",
             "test eax, eax\n",
-            "jz 33f\n",
+            "jz .Luntraced_{v}\n",
             "lock inc qword ptr [rdx + {total} + {",
             $counter,
             "}]\n",
-            "32:\n",
+            label!("each", $counter),
             "bsf ecx, eax\n",
             "shl ecx, 6\n",
             "lock inc qword ptr [rdx + rcx + {users} + {",
@@ -397,38 +482,40 @@ macro_rules! count {
             "}]\n",
             "lea ecx, [rax - 1]\n",
             "and eax, ecx\n",
-            "jnz 32b\n",
+            jump!("jnz", "each", $counter),
         )
     };
 }
 
-/// One entry trampoline, which keeps what `$keeps` says and asks the users with `$enter`. It moves vector
-/// registers with `$moves`, or with `$full_moves` where that is not wide enough.
+/// One trampoline of a variant: `$twin` is 1 if it holds cancellation off. It asks the users with
+/// `$enter`. It moves vector registers with `$moves`, or with `$full_moves` where that is not wide
+/// enough, which it finds out as `$wide` says.
 macro_rules! trampoline {
     (
-        $name:literal, $return_point:literal, $suffix:literal, $keeps:ident,
+        $variant:ident, $machine:ident, $twin:literal, $name:literal, $suffix:literal,
         ($enter:ident, $leave:ident, $attach:ident),
-        $moves:tt, $full_moves:tt, $opmask:tt,
-        $if_wide:expr, $if_was_wide:expr, $if_wide_result:expr, $if_was_wide_result:expr
+        $moves:tt, $full_moves:tt, $opmask:tt, $wide:ident
     ) => {
         global_asm!(
             ".pushsection fgraph_text, \"ax\", @progbits",
             concat!(".globl ", $name, $suffix),
             concat!(".hidden ", $name, $suffix),
             concat!(".type ", $name, $suffix, ", @function"),
-            concat!(".globl ", $return_point, $suffix),
-            concat!(".hidden ", $return_point, $suffix),
+            concat!(".globl ", $name, "_return", $suffix),
+            concat!(".hidden ", $name, "_return", $suffix),
             // Right before the code: the stretches of it in which rbp is the frame.
             ".p2align 6",
             ".skip 64 - {stretches}",
             ".if {returns}",
-            ".irp label,71f,72f,73f,74f,75f,76f",
-            ".long \\label - 70f",
+            ".irp label,call_{v},call_end_{v},aside_{v},aside_end_{v},rare_{v},rare_end_{v}",
+            ".long .L\\label - .Lstart_{v}",
             ".endr",
             ".else",
             ".skip {stretches}",
             ".endif",
-            "70:",
+            // At this point: r11 is the site's record, rsp is S, the place of the return address;
+            // all else is the caller's. Its r11 is at S-16, where the variant preserves it.
+            ".Lstart_{v}:",
             concat!($name, $suffix, ":"),
             ".cfi_startproc",
             ".cfi_personality 0x1b, {personality}",
@@ -453,32 +540,38 @@ macro_rules! trampoline {
             "mov rdx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "mov rdx, fs:[rdx]",
             "test rdx, rdx",
-            "jz 20f",
-            "cmp qword ptr [rdx + {inside}], 0",
-            "jne 30f",
-            // Not on the machine stack that the thread was last seen on? Then it may be another thread.
+            "jz .Lfirst_hit_{v}",
+            "cmp qword ptr [rdx + {entered_sp}], 0",
+            "jne .Lmarked_{v}",
+            // Not on the machine stack that the thread was last seen on? Then it may be another.
             "lea rcx, [rbx + 8]",
             "sub rcx, [rdx + {stack_low}]",
             "cmp rcx, [rdx + {stack_span}]",
-            "jae 36f",
+            "jae .Lother_stack_{v}",
             // From here on what a signal handler calls is not traced.
-            "23:",
-            "mov [rdx + {inside}], rsp",
-            store_beyond!("rsp + {kept_beyond}", $opmask),
-            $if_wide,
+            // At this point: rdx is this thread's state, r11 the site, rbx S-8, rsp the EntryRegs.
+            // General registers are saved, vector registers hold what the caller had in them.
+            ".Lmark_{v}:",
+            "mov [rdx + {entered_sp}], rsp",
+            store_beyond!("rsp + {saved_beyond}", $opmask),
+            if_wide_args!($wide),
             store_args!($moves),
-            "22:",
+            // At this point: as before, and every register is saved that has to be; any may be
+            // used.
+            ".Lask_{v}:",
             "mov [rsp + {link}], rbx",
             "mov [rsp + {thread}], rdx",
             "mov rdi, rsp",
             "mov rsi, r11",
             "lea rcx, [rbx + 8]",
             "call {enter}",
-            $if_was_wide,
+            if_widened_args!($wide),
             load_args!($moves),
-            load_kept_args!($moves),
-            "83:",
-            load_beyond!("rsp + {kept_beyond}", $opmask),
+            load_saved_args!($moves),
+            // At this point: rax is the frame or null, and vector registers 0 to 15 are as the body
+            // is to see them.
+            ".Largs_loaded_{v}:",
+            load_beyond!("rsp + {saved_beyond}", $opmask),
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov rdx, [rsp + {int} + 16]",
@@ -488,25 +581,16 @@ macro_rules! trampoline {
             "mov r11, [rsp + {site}]",
             ".if {returns}",
             "test rax, rax",
-            "jz 40f",
+            "jz .Lbody_{v}",
             // What the body must not see any more moves into the frame.
             "mov rcx, [rbx + 8]",
             "mov [rax], rbp",
             "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
-            "71:",
-            // DW_CFA_def_cfa_expression, 11 bytes: breg6(rbp) +24, deref, plus_uconst 16, breg6 +52,
-            // deref, lit7, and, minus. Valgrind knows no deref_size.
-            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
-            // DW_CFA_expression rip (16), 2 bytes: breg6 +8.
-            ".cfi_escape 0x10, 16, 2, 0x76, 8",
-            // DW_CFA_expression rbp (6), 2 bytes: breg6 +0.
-            ".cfi_escape 0x10, 6, 2, 0x76, 0",
-            // DW_CFA_val_expression rsp (7), 5 bytes: breg6 +24, deref, plus_uconst 8.
-            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
-            // DW_CFA_expression rbx (3), 5 bytes: breg6 +24, deref, lit8, minus.
-            ".cfi_escape 0x10, 3, 5, 0x76, {slot}, 0x06, 0x38, 0x1c",
+            ".Lcall_{v}:",
+            cfi_body_frame!(),
+            cfi_caller_rbx!(),
             ".if {preserve}",
             // The place of the caller's r11 takes the body's address.
             "mov rcx, [r11 + {body}]",
@@ -515,8 +599,8 @@ macro_rules! trampoline {
             ".endif",
             "mov rax, [rsp + {scratch}]",
             "mov rcx, [rsp + {int} + 24]",
-            // Pops the caller's rbx and the return address. For an unwinder that comes by before the
-            // next line, rbx stays readable in the red zone.
+            // Pops the caller's rbx and the return address. For an unwinder that comes by before
+            // the next line, rbx stays readable in the red zone.
             "lea rsp, [rbx + 16]",
             "mov rbx, [rbx]",
             ".cfi_same_value rbx",
@@ -526,35 +610,37 @@ macro_rules! trampoline {
             ".else",
             "call qword ptr [r11 + {body}]",
             ".endif",
-            concat!($return_point, $suffix, ":"),
+            // At this point: rbp is the frame, rsp is S+8; the results, and what the variant
+            // preserves, are in their registers.
+            concat!($name, "_return", $suffix, ":"),
             ".if {preserve}",
             "mov [rsp - 16], rcx",
             "mov [rsp - 24], r8",
             ".endif",
-            // Nobody but a broken body can come back with another rbp or another stack.
+            // Only a broken body can come back with another rbp or another stack.
             "lea rcx, [rsp - 8]",
-            "cmp rcx, [rbp + {slot}]",
-            "jne 50f",
-            // The slot is 8 above a multiple of 16 if the caller has kept to the ABI. Then rsp can
-            // be put back by adding a constant; from memory it would have to wait for a load.
+            "cmp rcx, [rbp + {return_slot_addr}]",
+            "jne .Llost_{v}",
+            // `return_slot_addr` is 8 above a multiple of 16 if the caller has kept to the ABI.
+            // Then rsp can be put back by adding a constant; from memory it would have to wait for
+            // a load.
             "test cl, 8",
-            "jz 51f",
+            "jz .Lunaligned_{v}",
             "sub rsp, {return_room}",
-            leave_call!(
-                $moves, $opmask, $if_wide_result, $if_was_wide_result
-            ),
+            leave_call!("aligned", $moves, $opmask, $wide),
             "add rsp, {return_room} - 8",
-            "52:",
-            // S, with the true return address in its old place. The frame is not on the shadow
-            // stack any more, but nothing is traced, and so nothing written there, until `inside` is
-            // cleared.
+            // At this point: rsp is S, rcx the true return address, r8 this thread's state, rbp the
+            // frame; all else is as the caller is to see it.
+            ".Lreturn_{v}:",
+            // The frame is not on the shadow stack any more, but nothing is traced, and so nothing
+            // written there, until `entered_sp` is cleared.
             "mov [rsp], rcx",
-            "72:",
+            ".Lcall_end_{v}:",
             "mov rbp, [rbp]",
             ".cfi_restore_state",
             ".cfi_restore_state",
             ".cfi_remember_state",
-            "mov qword ptr [r8 + {inside}], 0",
+            "mov qword ptr [r8 + {entered_sp}], 0",
             ".if {preserve}",
             "mov rcx, [rsp - 8]",
             "mov r8, [rsp - 16]",
@@ -562,28 +648,24 @@ macro_rules! trampoline {
             "ret",
             ".cfi_restore_state",
             ".cfi_remember_state",
-            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
-            ".cfi_escape 0x10, 16, 2, 0x76, 8",
-            ".cfi_escape 0x10, 6, 2, 0x76, 0",
-            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
-            "73:",
-            leave_aside!(
-                $moves, $full_moves, $opmask
-            ),
-            "74:",
+            cfi_body_frame!(),
+            ".Laside_{v}:",
+            leave_aside!("aligned", $moves, $full_moves, $opmask),
+            ".Laside_end_{v}:",
             ".else",
-            "jmp 40f",
+            "jmp .Lbody_{v}",
             ".endif",
             ".cfi_restore_state",
             ".cfi_remember_state",
             ".cfi_def_cfa rbx, 16",
             ".cfi_offset rbx, -16",
             // First hit of this thread. Until its state is made, its hits count as missed.
-            "20:",
+            // At this point: as at `mark`, but rdx is null.
+            ".Lfirst_hit_{v}:",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "lea rdx, [rip + {attaching}]",
             "mov fs:[rcx], rdx",
-            store_beyond!("rsp + {kept_beyond}", $opmask),
+            store_beyond!("rsp + {saved_beyond}", $opmask),
             store_args!($full_moves),
             "call qword ptr [rip + {attach}]",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
@@ -591,53 +673,59 @@ macro_rules! trampoline {
             "mov r11, [rsp + {site}]",
             "mov rdx, rax",
             "test rax, rax",
-            "jz 24f",
-            "mov [rdx + {inside}], rsp",
-            "jmp 22b",
-            "24:",
+            "jz .Lnot_attached_{v}",
+            "mov [rdx + {entered_sp}], rsp",
+            "jmp .Lask_{v}",
+            ".Lnot_attached_{v}:",
             load_args!($full_moves),
-            load_kept_args!($full_moves),
-            load_beyond!("rsp + {kept_beyond}", $opmask),
+            load_saved_args!($full_moves),
+            load_beyond!("rsp + {saved_beyond}", $opmask),
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov r8, [rsp + {int} + 32]",
             "mov r9, [rsp + {int} + 40]",
             "mov r10, [rsp + {scratch} + 8]",
             "mov r11, [rsp + {site}]",
-            "jmp 33f",
-            // Some vector argument is wide. Only the trampoline for AVX-512 comes here, and to 82, 90 and
-            // 92.
-            "80:",
+            "jmp .Luntraced_{v}",
+            // Some vector argument is wide. Only the trampolines for AVX-512 come here, and to the
+            // other labels with `wide` and `widened`.
+            // At this point: as at `mark`; the thread is marked, and what only AVX-512 has is
+            // saved.
+            ".Lwide_args_{v}:",
             store_args!($full_moves),
-            "jmp 22b",
+            "jmp .Lask_{v}",
             // Or a callback has made the arguments wide: that makes the other registers no wider.
-            "82:",
+            // At this point: rax is the frame or null, rbx S-8, rsp the EntryRegs.
+            ".Lwidened_args_{v}:",
             load_args!($full_moves),
             ".if {preserve}",
-            compare!("kept_width", $full_moves),
-            "jne 84f",
+            compare!("saved_width", $full_moves),
+            "jne .Lnarrow_saved_args_{v}",
             ".endif",
-            load_kept_args!($full_moves),
-            "jmp 83b",
+            load_saved_args!($full_moves),
+            "jmp .Largs_loaded_{v}",
             ".if {preserve}",
-            "84:",
-            load_kept_args!($moves),
-            "jmp 83b",
+            ".Lnarrow_saved_args_{v}:",
+            load_saved_args!($moves),
+            "jmp .Largs_loaded_{v}",
             ".endif",
-            // The thread is inside fgraph already. If it is not in fgraph's own code, and the mark is
-            // deeper than this call, then a signal handler may have left a callback by siglongjmp: the
-            // mark is stale. Or it runs on another stack.
-            "30:",
-            "mov rax, [rdx + {inside}]",
+            // The thread is inside fgraph already. If it is not in fgraph's own code, and
+            // `entered_sp` is deeper than this call, then a signal handler may have left a callback
+            // by siglongjmp: the mark is stale. Or it runs on another stack.
+            // At this point: as at `mark`.
+            ".Lmarked_{v}:",
+            "mov rax, [rdx + {entered_sp}]",
+            "cmp rax, {untraced}",
+            "je .Luntraced_{v}",
             "cmp rax, {internal}",
-            "je 31f",
+            "je .Linternal_{v}",
             "cmp rbx, rax",
-            "jb 31f",
+            "jb .Lmissed_{v}",
             is_own!(),
-            "jne 31f",
-            "mov rax, [rdx + {inside}]",
+            "jne .Lmissed_{v}",
+            "mov rax, [rdx + {entered_sp}]",
             "mov [rsp + {thread}], rdx",
-            store_beyond!("rsp + {kept_beyond}", $opmask),
+            store_beyond!("rsp + {saved_beyond}", $opmask),
             store_args!($full_moves),
             "mov rdi, rdx",
             "mov rsi, rax",
@@ -646,32 +734,43 @@ macro_rules! trampoline {
             "mov rdx, [rsp + {thread}]",
             "mov r11, [rsp + {site}]",
             "test al, al",
-            "jz 35f",
+            "jz .Lnot_stale_{v}",
             "mov dword ptr [rdx + {mark}], {no_mark}",
-            "mov [rdx + {inside}], rsp",
-            "jmp 22b",
-            "35:",
+            "mov [rdx + {entered_sp}], rsp",
+            "jmp .Lask_{v}",
+            ".Lnot_stale_{v}:",
             load_args!($full_moves),
-            load_kept_args!($full_moves),
-            load_beyond!("rsp + {kept_beyond}", $opmask),
+            load_saved_args!($full_moves),
+            load_beyond!("rsp + {saved_beyond}", $opmask),
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov r8, [rsp + {int} + 32]",
             "mov r9, [rsp + {int} + 40]",
             "mov r10, [rsp + {scratch} + 8]",
-            "31:",
+            // At this point: rdx is this thread's state, r11 the site, rbx S-8, rsp the EntryRegs;
+            // all but rax, rcx, rdx, rbx and r11 is as the body is to see it.
+            ".Lmissed_{v}:",
             count!("missed"),
-            "jmp 33f",
-            // A state is its thread's alone. But a process may be made that shares memory and the block of the
-            // thread, `clone` with CLONE_VM alone, and goes on beside it: only the kernel can tell them apart.
-            "36:",
+            "jmp .Luntraced_{v}",
+            // fgraph itself works in this thread.
+            // At this point: as at `missed`.
+            ".Linternal_{v}:",
+            count!("internal_count"),
+            "jmp .Luntraced_{v}",
+            // A state is its thread's alone. But a process may be made that shares memory and the
+            // block of the thread, by `clone` with CLONE_VM alone, and goes on beside it: only the
+            // kernel can tell them apart.
+            // At this point: as at `mark`.
+            ".Lother_stack_{v}:",
             is_own!(),
-            "je 23b",
-            count!("foreign"),
-            "33:",
+            "je .Lmark_{v}",
+            count!("no_shadow_stack"),
+            ".Luntraced_{v}:",
             "mov rdx, [rsp + {int} + 16]",
-            // Not traced, or nobody wants the return: on to the body as if nothing had been.
-            "40:",
+            // Not traced, or no user wants the return: on to the body as if nothing had been.
+            // At this point: r11 is the site, rbx S-8, rsp the EntryRegs; all but rax, rcx, rbx and
+            // r11 is as the body is to see it.
+            ".Lbody_{v}:",
             ".if {preserve}",
             "mov rcx, [r11 + {body}]",
             "mov r11, [rbx - 8]",
@@ -691,43 +790,41 @@ macro_rules! trampoline {
             ".endif",
             ".cfi_restore_state",
             ".if {returns}",
-            ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
-            ".cfi_escape 0x10, 16, 2, 0x76, 8",
-            ".cfi_escape 0x10, 6, 2, 0x76, 0",
-            ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
-            "75:",
-            "50:",
+            cfi_body_frame!(),
+            ".Lrare_{v}:",
+            // The frame and the stack do not belong together.
+            // At this point: as at the return point.
+            ".Llost_{v}:",
             "mov rdi, rbp",
             "mov rsi, rsp",
             "and rsp, -64",
             "call qword ptr [rip + {abort}]",
             "ud2",
             // The caller's stack was not aligned: as above, but rsp comes from the frame.
-            "51:",
+            // At this point: as at the return point, with what is preserved of rcx and r8 below S.
+            ".Lunaligned_{v}:",
             "and rsp, -16",
             "sub rsp, {return_room}",
-            leave_call!(
-                $moves, $opmask, $if_wide_result, $if_was_wide_result
-            ),
-            "mov rsp, [rbp + {slot}]",
-            "jmp 52b",
-            leave_aside!(
-                $moves, $full_moves, $opmask
-            ),
-            // The thread is inside fgraph: a callback has switched stacks. Return to the caller and leave
-            // the frame to be dropped as a dead one.
-            "60:",
+            leave_call!("unaligned", $moves, $opmask, $wide),
+            "mov rsp, [rbp + {return_slot_addr}]",
+            "jmp .Lreturn_{v}",
+            leave_aside!("unaligned", $moves, $full_moves, $opmask),
+            // The thread is inside fgraph: a callback has switched stacks. Returns to the caller
+            // and leaves the frame to be dropped as a dead one.
+            // At this point: rbp is the frame, rsp the ReturnRegs, r9 the saved vectors; what the
+            // next lines do not load is as the caller is to see it.
+            ".Ldeferred_{v}:",
             "mov rax, [rsp + {result}]",
             "mov rdx, [rsp + {result} + 8]",
             // What was in use before.
             load_beyond!("r9 + 64*14", $opmask, "16,17", "1"),
             ".if {preserve}",
-            "mov r9, [rsp + {kept_int} + 16]",
+            "mov r9, [rsp + {saved_int} + 16]",
             ".endif",
-            "mov rsp, [rbp + {slot}]",
+            "mov rsp, [rbp + {return_slot_addr}]",
             "mov rcx, [rbp + 8]",
             "mov [rsp], rcx",
-            "76:",
+            ".Lrare_end_{v}:",
             "mov rbp, [rbp]",
             ".cfi_def_cfa rsp, 8",
             ".cfi_offset rip, -8",
@@ -741,25 +838,26 @@ macro_rules! trampoline {
             ".cfi_endproc",
             concat!(".size ", $name, $suffix, ", . - ", $name, $suffix),
             ".popsection",
+            v = const label_number(Variant::$variant, Machine::$machine, $twin),
             personality = sym personality,
             enter = sym $enter,
-            preserve = const $keeps.preserve as u32,
-            beyond = const $keeps.beyond as u32,
-            returns = const $keeps.returns as u32,
+            preserve = const Variant::$variant.save_set().preserve as u32,
+            beyond = const Variant::$variant.save_set().beyond as u32,
+            returns = const Variant::$variant.returns() as u32,
             leave = sym $leave,
             stretches = const STRETCHES * size_of::<Stretch>(),
             is_stale = sym is_stale,
             attach = sym $attach,
             abort = sym ABORT,
             attaching = sym ATTACHING,
-            entry_room = const $keeps.entry_room(),
-            return_room = const $keeps.return_room(),
-            kept_width = const $keeps.kept_width(),
-            kept_result_width = const $keeps.kept_result_width(),
-            kept_int = const $keeps.kept_int(),
-            kept_vectors = const $keeps.kept_vectors(),
-            kept_beyond = const $keeps.kept_beyond(),
-            kept_results = const $keeps.kept_results(),
+            entry_room = const Variant::$variant.save_set().entry_room(),
+            return_room = const Variant::$variant.save_set().return_room(),
+            saved_width = const Variant::$variant.save_set().saved_width(),
+            saved_result_width = const Variant::$variant.save_set().saved_result_width(),
+            saved_int = const Variant::$variant.save_set().saved_int(),
+            saved_vectors = const Variant::$variant.save_set().saved_vectors(),
+            saved_beyond = const Variant::$variant.save_set().saved_beyond(),
+            saved_results = const Variant::$variant.save_set().saved_results(),
             vector = const offset_of!(EntryRegs, vector),
             int = const offset_of!(EntryRegs, int),
             scratch = const offset_of!(EntryRegs, scratch),
@@ -772,35 +870,42 @@ macro_rules! trampoline {
             result_thread = const offset_of!(ReturnRegs, thread),
             width = const offset_of!(EntryRegs, width),
             result_width = const offset_of!(ReturnRegs, width),
-            inside = const offset_of!(Thread, inside),
+            entered_sp = const offset_of!(Thread, entered_sp),
             internal = const Thread::INTERNAL,
+            untraced = const Thread::UNTRACED,
             stack_low = const offset_of!(Thread, low),
             stack_span = const offset_of!(Thread, span),
             mark = const offset_of!(Thread, mark),
             no_mark = const Mark::NONE,
+            listed = const offset_of!(Thread, listed),
             gettid = const GETTID,
             id = const Thread::ID,
             total = const offset_of!(Thread, total),
             users = const offset_of!(Thread, users),
             missed = const offset_of!(LiveCounters, missed),
-            foreign = const offset_of!(LiveCounters, foreign),
+            internal_count = const offset_of!(LiveCounters, internal),
+            no_shadow_stack = const offset_of!(LiveCounters, no_shadow_stack),
             interest = const offset_of!(Site, interest),
             body = const offset_of!(Site, body),
-            slot = const offset_of!(Frame, slot),
+            return_slot_addr = const offset_of!(Frame, return_slot_addr),
             tail = const offset_of!(Frame, tail),
         );
     };
 }
 
-/// Goes to the wide moves if they are needed.
+/// Goes to the wide moves if a vector argument needs them, or if any of the first 16 registers
+/// does.
 ///
 /// The trampolines of machines with AVX-512 look whether any of the vector registers has a bit set
-/// above the lowest 128, and save no more than those if not, because wide stores and loads take longer.
-/// The loads of 128 bits clear the rest, whatever the callbacks have left there.
+/// above the lowest 128, and save no more than those if not, because wide stores and loads take
+/// longer. The loads of 128 bits clear the rest, whatever the callbacks have left there.
 ///
-/// zmm16, zmm17 and k1 are free under the ABI, not promised by the variant, or kept before.
-macro_rules! wide {
-    (args) => {
+/// zmm16, zmm17 and k1 are free under the ABI, not promised by the variant, or saved before.
+macro_rules! if_wide_args {
+    (never) => {
+        ""
+    };
+    (by_abi) => {
         "vmovdqa64 zmm16, zmm0
          vmovdqa64 zmm17, zmm3
          vpternlogq zmm16, zmm1, zmm2, 0xfe
@@ -810,341 +915,329 @@ macro_rules! wide {
          vptestmq k1, zmm16, zmm16
          kmovw eax, k1
          test al, 0xfc
-         jnz 80f"
+         jnz .Lwide_args_{v}"
     };
-    (results) => {
-        "vporq zmm16, zmm0, zmm1
-         vptestmq k1, zmm16, zmm16
-         kmovw ecx, k1
-         test cl, 0xfc
-         jnz 90f"
+    (by_all) => {
+        concat!(test_16!(), "jnz .Lwide_args_{v}")
     };
-    (any_of_16, $wide:literal) => {
+}
+
+/// As `if_wide_args`, for the results.
+macro_rules! if_wide_results {
+    (never, $stack:literal) => {
+        ""
+    };
+    (by_abi, $stack:literal) => {
         concat!(
-            "vmovdqa64 zmm16, zmm0
-             vmovdqa64 zmm17, zmm3
-             vpternlogq zmm16, zmm1, zmm2, 0xfe
-             vpternlogq zmm17, zmm4, zmm5, 0xfe
-             vpternlogq zmm16, zmm6, zmm7, 0xfe
-             vpternlogq zmm17, zmm8, zmm9, 0xfe
-             vpternlogq zmm16, zmm10, zmm11, 0xfe
-             vpternlogq zmm17, zmm12, zmm13, 0xfe
-             vpternlogq zmm16, zmm14, zmm15, 0xfe
-             vporq zmm16, zmm16, zmm17
+            "vporq zmm16, zmm0, zmm1
              vptestmq k1, zmm16, zmm16
              kmovw ecx, k1
              test cl, 0xfc
-             jnz ",
-            $wide
+            ",
+            jump!("jnz", "wide_results", $stack)
+        )
+    };
+    (by_all, $stack:literal) => {
+        concat!(test_16!(), jump!("jnz", "wide_results", $stack))
+    };
+}
+
+/// Looks whether one of the first 16 vector registers has a bit set above the lowest 128.
+macro_rules! test_16 {
+    () => {
+        "vmovdqa64 zmm16, zmm0
+         vmovdqa64 zmm17, zmm3
+         vpternlogq zmm16, zmm1, zmm2, 0xfe
+         vpternlogq zmm17, zmm4, zmm5, 0xfe
+         vpternlogq zmm16, zmm6, zmm7, 0xfe
+         vpternlogq zmm17, zmm8, zmm9, 0xfe
+         vpternlogq zmm16, zmm10, zmm11, 0xfe
+         vpternlogq zmm17, zmm12, zmm13, 0xfe
+         vpternlogq zmm16, zmm14, zmm15, 0xfe
+         vporq zmm16, zmm16, zmm17
+         vptestmq k1, zmm16, zmm16
+         kmovw ecx, k1
+         test cl, 0xfc
+        "
+    };
+}
+
+/// Goes to the wide moves if the arguments were stored by those, or a callback has widened them.
+macro_rules! if_widened_args {
+    (never) => {
+        ""
+    };
+    ($by:ident) => {
+        "cmp dword ptr [rsp + {width}], 16
+         jne .Lwidened_args_{v}"
+    };
+}
+
+/// As `if_widened_args`, for the results.
+macro_rules! if_widened_results {
+    (never, $stack:literal) => {
+        ""
+    };
+    ($by:ident, $stack:literal) => {
+        concat!(
+            "cmp dword ptr [rsp + {result_width}], 16\n",
+            jump!("jne", "widened_results", $stack)
         )
     };
 }
 
-/// A variant, and its twin that holds cancellation off while the users are asked and told.
-macro_rules! both {
+/// A trampoline, and its twin that holds cancellation off while the users are asked and told.
+macro_rules! twins {
     (
-        $name:literal, $return_point:literal, $keeps:ident, ($enter:ident, $held:ident), $($moves:tt)*
+        $variant:ident, $machine:ident, $name:literal,
+        ($enter:ident, $uncancelled:ident), $($moves:tt)*
     ) => {
-        trampoline!($name, $return_point, "", $keeps, ($enter, leave, ATTACH), $($moves)*);
-        trampoline!($name, $return_point, "_held", $keeps, ($held, leave_held, ATTACH_HELD), $($moves)*);
+        trampoline!(
+            $variant, $machine, 0, $name, "",
+            ($enter, leave, ATTACH),
+            $($moves)*
+        );
+        trampoline!(
+            $variant, $machine, 1, $name, "_uncancelled",
+            ($uncancelled, leave_uncancelled, ATTACH_UNCANCELLED),
+            $($moves)*
+        );
     };
 }
 
 /// For machines without AVX.
 macro_rules! sse {
-    ($name:literal, $return_point:literal, $keeps:ident, $enter:tt) => {
-        both!(
+    ($variant:ident, $name:literal, $enter:tt) => {
+        twins!(
+            $variant,
+            Sse,
             $name,
-            $return_point,
-            $keeps,
             $enter,
             ("movups", "xmm", "xmmword", 16),
             ("movups", "xmm", "xmmword", 16),
             ("kmovw", "word"),
-            "",
-            "",
-            "",
-            ""
+            never
         );
     };
 }
 
 /// For machines with AVX.
 macro_rules! avx {
-    ($name:literal, $return_point:literal, $keeps:ident, $enter:tt) => {
-        both!(
+    ($variant:ident, $name:literal, $enter:tt) => {
+        twins!(
+            $variant,
+            Avx,
             $name,
-            $return_point,
-            $keeps,
             $enter,
             ("vmovups", "ymm", "ymmword", 32),
             ("vmovups", "ymm", "ymmword", 32),
             ("kmovw", "word"),
-            "",
-            "",
-            "",
-            ""
+            never
         );
     };
 }
 
-/// For machines with AVX-512.
-macro_rules! avx512 {
-    (
-        $name:literal, $return_point:literal, $keeps:ident, $enter:tt,
-        $opmask:tt, $if_wide:expr, $if_wide_result:expr
-    ) => {
-        both!(
+/// For machines with AVX-512 whose opmasks have 16 bits.
+macro_rules! avx512f {
+    ($variant:ident, $name:literal, $enter:tt, $wide:ident) => {
+        twins!(
+            $variant,
+            Avx512F,
             $name,
-            $return_point,
-            $keeps,
             $enter,
             ("vmovups", "xmm", "xmmword", 16),
             ("vmovups", "zmm", "zmmword", 64),
-            $opmask,
-            $if_wide,
-            "cmp dword ptr [rsp + {width}], 16
-jne 82f",
-            $if_wide_result,
-            "cmp dword ptr [rsp + {result_width}], 16
-jne 92f"
-        );
-    };
-    ($name:literal, $return_point:literal, $keeps:ident, $enter:tt, $opmask:tt) => {
-        avx512!(
-            $name,
-            $return_point,
-            $keeps,
-            $enter,
-            $opmask,
-            wide!(any_of_16, "80f"),
-            wide!(any_of_16, "90f")
+            ("kmovw", "word"),
+            $wide
         );
     };
 }
 
-/// What a variant keeps beside what all of them do, and whether it calls bodies.
-struct Keeps {
+/// For machines with AVX-512 whose opmasks have 64 bits.
+macro_rules! avx512bw {
+    ($variant:ident, $name:literal, $enter:tt) => {
+        twins!(
+            $variant,
+            Avx512Bw,
+            $name,
+            $enter,
+            ("vmovups", "xmm", "xmmword", 16),
+            ("vmovups", "zmm", "zmmword", 64),
+            ("kmovq", "qword"),
+            by_all
+        );
+    };
+}
+
+/// The number of the system call `gettid`.
+const GETTID: u32 = 186;
+
+/// What a machine has of vector registers and opmasks.
+#[derive(Clone, Copy)]
+enum Machine {
+    /// xmm0 to 15.
+    Sse,
+    /// ymm0 to 15.
+    Avx,
+    /// zmm0 to 31, opmasks of 16 bits.
+    Avx512F,
+    /// zmm0 to 31, opmasks of 64 bits.
+    Avx512Bw,
+}
+
+impl Machine {
+    /// The one with vector registers of `vector_bytes` and opmasks of `opmask_bytes`.
+    const fn of(vector_bytes: u32, opmask_bytes: u32) -> Self {
+        match (vector_bytes, opmask_bytes) {
+            (64, 8) => Self::Avx512Bw,
+            (64, _) => Self::Avx512F,
+            (32, _) => Self::Avx,
+            _ => Self::Sse,
+        }
+    }
+}
+
+/// What tells the local labels of a trampoline from those of the others.
+const fn label_number(variant: Variant, machine: Machine, twin: u32) -> u32 {
+    (variant as u32 * 4 + machine as u32) * 2 + twin
+}
+
+/// Which registers a variant saves beside those that all of them do.
+struct SaveSet {
     /// What the stub has done with r11, vector registers 8 to 15, every general register at return.
     preserve: bool,
     /// What only AVX-512 has.
     beyond: bool,
-    /// The body is called if somebody wants the return.
-    returns: bool,
 }
 
-/// The system call.
-const GETTID: u32 = 186;
-
-const PLAIN: Keeps = Keeps {
-    preserve: false,
-    beyond: false,
-    returns: true,
-};
-const PRESERVE: Keeps = Keeps {
-    preserve: true,
-    beyond: false,
-    returns: true,
-};
-const PRESERVE_ALL: Keeps = Keeps {
-    preserve: true,
-    beyond: true,
-    returns: true,
-};
-const ENTRY_ONLY: Keeps = Keeps {
-    returns: false,
-    ..PRESERVE
-};
-const ENTRY_ONLY_ALL: Keeps = Keeps {
-    returns: false,
-    ..PRESERVE_ALL
-};
+impl Variant {
+    const fn save_set(self) -> SaveSet {
+        SaveSet {
+            preserve: !matches!(self, Self::Plain),
+            beyond: matches!(self, Self::PreserveAll | Self::EntryOnlyAll),
+        }
+    }
+}
 
 /// Bytes of a vector register.
 const VECTOR: usize = size_of::<Vector>();
 /// Bytes of what only AVX-512 has.
 const BEYOND: usize = 16 * VECTOR + 8 * 8;
 
-impl Keeps {
-    /// Bytes on the stack while the users are asked: the last may be the caller's r11.
+impl SaveSet {
+    /// Bytes on the stack while the users are asked. The last 64 are free for what stands beneath
+    /// the link: the caller's r11, and what a user puts in the place of the body.
     const fn entry_room(&self) -> usize {
         if self.preserve {
-            self.kept_width() + 64
+            self.saved_width() + 64
         } else {
-            size_of::<EntryRegs>()
+            size_of::<EntryRegs>() + 64
         }
     }
 
-    /// Where vector registers 8 to 15 are kept at entry.
-    const fn kept_vectors(&self) -> usize {
+    /// Where vector registers 8 to 15 are saved at entry.
+    const fn saved_vectors(&self) -> usize {
         size_of::<EntryRegs>()
     }
 
-    /// Where at entry that is kept which only AVX-512 has.
-    const fn kept_beyond(&self) -> usize {
-        self.kept_vectors() + 8 * VECTOR
+    /// Where at entry that is saved which only AVX-512 has.
+    const fn saved_beyond(&self) -> usize {
+        self.saved_vectors() + 8 * VECTOR
     }
 
-    /// Where it is noted how wide vector registers 8 to 15 are kept at entry.
-    const fn kept_width(&self) -> usize {
-        self.kept_beyond() + if self.beyond { BEYOND } else { 0 }
+    /// Where it is noted how wide vector registers 8 to 15 are saved at entry.
+    const fn saved_width(&self) -> usize {
+        self.saved_beyond() + if self.beyond { BEYOND } else { 0 }
     }
 
-    /// Bytes on the stack while the users are told: in the last 32 are the two words below the return
-    /// address.
+    /// Bytes on the stack while the users are told: in the last 32 are the two words below the
+    /// return address.
     const fn return_room(&self) -> usize {
         if self.preserve {
             let vectors = 14 * VECTOR + if self.beyond { BEYOND } else { 0 };
-            self.kept_results() + 64 + vectors + 32
+            self.saved_results() + 64 + vectors + 32
         } else {
-            // Beside S, where our return point must be seen for as long as the frame is on a shadow stack: another
-            // thread may look there whether the call goes on.
+            // Beside S, where our return point must be seen for as long as the frame is on a shadow
+            // stack: another thread may look there whether the call goes on.
             size_of::<ReturnRegs>() + 16
         }
     }
 
-    /// Where general registers are kept at return.
-    const fn kept_int(&self) -> usize {
+    /// Where general registers are saved at return.
+    const fn saved_int(&self) -> usize {
         size_of::<ReturnRegs>()
     }
 
-    /// Where it is noted how wide vector registers 2 to 15 are kept at return.
-    const fn kept_result_width(&self) -> usize {
-        self.kept_int() + 5 * 8
+    /// Where it is noted how wide vector registers 2 to 15 are saved at return.
+    const fn saved_result_width(&self) -> usize {
+        self.saved_int() + 5 * 8
     }
 
-    /// Behind which, at the next multiple of 64, vector registers are kept at return.
-    const fn kept_results(&self) -> usize {
-        self.kept_result_width() + 8
+    /// Behind which, at the next multiple of 64, vector registers are saved at return.
+    const fn saved_results(&self) -> usize {
+        self.saved_result_width() + 8
     }
 }
 
-sse!(
-    "fgraph_entry_sse",
-    "fgraph_return_sse",
-    PLAIN,
-    (enter, enter_held)
-);
-avx!(
-    "fgraph_entry_avx",
-    "fgraph_return_avx",
-    PLAIN,
-    (enter, enter_held)
-);
-avx512!(
-    "fgraph_entry_avx512",
-    "fgraph_return_avx512",
-    PLAIN,
-    (enter, enter_held),
-    ("kmovw", "word"),
-    wide!(args),
-    wide!(results)
+sse!(Plain, "fgraph_plain_sse", (enter, enter_uncancelled));
+avx!(Plain, "fgraph_plain_avx", (enter, enter_uncancelled));
+avx512f!(
+    Plain,
+    "fgraph_plain_avx512",
+    (enter, enter_uncancelled),
+    by_abi
 );
 
-sse!(
-    "fgraph_preserve_sse",
-    "fgraph_preserve_sse_return",
-    PRESERVE,
-    (enter, enter_held)
-);
-avx!(
-    "fgraph_preserve_avx",
-    "fgraph_preserve_avx_return",
-    PRESERVE,
-    (enter, enter_held)
-);
-avx512!(
+sse!(Preserve, "fgraph_preserve_sse", (enter, enter_uncancelled));
+avx!(Preserve, "fgraph_preserve_avx", (enter, enter_uncancelled));
+avx512f!(
+    Preserve,
     "fgraph_preserve_avx512",
-    "fgraph_preserve_avx512_return",
-    PRESERVE,
-    (enter, enter_held),
-    ("kmovw", "word")
+    (enter, enter_uncancelled),
+    by_all
 );
-avx512!(
-    "fgraph_preserve_all",
-    "fgraph_preserve_all_return",
-    PRESERVE_ALL,
-    (enter, enter_held),
-    ("kmovq", "qword")
+avx512bw!(
+    PreserveAll,
+    "fgraph_preserve_all_avx512bw",
+    (enter, enter_uncancelled)
 );
-avx512!(
-    "fgraph_preserve_all_f",
-    "fgraph_preserve_all_f_return",
-    PRESERVE_ALL,
-    (enter, enter_held),
-    ("kmovw", "word")
+avx512f!(
+    PreserveAll,
+    "fgraph_preserve_all_avx512f",
+    (enter, enter_uncancelled),
+    by_all
 );
 
 sse!(
+    EntryOnly,
     "fgraph_entry_only_sse",
-    "fgraph_entry_only_sse_return",
-    ENTRY_ONLY,
-    (enter_only, enter_only_held)
+    (enter_only, enter_only_uncancelled)
 );
 avx!(
+    EntryOnly,
     "fgraph_entry_only_avx",
-    "fgraph_entry_only_avx_return",
-    ENTRY_ONLY,
-    (enter_only, enter_only_held)
+    (enter_only, enter_only_uncancelled)
 );
-avx512!(
+avx512f!(
+    EntryOnly,
     "fgraph_entry_only_avx512",
-    "fgraph_entry_only_avx512_return",
-    ENTRY_ONLY,
-    (enter_only, enter_only_held),
-    ("kmovw", "word")
+    (enter_only, enter_only_uncancelled),
+    by_all
 );
-avx512!(
-    "fgraph_entry_only_all",
-    "fgraph_entry_only_all_return",
-    ENTRY_ONLY_ALL,
-    (enter_only, enter_only_held),
-    ("kmovq", "qword")
+avx512bw!(
+    EntryOnlyAll,
+    "fgraph_entry_only_all_avx512bw",
+    (enter_only, enter_only_uncancelled)
 );
-avx512!(
-    "fgraph_entry_only_all_f",
-    "fgraph_entry_only_all_f_return",
-    ENTRY_ONLY_ALL,
-    (enter_only, enter_only_held),
-    ("kmovw", "word")
+avx512f!(
+    EntryOnlyAll,
+    "fgraph_entry_only_all_avx512f",
+    (enter_only, enter_only_uncancelled),
+    by_all
 );
 
-/// Declares variants: entry and return point, and those of the twin.
-macro_rules! declare {
-    ($($name:ident $held:ident)*) => {
-        unsafe extern "C" {
-            $(fn $name(); fn $held();)*
-        }
-    };
-}
-
-declare! {
-    fgraph_entry_sse fgraph_entry_sse_held
-    fgraph_return_sse fgraph_return_sse_held
-    fgraph_entry_avx fgraph_entry_avx_held
-    fgraph_return_avx fgraph_return_avx_held
-    fgraph_entry_avx512 fgraph_entry_avx512_held
-    fgraph_return_avx512 fgraph_return_avx512_held
-    fgraph_preserve_sse fgraph_preserve_sse_held
-    fgraph_preserve_sse_return fgraph_preserve_sse_return_held
-    fgraph_preserve_avx fgraph_preserve_avx_held
-    fgraph_preserve_avx_return fgraph_preserve_avx_return_held
-    fgraph_preserve_avx512 fgraph_preserve_avx512_held
-    fgraph_preserve_avx512_return fgraph_preserve_avx512_return_held
-    fgraph_preserve_all fgraph_preserve_all_held
-    fgraph_preserve_all_return fgraph_preserve_all_return_held
-    fgraph_preserve_all_f fgraph_preserve_all_f_held
-    fgraph_preserve_all_f_return fgraph_preserve_all_f_return_held
-    fgraph_entry_only_sse fgraph_entry_only_sse_held
-    fgraph_entry_only_avx fgraph_entry_only_avx_held
-    fgraph_entry_only_avx512 fgraph_entry_only_avx512_held
-    fgraph_entry_only_all fgraph_entry_only_all_held
-    fgraph_entry_only_all_f fgraph_entry_only_all_f_held
-}
-
-// Where an unwinder goes that has taken a frame of ours for the one that catches: with rsp and rbp as at
-// the return point, and the exception in rax. The frame is still on the shadow stack; its users are told
-// when the unwinder comes by again.
+// Where an unwinder goes that has taken a frame of ours for the one that catches. The frame is
+// still on the shadow stack; its users are told when the unwinder comes by again.
 global_asm!(
     ".pushsection fgraph_text, \"ax\", @progbits",
     ".globl fgraph_catch",
@@ -1152,13 +1245,11 @@ global_asm!(
     ".type fgraph_catch, @function",
     ".globl fgraph_resumed",
     ".hidden fgraph_resumed",
+    // At this point: rsp and rbp are as at the return point, rax is the exception.
     "fgraph_catch:",
     ".cfi_startproc",
     ".cfi_personality 0x1b, {personality}",
-    ".cfi_escape 0x0f, 11, 0x76, {slot}, 0x06, 0x23, 16, 0x76, {tail}, 0x06, 0x37, 0x1a, 0x1c",
-    ".cfi_escape 0x10, 16, 2, 0x76, 8",
-    ".cfi_escape 0x10, 6, 2, 0x76, 0",
-    ".cfi_escape 0x16, 7, 5, 0x76, {slot}, 0x06, 0x23, 8",
+    cfi_body_frame!(),
     // Anywhere but where the caller's is; aligned.
     "sub rsp, 32",
     "and rsp, -16",
@@ -1171,7 +1262,7 @@ global_asm!(
     ".popsection",
     personality = sym personality,
     resume = sym _Unwind_Resume,
-    slot = const offset_of!(Frame, slot),
+    return_slot_addr = const offset_of!(Frame, return_slot_addr),
     tail = const offset_of!(Frame, tail),
 );
 
@@ -1186,87 +1277,77 @@ pub(super) fn catch() -> usize {
     fgraph_catch as *const () as usize
 }
 
-/// Where it finds that frame.
+/// Where an unwinder that was led to [`catch`] finds that frame.
 pub(super) fn resumed() -> usize {
     fgraph_resumed as *const () as usize
 }
 
-/// An address of a variant, and the one that it is of its twin.
-macro_rules! twins {
-    ($name:ident, $held:ident) => {
-        [$name as *const () as usize, $held as *const () as usize]
-    };
+/// The entry point and the return point of a trampoline; both are the former if it has no return
+/// point.
+type Points = [unsafe extern "C" fn(); 2];
+
+/// The points of a trampoline and of its twin.
+macro_rules! points {
+    ($entry:literal, $return:literal) => {{
+        unsafe extern "C" {
+            #[link_name = $entry]
+            fn entry();
+            #[link_name = concat!($entry, "_uncancelled")]
+            fn entry_uncancelled();
+            #[link_name = concat!($entry, $return)]
+            fn return_point();
+            #[link_name = concat!($entry, $return, "_uncancelled")]
+            fn return_point_uncancelled();
+        }
+        [
+            [entry, return_point],
+            [entry_uncancelled, return_point_uncancelled],
+        ] as [Points; 2]
+    }};
 }
 
+/// By variant and by machine.
+static POINTS: [[[Points; 2]; 4]; Variant::ALL.len()] = [
+    [
+        points!("fgraph_plain_sse", "_return"),
+        points!("fgraph_plain_avx", "_return"),
+        points!("fgraph_plain_avx512", "_return"),
+        points!("fgraph_plain_avx512", "_return"),
+    ],
+    [
+        points!("fgraph_preserve_sse", "_return"),
+        points!("fgraph_preserve_avx", "_return"),
+        points!("fgraph_preserve_avx512", "_return"),
+        points!("fgraph_preserve_avx512", "_return"),
+    ],
+    [
+        points!("fgraph_preserve_sse", "_return"),
+        points!("fgraph_preserve_avx", "_return"),
+        points!("fgraph_preserve_all_avx512f", "_return"),
+        points!("fgraph_preserve_all_avx512bw", "_return"),
+    ],
+    [
+        points!("fgraph_entry_only_sse", ""),
+        points!("fgraph_entry_only_avx", ""),
+        points!("fgraph_entry_only_avx512", ""),
+        points!("fgraph_entry_only_avx512", ""),
+    ],
+    [
+        points!("fgraph_entry_only_sse", ""),
+        points!("fgraph_entry_only_avx", ""),
+        points!("fgraph_entry_only_all_avx512f", ""),
+        points!("fgraph_entry_only_all_avx512bw", ""),
+    ],
+];
+
 /// See [`Trampolines::of`].
-pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32, held: bool) -> Trampolines {
-    type Twins = [usize; 2];
-    let [plain, preserve, preserve_all]: [[Twins; 2]; 3];
-    let [entry_only, entry_only_all]: [Twins; 2];
-    match (vector_bytes, opmask_bytes) {
-        (64, opmask_bytes) => {
-            plain = [
-                twins!(fgraph_entry_avx512, fgraph_entry_avx512_held),
-                twins!(fgraph_return_avx512, fgraph_return_avx512_held),
-            ];
-            preserve = [
-                twins!(fgraph_preserve_avx512, fgraph_preserve_avx512_held),
-                twins!(
-                    fgraph_preserve_avx512_return,
-                    fgraph_preserve_avx512_return_held
-                ),
-            ];
-            entry_only = twins!(fgraph_entry_only_avx512, fgraph_entry_only_avx512_held);
-            if opmask_bytes == 8 {
-                preserve_all = [
-                    twins!(fgraph_preserve_all, fgraph_preserve_all_held),
-                    twins!(fgraph_preserve_all_return, fgraph_preserve_all_return_held),
-                ];
-                entry_only_all = twins!(fgraph_entry_only_all, fgraph_entry_only_all_held);
-            } else {
-                preserve_all = [
-                    twins!(fgraph_preserve_all_f, fgraph_preserve_all_f_held),
-                    twins!(
-                        fgraph_preserve_all_f_return,
-                        fgraph_preserve_all_f_return_held
-                    ),
-                ];
-                entry_only_all = twins!(fgraph_entry_only_all_f, fgraph_entry_only_all_f_held);
-            }
-        }
-        (32, _) => {
-            plain = [
-                twins!(fgraph_entry_avx, fgraph_entry_avx_held),
-                twins!(fgraph_return_avx, fgraph_return_avx_held),
-            ];
-            preserve = [
-                twins!(fgraph_preserve_avx, fgraph_preserve_avx_held),
-                twins!(fgraph_preserve_avx_return, fgraph_preserve_avx_return_held),
-            ];
-            entry_only = twins!(fgraph_entry_only_avx, fgraph_entry_only_avx_held);
-            (preserve_all, entry_only_all) = (preserve, entry_only);
-        }
-        _ => {
-            plain = [
-                twins!(fgraph_entry_sse, fgraph_entry_sse_held),
-                twins!(fgraph_return_sse, fgraph_return_sse_held),
-            ];
-            preserve = [
-                twins!(fgraph_preserve_sse, fgraph_preserve_sse_held),
-                twins!(fgraph_preserve_sse_return, fgraph_preserve_sse_return_held),
-            ];
-            entry_only = twins!(fgraph_entry_only_sse, fgraph_entry_only_sse_held);
-            (preserve_all, entry_only_all) = (preserve, entry_only);
-        }
-    }
-    let this = usize::from(held);
+pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32, uncancelled: bool) -> Trampolines {
+    let machine = Machine::of(vector_bytes, opmask_bytes);
+    let points =
+        |variant: Variant| POINTS[variant as usize][machine as usize][usize::from(uncancelled)];
     Trampolines {
-        plain: plain[0][this],
-        preserve: preserve[0][this],
-        preserve_all: preserve_all[0][this],
-        entry_only: entry_only[this],
-        entry_only_all: entry_only_all[this],
-        return_points: [plain, preserve, preserve_all].map(|[_, point]| point[this]),
+        entries: Variant::ALL.map(|variant| points(variant)[0] as usize),
+        return_points: Variant::CALLING.map(|variant| points(variant)[1] as usize),
         vector_bytes,
     }
 }
@@ -1274,7 +1355,7 @@ pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32, held: bool) -> T
 /// How many stretches of a variant's code there are in which rbp is the frame.
 const STRETCHES: usize = 3;
 
-/// One of them: its start and its end, in bytes from the start of the code.
+/// A stretch of code in which rbp is the frame: start and end, in bytes from the start of the code.
 type Stretch = [u32; 2];
 
 /// Whether rbp is the frame at `address` in the variant at `start`.
@@ -1297,14 +1378,22 @@ const _: () = assert!(
 );
 const _: () = assert!(
     offset_of!(EntryRegs, vector).is_multiple_of(64)
-        && PRESERVE_ALL.entry_room().is_multiple_of(64)
+        && Variant::PreserveAll
+            .save_set()
+            .entry_room()
+            .is_multiple_of(64)
 );
-const _: () = assert!(PRESERVE_ALL.return_room().is_multiple_of(16));
+const _: () = assert!(
+    Variant::PreserveAll
+        .save_set()
+        .return_room()
+        .is_multiple_of(16)
+);
 const _: () = assert!(offset_of!(ReturnRegs, how) == offset_of!(ReturnRegs, width) + 4);
 const _: () = assert!(offset_of!(Frame, frame_pointer) == 0);
 const _: () = assert!(offset_of!(Frame, return_address) == 8);
 const _: () = assert!(
-    offset_of!(Frame, slot) < 64 && offset_of!(Frame, tail) < 64,
+    offset_of!(Frame, return_slot_addr) < 64 && offset_of!(Frame, tail) < 64,
     "one byte of LEB128 in the unwind rules"
 );
 const _: () = assert!(offset_of!(Link, return_address) == 8);

@@ -26,6 +26,7 @@ pub(crate) const GENERAL: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
     "r14", "r15",
 ];
+pub(crate) const RAX: usize = 0;
 pub(crate) const RDX: usize = 2;
 pub(crate) const RBX: usize = 3;
 pub(crate) const RSP: usize = 4;

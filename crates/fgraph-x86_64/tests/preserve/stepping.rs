@@ -2,7 +2,8 @@
 //!
 //! At every instruction of a stub, a trampoline or a body, an unwinder that comes by in a signal
 //! handler must find the caller, with the registers that a callee has to preserve as the caller has
-//! them, and everything above it. And at every instruction the handler may call traced functions itself.
+//! them, and everything above it. And at every instruction the handler may call traced functions
+//! itself.
 
 use std::arch::asm;
 use std::ffi::{c_int, c_void};
@@ -130,13 +131,13 @@ extern "C" fn on_step(_: c_int, _: *mut c_void, context: *mut c_void) {
     }
 }
 
-/// Sets or clears the flag that makes the processor trap after each instruction, and returns whether it
-/// was set.
+/// Sets or clears the flag that makes the processor trap after each instruction, and returns
+/// whether it was set.
 fn set_trap_flag(on: bool) -> bool {
     const TRAP_FLAG: u64 = 0x100;
     let flags: u64;
-    // SAFETY: the kernel turns the trap into SIGTRAP, for which there is a handler whenever the flag
-    // is set.
+    // SAFETY: the kernel turns the trap into SIGTRAP, for which there is a handler whenever the
+    // flag is set.
     unsafe {
         asm!("pushfq", "pop {}", out(reg) flags);
         let new = if on {
@@ -157,8 +158,8 @@ pub(crate) fn at_once<R>(code: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Calls `code` step by step. Returns how many instructions were looked at, or the first one that was
-/// not right.
+/// Calls `code` step by step. Returns how many instructions were looked at, or the first one that
+/// was not right.
 pub(crate) fn run(run: Run, code: impl FnOnce()) -> Result<usize, String> {
     ABOVE.store(0, Ordering::Relaxed);
     STEPS.store(0, Ordering::Relaxed);

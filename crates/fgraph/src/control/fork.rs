@@ -1,22 +1,22 @@
 //! What happens to the lock when the process forks.
 //!
-//! The forking thread keeps it as it is from before to after, so that the child does not inherit it locked by a
-//! thread that it does not have, nor text that is half-written.
+//! The forking thread keeps it as it is from before to after, so that the child does not inherit it
+//! locked by a thread that it does not have, nor text that is half-written.
 
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use std::sync::Once;
 
-use super::CONTROL;
-use super::lock::Kept;
-use crate::threads::{self, Inside};
+use crate::process::gate::{Frozen, GATE};
+use crate::threads::{self, Inside, spare_stacks};
 
-/// The lock, from before the fork to after it, and the mark of a thread that is not in a callback.
-type Held = Option<(Kept<'static>, Option<Inside>)>;
+/// The gate, from before the fork to after it, and the mark of a thread that is not in a callback.
+type AroundFork = Option<(Frozen<'static>, Option<Inside>)>;
 
 thread_local! {
     // Not dropped with the thread, which may fork to its very end.
-    static HELD: Cell<ManuallyDrop<Held>> = const { Cell::new(ManuallyDrop::new(None)) };
+    static AROUND_FORK: Cell<ManuallyDrop<AroundFork>> =
+        const { Cell::new(ManuallyDrop::new(None)) };
     /// How many forks the thread is in: the handler of a signal that comes meanwhile may fork, too.
     static FORKS: Cell<usize> = const { Cell::new(0) };
 }
@@ -38,7 +38,7 @@ extern "C" fn before() {
     if outer == 0 && !threads::in_own_code() {
         // Not marked if the fork is in a callback, which marks the thread as well.
         let inside = Inside::enter().ok();
-        HELD.set(ManuallyDrop::new(Some((CONTROL.keep(), inside))));
+        AROUND_FORK.set(ManuallyDrop::new(Some((GATE.freeze(), inside))));
     }
 }
 
@@ -47,17 +47,18 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    spare_stacks::after_fork();
     threads::after_fork();
-    after(Kept::set_free);
+    after(Frozen::set_free);
 }
 
 /// Ends what [`before`] has begun.
-fn after(change: impl FnOnce(&mut Kept<'static>)) {
+fn after(change: impl FnOnce(&mut Frozen<'static>)) {
     let outer = FORKS.get().saturating_sub(1);
     FORKS.set(outer);
     if outer == 0
-        && let Some((mut kept, _inside)) = ManuallyDrop::into_inner(HELD.take())
+        && let Some((mut frozen, _inside)) = ManuallyDrop::into_inner(AROUND_FORK.take())
     {
-        change(&mut kept);
+        change(&mut frozen);
     }
 }

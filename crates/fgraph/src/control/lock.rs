@@ -1,71 +1,38 @@
-//! The lock of what changes what is traced, as forks see it.
-//!
-//! A fork takes the lock, lest the child inherits it locked by a thread that it does not have. But a holder that
-//! asks the dynamic linker waits for a `dlopen` that goes on in another thread, and for the constructors that this runs,
-//! which may fork. So a fork waits for a holder that changes something, but not for long for one that asks: nothing
-//! is half done then, and in the child the lock is free.
-//!
-//! ```text
-//!   holder    -- held ---- asking ------------------ held ---- free
-//!   dlopen         constructor: fork waits | child       ^
-//!                                          | parent -> ends
-//! ```
+//! The lock of what changes what is traced: a value behind the [gate](crate::process::gate).
 //!
 //! # Safety
 //!
-//! What is protected is reached by the one [`Guard`] that there is while `is_held` is set.
+//! What is protected is reached by the one [`Guard`] that there is while the gate is held.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
 
-/// How long a fork waits for a holder that asks. Most questions are answered at once, and the child may ask the
-/// linker too if none is going on.
-const PATIENCE: Duration = Duration::from_millis(100);
+use crate::process::gate::Gate;
 
 #[derive(Debug)]
-pub(crate) struct Lock<T> {
-    state: Mutex<State>,
-    changed: Condvar,
+pub(super) struct Lock<T> {
+    gate: &'static Gate,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: one thread at a time reaches the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-#[derive(Debug)]
-struct State {
-    is_held: bool,
-    /// The holder does nothing but wait for the linker.
-    is_asking: bool,
-}
-
 impl<T> Lock<T> {
-    pub(super) const fn new(value: T) -> Self {
+    /// A value behind `gate`.
+    ///
+    /// # Safety
+    ///
+    /// There must be no other lock with the same gate, nor anybody else who takes it.
+    pub(super) const unsafe fn new(gate: &'static Gate, value: T) -> Self {
         Self {
-            state: Mutex::new(State {
-                is_held: false,
-                is_asking: false,
-            }),
-            changed: Condvar::new(),
+            gate,
             value: UnsafeCell::new(value),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let result = self.changed.wait(state);
-        result.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes it, as it is free.
-    fn hold(&self, mut state: MutexGuard<'_, State>) -> Guard<'_, T> {
-        state.is_held = true;
+    fn guard(&self) -> Guard<'_, T> {
         Guard {
             lock: self,
             value: PhantomData,
@@ -73,49 +40,13 @@ impl<T> Lock<T> {
     }
 
     pub(super) fn acquire(&self) -> Guard<'_, T> {
-        let mut state = self.state();
-        while state.is_held {
-            state = self.wait(state);
-        }
-        self.hold(state)
+        self.gate.take();
+        self.guard()
     }
 
     /// [`acquire`](Self::acquire), unless that had to wait.
     pub(super) fn try_acquire(&self) -> Option<Guard<'_, T>> {
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        (!state.is_held).then(|| self.hold(state))
-    }
-
-    /// Runs `question`, which only asks the dynamic linker, in the thread that holds the lock.
-    pub(super) fn ask<R>(&self, question: impl FnOnce() -> R) -> R {
-        self.state().is_asking = true;
-        self.changed.notify_all();
-        let answer = question();
-        // This waits for a fork that goes on.
-        self.state().is_asking = false;
-        answer
-    }
-
-    /// Keeps everything as it is during a fork.
-    pub(super) fn keep(&self) -> Kept<'_> {
-        let mut state = self.state();
-        while state.is_held {
-            if !state.is_asking {
-                state = self.wait(state);
-                continue;
-            }
-            let result = self.changed.wait_timeout(state, PATIENCE);
-            let (now, waited) = result.unwrap_or_else(PoisonError::into_inner);
-            state = now;
-            if state.is_asking && waited.timed_out() {
-                break;
-            }
-        }
-        Kept(state)
+        self.gate.try_take().then(|| self.guard())
     }
 }
 
@@ -123,8 +54,9 @@ impl<T> Lock<T> {
 #[derive(Debug)]
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// No reference, which would last longer than the lock is held.
-    value: PhantomData<&'a mut T>,
+    /// No reference, which would last longer than the lock is held. Not `Send`: the holder is
+    /// marked as inside fgraph, which belongs to its thread.
+    value: PhantomData<(&'a mut T, *const ())>,
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -145,32 +77,21 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        self.lock.state().is_held = false;
-        self.lock.changed.notify_all();
-    }
-}
-
-/// The lock during a fork: nobody takes it, gives it back, or begins or ends a question.
-pub(super) struct Kept<'a>(MutexGuard<'a, State>);
-
-impl Kept<'_> {
-    /// In the child, which does not have the thread that holds the lock.
-    pub(super) fn set_free(&mut self) {
-        self.0.is_held = false;
-        self.0.is_asking = false;
+        self.lock.gate.give_back();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
     use std::thread;
 
     use super::*;
 
     #[test]
     fn one_thread_at_a_time_reaches_the_value() {
-        let lock = Lock::new(0);
+        static GATE: Gate = Gate::new();
+        // SAFETY: the gate is this lock's alone.
+        let lock = unsafe { Lock::new(&GATE, 0) };
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -185,40 +106,5 @@ mod tests {
         assert!(lock.try_acquire().is_none());
         drop(held);
         assert!(lock.try_acquire().is_some());
-    }
-
-    #[test]
-    fn a_fork_waits_for_a_holder_that_does_not_ask() {
-        let lock = Lock::new(());
-        let held = lock.acquire();
-        thread::scope(|scope| {
-            let forks = scope.spawn(|| {
-                let kept = lock.keep();
-                assert!(!kept.0.is_held);
-            });
-            // It begins to wait during a question, and must not lose patience after that.
-            lock.ask(|| thread::sleep(PATIENCE / 2));
-            thread::sleep(2 * PATIENCE);
-            drop(held);
-            forks.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn a_fork_does_not_wait_for_a_question_and_its_child_gets_the_lock() {
-        let lock = Lock::new(0);
-        let (say, forked) = mpsc::channel();
-        thread::scope(|scope| {
-            let held = lock.acquire();
-            scope.spawn(|| {
-                // As in the child, where the holder is gone.
-                lock.keep().set_free();
-                *lock.acquire() = 7;
-                say.send(()).unwrap();
-            });
-            lock.ask(|| forked.recv().unwrap());
-            core::mem::forget(held);
-        });
-        assert_eq!(*lock.acquire(), 7);
     }
 }

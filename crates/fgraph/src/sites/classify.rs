@@ -8,15 +8,16 @@
 //!   neither                       -> refused, with the reason
 //! ```
 
-use fgraph_x86_64::nop::{self, SITE_LEN};
-use fgraph_x86_64::relocate::{self, Convention, Window};
+use crate::arch::nop;
+use crate::arch::relocate::{self, Convention, Window};
+use crate::arch::stub::SITE_LEN;
+use crate::arch::trampoline::Variant;
+use crate::report::error::RefusalReason;
+use crate::report::functions::TraceMethod;
+use fgraph_symbols::notrace::Notrace;
 
-use crate::arena::Way;
-use crate::error::Refusal;
-use crate::inventory::How;
-use crate::notrace::{self, Notrace};
-
-/// The longest landing pad and window: `endbr64`, four bytes of other instructions, and the longest one.
+/// The longest landing pad and window: `endbr64`, four bytes of other instructions, and the longest
+/// one.
 const ENTRY_BYTES: usize = 4 + 4 + 15;
 
 /// A function as it is found.
@@ -32,7 +33,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) file: Option<&'a [u8]>,
     /// Whether the compiler has listed it as one that is to be patched.
     pub(crate) listed: bool,
-    /// The text between the end of the previous function and the start of this one, if that is known.
+    /// The text between the end of the previous function and the start of this one, if that is
+    /// known.
     pub(crate) padding: &'a [u8],
     /// Bit *k* is set if another function leads to byte *k* behind the entry.
     pub(crate) entered: u8,
@@ -40,8 +42,10 @@ pub(crate) struct Candidate<'a> {
     pub(crate) code_is_relied_on: bool,
     /// Whether a caller relies on a convention that keeps more than the ABI does.
     pub(crate) convention_is_relied_on: bool,
-    /// Its name in the symbol table.
+    /// Its name in the symbol table; empty if it has none.
     pub(crate) symbol: &'a str,
+    /// What must not be traced of it, whatever its code is.
+    pub(crate) notrace: Option<Notrace>,
 }
 
 /// What the code of a module may rely on beyond the ABI.
@@ -49,8 +53,8 @@ pub(crate) struct Candidate<'a> {
 pub(crate) enum Callers {
     /// Nothing: no caller knows which registers a function leaves alone.
     Abi,
-    /// A caller may keep values in any register up to vector register 15 that the called function does
-    /// not use (gcc's `-fipa-ra`).
+    /// A caller may keep values in any register up to vector register 15 that the called function
+    /// does not use (gcc's `-fipa-ra`).
     LowRegisters,
     /// As `LowRegisters`, in opmasks and higher vector registers, too.
     AllRegisters,
@@ -59,24 +63,25 @@ pub(crate) enum Callers {
 /// How a function is traced.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    pub(crate) how: How,
+    pub(crate) how: TraceMethod,
     /// Bytes before what is patched: an `endbr64`.
     pub(crate) lead: usize,
     /// The instructions to displace; `None` for a NOP.
     pub(crate) window: Option<Window>,
-    /// Bytes of the NOP before the function that becomes the jump, if the entry is a short jump to it.
+    /// Bytes of the NOP before the function that becomes the jump, if the entry is a short jump to
+    /// it.
     pub(crate) relay: Option<usize>,
     /// The trampoline for its calls.
-    pub(crate) way: Way,
+    pub(crate) variant: Variant,
 }
 
 impl Choice {
     /// How many bytes are patched.
     pub(crate) fn patched_len(&self) -> usize {
         match self.how {
-            How::Breakpoint => 1,
-            How::Relocated if self.relay.is_some() => 2,
-            How::Nop | How::Relocated => SITE_LEN,
+            TraceMethod::Breakpoint => 1,
+            TraceMethod::Relocated if self.relay.is_some() => 2,
+            TraceMethod::Nop | TraceMethod::Relocated => SITE_LEN,
         }
     }
 }
@@ -86,16 +91,15 @@ pub(crate) fn classify(
     function: &Candidate<'_>,
     callers: Callers,
     breakpoints: bool,
-) -> Result<Choice, Refusal> {
-    let notrace = notrace::look_up(function.symbol);
-    if let Some(Notrace::Entirely(reason)) = notrace {
-        return Err(Refusal::Notrace(reason));
+) -> Result<Choice, RefusalReason> {
+    if let Some(Notrace::Entirely(reason)) = function.notrace {
+        return Err(RefusalReason::Notrace(reason));
     }
     let entry = &function.text[..function.text.len().min(ENTRY_BYTES)];
     if let Some(file) = function.file
         && !file.starts_with(entry)
     {
-        return Err(Refusal::Patched {
+        return Err(RefusalReason::Patched {
             found: first(entry),
         });
     }
@@ -105,7 +109,7 @@ pub(crate) fn classify(
         size: function.size,
     });
     if convention.takes_flags {
-        return Err(Refusal::Notrace("takes an argument in the flags"));
+        return Err(RefusalReason::Notrace("takes an argument in the flags"));
     }
     let keeps_high = callers == Callers::AllRegisters;
     let callers = if function.listed || is_rust(function.symbol) {
@@ -115,28 +119,30 @@ pub(crate) fn classify(
     };
     let is_relied_on = function.convention_is_relied_on
         || is_regcall(function.symbol)
+        // What has no name may be one of the compiler's own helpers, which change next to nothing.
+        || function.symbol.is_empty() && !function.listed
         || callers != Callers::Abi && function.code_is_relied_on;
-    let mut way = if convention.reads_high || is_relied_on && keeps_high {
-        Way::PreserveAll
+    let mut variant = if convention.reads_high || is_relied_on && keeps_high {
+        Variant::PreserveAll
     } else if is_relied_on
         || convention.reads_scratch
         || convention.starts_at_rcx
         || convention.gives_flags
     {
-        Way::Preserve
+        Variant::Preserve
     } else {
-        Way::Plain
+        Variant::Plain
     };
-    if notrace.is_some() || convention.gives_flags {
-        way = entry_only(way);
+    if function.notrace.is_some() || convention.gives_flags {
+        variant = variant.entry_only();
     }
     if let Ok(lead) = nop::find(entry) {
         return Ok(Choice {
-            how: How::Nop,
+            how: TraceMethod::Nop,
             lead,
             relay: None,
             window: None,
-            way,
+            variant,
         });
     }
     let lead = if entry.starts_with(&nop::ENDBR64) {
@@ -149,35 +155,39 @@ pub(crate) fn classify(
         address: function.address + lead,
         size: function.size.saturating_sub(lead),
     };
-    let jump = relocate::plan(&code).map_err(Refusal::Displace);
+    let jump = relocate::plan(&code).map_err(RefusalReason::Displace);
     let jump = jump.and_then(|window| match function.entered & window.boundaries() {
         0 => Ok((window, None)),
-        entered => with_relay(function, &code).ok_or(Refusal::Entered {
+        entered => with_relay(function, &code).ok_or(RefusalReason::Entered {
             to: entered.trailing_zeros() as usize,
         }),
     });
     let (how, window, relay) = match jump {
-        Ok((window, relay)) => (How::Relocated, window, relay),
+        Ok((window, relay)) => (TraceMethod::Relocated, window, relay),
         Err(reason) => {
             let breakpoint = breakpoints.then(|| relocate::plan_breakpoint(&code).ok());
-            (How::Breakpoint, breakpoint.flatten().ok_or(reason)?, None)
+            (
+                TraceMethod::Breakpoint,
+                breakpoint.flatten().ok_or(reason)?,
+                None,
+            )
         }
     };
     // While a body runs that has been called by the trampoline, rbp is not the caller's.
     if callers != Callers::Abi && relocate::uses_frame_pointer_of_caller(&code) {
-        way = entry_only(way);
+        variant = variant.entry_only();
     }
     Ok(Choice {
         how,
         lead,
         relay,
         window: Some(window),
-        way,
+        variant,
     })
 }
 
-/// Plans for a short jump to the NOP before the function. Whoever comes by the NOP goes on with the function,
-/// so it may be a jump to the stub as well.
+/// Plans for a short jump to the NOP before the function. Whoever comes by the NOP goes on with the
+/// function, so it may be a jump to the stub as well.
 fn with_relay(
     function: &Candidate<'_>,
     code: &relocate::Code<'_>,
@@ -187,13 +197,6 @@ fn with_relay(
     let window = relocate::plan_short(code).ok()?;
     // One instruction of two bytes or more.
     (window.boundaries() == 1 && function.entered & 0b10 == 0).then_some((window, Some(nop)))
-}
-
-fn entry_only(way: Way) -> Way {
-    match way {
-        Way::PreserveAll => Way::EntryOnlyAll,
-        _ => Way::EntryOnly,
-    }
 }
 
 /// Whether rustc has compiled it, which has no callers that know more than the ABI.
@@ -210,8 +213,8 @@ pub(crate) fn is_rust(symbol: &str) -> bool {
     symbol.starts_with("_R") || legacy().unwrap_or(false)
 }
 
-/// Whether it has arguments and results in more registers than the ABI says, as clang has it in the name of such
-/// functions.
+/// Whether it has arguments and results in more registers than the ABI says, as clang has it in the
+/// name of such functions.
 fn is_regcall(symbol: &str) -> bool {
     symbol.contains("__regcall3__")
 }
@@ -241,6 +244,7 @@ mod tests {
             code_is_relied_on: true,
             convention_is_relied_on: false,
             symbol,
+            notrace: fgraph_symbols::notrace::look_up(symbol),
         }
     }
 
@@ -251,9 +255,9 @@ mod tests {
     #[test]
     fn a_nop_is_patched_in_place_and_other_code_is_displaced() {
         let nop = classify(&candidate(&NOP, "f"), Callers::LowRegisters, true).unwrap();
-        assert!(nop.how == How::Nop && nop.window.is_none());
+        assert!(nop.how == TraceMethod::Nop && nop.window.is_none());
         let code = classify(&candidate(&CODE, "f"), Callers::LowRegisters, true).unwrap();
-        assert_eq!(code.how, How::Relocated);
+        assert_eq!(code.how, TraceMethod::Relocated);
         assert_eq!(code.window.unwrap().len(), 8);
     }
 
@@ -262,14 +266,17 @@ mod tests {
         // xor eax, eax; ret
         let text = [0x31, 0xc0, 0xc3];
         let choice = classify(&candidate(&text, "f"), Callers::Abi, true).unwrap();
-        assert_eq!((choice.how, choice.patched_len()), (How::Breakpoint, 1));
+        assert_eq!(
+            (choice.how, choice.patched_len()),
+            (TraceMethod::Breakpoint, 1)
+        );
         assert_eq!(choice.window.unwrap().len(), 2);
         let refused = classify(&candidate(&text, "f"), Callers::Abi, false).unwrap_err();
-        let short = Refusal::Displace(relocate::RelocateError::TooShort { have: 3 });
+        let short = RefusalReason::Displace(relocate::RelocateError::TooShort { have: 3 });
         assert_eq!(refused, short);
         // An int3 is somebody else's breakpoint.
         let refused = classify(&candidate(&[0xcc, 0xc3], "f"), Callers::Abi, true);
-        assert!(matches!(refused, Err(Refusal::Displace(_))));
+        assert!(matches!(refused, Err(RefusalReason::Displace(_))));
     }
 
     #[test]
@@ -281,91 +288,112 @@ mod tests {
 
     #[test]
     fn registers_are_preserved_for_callers_that_may_count_on_it() {
-        let way = |symbol, listed, callers| {
+        let variant = |symbol, listed, callers| {
             let candidate = Candidate {
                 listed,
                 ..candidate(&CODE, symbol)
             };
-            classify(&candidate, callers, false).unwrap().way
+            classify(&candidate, callers, false).unwrap().variant
         };
-        assert_eq!(way("f", false, Callers::Abi), Way::Plain);
-        assert_eq!(way("f", false, Callers::LowRegisters), Way::Preserve);
-        assert_eq!(way("f", false, Callers::AllRegisters), Way::PreserveAll);
-        assert_eq!(way("f", true, Callers::AllRegisters), Way::Plain);
+        assert_eq!(variant("f", false, Callers::Abi), Variant::Plain);
+        assert_eq!(
+            variant("f", false, Callers::LowRegisters),
+            Variant::Preserve
+        );
+        assert_eq!(
+            variant("f", false, Callers::AllRegisters),
+            Variant::PreserveAll
+        );
+        assert_eq!(variant("f", true, Callers::AllRegisters), Variant::Plain);
         for rust in [
             "_RNvCs1234_7mycrate3foo",
             "_ZN3app4main17h0123456789abcdefE",
             "_ZN3app4main17h0123456789abcdefE.llvm.123",
         ] {
             assert_eq!(
-                way(rust, false, Callers::AllRegisters),
-                Way::Plain,
+                variant(rust, false, Callers::AllRegisters),
+                Variant::Plain,
                 "{rust}"
             );
         }
         for other in ["_ZN3app4mainE", "_ZN3app4main17hE", "_ZN3appEv"] {
-            assert_eq!(way(other, false, Callers::LowRegisters), Way::Preserve);
+            assert_eq!(
+                variant(other, false, Callers::LowRegisters),
+                Variant::Preserve
+            );
         }
         assert_eq!(
-            way("setjmp", false, Callers::AllRegisters),
-            Way::EntryOnlyAll
+            variant("setjmp", false, Callers::AllRegisters),
+            Variant::EntryOnlyAll
         );
-        assert_eq!(way("vfork", false, Callers::Abi), Way::EntryOnly);
+        assert_eq!(variant("vfork", false, Callers::Abi), Variant::EntryOnly);
     }
 
     #[test]
     fn what_only_some_are_relied_on_for_is_preserved_for_those() {
-        let way = |symbol, listed, code_is_relied_on, convention_is_relied_on, callers| {
+        let variant = |symbol, listed, code_is_relied_on, convention_is_relied_on, callers| {
             let candidate = Candidate {
                 listed,
                 code_is_relied_on,
                 convention_is_relied_on,
                 ..candidate(&CODE, symbol)
             };
-            classify(&candidate, callers, false).unwrap().way
+            classify(&candidate, callers, false).unwrap().variant
         };
         let rust = "_RNvCs1234_7mycrate3foo";
         for (symbol, listed) in [("f", true), (rust, false)] {
             for (callers, kept) in [
-                (Callers::Abi, Way::Preserve),
-                (Callers::LowRegisters, Way::Preserve),
-                (Callers::AllRegisters, Way::PreserveAll),
+                (Callers::Abi, Variant::Preserve),
+                (Callers::LowRegisters, Variant::Preserve),
+                (Callers::AllRegisters, Variant::PreserveAll),
             ] {
-                assert_eq!(way(symbol, listed, true, false, callers), Way::Plain);
-                assert_eq!(way(symbol, listed, false, true, callers), kept);
+                assert_eq!(
+                    variant(symbol, listed, true, false, callers),
+                    Variant::Plain
+                );
+                assert_eq!(variant(symbol, listed, false, true, callers), kept);
             }
         }
         assert_eq!(
-            way("f", false, false, false, Callers::AllRegisters),
-            Way::Plain
+            variant("f", false, false, false, Callers::AllRegisters),
+            Variant::Plain
         );
-        assert_eq!(way("f", false, true, false, Callers::Abi), Way::Plain);
-        assert_eq!(way("f", false, false, true, Callers::Abi), Way::Preserve);
+        assert_eq!(
+            variant("f", false, true, false, Callers::Abi),
+            Variant::Plain
+        );
+        assert_eq!(
+            variant("f", false, false, true, Callers::Abi),
+            Variant::Preserve
+        );
         for regcall in ["__regcall3__f", "_Z13__regcall3__fm"] {
-            let way = way(regcall, true, false, false, Callers::Abi);
-            assert_eq!(way, Way::Preserve, "{regcall}");
+            let variant = variant(regcall, true, false, false, Callers::Abi);
+            assert_eq!(variant, Variant::Preserve, "{regcall}");
         }
     }
 
     #[test]
     fn what_a_function_does_with_registers_and_flags_shows_another_convention() {
-        let way = |text: &[u8]| {
-            classify(&candidate(text, "f"), Callers::Abi, false).map(|choice| choice.way)
+        let variant = |text: &[u8]| {
+            classify(&candidate(text, "f"), Callers::Abi, false).map(|choice| choice.variant)
         };
         // Behind the NOP: lea rax, [rdi + r11]; movaps [rsp], xmm8; stc.
         let nop = &NOP[..5];
         assert_eq!(
-            way(&[nop, &[0x4a, 0x8d, 0x04, 0x1f, 0xc3]].concat()),
-            Ok(Way::Preserve)
+            variant(&[nop, &[0x4a, 0x8d, 0x04, 0x1f, 0xc3]].concat()),
+            Ok(Variant::Preserve)
         );
         assert_eq!(
-            way(&[nop, &[0x44, 0x0f, 0x29, 0x04, 0x24, 0xc3]].concat()),
-            Ok(Way::Preserve)
+            variant(&[nop, &[0x44, 0x0f, 0x29, 0x04, 0x24, 0xc3]].concat()),
+            Ok(Variant::Preserve)
         );
-        assert_eq!(way(&[nop, &[0xf9, 0xc3]].concat()), Ok(Way::EntryOnly));
+        assert_eq!(
+            variant(&[nop, &[0xf9, 0xc3]].concat()),
+            Ok(Variant::EntryOnly)
+        );
         // adc eax, 7
-        let refused = way(&[nop, &[0x83, 0xd0, 7, 0xc3]].concat());
-        assert!(matches!(refused, Err(Refusal::Notrace(_))));
+        let refused = variant(&[nop, &[0x83, 0xd0, 7, 0xc3]].concat());
+        assert!(matches!(refused, Err(RefusalReason::Notrace(_))));
     }
 
     #[test]
@@ -377,7 +405,7 @@ mod tests {
         };
         let refused = classify(&candidate, Callers::Abi, true).unwrap_err();
         let found = [0xe9, 1, 2, 3, 4];
-        assert_eq!(refused, Refusal::Patched { found });
+        assert_eq!(refused, RefusalReason::Patched { found });
     }
 
     #[test]
@@ -391,11 +419,19 @@ mod tests {
             let how = choice(true).map(|choice| choice.how);
             (choice(false).map(|choice| choice.how), how)
         };
-        let to = |to| (Err(Refusal::Entered { to }), Ok(How::Breakpoint));
+        let to = |to| {
+            (
+                Err(RefusalReason::Entered { to }),
+                Ok(TraceMethod::Breakpoint),
+            )
+        };
         assert_eq!(entered(0b10010), to(1));
         assert_eq!(entered(0b10000), to(4));
         // Nothing starts there.
-        assert_eq!(entered(0b01100), (Ok(How::Relocated), Ok(How::Relocated)));
+        assert_eq!(
+            entered(0b01100),
+            (Ok(TraceMethod::Relocated), Ok(TraceMethod::Relocated))
+        );
     }
 
     #[test]
@@ -416,7 +452,7 @@ mod tests {
         let nop = [0x90, 0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];
         assert_eq!(with(&nop, 0b1000), Ok((Some(6), 2, 3)));
         assert_eq!(with(&nop, 0), Ok((None, 5, 7)));
-        let refused = Err(Refusal::Entered { to: 3 });
+        let refused = Err(RefusalReason::Entered { to: 3 });
         assert_eq!(with(&[0x90; 7], 0b1000), refused, "too short");
         assert_eq!(with(&[], 0b1000), refused, "no padding");
     }
@@ -424,6 +460,6 @@ mod tests {
     #[test]
     fn the_table_is_heeded() {
         let refused = classify(&candidate(&CODE, "_start"), Callers::Abi, true);
-        assert!(matches!(refused, Err(Refusal::Notrace(_))));
+        assert!(matches!(refused, Err(RefusalReason::Notrace(_))));
     }
 }

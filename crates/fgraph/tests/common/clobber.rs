@@ -1,15 +1,17 @@
 //! Garbage in every register that a function may change, and in `errno`.
 //!
-//! Rust code leaves most registers alone most of the time; the users' callbacks leave none alone. Where the
-//! ABI says that a function finds the x87 stack empty, at the entry, all of it is used, as MMX registers as
-//! well. When a body is back its first two registers may hold a `long double` or a complex one: no callback
-//! may use more than the other six.
+//! Rust code leaves most registers alone most of the time; the users' callbacks leave none alone.
+//! Where the ABI says that a function finds the x87 stack empty, at the entry, all of it is used,
+//! as MMX registers as well. When a body is back its first two registers may hold a `long double`
+//! or a complex one: no callback may use more than the other six.
 //!
 //! No exception flag of x87 or MXCSR is raised, which programs could see.
 //!
 //! # Safety
 //!
 //! The unsafe code tells the compiler which registers it changes.
+
+// Long strings: assembly.
 
 use std::arch::{asm, is_x86_feature_detected};
 
@@ -42,7 +44,8 @@ pub(crate) fn at_entry() {
 
 /// After a body has run.
 pub(crate) fn at_return() {
-    // SAFETY: six registers are free, and are afterwards; the compiler takes all of them to be changed.
+    // SAFETY: six registers are free, and are afterwards; the compiler takes all of them to be
+    // changed.
     unsafe {
         asm!(
             ".rept 6",

@@ -1,8 +1,8 @@
 //! What the integration tests share.
 //!
-//! Each test is a *scenario*: it runs alone in a process of its own, the test binary started anew for
-//! this one test, within a bounded time. So a crash or a hang is a failure with a message, and no test
-//! sees the patches of another.
+//! Each test is a *scenario*: it runs alone in a process of its own, the test binary started anew
+//! for this one test, within a bounded time. So a crash or a hang is a failure with a message, and
+//! no test sees the patches of another.
 
 // No test file uses all of it.
 #![allow(dead_code)]
@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph::{Counters, Entry, FgraphOps, Return};
+use fgraph::{Counters, Entry, Error, FgraphOps, FilterReport, Handle, IntoFilter, Return};
+use fgraph_needs::{Missing, Need, RECORD, SKIPPED};
 
 /// Defines a function in assembly that has a site, with a NOP as LLVM makes it.
 #[allow(unused_macros)]
@@ -68,8 +69,6 @@ macro_rules! plain {
 const CHILD: &str = "FGRAPH_SCENARIO";
 /// Set in a process that a scenario has started from itself.
 const PART: &str = "FGRAPH_PART";
-/// What a scenario prints that cannot run here.
-const SKIPPED: &str = "skipped: ";
 /// Much more than any scenario takes, also on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
@@ -93,13 +92,8 @@ pub(crate) fn scenario(name: &str, body: impl FnOnce()) {
     assert!(out.contains("1 passed"), "no test {name}:\n{out}");
     for line in err.lines().filter(|line| line.starts_with(SKIPPED)) {
         // Not with a macro, whose output the test harness would keep to itself.
-        let _ = writeln!(std::io::stderr(), "{name}: {line}");
+        let _ = writeln!(std::io::stderr(), "{line}");
     }
-}
-
-/// Says why a scenario cannot run on this machine.
-pub(crate) fn skip(reason: impl std::fmt::Display) {
-    eprintln!("{SKIPPED}{reason}");
 }
 
 /// The part of the scenario that this process is to play, if the scenario has started it.
@@ -124,6 +118,8 @@ fn this_program(name: &str) -> Command {
     let program = std::env::current_exe().expect("the test's own path");
     let mut command = Command::new(program);
     command.args(arguments(name)).env(CHILD, name);
+    // What a scenario lacks is of the run of cargo that has started its test.
+    command.envs(fgraph_needs::record().map(|path| (RECORD, path)));
     command
 }
 
@@ -185,6 +181,23 @@ pub(crate) fn forked(body: impl FnOnce() -> i32) -> std::process::ExitStatus {
             }
         }
     }
+}
+
+/// Registers a user of a scenario.
+pub(crate) fn register<T: FgraphOps>(ops: T, filter: impl IntoFilter) -> Result<Handle<T>, Error> {
+    // SAFETY: the callbacks of a scenario that watches functions of the C library, or functions
+    // that signal handlers call, use atomics and memory that is there already. All others watch
+    // functions that only the scenario itself calls, in ordinary code.
+    unsafe { fgraph::register(ops, filter) }.map_err(|failed| failed.error)
+}
+
+/// Changes the filter of a user that [`register`] has registered.
+pub(crate) fn set_filter<T: FgraphOps>(
+    user: &Handle<T>,
+    filter: impl IntoFilter,
+) -> Result<FilterReport, Error> {
+    // SAFETY: as in `register`.
+    unsafe { user.set_filter(filter) }
 }
 
 /// A user made of two closures.
@@ -268,13 +281,14 @@ impl FgraphOps for Count {
     }
 }
 
-/// Takes every call, and looks whether each return is that of an entry with the same calls around it.
+/// Takes every call, and looks whether each return is that of an entry with the same calls around
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct Paired {
     entries: std::sync::atomic::AtomicU64,
     returns: std::sync::atomic::AtomicU64,
-    /// Calls that were passed over: a return, or an entry, of a call around them came first. Where a
-    /// thread goes from stack to stack, those on the stacks that it is not on are counted, too.
+    /// Calls that were passed over: a return, or an entry, of a call around them came first. Where
+    /// a thread goes from stack to stack, those on the stacks that it is not on are counted, too.
     passed: std::sync::atomic::AtomicU64,
     /// Returns of another function than the one entered, or at another depth.
     wrong: std::sync::atomic::AtomicU64,
@@ -375,14 +389,15 @@ impl<T> Log<T> {
     }
 }
 
-/// The counters, which can be made in no other way, as (missed, overrun, unreserved, lost, foreign).
+/// The counters, which can be made in no other way, as
+/// (missed, overrun, unreserved, lost, no_shadow_stack).
 pub(crate) fn numbers(counters: Counters) -> [u64; 5] {
     [
-        counters.missed,
+        counters.missed + counters.internal,
         counters.overrun,
         counters.unreserved,
         counters.lost,
-        counters.foreign,
+        counters.no_shadow_stack,
     ]
 }
 
@@ -444,25 +459,6 @@ pub(crate) fn overwrite(address: usize, bytes: &[u8]) {
     memory.write_all_at(bytes, address as u64).unwrap();
 }
 
-/// Calls of the compilers that a test may want, the first that is there.
-pub(crate) fn compiler(names: &[&str]) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    places.push("/usr/lib/llvm-14/bin".into());
-    places.push("/usr/lib/llvm-19/bin".into());
-    names
-        .iter()
-        .flat_map(|name| places.iter().map(move |place| place.join(name)))
-        .find(|path| path.is_file())
-}
-
-/// A clang, which makes NOPs of five bytes.
-pub(crate) const CLANG: &[&str] = &[
-    "clang", "clang-14", "clang-19", "clang-18", "clang-16", "clang-15",
-];
-/// A C compiler.
-pub(crate) const CC: &[&str] = &["cc", "gcc", "clang", "clang-14"];
-
 /// Where a scenario may leave files.
 pub(crate) fn directory(scenario: &str) -> PathBuf {
     let path =
@@ -471,31 +467,28 @@ pub(crate) fn directory(scenario: &str) -> PathBuf {
     path
 }
 
-/// Compiles `source`, in the language of the extension of `file`, into a shared library and loads it.
-/// `None`, and a message, where there is no such compiler.
+/// Compiles `source`, in the language of the extension of `file`, into a shared library and loads
+/// it.
 pub(crate) fn library(
     scenario: &str,
-    compilers: &[&str],
+    compiler: &Need,
     file: &str,
     source: &str,
     options: &[&str],
-) -> Option<Library> {
-    let Some(path) = build_library(scenario, compilers, file, source, options) else {
-        skip(format_args!("there is none of {compilers:?}"));
-        return None;
-    };
-    Some(Library::open(&path))
+) -> Result<Library, Missing> {
+    let path = build_library(scenario, compiler, file, source, options)?;
+    Ok(Library::open(&path))
 }
 
 /// As [`library`], but does not load it: its path.
 pub(crate) fn build_library(
     scenario: &str,
-    compilers: &[&str],
+    compiler: &Need,
     file: &str,
     source: &str,
     options: &[&str],
-) -> Option<PathBuf> {
-    let compiler = compiler(compilers)?;
+) -> Result<PathBuf, Missing> {
+    let compiler = compiler.find()?;
     let directory = directory(scenario);
     let input = directory.join(file);
     fs::write(&input, source).unwrap();
@@ -518,11 +511,11 @@ pub(crate) fn build_library(
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(output.status.success(), "{errors}");
-    Some(result)
+    Ok(result)
 }
 
-/// A shared library that was loaded from a file of the tests. It stays loaded when this is dropped, but
-/// the file goes.
+/// A shared library that was loaded from a file of the tests. It stays loaded when this is dropped,
+/// but the file goes.
 #[derive(Debug)]
 pub(crate) struct Library {
     handle: *mut c_void,
@@ -544,8 +537,8 @@ impl Library {
     }
 
     /// A library of the system, as the loader finds it.
-    pub(crate) fn system(name: &str) -> Option<Self> {
-        Self::load(name).inspect_err(|error| skip(error)).ok()
+    pub(crate) fn system(library: &Need) -> Result<Self, Missing> {
+        Self::load(library.find()?.to_str().unwrap()).map_err(|_| library.missing())
     }
 
     fn load(name: &str) -> Result<Self, String> {
@@ -610,8 +603,8 @@ pub(crate) fn on_main_thread(body: fn()) {
         DONE.store(1 + u32::from(result.is_err()), Ordering::SeqCst);
     }
     BODY.store(body as *mut (), Ordering::SeqCst);
-    // SAFETY: the main thread is in a system call for as long as its test runs, so the handler may do
-    // anything; its id is the process's.
+    // SAFETY: the main thread is in a system call for as long as its test runs, so the handler may
+    // do anything; its id is the process's.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;

@@ -28,8 +28,8 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    /// Keeps the stack pointer at `save`, the other registers that a function must preserve above it, and goes on with
-    /// what was kept so at `load`.
+    /// Keeps the stack pointer at `save`, the other registers that a function must preserve above
+    /// it, and goes on with what was kept so at `load`.
     #[link_name = "fgraph_switch_stacks"]
     pub(crate) fn switch_stacks(save: *mut usize, load: usize);
 }

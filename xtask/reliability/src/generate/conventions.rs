@@ -1,7 +1,8 @@
 //! Functions of several conventions that call one another, for `programs/value_mixed.c`.
 //!
-//! Each computes values from what it has, by calls of functions before it, too, and uses them behind these calls:
-//! what is live across a call is where the convention of the called function lets it be.
+//! Each computes values from what it has, by calls of functions before it, too, and uses them
+//! behind these calls: what is live across a call is where the convention of the called function
+//! lets it be.
 
 use std::fmt::Write as _;
 
@@ -9,12 +10,13 @@ use super::{Random, SEED};
 
 /// How many functions there are.
 const FUNCTIONS: usize = 240;
-/// So many functions start afresh, so that no call takes long.
+/// After this many functions the calls start afresh, so that no call takes long.
 const FAMILY: usize = 24;
 /// How far before a function those are that it calls.
 const REACH: u64 = 8;
 
-/// Macros of the program. Functions by the last two have no result, as clang 14 preserves its register.
+/// Macros of the program. Functions by the last two have no result, as clang 14 preserves its
+/// register.
 const CONVENTIONS: [&str; 5] = ["SYSTEM", "SYSTEM", "MS", "MOST", "ALL"];
 
 /// Integers and floats.

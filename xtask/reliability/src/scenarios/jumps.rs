@@ -1,5 +1,7 @@
 //! Control that leaves functions without a return, and stacks that are not the thread's own.
 
+// Long strings: names of tests.
+
 use crate::build::C;
 use crate::scenario::Expect::Exactly;
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
@@ -101,7 +103,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "coroutines of corosensei",
-            promise: "They are resumed in any order, on other threads, and unwound when they are dropped.",
+            promise: "They are resumed in any order, on other threads, and unwound when they are \
+                      dropped.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/coroutines.rs",
@@ -115,7 +118,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "stacks that are given up in the middle",
-            promise: "Nothing is mixed up when the memory is used again; calls there are traced, or counted as foreign.",
+            promise: "Nothing is mixed up when the memory is used again; calls there are traced, \
+                      or counted as without a shadow stack.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/stacks.rs",

@@ -95,8 +95,9 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library is somewhere else each time",
-            promise: "It is traced each time. What fgraph makes for a library stays for good, and is used again \
-                      where one comes to the same place: memory grows by as much as there are places.",
+            promise: "It is traced each time. What fgraph makes for a library stays for good, and \
+                      is used again where one comes to the same place: memory grows by as much as \
+                      there are places.",
             shown: Shown::By(Hostile {
                 args: &["moving", "1000"],
                 entries: AtLeast(30000),
@@ -105,8 +106,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library never comes to the same place again",
-            promise: "It is traced each time. What fgraph makes for it stays: memory grows by less than 64 KiB each \
-                      time, and each time takes longer.",
+            promise: "It is traced each time. What fgraph makes for it stays: memory grows by less \
+                      than 64 KiB each time, and each time takes longer.",
             shown: Shown::By(Hostile {
                 args: &["drifting", "200"],
                 entries: AtLeast(6000),
@@ -146,7 +147,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a function of a library jumps to one that unloads the library",
-            promise: "Its return is told although the library is gone: what fgraph has made for it stays.",
+            promise: "Its return is told although the library is gone: what fgraph has made for it \
+                      stays.",
             shown: Shown::By(Hostile {
                 args: &["leaves"],
                 entries: AtLeast(8000),
@@ -215,7 +217,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "such variables by descriptors",
-            promise: "Every thread has its own: the linker's functions for these keep every register.",
+            promise: "Every thread has its own: the linker's functions for these keep every \
+                      register.",
             shown: Shown::By(Hostile {
                 args: &["tls"],
                 parts: &[
@@ -235,7 +238,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "dlmopen loads a library into another namespace",
-            promise: "It works as without tracing. The copy there is not traced: filters do not reach it.",
+            promise: "It works as without tracing. The copy there is not traced: filters do not \
+                      reach it.",
             shown: Shown::By(Hostile {
                 args: &["namespaces"],
                 ..LOADING
@@ -296,8 +300,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "libraries' files are removed and replaced before anybody looks at them",
-            promise: "Nobody knows their functions any more: they are left alone. Who replaces them is traced when it is \
-                      loaded.",
+            promise: "Nobody knows their functions any more: they are left alone. Who replaces \
+                      them is traced when it is loaded.",
             shown: Shown::By(Hostile {
                 args: &["early"],
                 flags: &["-rdynamic", ORIGIN, "-L.", "-Wl,--no-as-needed", "-learly"],

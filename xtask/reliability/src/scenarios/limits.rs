@@ -18,7 +18,8 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "recursion a million deep",
-            promise: "Calls for which the shadow stack has no room are counted as overrun; results are right.",
+            promise: "Calls for which the shadow stack has no room are counted as overrun; results \
+                      are right.",
             shown: Shown::By(Hostile {
                 args: &["dive", "1000000"],
                 overrun: AtLeast(2_800_000),
@@ -60,7 +61,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads that come when there is no memory",
-            promise: "Their calls are counted as unattached; they are traced as soon as there is memory.",
+            promise: "Their calls are counted as unattached; they are traced as soon as there is \
+                      memory.",
             shown: Shown::By(Hostile {
                 source: "limit_memory.c",
                 unreserved: Exactly(0),
@@ -131,7 +133,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callbacks that take a lock which the traced function takes, too",
-            promise: "Callbacks run before and after the function, so that is as safe as doing so in its caller.",
+            promise: "Callbacks run before and after the function, so that is as safe as doing so \
+                      in its caller.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/limits.rs",
                 test: "callbacks_take_the_lock_that_the_traced_function_takes",
@@ -139,7 +142,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callbacks that want a lock which the caller holds",
-            promise: "They find it taken by their own thread: to wait for it is a deadlock by design.",
+            promise: "They find it taken by their own thread: to wait for it is a deadlock by \
+                      design.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/limits.rs",
                 test: "a_lock_held_by_the_caller_is_held_in_callbacks",

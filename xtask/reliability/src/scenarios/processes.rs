@@ -30,7 +30,8 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "a fork below twenty calls",
-            promise: "Calls going on at a fork return in the parent and in the child, each to its own users.",
+            promise: "Calls going on at a fork return in the parent and in the child, each to its \
+                      own users.",
             shown: Shown::By(Hostile {
                 args: &["frames"],
                 ..FORK
@@ -58,7 +59,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "forks while other threads throw, whose children throw",
-            promise: "The child does not wait for an unwinder's lock that a thread had which it does not have.",
+            promise: "The child does not wait for an unwinder's lock that a thread had which it \
+                      does not have.",
             shown: Shown::By(Hostile {
                 args: &["threads", "300"],
                 // Of the children alone.
@@ -68,7 +70,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a fork in a signal handler",
-            promise: "The child goes on in the handler, and then in the calls that the signal has interrupted.",
+            promise: "The child goes on in the handler, and then in the calls that the signal has \
+                      interrupted.",
             shown: Shown::By(Hostile {
                 args: &["handler"],
                 ..FORK
@@ -99,7 +102,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a tree of a hundred processes",
-            promise: "Children of children, ever deeper in calls, are traced as their first parent is.",
+            promise: "Children of children, ever deeper in calls, are traced as their first parent \
+                      is.",
             shown: Shown::By(Hostile {
                 args: &["tree"],
                 trace: Trace::Program,
@@ -140,7 +144,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a process that ends in order inside calls",
-            promise: "The process ends with its exit code and everything in order; the calls have no return.",
+            promise: "The process ends with its exit code and everything in order; the calls have \
+                      no return.",
             shown: Shown::By(Hostile {
                 args: &["leaves-in-order"],
                 end: 5,
@@ -168,7 +173,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "exec in the child of vfork",
-            promise: "The call in which the child becomes another program is lost; the parent's go on.",
+            promise: "The call in which the child becomes another program is lost; the parent's go \
+                      on.",
             shown: Shown::By(Hostile {
                 args: &["vfork"],
                 skipped: Exactly(10),
@@ -177,7 +183,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "calls and _exit in the child of vfork",
-            promise: "Calls of the child, which has its parent's memory, are traced like the parent's.",
+            promise: "Calls of the child, which has its parent's memory, are traced like the \
+                      parent's.",
             shown: Shown::By(Hostile {
                 args: &["vfork-exit"],
                 ..SPAWN
@@ -209,21 +216,22 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "clone with CLONE_VM on a stack of its own",
-            promise: "Calls of a process with the same memory are traced or counted; its end harms nobody.",
+            promise: "Calls of a process with the same memory are traced or counted; its end harms \
+                      nobody.",
             shown: Shown::By(Hostile {
                 args: &["clone"],
-                foreign: Any,
+                no_shadow_stack: Any,
                 ..SPAWN
             }),
         },
         Scenario {
             name: "clone with CLONE_VM, and both are at work at the same time",
-            promise: "The thread that the other process shares the memory and the block of is traced as ever; the calls \
-                      of the other are counted.",
+            promise: "The thread that the other process shares the memory and the block of is \
+                      traced as ever; the calls of the other are counted.",
             shown: Shown::By(Hostile {
                 args: &["beside"],
                 // Or missed, while the thread is in a callback.
-                foreign: Any,
+                no_shadow_stack: Any,
                 ..SPAWN
             }),
         },

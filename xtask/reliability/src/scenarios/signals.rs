@@ -28,8 +28,8 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "a timer storm",
-            promise: "Handlers may run at any instruction: what they call is traced, they may allocate, and \
-                      the unwinder always finds `main`.",
+            promise: "Handlers may run at any instruction: what they call is traced, they may \
+                      allocate, and the unwinder always finds `main`.",
             shown: Shown::By(Hostile {
                 args: &["timer"],
                 trace: Trace::AlsoEverything,
@@ -55,8 +55,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "calls instruction by instruction",
-            promise: "At each instruction of stub, trampolines, dispatcher and callbacks the unwinder finds every \
-                      real caller.",
+            promise: "At each instruction of stub, trampolines, dispatcher and callbacks the \
+                      unwinder finds every real caller.",
             shown: Shown::By(Hostile {
                 args: &["now"],
                 ..STEPPING
@@ -82,7 +82,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "handlers of SIGTRAP replace each other while functions are patched",
-            promise: "A handler of SIGTRAP that hands on what is not its own may be replaced at any time.",
+            promise: "A handler of SIGTRAP that hands on what is not its own may be replaced at \
+                      any time.",
             shown: Shown::By(Hostile {
                 source: "signal_trap.c",
                 compilers: C,
@@ -201,7 +202,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "siglongjmp out of whatever a timer interrupts",
-            promise: "Callbacks and fgraph itself may be left half-way: later calls are traced, and users can unregister.",
+            promise: "Callbacks and fgraph itself may be left half-way: later calls are traced, \
+                      and users can unregister.",
             shown: Shown::By(Hostile {
                 args: &["callback-jump"],
                 // Entries that were left before the users could remember them make the depth wrong.

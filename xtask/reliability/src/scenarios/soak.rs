@@ -26,7 +26,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads that begin and end against the grace period",
-            promise: "Unregister waits for a thread in a callback until it is gone, also for one that comes meanwhile.",
+            promise: "Unregister waits for a thread in a callback until it is gone, also for one \
+                      that comes meanwhile.",
             shown: Shown::Elsewhere(&[
                 model("a_thread_that_ends_in_a_callback_is_waited_for_until_it_is_gone"),
                 model("a_thread_that_attaches_during_unregister_is_waited_for_or_finds_the_stub"),
@@ -39,7 +40,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "shadow stacks that go from thread to thread",
-            promise: "One thread at a time changes a stack; a return is told or counted as lost, once.",
+            promise: "One thread at a time changes a stack; a return is told or counted as lost, \
+                      once.",
             shown: Shown::Elsewhere(&[
                 model("one_thread_at_a_time_changes_a_stack"),
                 model("a_return_is_told_or_lost_and_its_frame_stays_meanwhile"),
@@ -55,8 +57,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "all of it at once, at random",
-            promise: "Threads, panics, jumps, coroutines, signals, forks and libraries while users and text change: the \
-                      books balance (`cargo xtask patch-test --chaos`).",
+            promise: "Threads, panics, jumps, coroutines, signals, forks and libraries while users \
+                      and text change: the books balance (`cargo xtask patch-test --chaos`).",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "xtask/tests/patch_test.rs",
@@ -70,7 +72,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a thousand million calls",
-            promise: "Counters are exact and memory does not grow (`cargo xtask reliability --long`).",
+            promise: "Counters are exact and memory does not grow (`cargo xtask soak`).",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/limits.rs",
                 test: "a_thousand_million_calls_are_counted_exactly",

@@ -31,7 +31,8 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "ten thousand short threads",
-            promise: "Each is traced from its first call, and what they need is used again by those that come later.",
+            promise: "Each is traced from its first call, and what they need is used again by \
+                      those that come later.",
             shown: Shown::By(Hostile {
                 args: &["many", "10000"],
                 // NOPs and relocated.
@@ -51,7 +52,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads that are cancelled asynchronously while they call",
-            promise: "Callbacks are run to their end; then every call that the thread is in is told as unwound.",
+            promise: "Callbacks are run to their end; then every call that the thread is in is \
+                      told as unwound.",
             shown: Shown::By(Hostile {
                 args: &["busy", "10"],
                 // And of the innermost call.
@@ -113,7 +115,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads with 2 KiB of stack above the minimum",
-            promise: "A traced call takes less than 3 KiB of stack, the first of a thread, and what callbacks take.",
+            promise: "A traced call takes less than 3 KiB of stack, the first of a thread, and \
+                      what callbacks take.",
             shown: Shown::By(Hostile {
                 args: &["small-stacks", "2048"],
                 ..LIVES
@@ -142,7 +145,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "detached threads that call all the time at the end of the process",
-            promise: "Users are told nothing more once they are unregistered, and the threads go on.",
+            promise: "Users are told nothing more once they are unregistered, and the threads go \
+                      on.",
             shown: Shown::By(Hostile {
                 args: &["busy"],
                 // Users leave one after the other, in the middle of calls.

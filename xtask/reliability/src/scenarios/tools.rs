@@ -1,5 +1,7 @@
 //! Tools that look at the same program.
 
+use fgraph_needs::{GDB, PERF, STRACE, VALGRIND};
+
 use crate::build::{C, Compiler};
 use crate::scenario::Expect::{Any, AtLeast, Exactly};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
@@ -22,10 +24,11 @@ const SANITIZED: Hostile = Hostile {
     args: &["nested"],
     compilers: &[Compiler::Clang],
     flags: &["-fsanitize=address"],
-    // At exit a thread with a stack of its own, but the main thread's storage, looks for leaks. What the
-    // sanitizer is made of is traced as well, and of some of it no return is told.
+    linked: Some((&["-fsanitize=address"], "libclang-rt-14-dev")),
+    // At exit a thread with a stack of its own, but the main thread's storage, looks for leaks.
+    // What the sanitizer is made of is traced as well, and of some of it no return is told.
     in_order: false,
-    foreign: Any,
+    no_shadow_stack: Any,
     unreturned: Any,
     ..Hostile::DEFAULT
 };
@@ -43,27 +46,31 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "gdb with breakpoints in traced functions",
-            promise: "Breakpoints on the first instruction of a function, or behind its first five bytes, are \
-                      hit, and `bt` shows every caller.",
+            promise: "Breakpoints on the first instruction of a function, or behind its first five \
+                      bytes, are hit, and `bt` shows every caller.",
             shown: Shown::By(Hostile {
                 args: &["gdb"],
+                tool: Some(GDB),
                 ..BESIDE
             }),
         },
         Scenario {
             name: "gdb with breakpoints set before the program starts",
-            promise: "A function whose first bytes gdb has changed is not traced; breakpoints are hit.",
+            promise: "A function whose first bytes gdb has changed is not traced; breakpoints are \
+                      hit.",
             shown: Shown::By(Hostile {
                 args: &["early"],
+                tool: Some(GDB),
                 ..BESIDE
             }),
         },
         Scenario {
             name: "gdb with breakpoints while functions are patched",
-            promise: "gdb stops at a trap of fgraph's as at any SIGTRAP; `signal SIGTRAP` lets the program go \
-                      on.",
+            promise: "gdb stops at a trap of fgraph's as at any SIGTRAP; `signal SIGTRAP` lets the \
+                      program go on.",
             shown: Shown::By(Hostile {
                 args: &["patched"],
+                tool: Some(GDB),
                 toggled: Some("toggled"),
                 ..BESIDE
             }),
@@ -73,6 +80,7 @@ pub(super) const GROUP: Group = Group {
             promise: "They are hit, `bt` shows every caller, and the program goes on.",
             shown: Shown::By(Hostile {
                 args: &["attach"],
+                tool: Some(GDB),
                 ..BESIDE
             }),
         },
@@ -81,15 +89,17 @@ pub(super) const GROUP: Group = Group {
             promise: "Samples of functions with frame pointers have every caller.",
             shown: Shown::By(Hostile {
                 args: &["perf-fp"],
+                tool: Some(PERF),
                 ..BESIDE
             }),
         },
         Scenario {
             name: "perf with DWARF",
-            promise: "Samples find their function, but callers up to the innermost traced call only: perf \
-                      does not copy fgraph's stack.",
+            promise: "Samples find their function, but callers up to the innermost traced call \
+                      only: perf does not copy fgraph's stack.",
             shown: Shown::By(Hostile {
                 args: &["perf-dwarf"],
+                tool: Some(PERF),
                 ..BESIDE
             }),
         },
@@ -98,6 +108,7 @@ pub(super) const GROUP: Group = Group {
             promise: "memcheck runs the traced program and finds no error.",
             shown: Shown::By(Hostile {
                 args: &["valgrind"],
+                tool: Some(VALGRIND),
                 ..BESIDE
             }),
         },
@@ -106,6 +117,7 @@ pub(super) const GROUP: Group = Group {
             promise: "It shows what it shows without tracing, and lets traps through.",
             shown: Shown::By(Hostile {
                 args: &["strace"],
+                tool: Some(STRACE),
                 toggled: Some("toggled"),
                 ..BESIDE
             }),
@@ -117,11 +129,12 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a program of gcc with AddressSanitizer",
-            promise: "It finds no error that is not there. Its library has to be linked statically, or preloaded \
-                      before fgraph.",
+            promise: "It finds no error that is not there. Its library has to be linked \
+                      statically, or preloaded before fgraph.",
             shown: Shown::By(Hostile {
                 compilers: &[Compiler::Gcc],
                 flags: &["-fsanitize=address", "-static-libasan"],
+                linked: Some((&["-fsanitize=address", "-static-libasan"], "libgcc-12-dev")),
                 ..SANITIZED
             }),
         },
@@ -153,7 +166,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "seccomp forbids process_vm_readv while contexts swap",
-            promise: "No frame is taken for dead because it cannot be looked at: every return is told.",
+            promise: "No frame is taken for dead because it cannot be looked at: every return is \
+                      told.",
             shown: Shown::By(Hostile {
                 source: "jump_contexts.c",
                 args: &["static", "4", "sandboxed"],
@@ -164,12 +178,13 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "seccomp forbids process_vm_readv, and stacks are given up in the middle",
-            promise: "Calls where frames of such stacks may be in the way are counted as foreign for good.",
+            promise: "Calls where frames of such stacks may be in the way are counted as without a \
+                      shadow stack for good.",
             shown: Shown::By(Hostile {
                 args: &["reads"],
                 in_order: false,
                 unreturned: AtLeast(1),
-                foreign: AtLeast(1),
+                no_shadow_stack: AtLeast(1),
                 ..SECCOMP
             }),
         },
@@ -185,7 +200,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "seccomp forbids membarrier",
-            promise: "Nothing is patched, and registering says why; who is registered already goes on.",
+            promise: "Nothing is patched, and registering says why; who is registered already goes \
+                      on.",
             shown: Shown::Elsewhere(&[
                 fallback("without_membarrier_nothing_is_patched"),
                 fallback("without_sync_core_nothing_is_patched"),

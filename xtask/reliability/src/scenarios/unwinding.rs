@@ -13,7 +13,8 @@ const PANICS: Hostile = Hostile {
     ..Hostile::DEFAULT
 };
 
-/// The frames of `dive` only, as the number of those of the standard library depends on the compiler.
+/// The frames of `dive` only, as the number of those of the standard library depends on the
+/// compiler.
 const DIVE: Hostile = Hostile {
     functions: &["*::dive"],
     ..PANICS
@@ -27,9 +28,13 @@ const EXCEPTIONS: Hostile = Hostile {
     ..Hostile::DEFAULT
 };
 
+/// LLVM's libunwind, which the other library of that name does not replace.
+const LIBUNWIND: Option<(&[&str], &str)> = Some((&["-l:libunwind.so.1"], "libunwind-14-dev"));
+
 /// LLVM's libunwind does.
 const LLVM: Hostile = Hostile {
     flags: &["-DUNWINDER=\"libunwind\"", "-Wl,--no-as-needed", "-lunwind"],
+    linked: LIBUNWIND,
     ..EXCEPTIONS
 };
 
@@ -45,7 +50,8 @@ const ENDS: Hostile = Hostile {
     ..Hostile::DEFAULT
 };
 
-/// The same without exceptions: the C library jumps into each function that has something to clean up.
+/// The same without exceptions: the C library jumps into each function that has something to clean
+/// up.
 const C_ENDS: Hostile = Hostile {
     flags: &[],
     unwound: Exactly(20 * 7),
@@ -53,17 +59,20 @@ const C_ENDS: Hostile = Hostile {
     ..ENDS
 };
 
-/// The same where the program is linked to LLVM's libunwind, and the C library unwinds by libgcc all the same.
+/// The same where the program is linked to LLVM's libunwind, and the C library unwinds by libgcc
+/// all the same.
 const LLVM_ENDS: Hostile = Hostile {
     flags: &["-Wl,--no-as-needed", "-lunwind"],
+    linked: LIBUNWIND,
     ..C_ENDS
 };
 
-const THREAD: &str = "Its calls are told as unwound, innermost first, all but that of its start function; what cleanup \
-    handlers call is traced.";
+const THREAD: &str = "Its calls are told as unwound, innermost first, all but that of its start \
+                      function; what cleanup handlers call is traced.";
 
-const C_THREAD: &str = "What the unwinder leaves is told as unwound; what the C library leaves by jumps, functions that one \
-    with a cleanup handler has called, is counted as lost.";
+const C_THREAD: &str = "What the unwinder leaves is told as unwound; what the C library leaves by \
+                        jumps, functions that one with a cleanup handler has called, is counted as \
+                        lost.";
 
 const BACKTRACES: Hostile = Hostile {
     source: "backtraces.c",
@@ -537,6 +546,7 @@ pub(super) const GROUP: Group = Group {
             Hostile {
                 args: &["unwinder", "20"],
                 flags: &["-rdynamic", "-Wl,--no-as-needed", "-lunwind"],
+                linked: LIBUNWIND,
                 ..BACKTRACES
             },
         ),

@@ -154,8 +154,9 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "x87 rounds otherwise, and results are on its stack",
-            promise: "Control word, flags and stack of x87 are as without tracing, if callbacks keep to the \
-                      ABI and use no more than six of its registers, and no MMX, when a function has returned.",
+            promise: "Control word, flags and stack of x87 are as without tracing, if callbacks \
+                      keep to the ABI and use no more than six of its registers, and no MMX, when \
+                      a function has returned.",
             shown: Shown::By(Hostile {
                 args: &["x87"],
                 ..STATE
@@ -163,7 +164,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "MXCSR has another rounding mode, and flags",
-            promise: "MXCSR is the program's in callbacks as well; fgraph itself raises no flag in it.",
+            promise: "MXCSR is the program's in callbacks as well; fgraph itself raises no flag in \
+                      it.",
             shown: Shown::By(Hostile {
                 args: &["mxcsr"],
                 ..STATE
@@ -171,8 +173,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "the direction flag",
-            promise: "It is clear in functions and behind calls; one that a function sets is still set behind its first \
-                      instructions.",
+            promise: "It is clear in functions and behind calls; one that a function sets is still \
+                      set behind its first instructions.",
             shown: Shown::By(Hostile {
                 args: &["flags"],
                 ..STATE
@@ -205,7 +207,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "ms_abi",
-            promise: "What survives calls by this convention does so under tracing, too, where callers are in the same module.",
+            promise: "What survives calls by this convention does so under tracing, too, where \
+                      callers are in the same module.",
             shown: Shown::By(Hostile {
                 args: &["ms"],
                 ..CONVENTIONS
@@ -221,7 +224,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "preserve_most and preserve_all",
-            promise: "What survives calls by these conventions does so under tracing, too, where callers are in the same module.",
+            promise: "What survives calls by these conventions does so under tracing, too, where \
+                      callers are in the same module.",
             shown: Shown::By(Hostile {
                 args: &["preserved"],
                 compilers: CLANG,
@@ -276,8 +280,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "assembly gives a result in the carry flag",
-            promise: "It arrives where `stc`, `clc` or `cmc` stands before `ret`: such a function gets entry \
-                      callbacks only.",
+            promise: "It arrives where `stc`, `clc` or `cmc` stands before `ret`: such a function \
+                      gets entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["carry-out"],
                 entry_only: 20,
@@ -311,7 +315,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "Rust functions by the ABI of Windows",
-            promise: "Arguments and results are as without tracing, and so is what survives calls in the same module.",
+            promise: "Arguments and results are as without tracing, and so is what survives calls \
+                      in the same module.",
             shown: Shown::By(Hostile {
                 args: &["win64"],
                 ..RUSTS

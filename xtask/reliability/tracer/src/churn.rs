@@ -1,8 +1,8 @@
-//! A thread that changes what is traced, all the time: one more user comes and goes, and the filter of
-//! another is switched.
+//! A thread that changes what is traced, all the time: one more user comes and goes, and the filter
+//! of another is switched.
 //!
-//! It runs in the process that was started only. A child of it that is forked keeps these users for good,
-//! as nobody is left there to unregister them.
+//! It runs in the process that was started only. A child of it that is forked keeps these users for
+//! good, as nobody is left there to unregister them.
 
 use core::mem;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -56,14 +56,21 @@ impl Churn {
 }
 
 fn churn(filter: &str, is_over: &AtomicBool) -> Result<(), fgraph::Error> {
-    let stays = fgraph::register(Passing::default(), filter)?;
+    let register = |user| {
+        // SAFETY: the callbacks of `Passing` use atomics, which is allowed wherever a function may
+        // be called.
+        unsafe { fgraph::register(user, filter) }
+    };
+    let stays = register(Passing::default())?;
     while !is_over.load(Ordering::Relaxed) {
         let is_gone = Arc::new(AtomicBool::new(false));
-        let comes = fgraph::register(Passing(Arc::clone(&is_gone)), filter)?;
-        stays.set_filter("!*")?;
+        let comes = register(Passing(Arc::clone(&is_gone)))?;
+        // SAFETY: as in `register`.
+        unsafe { stays.set_filter("!*") }?;
         drop(comes);
         is_gone.store(true, Ordering::Relaxed);
-        stays.set_filter(filter)?;
+        // SAFETY: as in `register`.
+        unsafe { stays.set_filter(filter) }?;
     }
     Ok(())
 }

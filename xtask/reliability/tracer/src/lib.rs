@@ -1,8 +1,8 @@
 //! Traces a hostile program, and checks all that users are told.
 //!
-//! The runner preloads it. Before the program's `main` it registers users, and at the program's end it
-//! unregisters them. Their callbacks change every register that they may, and all that they see is counted
-//! in a file that the runner reads. What the environment says:
+//! The runner preloads it. Before the program's `main` it registers users, and at the program's end
+//! it unregisters them. Their callbacks change every register that they may, and all that they see
+//! is counted in a file that the runner reads. What the environment says:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -10,22 +10,22 @@
 //! | `FGRAPH_PROGRAM` | path of the program: others that it executes are left alone |
 //! | `FGRAPH_FILTER` | the filter of all users |
 //! | `FGRAPH_USERS` | how many, 1 to 16 |
-//! | `FGRAPH_SITES` | set: it is counted how the program's functions are traced, which takes a while |
+//! | `FGRAPH_SITES` | set: counts how the program's functions are traced; takes a while |
 //! | `FGRAPH_DECLINE` | set: each user declines one call of three |
-//! | `FGRAPH_TOGGLE` | a glob: a thread takes these functions out of all filters and puts them back, until the end |
+//! | `FGRAPH_TOGGLE` | a glob: functions that go out of all filters and come back all the time |
 //! | `FGRAPH_UNORDERED` | set: returns may come in any order |
 //! | `FGRAPH_SHADOW` | bytes of a thread's shadow stack, 16 MiB if not set |
 //! | `FGRAPH_SLOW` | microseconds that the first user sleeps in each of its callbacks |
 //! | `FGRAPH_CHURN` | set: other users come and go all the time, and filters change |
 //!
-//! Children that the program forks are traced as well; they and programs that it executes count in the
-//! same file.
+//! Children that the program forks are traced as well; they and programs that it executes count in
+//! the same file.
 //!
 //! # Safety
 //!
-//! The unsafe code puts functions where the dynamic linker looks for those to call when it loads the
-//! library and when the program exits, maps the record, which is never unmapped, and reads the program's
-//! text, which is mapped.
+//! The unsafe code puts functions where the dynamic linker looks for those to call when it loads
+//! the library and when the program exits, maps the record, which is never unmapped, and reads the
+//! program's text, which is mapped.
 
 mod churn;
 #[path = "../../../../crates/fgraph/tests/common/clobber.rs"]
@@ -48,7 +48,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use fgraph::{FgraphOps, Handle, How, UserStatus};
+use fgraph::{FgraphOps, Handle, TraceMethod, UserStatus};
 
 use churn::Churn;
 use record::{Count, Record};
@@ -167,8 +167,8 @@ fn count_sites() -> Result<(), Box<dyn std::error::Error>> {
         .filter(|site| site.module == program)
     {
         match site.how {
-            Ok(How::Nop) => count(Count::Nops, 1),
-            Ok(How::Relocated) => count(Count::Relocated, 1),
+            Ok(TraceMethod::Nop) => count(Count::Nops, 1),
+            Ok(TraceMethod::Relocated) => count(Count::Relocated, 1),
             _ => (),
         }
     }
@@ -178,7 +178,11 @@ fn count_sites() -> Result<(), Box<dyn std::error::Error>> {
 /// Registers user `id`, whose data has a size that its neighbours' have not.
 fn register(id: u64, filter: &str) -> Result<Box<dyn Registered>, fgraph::Error> {
     fn boxed<const N: usize>(id: u64, filter: &str) -> Result<Box<dyn Registered>, fgraph::Error> {
-        Ok(Box::new(fgraph::register(User::<N>(id), filter)?))
+        // SAFETY: a user's callbacks use atomics, memory that is there and the clock, which is
+        // allowed wherever a function may be called.
+        Ok(Box::new(unsafe {
+            fgraph::register(User::<N>(id), filter)
+        }?))
     }
     match id {
         1 => boxed::<0>(id, filter),
@@ -208,7 +212,8 @@ where
     }
 
     fn set_filter(&self, filter: &str) -> Result<(), fgraph::Error> {
-        Handle::set_filter(self, filter).map(|_| ())
+        // SAFETY: as in `register`.
+        unsafe { Handle::set_filter(self, filter) }.map(|_| ())
     }
 
     fn leave(self: Box<Self>) -> u64 {
@@ -239,10 +244,13 @@ extern "C" fn end() {
     count(Count::Lost, lost);
     match fgraph::status() {
         Ok(status) => {
-            count(Count::Missed, status.counters.missed);
+            count(
+                Count::Missed,
+                status.counters.missed + status.counters.internal,
+            );
             count(Count::Overrun, status.counters.overrun);
             count(Count::Unreserved, status.counters.unreserved);
-            count(Count::Foreign, status.counters.foreign);
+            count(Count::NoShadowStack, status.counters.no_shadow_stack);
             count(Count::Unattached, status.unattached);
             count(Count::Stopped, u64::from(status.stopped.is_some()));
             if let Some(stop) = status.stopped {

@@ -17,8 +17,9 @@ pub(crate) fn checksum() -> u64 {
 
 /// Adds the text of the first module, which is the program, and ends the iteration.
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _size: usize, sum: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker passes a module whose headers and segments are mapped, and `checksum`
-    // its sum. Other threads may be changing the text, but not now that no user comes or goes.
+    // SAFETY: the dynamic linker passes a module whose headers and segments are mapped, and
+    // `checksum` its sum. Other threads may be changing the text, but not now that no user comes or
+    // goes.
     unsafe {
         let info = &*info;
         let sum = &mut *sum.cast::<u64>();

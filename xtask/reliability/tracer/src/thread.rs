@@ -1,7 +1,7 @@
 //! What the tracer keeps for each thread: how many accepted entries have not returned.
 //!
-//! In the initial-exec model, as fgraph's own word: `thread_local!` may call the allocator, which may be
-//! what is being traced.
+//! In the initial-exec model, as fgraph's own word: `thread_local!` may call the allocator, which
+//! may be what is being traced.
 //!
 //! # Safety
 //!

@@ -1,7 +1,8 @@
-//! Functions that are patched and put back while they run: a thread changes the filters of all users.
+//! Functions that are patched and put back while they run: a thread changes the filters of all
+//! users.
 //!
-//! A program for which this is done must not fork children that exit in order: the thread may hold the lock
-//! of the users while it forks.
+//! A program for which this is done must not fork children that exit in order: the thread may hold
+//! the lock of the users while it forks.
 //!
 //! # Safety
 //!

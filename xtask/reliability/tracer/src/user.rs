@@ -11,9 +11,9 @@
 //!   +-------------------------------------------+
 //! ```
 //!
-//! The depth counts what the users of this thread have accepted and have not got back. Returns in reverse
-//! order find it as they left it; one that finds it higher shows that entries never returned; one that
-//! finds it lower has returned before, or its outer call has.
+//! The depth counts what the users of this thread have accepted and have not got back. Returns in
+//! reverse order find it as they left it; one that finds it higher shows that entries never
+//! returned; one that finds it lower has returned before, or its outer call has.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -101,8 +101,8 @@ impl<const N: usize> FgraphOps for User<N> {
         // Without order nothing would ever make it less.
         if IN_ORDER.load(Ordering::Relaxed) {
             depth = thread::depth() + 1;
-            // In this order: in a child that is forked here by a signal handler the call may seem to be
-            // inherited, and without return, but never to return without having been entered.
+            // In this order: in a child that is forked here by a signal handler the call may seem
+            // to be inherited, and without return, but never to return without having been entered.
             thread::set_depth(depth);
         }
         count(Count::Entries, 1);

@@ -1,5 +1,5 @@
-//! A library that the victim loads and unloads all the time: functions that can be told by their names, of
-//! which each calls the one before it.
+//! A library that the victim loads and unloads all the time: functions that can be told by their
+//! names, of which each calls the one before it.
 
 /// What the functions compute, as a formula.
 #[inline(always)]

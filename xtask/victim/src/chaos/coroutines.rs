@@ -1,9 +1,10 @@
-//! Coroutines on stacks of their own: resumed in any order, by any thread, and dropped in the middle.
+//! Coroutines on stacks of their own: resumed in any order, by any thread, and dropped in the
+//! middle.
 //!
 //! # Safety
 //!
-//! A coroutine is owned by whoever resumes it, and waits otherwise. What is on its stack when it is dropped
-//! has nothing to clean up.
+//! A coroutine is owned by whoever resumes it, and waits otherwise. What is on its stack when it is
+//! dropped has nothing to clean up.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -57,7 +58,8 @@ const MOST_LEVELS: usize = 12;
 impl Waiting {
     fn new(memory: StackMemory, rng: &mut Rng, sites: usize) -> Self {
         let top = ptr::with_exposed_provenance_mut::<usize>(memory.usable().end);
-        // SAFETY: room for six registers, the start, and a return address, in a stack that nobody uses.
+        // SAFETY: room for six registers, the start, and a return address, in a stack that nobody
+        // uses.
         let stack_pointer = unsafe {
             top.sub(2).write(start as *const () as usize);
             top.sub(8).expose_provenance()

@@ -1,7 +1,7 @@
 //! `setjmp` and `longjmp`, out of traced functions and out of signal handlers.
 //!
-//! `setjmp` returns twice, which no Rust function may see. So here what may jump is a function that is
-//! called, and the jump ends that call.
+//! `setjmp` returns twice, which no Rust function may see. So here what may jump is a function that
+//! is called, and the jump ends that call.
 //!
 //! # Safety
 //!

@@ -1,19 +1,20 @@
 //! The books of the users: which of the calls that they have accepted have returned.
 //!
-//! Control may go anywhere here, so which calls are open is not a stack for each thread, as it is in
-//! [`crate::ledger`]. A user's call has a *token*, which is in the data that it carries, and a place in the
-//! user's list of open calls. A return must bring a token that is there, and takes it away.
+//! Control may go anywhere here, so which calls are open is not a stack for each thread, as it is
+//! in [`crate::ledger`]. A user's call has a *token*, which is in the data that it carries, and a
+//! place in the user's list of open calls. A return must bring a token that is there, and takes it
+//! away.
 //!
-//! *The balance.* A call is made on the own stack of a thread, or *away* from it, on a coroutine's or a
-//! signal handler's. When no thread is left that makes traced calls:
+//! *The balance.* A call is made on the own stack of a thread, or *away* from it, on a coroutine's
+//! or a signal handler's. When no thread is left that makes traced calls:
 //!
-//! - of the calls on threads' own stacks, all that have not returned are lost, exactly: fgraph drops the
-//!   frames of threads that are gone when it is asked for its counters;
-//! - of those away, at most all that have not returned: where a coroutine was dropped in the middle nobody
-//!   can say that it will not go on, and where one was left by a jump what is left on its stack may still look
-//!   like a call.
-//! - Where a signal handler has left fgraph itself, or a callback, in the middle, each user may have counted
-//!   one call that fgraph has not, or the other way round.
+//! - of the calls on threads' own stacks, all that have not returned are lost, exactly: fgraph
+//!   drops the frames of threads that are gone when it is asked for its counters;
+//! - of those away, at most all that have not returned: where a coroutine was dropped in the middle
+//!   nobody can say that it will not go on, and where one was left by a jump what is left on its
+//!   stack may still look like a call.
+//! - Where a signal handler has left fgraph itself, or a callback, in the middle, each user may
+//!   have counted one call that fgraph has not, or the other way round.
 //!
 //! While threads run, no more may be lost than have not returned.
 //!
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use super::memory;
 use crate::failures::{Failure, note};
 
-/// So many calls of one user can be open. Those that are lost stay until its registration ends.
+/// How many calls of one user can be open. Those that are lost stay until its registration ends.
 const OPEN_MAX: usize = 1 << 15;
 /// Places to look at for one that is free.
 const TRIES: u64 = 8;

@@ -1,7 +1,7 @@
 //! Forks whose children go on calling and throwing, and programs that are started.
 //!
-//! A child's calls do not count: it has a copy of the books, checks its own calls in it, and says by its exit
-//! code whether something was wrong.
+//! A child's calls do not count: it has a copy of the books, checks its own calls in it, and says
+//! by its exit code whether something was wrong.
 //!
 //! # Safety
 //!

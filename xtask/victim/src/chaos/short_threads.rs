@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! What a thread is in when it ends in the middle has nothing to clean up; it has no timers, and nobody
-//! needs what it owns.
+//! What a thread is in when it ends in the middle has nothing to clean up; it has no timers, and
+//! nobody needs what it owns.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -70,8 +70,8 @@ pub(crate) fn start_some(actor: &Actor, rng: &mut Rng) {
 
 fn start(task: &Task) -> Option<libc::pthread_t> {
     let argument = ptr::from_ref(task).cast_mut().cast();
-    // SAFETY: the attributes are complete; the task outlives the thread, which is waited for. A start
-    // function may unwind when the thread is ended by `pthread_exit`.
+    // SAFETY: the attributes are complete; the task outlives the thread, which is waited for. A
+    // start function may unwind when the thread is ended by `pthread_exit`.
     let (error, thread) = unsafe {
         let mut attributes = mem::zeroed();
         libc::pthread_attr_init(&mut attributes);

@@ -1,10 +1,10 @@
-//! Signals: as many as the timers give, handled on the stack that they meet and on an alternate one; and
-//! handlers that do not return.
+//! Signals: as many as the timers give, handled on the stack that they meet and on an alternate
+//! one; and handlers that do not return.
 //!
 //! # Safety
 //!
-//! The handlers call pure functions, read and write atomics and thread-local cells without destructors,
-//! and leave by a jump only what has nothing to clean up.
+//! The handlers call pure functions, read and write atomics and thread-local cells without
+//! destructors, and leave by a jump only what has nothing to clean up.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -50,7 +50,8 @@ thread_local! {
     static HANDLER_STATE: Cell<u64> = const { Cell::new(0) };
     /// Where a handler may jump to.
     static WAY_OUT: Cell<*const Landing> = const { Cell::new(ptr::null()) };
-    /// Whether a handler that is going on has interrupted code of which nobody knows how far it was.
+    /// Whether a handler that is going on has interrupted code of which nobody knows how far it
+    /// was.
     static IS_MIDWAY: Cell<bool> = const { Cell::new(false) };
     /// Where the thread has stayed last.
     static LAST_STAY: Cell<usize> = const { Cell::new(0) };
@@ -133,7 +134,8 @@ extern "C" fn on_signal(
     }
 }
 
-/// How far the code at that address is from the start of the traced function that it belongs to, if it does.
+/// How far the code at that address is from the start of the traced function that it belongs to, if
+/// it does.
 fn offset_in_ours(at: usize) -> Option<usize> {
     let starts = FUNCTIONS.get().map_or(&[][..], Vec::as_slice);
     let after = starts.partition_point(|&(start, _)| start <= at);
@@ -141,8 +143,8 @@ fn offset_in_ours(at: usize) -> Option<usize> {
     (is_ours && at - start < MOST_BYTES).then(|| at - start)
 }
 
-/// Gives those who patch functions the time to come to this one: a thread is seldom preempted so near
-/// to its start, and never for so long that much is patched meanwhile.
+/// Gives those who patch functions the time to come to this one: a thread is seldom preempted so
+/// near to its start, and never for so long that much is patched meanwhile.
 fn stay() {
     STAYS.fetch_add(1, Ordering::Relaxed);
     // No cancellation point.

@@ -8,8 +8,8 @@
 //!             the bottom      throws, jumps, switches the stack, forks, ends the thread, ...
 //! ```
 //!
-//! Each makes its result of that of the next lower one, so that the whole result tells whether everything
-//! came back the way that it should.
+//! Each makes its result of that of the next lower one, so that the whole result tells whether
+//! everything came back the way that it should.
 
 use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe};

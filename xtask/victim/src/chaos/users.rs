@@ -1,4 +1,5 @@
-//! The users: as [`crate::users`], but in a program whose calls need not return in order, or at all.
+//! The users: as [`crate::users`], but in a program whose calls need not return in order, or at
+//! all.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -45,8 +46,8 @@ impl<D: Payload> Witness<D> {
         note(failure, self.user as u64, function as u64);
     }
 
-    /// Checks what is the same at entry and return: that the callback may run at all, that it runs in
-    /// the thread it says, and that this user's word is its own.
+    /// Checks what is the same at entry and return: that the callback may run at all, that it runs
+    /// in the thread it says, and that this user's word is its own.
     #[inline(always)]
     fn check(&self, thread: &threads::Id, id: u32, word: &Cell<u64>) {
         if !ledger::is_open(self.user, self.registration) {
@@ -66,9 +67,9 @@ impl<D: Payload> Witness<D> {
         }
     }
 
-    /// Checks the data of the enclosing call: on a thread's own stack it is of a call that has not returned
-    /// and was made there as well, not deeper. Elsewhere several coroutines may share a shadow stack, and
-    /// one of them may return, in another thread, at this moment.
+    /// Checks the data of the enclosing call: on a thread's own stack it is of a call that has not
+    /// returned and was made there as well, not deeper. Elsewhere several coroutines may share a
+    /// shadow stack, and one of them may return, in another thread, at this moment.
     #[inline(always)]
     fn check_parent(&self, parent: Option<&D>, function: usize, stack_pointer: usize) {
         let Some(token) = parent.and_then(Payload::token) else {

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Runs a command as on a machine with only Rust and a C compiler: for this command alone, what else the
+# tests look for is gone from /usr. For root, or where users may make namespaces. For example:
+#     .ci/bare.sh cargo test --workspace
+set -eu
+if [ "${1-}" != --inside ]; then
+    root=
+    [ "$(id -u)" = 0 ] || root=--map-root-user
+    exec unshare --mount $root "$0" --inside "$@"
+fi
+shift
+
+# What is removed from an overlay stays in what is below.
+mount -t tmpfs none /mnt
+mkdir /mnt/removed /mnt/work
+mount -t overlay none -o lowerdir=/usr,upperdir=/mnt/removed,workdir=/mnt/work /usr
+for name in '*g++*' 'c++*' '*clang*' 'gdb*' objcopy objdump 'perf*' strace 'valgrind*'; do
+    find /usr/bin /usr/local/bin -name "$name" -exec rm {} +
+done
+for name in 'libsqlite3.so*' 'libunwind.so*' 'libasan*' 'libclang_rt*'; do
+    find /usr/lib -name "$name" -exec rm {} +
+done
+rm -rf /usr/lib/debug
+exec "$@"

@@ -1,0 +1,217 @@
+//! From the entry of a traced function to the users that want it.
+
+use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{clear_entered_sp, errno, housekeeping, lost, put_errno_back};
+use crate::counters::LiveCounters;
+use crate::fgraph::FGRAPH;
+use crate::frame::{self, Frame, HEADER};
+use crate::registration::Header;
+use crate::regs::EntryRegs;
+use crate::site::Site;
+use crate::thread::Thread;
+use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
+
+/// Offers an entry to the users that want the function, and unmarks the thread; returns the frame
+/// to leave through, or null when nobody wants the return. The caller's frame pointer and the
+/// return address are not in the frame yet: the machine layer stores them.
+///
+/// # Safety
+///
+/// `regs` must hold the registers of a call that the running thread makes to the function of
+/// `site`, `thread` be the thread's state, and `return_slot_addr` where the return address stands;
+/// `regs` must name the same three; the thread must be marked as inside.
+#[inline(always)]
+pub unsafe fn enter(
+    regs: *mut EntryRegs,
+    site: &Site,
+    thread: &Thread,
+    return_slot_addr: usize,
+) -> *mut Frame {
+    // Whatever happens seldom is left to a function that is jumped to, so that nothing needs to be
+    // kept here. The machine layer looks for the stack as well, but before the thread is marked: a
+    // signal handler may have been on another one since.
+    if !thread.is_on_stack(return_slot_addr) || thread.shadow.has_dead(return_slot_addr) {
+        // SAFETY: handed on.
+        return unsafe { enter_slowly(regs, site, thread, return_slot_addr) };
+    }
+    // SAFETY: handed on.
+    unsafe { begin(regs, site, thread, return_slot_addr) }
+}
+
+/// [`enter`] for a call on another stack than before, or one that shows frames to be dead.
+///
+/// # Safety
+///
+/// As for [`enter`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn enter_slowly(
+    regs: *mut EntryRegs,
+    site: &Site,
+    thread: &Thread,
+    return_slot_addr: usize,
+) -> *mut Frame {
+    thread.set_deferred(ptr::null_mut());
+    // SAFETY: the caller vouches for the registers.
+    let return_address = unsafe { (*(*regs).link).return_address };
+    let tail = FGRAPH.is_return_point(return_address);
+    if !housekeeping::is_clear(thread, return_slot_addr, tail)
+        && !(FGRAPH.stacks().find)(thread, return_slot_addr, tail)
+    {
+        return no_shadow_stack(thread, site);
+    }
+    // SAFETY: handed on.
+    let frame = unsafe { begin(regs, site, thread, return_slot_addr) };
+    if !frame.is_null() {
+        // Unwinders have to tell the frames of tail calls apart.
+        // SAFETY: just put on the shadow stack.
+        unsafe { thread.shadow.note_tail(frame) };
+    }
+    frame
+}
+
+/// Begins a frame and asks the first user.
+///
+/// # Safety
+///
+/// As for [`enter`]; no frame may be dead.
+#[inline(always)]
+unsafe fn begin(
+    regs: *mut EntryRegs,
+    site: &Site,
+    thread: &Thread,
+    return_slot_addr: usize,
+) -> *mut Frame {
+    // What is known of the call goes into the frame at once, so that it need not be handed on.
+    let stamp = frame::stamp(FGRAPH.epoch.now());
+    let Some(frame) = thread.shadow.open(site, return_slot_addr, stamp) else {
+        return overrun(thread, site);
+    };
+    // Relaxed: a filter that changes at this moment may or may not see this call.
+    let wanted = u64::from(site.interest.load(Ordering::Relaxed));
+    let end = frame.cast::<u8>().wrapping_add(HEADER);
+    // SAFETY: handed on.
+    unsafe { ask_next(regs, thread, wanted | errno(thread), end, stamp) }
+}
+
+/// Asks the next user, or ends the entry when there is none. `users` says who is yet to be asked
+/// and who has accepted, and what `errno` was.
+///
+/// A user's entry function calls this when it is done, so the users form a chain of jumps, and the
+/// last one returns to the machine layer. That takes one jump for each user, where a loop takes a
+/// call, a return, and the jump back; and nothing has to be kept in memory while a callback runs.
+/// Where the compiler makes calls of the jumps, as it does in debug builds, the chain is at most 16
+/// calls deep.
+///
+/// # Safety
+///
+/// `regs` and `thread` must be as for [`enter`], `end` the end so far of the frame that is being
+/// built, `word` that frame's.
+#[inline(always)]
+pub(crate) unsafe fn ask_next(
+    regs: *mut EntryRegs,
+    thread: &Thread,
+    mut users: u64,
+    end: *mut u8,
+    word: u64,
+) -> *mut Frame {
+    let to_go = users & TO_GO;
+    if to_go != 0 {
+        let index = to_go.trailing_zeros();
+        users &= users - 1;
+        let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
+        // SAFETY: the mark keeps the registration until it is set to the next or cleared.
+        let user = unsafe { &*header };
+        if frame::younger(user.stamp, word) {
+            // SAFETY: handed on.
+            return unsafe { ask_another(regs, thread, users, end, word) };
+        }
+        // SAFETY: the registers are this call's; the function is of this registration, and asks
+        // for its data to fit.
+        return unsafe { (user.entry)(regs, thread, users, end, word, header) };
+    }
+    // SAFETY: handed on.
+    unsafe { asked_all(thread, users, end) }
+}
+
+/// Goes on after a user whose data found no room.
+///
+/// # Safety
+///
+/// As for [`ask_next`]; `user` must be the header of a registration that the thread's mark names.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe extern "C" fn unreserved(
+    regs: *mut EntryRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+    word: u64,
+    user: *const Header,
+) -> *mut Frame {
+    // SAFETY: the mark keeps the registration.
+    let slot = unsafe { (*user).slot };
+    lost::count(thread, 1 << slot, |counters| &counters.unreserved);
+    // SAFETY: handed on.
+    unsafe { ask_next(regs, thread, users, end, word) }
+}
+
+/// Ends an entry: puts the frame on the shadow stack if somebody has accepted.
+///
+/// # Safety
+///
+/// As for [`ask_next`].
+#[inline(always)]
+unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
+    thread.mark.clear();
+    put_errno_back(thread, users);
+    let accepted = (users >> ACCEPTED_SHIFT) as u16;
+    let frame = if accepted == 0 {
+        ptr::null_mut()
+    } else {
+        // SAFETY: the frame was opened, `end` is behind its closed records.
+        unsafe { thread.shadow.commit(accepted, end) }
+    };
+    clear_entered_sp(thread);
+    frame
+}
+
+/// Goes on after a slot that is empty, or whose owner has registered since the call began.
+///
+/// # Safety
+///
+/// As for [`ask_next`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn ask_another(
+    regs: *mut EntryRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+    word: u64,
+) -> *mut Frame {
+    // SAFETY: handed on.
+    unsafe { ask_next(regs, thread, users, end, word) }
+}
+
+/// Ends an entry on a stack that is not the thread's own.
+#[cold]
+#[inline(never)]
+extern "C" fn no_shadow_stack(thread: &Thread, site: &Site) -> *mut Frame {
+    not_traced(thread, site, |counters| &counters.no_shadow_stack)
+}
+
+/// Ends an entry that the shadow stack has no room for.
+#[cold]
+#[inline(never)]
+extern "C" fn overrun(thread: &Thread, site: &Site) -> *mut Frame {
+    not_traced(thread, site, |counters| &counters.overrun)
+}
+
+fn not_traced(thread: &Thread, site: &Site, which: fn(&LiveCounters) -> &AtomicU64) -> *mut Frame {
+    lost::count(thread, site.interest.load(Ordering::Relaxed), which);
+    clear_entered_sp(thread);
+    ptr::null_mut()
+}

@@ -1,0 +1,68 @@
+//! Which frames are dead, and dropping them.
+
+use core::ptr;
+
+use super::lost;
+use crate::fgraph::FGRAPH;
+use crate::frame::Frame;
+use crate::shadow::ShadowStack;
+use crate::thread::Thread;
+
+/// Whether a call at `return_slot_addr` is on the stack that the thread was last seen on, and no
+/// frame there is in its way. Drops the dead ones. `tail` tells whether the call returns to our
+/// trampoline.
+pub fn is_clear(thread: &Thread, return_slot_addr: usize, tail: bool) -> bool {
+    if !thread.is_on_stack(return_slot_addr) {
+        return false;
+    }
+    if !thread.is_home() {
+        return make_way(thread, &thread.shadow, return_slot_addr, tail).is_some();
+    }
+    // SAFETY: the newest frame, or the sentinel.
+    let newest = unsafe { (*thread.shadow.newest()).return_slot_addr };
+    // A tail call is where the newest frame is. Any other call above that may be on another stack.
+    if return_slot_addr > newest && (FGRAPH.stacks().is_alternate)(return_slot_addr) {
+        return false;
+    }
+    thread
+        .shadow
+        .drop_dead(return_slot_addr, tail, |word| lost::lost(thread, word));
+    true
+}
+
+/// Drops the frames on a spare stack, which the thread has taken, that are in the way of a call at
+/// `return_slot_addr` and surely dead. Gives the place of the newest that is left, or `None` if one
+/// that may live is in the way.
+pub fn make_way(
+    thread: &Thread,
+    shadow: &ShadowStack,
+    return_slot_addr: usize,
+    tail: bool,
+) -> Option<usize> {
+    let lost = |word| lost::lost(thread, word);
+    let is_clear = shadow.drop_gone(return_slot_addr, tail, is_gone, lost);
+    // SAFETY: the newest frame, or the sentinel.
+    is_clear.then(|| unsafe { (*shadow.newest()).return_slot_addr })
+}
+
+/// Drops all frames on a spare stack, which the thread has taken, that are surely dead; whether
+/// none is left.
+pub fn drop_gone(thread: &Thread, shadow: &ShadowStack) -> bool {
+    let lost = |word| lost::lost(thread, word);
+    while !shadow.is_empty() && shadow.drop_newest_if(is_gone, lost) {}
+    shadow.is_empty()
+}
+
+/// Ends what a thread that is gone has left in the middle: the calls that it was in are lost.
+pub fn abandon(thread: &Thread) {
+    thread.leave_stack();
+    thread.set_deferred(ptr::null_mut());
+    let shadow = &thread.home.shadow;
+    let lost = |word| lost::lost(thread, word);
+    while !shadow.is_empty() && shadow.drop_newest_if(|_| true, lost) {}
+}
+
+/// Whether a call is surely over: while it goes on, our return point stands at its place.
+pub(super) fn is_gone(frame: &Frame) -> bool {
+    (FGRAPH.stacks().is_gone)(frame.return_slot_addr)
+}

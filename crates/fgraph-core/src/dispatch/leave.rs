@@ -1,0 +1,221 @@
+//! From the return of a traced function to the users that accepted its entry.
+
+use core::ptr;
+
+use super::{errno, housekeeping, lost, put_errno_back};
+use crate::claim;
+use crate::fgraph::FGRAPH;
+use crate::frame::{self, Frame};
+use crate::machine::{self, Stack};
+use crate::regs::{RETURN_DEFERRED, RETURN_UNWINDING, ReturnRegs};
+use crate::stop;
+use crate::thread::Thread;
+use crate::users::chain::TO_GO;
+
+/// Gives a return to the users that accepted its entry, in reverse order, and removes the frame.
+/// Returns the thread's state.
+///
+/// # Safety
+///
+/// `regs` must hold the results of the call that is back now in the running thread, `thread` be the
+/// thread's state, and `frame` what [`super::enter()`] returned for it; `regs` must name the same
+/// two; the thread must be marked as inside.
+#[inline(always)]
+pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
+    if thread.shadow.newest() != frame {
+        // SAFETY: handed on.
+        return unsafe { leave_slowly(regs, frame, thread) };
+    }
+    // SAFETY: handed on.
+    unsafe { end(regs, frame, thread) }
+}
+
+/// [`leave`] for a frame that is not the newest of the stack that the thread was last seen on.
+///
+/// # Safety
+///
+/// As for [`leave`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn leave_slowly(
+    regs: *mut ReturnRegs,
+    frame: *mut Frame,
+    thread: &Thread,
+) -> *const Thread {
+    if !thread.shadow.holds(frame) && !follow(thread, frame) {
+        // SAFETY: handed on.
+        return unsafe { end_deferred(regs, frame, thread) };
+    }
+    let lost = |word| lost::lost(thread, word);
+    let shadow = &thread.shadow;
+    let is_newest = if thread.is_home() {
+        if !shadow.drop_above(frame, lost) {
+            // It was dropped. The return address in it may still be right, and nothing else of it
+            // is used.
+            stop::stop(stop::STRAY_FRAME);
+            return thread;
+        }
+        true
+    } else {
+        while shadow.newest() > frame && shadow.drop_newest_if(housekeeping::is_gone, lost) {}
+        shadow.newest() == frame
+    };
+    // SAFETY: handed on.
+    unsafe {
+        if is_newest {
+            end(regs, frame, thread)
+        } else {
+            end_deferred(regs, frame, thread)
+        }
+    }
+}
+
+/// Moves the thread to the stack that holds `frame`, one that is going on in this thread; `false`
+/// if it is another thread's, or taken by one.
+pub(super) fn follow(thread: &Thread, frame: *const Frame) -> bool {
+    // SAFETY: states are never unmapped.
+    let home: &'static Stack = unsafe { &*ptr::from_ref(&thread.home) };
+    let stack = if home.shadow.holds(frame) {
+        home
+    } else {
+        // SAFETY: it is on a spare stack, whose frames are not dropped while they may live, or on
+        // another thread's own, which that thread is not on.
+        let stack = unsafe { machine::holder(frame) };
+        if !stack.claim.take(thread) {
+            return false;
+        }
+        stack
+    };
+    thread.leave_stack();
+    thread.enter_stack(stack);
+    true
+}
+
+/// Tells the users of a frame that stays where it is, because others above it may live or another
+/// thread has the stack. The machine layer reads it once more afterwards, so it is given up only
+/// when the thread comes to the next such case.
+///
+/// # Safety
+///
+/// As for [`leave`].
+pub(super) unsafe fn end_deferred(
+    regs: *mut ReturnRegs,
+    frame: *mut Frame,
+    thread: &Thread,
+) -> *const Thread {
+    // SAFETY: the caller vouches for frame and registers.
+    unsafe {
+        let Some(word) = claim::begin_return(frame::shared_word(frame)) else {
+            return thread;
+        };
+        (*regs).how |= RETURN_DEFERRED;
+        thread.set_deferred(frame);
+        let users = word & TO_GO | errno(thread);
+        tell_next(regs, thread, users, Frame::end(frame), word)
+    }
+}
+
+/// Tells the first user.
+///
+/// # Safety
+///
+/// As for [`leave`]; the frame must be the newest.
+#[inline(always)]
+unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
+    // SAFETY: the frame is on the stack; the rest handed on.
+    unsafe {
+        let users = u64::from((*frame).bitmap()) | errno(thread);
+        tell_next(regs, thread, users, thread.shadow.top(), (*frame).word)
+    }
+}
+
+/// Tells the next user of a return, or ends the return when there is none. `users` says who is yet
+/// to be told, and what `errno` was; `end` is where the last of their records ends. A chain of
+/// jumps, as [`ask_next`](super::enter::ask_next).
+///
+/// # Safety
+///
+/// `regs` and `thread` must be as for [`leave`], `word` the frame's.
+#[inline(always)]
+pub(crate) unsafe fn tell_next(
+    regs: *mut ReturnRegs,
+    thread: &Thread,
+    mut users: u64,
+    end: *mut u8,
+    word: u64,
+) -> *const Thread {
+    let to_go = users & TO_GO;
+    if to_go != 0 {
+        let index = frame::last_slot(to_go);
+        users &= users - 1;
+        let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
+        // SAFETY: the mark keeps the registration.
+        let user = unsafe { &*header };
+        if frame::younger(user.stamp, word) {
+            // SAFETY: handed on.
+            return unsafe { tell_another(regs, thread, users, end, word) };
+        }
+        // SAFETY: the registers are this return's; the function is of this registration, which
+        // accepted the entry and wrote its record then; records stand in the order of the slots.
+        return unsafe { (user.ret)(regs, thread, users, end, word, header) };
+    }
+    // SAFETY: handed on.
+    unsafe { told_all(regs, thread, users) }
+}
+
+/// Ends a return: takes the frame from the shadow stack.
+///
+/// # Safety
+///
+/// As for [`tell_next`].
+#[inline(always)]
+unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const Thread {
+    thread.mark.clear();
+    put_errno_back(thread, users);
+    // SAFETY: the caller vouches for the registers.
+    if unsafe { (*regs).how } == 0 {
+        thread.shadow.pop();
+        return thread;
+    }
+    // SAFETY: handed on.
+    unsafe { told_without_return(regs, thread) }
+}
+
+/// Ends a frame that stays where it is.
+///
+/// # Safety
+///
+/// As for [`tell_next`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn told_without_return(regs: *mut ReturnRegs, thread: &Thread) -> *const Thread {
+    // SAFETY: the caller vouches for the registers; `unwind` has seen the frame on the stack.
+    unsafe {
+        let frame = (*regs).frame;
+        if (*regs).how == RETURN_UNWINDING {
+            thread.shadow.unwound(frame);
+            if !thread.is_home() {
+                claim::note_unwound(frame::shared_word(frame));
+            }
+        }
+    }
+    thread
+}
+
+/// Goes on after a slot whose former owner, which accepted the entry, is gone.
+///
+/// # Safety
+///
+/// As for [`tell_next`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn tell_another(
+    regs: *mut ReturnRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+    word: u64,
+) -> *const Thread {
+    // SAFETY: handed on.
+    unsafe { tell_next(regs, thread, users, end, word) }
+}

@@ -1,0 +1,136 @@
+//! What threads, users and dispatch share in this process.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use crate::counters::Counters;
+use crate::grace::{self, Epoch};
+use crate::registration::Header;
+use crate::slot::Slots;
+use crate::stack_provider::{HOMES, StackProvider};
+use crate::thread::{Thread, Threads};
+
+/// The places that the machine layer calls bodies from.
+pub const RETURN_POINTS: usize = 6;
+
+static STUB: Header = Header::stub();
+
+/// The state of fgraph in this process.
+pub static FGRAPH: Fgraph = Fgraph::new();
+
+/// All that threads, users and dispatch share.
+#[derive(Debug)]
+pub struct Fgraph {
+    /// The users.
+    pub slots: Slots<Header>,
+    /// The newest registration.
+    pub epoch: Epoch,
+    /// The threads.
+    pub threads: Threads,
+    /// Where a body returns to that was called by the machine layer; 0: nowhere.
+    return_points: [AtomicUsize; RETURN_POINTS],
+    /// What the runtime knows of machine stacks.
+    stacks: AtomicPtr<StackProvider>,
+    /// Hits that could not be traced because a thread's state could not be made.
+    pub unattached: AtomicU64,
+}
+
+impl Fgraph {
+    const fn new() -> Self {
+        Self {
+            slots: Slots::new(&STUB),
+            epoch: Epoch::new(),
+            threads: Threads::new(),
+            return_points: [const { AtomicUsize::new(0) }; RETURN_POINTS],
+            stacks: AtomicPtr::new((&raw const HOMES).cast_mut()),
+            unattached: AtomicU64::new(0),
+        }
+    }
+
+    /// Says who knows the machine stacks.
+    ///
+    /// # Safety
+    ///
+    /// What the functions say must be true.
+    pub unsafe fn set_stacks(&self, stacks: &'static StackProvider) {
+        self.stacks
+            .store(ptr::from_ref(stacks).cast_mut(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn stacks(&self) -> &'static StackProvider {
+        // SAFETY: set once, before anything is patched, to what is never freed.
+        unsafe { &*self.stacks.load(Ordering::Relaxed) }
+    }
+
+    /// Whether a thread's `entered_sp` is stale: a signal handler has left a callback by
+    /// `siglongjmp`. So it is if `address`, where the thread is now, is on the same machine stack
+    /// and not as deep. Not so of a handler on an alternate stack, which may lie anywhere.
+    #[cold]
+    #[inline(never)]
+    pub fn is_stale(&self, thread: &Thread, entered_sp: usize, address: usize) -> bool {
+        if entered_sp >= address {
+            return false;
+        }
+        let stacks = self.stacks();
+        // What these call may be traced itself, and is deeper than this.
+        thread.entered_sp.store(address, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let is_stale =
+            !(stacks.is_alternate)(address) && (stacks.are_on_one)(thread, entered_sp, address);
+        compiler_fence(Ordering::SeqCst);
+        thread.entered_sp.store(entered_sp, Ordering::Relaxed);
+        if is_stale {
+            thread.forget_records();
+        }
+        is_stale
+    }
+
+    /// Says where a body returns to that was called by the machine layer.
+    ///
+    /// # Safety
+    ///
+    /// It must be true: a frame whose return address is none of these is taken for dead.
+    pub unsafe fn set_return_points(&self, addresses: [usize; RETURN_POINTS]) {
+        for (point, address) in self.return_points.iter().zip(addresses) {
+            point.store(address, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a body returns there that was called by the machine layer.
+    #[inline]
+    pub fn is_return_point(&self, address: usize) -> bool {
+        // Relaxed: set once, before anything is patched.
+        let is = |point: &AtomicUsize| point.load(Ordering::Relaxed) == address;
+        address != 0 && self.return_points.iter().any(is)
+    }
+
+    /// Waits until no thread is in a callback of the user in slot `index`, which must have been
+    /// retired, and a heavy barrier passed since. `pause` is called with the [id](Thread::id) of a
+    /// thread that is in one, and may say that the thread is gone (`false`).
+    pub fn wait_for_grace(&self, index: usize, mut pause: impl FnMut(u32) -> bool) {
+        // SAFETY: only the marks and the ids are read.
+        for thread in unsafe { self.threads.iter() } {
+            let mark = core::iter::once(&thread.mark);
+            grace::wait(index, mark, || (), |_| pause(thread.id()));
+        }
+    }
+
+    /// What was not traced in any thread since the start, for all users together.
+    pub fn counters(&self) -> Counters {
+        self.sum(|thread| thread.total.read())
+    }
+
+    /// What was not traced in any thread since the start, for whoever was in slot `index`.
+    pub fn user_counters(&self, index: usize) -> Counters {
+        self.sum(|thread| thread.users[index].read())
+    }
+
+    fn sum(&self, read: impl Fn(&Thread) -> Counters) -> Counters {
+        // SAFETY: only the counters are read.
+        let threads = unsafe { self.threads.iter() };
+        threads.fold(Counters::default(), |mut sum, thread| {
+            sum += read(thread);
+            sum
+        })
+    }
+}

@@ -1,0 +1,11 @@
+//! Shadow stacks, their frames, and the machine stacks that they belong to.
+
+pub mod claim;
+pub mod version;
+
+#[cfg(not(loom))]
+pub mod frame;
+#[cfg(not(loom))]
+pub mod machine;
+#[cfg(not(loom))]
+pub mod shadow;

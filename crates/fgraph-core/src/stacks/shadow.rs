@@ -1,0 +1,461 @@
+//! The shadow stack: the frames of the traced calls that are going on, oldest first.
+//!
+//! ```text
+//!   base                             newest            top           last      limit
+//!    | sentinel | frame |   ...   |  frame             |    untouched   |  HEADER |
+//! ```
+//!
+//! It belongs to one machine stack ([`stack`](crate::machine)) and is used by the thread that runs
+//! on it. A frame is *built* above the top, where nothing is in use, and becomes part of the stack
+//! with `commit` when at least one user wants the return; so a call that nobody wants leaves no
+//! trace, and neither does a signal handler that leaves in the middle by `siglongjmp`. No second
+//! call is ever built at the same time: the thread is marked as inside fgraph meanwhile, and what a
+//! signal handler calls is then not traced.
+//!
+//! *Dead frames.* A function left by `longjmp` never returns, and its frame stays behind. The
+//! machine stack grows down, so a frame whose return address stood *below* the one of the call that
+//! is made now is dead. If it stood at the *same* place, either the older call has jumped to the
+//! newer one (a tail call), which then returns to our trampoline: both live. Or the place has been
+//! written again by another call: the older frame is dead.
+//!
+//! *Unwound frames.* While a frame is unwound its users are told, but its memory must stay as it
+//! is, because the unwinder still takes the caller's frame pointer from it. It only loses its
+//! bitmap, and is dropped later as a dead frame: not before the unwinder is through the next older
+//! one, either, as it looks for the frame pointer where it has last been saved. What may come
+//! between is a signal handler, or a function of the unwinder itself, that makes traced calls.
+
+use core::cell::Cell;
+use core::ptr;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+use crate::claim;
+use crate::frame::{self, Frame, HEADER};
+use crate::machine::Stack;
+use crate::site::Site;
+
+/// The frames of one machine stack.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ShadowStack {
+    top: Cell<*mut u8>,
+    /// The last place where the fixed part of a frame fits.
+    last: Cell<*mut u8>,
+    newest: Cell<*mut Frame>,
+    base: Cell<*mut u8>,
+}
+
+impl ShadowStack {
+    /// A stack without room.
+    pub(crate) const fn new() -> Self {
+        Self {
+            top: Cell::new(ptr::null_mut()),
+            last: Cell::new(ptr::null_mut()),
+            newest: Cell::new(ptr::null_mut()),
+            base: Cell::new(ptr::null_mut()),
+        }
+    }
+
+    /// Makes this, which is of `stack`, an empty one in `len` bytes at `base`.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must be readable and writable, aligned to [`frame::ALIGN`], at least
+    /// [`frame::HEADER`], at most 2^32 - 1, and nobody else's for as long as the stack is used.
+    pub unsafe fn reset(&self, base: *mut u8, len: usize, stack: *const Stack) {
+        debug_assert!(base.addr().is_multiple_of(frame::ALIGN));
+        debug_assert!(len >= HEADER && u32::try_from(len).is_ok());
+        let sentinel = base.cast::<Frame>();
+        // SAFETY: the caller vouches for the place.
+        unsafe {
+            sentinel.write(Frame::sentinel(stack));
+        }
+        self.base.set(base);
+        self.newest.set(sentinel);
+        self.top.set(base.wrapping_add(HEADER));
+        self.last.set(base.wrapping_add(len - HEADER));
+    }
+
+    /// Goes on with the frames of `other`, which must not be used meanwhile.
+    pub(crate) fn copy_from(&self, other: &Self) {
+        // Without a newest frame in between, none is taken for it should a signal handler leave
+        // here.
+        self.newest.set(ptr::null_mut());
+        compiler_fence(Ordering::SeqCst);
+        self.top.set(other.top.get());
+        self.last.set(other.last.get());
+        self.base.set(other.base.get());
+        compiler_fence(Ordering::SeqCst);
+        self.newest.set(other.newest.get());
+    }
+
+    /// Has no frames and no memory from here on.
+    pub(crate) fn close(&self) {
+        self.copy_from(&Self::new());
+    }
+
+    /// The memory of the stack.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        (
+            self.base.get(),
+            self.last.get().addr() + HEADER - self.base.get().addr(),
+        )
+    }
+
+    /// Whether a frame is in this memory.
+    pub(crate) fn holds(&self, frame: *const Frame) -> bool {
+        (self.base.get().addr()..=self.last.get().addr()).contains(&frame.addr())
+    }
+
+    /// Traced calls going on.
+    pub fn depth(&self) -> u32 {
+        // SAFETY: a frame of this stack.
+        unsafe { (*self.newest.get()).depth }
+    }
+
+    /// Whether there is no frame, not even of a call that nobody wants the return of.
+    pub(crate) fn is_empty(&self) -> bool {
+        // Also where there is no memory.
+        self.newest.get().cast() == self.base.get()
+    }
+
+    /// Whether a frame in this memory is on the stack.
+    pub(crate) fn has(&self, frame: *mut Frame) -> bool {
+        let mut newest = self.newest.get();
+        while newest > frame {
+            // SAFETY: a frame of this stack, newer than another, and so not the sentinel.
+            newest = unsafe { (*newest).previous };
+        }
+        newest == frame
+    }
+
+    /// Whether `frame`, which may be anything, is a frame of this stack.
+    pub fn is_on(&self, frame: *mut Frame) -> bool {
+        self.holds(frame) && self.has(frame)
+    }
+
+    /// The newest frame, or the sentinel.
+    #[inline(always)]
+    pub fn newest(&self) -> *mut Frame {
+        self.newest.get()
+    }
+
+    /// The end of the newest frame.
+    #[inline(always)]
+    pub(crate) fn top(&self) -> *mut u8 {
+        self.top.get()
+    }
+
+    /// Whether a call whose return address stands at `return_slot_addr` may show that frames are
+    /// dead.
+    #[inline(always)]
+    pub fn has_dead(&self, return_slot_addr: usize) -> bool {
+        // SAFETY: a frame of this stack.
+        return_slot_addr >= unsafe { (*self.newest.get()).return_slot_addr }
+    }
+
+    /// Drops the frames that a call whose return address stands at `return_slot_addr` shows to be
+    /// dead.
+    ///
+    /// `tail` tells whether the call returns to our trampoline. The word of each dropped frame is
+    /// given to `lost`.
+    pub fn drop_dead(&self, return_slot_addr: usize, tail: bool, mut lost: impl FnMut(u64)) {
+        loop {
+            let newest = self.newest.get();
+            // SAFETY: a frame of this stack.
+            let frame = unsafe { &*newest };
+            if return_slot_addr < frame.return_slot_addr
+                || (return_slot_addr == frame.return_slot_addr && tail)
+            {
+                return;
+            }
+            lost(frame.word);
+            self.drop_newest();
+        }
+    }
+
+    /// Removes the newest frame, which is dead.
+    fn drop_newest(&self) {
+        // SAFETY: frames of this stack, or the sentinel.
+        unsafe {
+            let depth = (*self.newest.get()).depth;
+            self.pop();
+            // The frames that an unwinder has passed stay one upon the other: the newest one knows
+            // how many are left.
+            let below = self.newest.get();
+            if (*below).is_unwound() {
+                (*below).depth = (*below).depth.min(depth);
+            }
+        }
+    }
+
+    /// As [`drop_dead`](Self::drop_dead), but where an address alone does not say that a frame is
+    /// dead: it is if the call stands at its own place, or if `is_gone` says so. `false` if one
+    /// that may live is in the way.
+    pub(crate) fn drop_gone(
+        &self,
+        return_slot_addr: usize,
+        tail: bool,
+        is_gone: impl Fn(&Frame) -> bool,
+        mut lost: impl FnMut(u64),
+    ) -> bool {
+        loop {
+            // SAFETY: a frame of this stack.
+            let newest = unsafe { (*self.newest.get()).return_slot_addr };
+            if return_slot_addr < newest || (return_slot_addr == newest && tail) {
+                return true;
+            }
+            let is_gone =
+                |frame: &Frame| frame.return_slot_addr == return_slot_addr || is_gone(frame);
+            if !self.drop_newest_if(is_gone, &mut lost) {
+                return false;
+            }
+        }
+    }
+
+    /// Drops the newest frame if nobody wants its return any more, or if `is_gone` says that it is
+    /// dead.
+    pub(crate) fn drop_newest_if(
+        &self,
+        is_gone: impl Fn(&Frame) -> bool,
+        mut lost: impl FnMut(u64),
+    ) -> bool {
+        let newest = self.newest.get();
+        // SAFETY: a frame of this stack.
+        let is_gone = unsafe { (*newest).bitmap() == 0 || is_gone(&*newest) };
+        if !is_gone {
+            return false;
+        }
+        // SAFETY: as above.
+        let ended = claim::end(unsafe { frame::shared_word(newest) });
+        if let Some(word) = ended {
+            lost(word);
+            self.drop_newest();
+        }
+        ended.is_some()
+    }
+
+    /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
+    /// frame on this stack.
+    pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u64)) -> bool {
+        if !self.has(frame) {
+            return false;
+        }
+        while self.newest.get() != frame {
+            let newest = self.newest.get();
+            // SAFETY: a frame of this stack.
+            lost(unsafe { (*newest).word });
+            self.pop();
+        }
+        true
+    }
+
+    /// Begins a frame at the top, if its fixed part fits: without the caller's registers, which are
+    /// the machine layer's to fill in, and without users.
+    #[inline(always)]
+    pub(crate) fn open(
+        &self,
+        site: *const Site,
+        return_slot_addr: usize,
+        stamp: u64,
+    ) -> Option<*mut Frame> {
+        let place = self.top.get();
+        if place > self.last.get() {
+            return None;
+        }
+        let frame = place.cast::<Frame>();
+        // SAFETY: there is room, and nothing is in use above the top.
+        unsafe {
+            (*frame).site = site;
+            (*frame).return_slot_addr = return_slot_addr;
+            (*frame).word = stamp;
+        }
+        Some(frame)
+    }
+
+    /// Whether `len` bytes fit at `at`, a place behind the fixed part of the frame that is being
+    /// built.
+    #[inline(always)]
+    pub(crate) fn fits(&self, at: *mut u8, len: usize) -> bool {
+        self.last.get().addr() + HEADER - at.addr() >= len
+    }
+
+    /// Makes the frame that was built from the top to `end` the newest.
+    ///
+    /// # Safety
+    ///
+    /// A frame must have been [opened](Self::open), and `end` be behind its closed records.
+    #[inline(always)]
+    pub(crate) unsafe fn commit(&self, bitmap: u16, end: *mut u8) -> *mut Frame {
+        let frame = self.top.get().cast::<Frame>();
+        let newest = self.newest.get();
+        // SAFETY: the caller vouches for the frame; `newest` is a frame of this stack.
+        unsafe {
+            // The bitmap is empty until here.
+            (*frame).word += u64::from(bitmap);
+            (*frame).previous = newest;
+            Frame::finish(frame, (*newest).depth + 1, end);
+        }
+        // A signal handler may leave between the two by `siglongjmp`. With the top first the newest
+        // frame is always beneath it; at worst some room is lost until an older frame is popped.
+        self.top.set(end);
+        compiler_fence(Ordering::SeqCst);
+        self.newest.set(frame);
+        frame
+    }
+
+    /// Puts `frame` back if it was the last to be removed, without users: who unwinds the call that
+    /// has just returned reads it. Whether it was.
+    ///
+    /// # Safety
+    ///
+    /// It must have been on this stack or another, and nothing been put there since it was removed.
+    pub unsafe fn push_back(&self, frame: *mut Frame) -> bool {
+        let was_last = self.top.get() == frame.cast();
+        if was_last {
+            // SAFETY: as it was when it was removed.
+            unsafe {
+                (*frame).word = frame::stamp((*frame).epoch());
+                self.top.set(Frame::end(frame));
+            }
+            compiler_fence(Ordering::SeqCst);
+            self.newest.set(frame);
+        }
+        was_last
+    }
+
+    /// Notes in how many tail calls `frame` is behind the frame before it.
+    ///
+    /// # Safety
+    ///
+    /// It must be on this stack.
+    pub(crate) unsafe fn note_tail(&self, frame: *mut Frame) {
+        // SAFETY: the caller vouches for the frame, and before it is another.
+        unsafe {
+            let previous = (*frame).previous;
+            if (*previous).return_slot_addr == (*frame).return_slot_addr {
+                (*frame).tail = (((*previous).tail & frame::TAIL) + 1).min(frame::TAIL);
+            }
+        }
+    }
+
+    /// Removes the newest frame.
+    #[inline(always)]
+    pub(crate) fn pop(&self) {
+        let frame = self.newest.get();
+        // SAFETY: a frame of this stack.
+        self.newest.set(unsafe { (*frame).previous });
+        // As in `commit`: the top last, so that the newest frame is always beneath it.
+        compiler_fence(Ordering::SeqCst);
+        self.top.set(frame.cast());
+    }
+
+    /// Removes `frame`, the newest, of a call that is not left through it after all. Does nothing
+    /// when another is the newest.
+    pub fn retract(&self, frame: *mut Frame) {
+        if self.newest.get() == frame && self.depth() != 0 {
+            self.pop();
+        }
+    }
+
+    /// Drops the newest frames above `frame` that `is_gone` says are dead, up to one that has been
+    /// unwound. That and those beneath it stay until a call shows them to be dead: the unwinder
+    /// still reads them, and so does a signal handler that takes a backtrace meanwhile.
+    pub(crate) fn drop_above_unwound(
+        &self,
+        frame: *mut Frame,
+        is_gone: impl Fn(&Frame) -> bool,
+        mut lost: impl FnMut(u64),
+    ) {
+        while self.newest.get() > frame
+            && !self.is_newest_unwound()
+            && self.drop_newest_if(&is_gone, &mut lost)
+        {}
+    }
+
+    fn is_newest_unwound(&self) -> bool {
+        // SAFETY: a frame of this stack.
+        unsafe { (*self.newest.get()).is_unwound() }
+    }
+
+    /// Ends `frame`, which is unwound, without giving up its memory: nobody wants its return any
+    /// more.
+    ///
+    /// # Safety
+    ///
+    /// It must be on this stack.
+    pub(crate) unsafe fn unwound(&self, frame: *mut Frame) {
+        // SAFETY: the caller vouches for the frame; the newest is one of this stack.
+        unsafe {
+            if !(*frame).is_unwound() {
+                (*frame).word = frame::stamp((*frame).epoch());
+                (*frame).depth -= 1;
+            }
+            if self.is_newest_unwound() {
+                (*self.newest.get()).depth = (*frame).depth;
+            }
+        }
+    }
+}
+
+impl Default for ShadowStack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::ShadowStack;
+    use crate::frame::HEADER;
+    use core::ptr;
+
+    #[repr(align(16))]
+    struct Memory([u8; 4 * HEADER]);
+
+    #[test]
+    fn only_the_newest_frame_is_retracted() {
+        let mut memory = Memory([0; 4 * HEADER]);
+        let stack = ShadowStack::new();
+        // SAFETY: the memory outlives the stack's use.
+        unsafe { stack.reset(memory.0.as_mut_ptr(), memory.0.len(), ptr::null()) };
+        let push = |return_slot_addr| {
+            let frame = stack.open(ptr::null(), return_slot_addr, 0).unwrap();
+            // SAFETY: just opened, without records.
+            unsafe { stack.commit(1, frame.cast::<u8>().wrapping_add(HEADER)) }
+        };
+        let sentinel = stack.newest();
+        let (older, newer) = (push(16), push(8));
+        let top = stack.top();
+
+        stack.retract(older);
+        assert_eq!((stack.newest(), stack.top()), (newer, top));
+        stack.retract(newer);
+        assert_eq!((stack.newest(), stack.top()), (older, newer.cast()));
+        stack.retract(newer);
+        stack.retract(older);
+        assert_eq!((stack.newest(), stack.top()), (sentinel, older.cast()));
+        stack.retract(sentinel);
+        assert_eq!((stack.newest(), stack.depth()), (sentinel, 0));
+    }
+
+    #[test]
+    fn a_frame_that_was_just_removed_is_put_back_without_users() {
+        let mut memory = Memory([0; 4 * HEADER]);
+        let stack = ShadowStack::new();
+        // SAFETY: the memory outlives the stack's use.
+        unsafe { stack.reset(memory.0.as_mut_ptr(), memory.0.len(), ptr::null()) };
+        let frame = stack.open(ptr::null(), 8, crate::frame::stamp(3)).unwrap();
+        // SAFETY: just opened, without records; then removed, and nothing put there.
+        unsafe {
+            stack.commit(1, frame.cast::<u8>().wrapping_add(HEADER));
+            let top = stack.top();
+            assert!(!stack.push_back(frame), "it is still there");
+            stack.pop();
+            assert!(!stack.is_on(frame));
+            assert!(stack.push_back(frame));
+            assert!(stack.is_on(frame));
+            assert_eq!((stack.newest(), stack.top()), (frame, top));
+            assert_eq!(((*frame).bitmap(), (*frame).epoch()), (0, 3));
+        }
+    }
+}

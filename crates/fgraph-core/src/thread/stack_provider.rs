@@ -1,0 +1,28 @@
+//! What the runtime knows of machine stacks.
+
+use crate::thread::Thread;
+
+/// What the runtime knows of machine stacks. Without it every thread has only its home.
+#[derive(Clone, Copy, Debug)]
+pub struct StackProvider {
+    /// Makes the stack of a call whose return address stands at an address the thread's, one on
+    /// which no frame is in its way; the last argument tells whether it is a tail call of a traced
+    /// function. `false` if there is none.
+    pub find: fn(&Thread, usize, bool) -> bool,
+    /// Whether an address is on the alternate stack of the thread's signal handlers, which may lie
+    /// within its home.
+    pub is_alternate: fn(usize) -> bool,
+    /// Whether two addresses, the lower one first, are on one machine stack of the thread.
+    pub are_on_one: fn(&Thread, usize, usize) -> bool,
+    /// Whether our return point does not stand at an address of a machine stack, which may be gone
+    /// itself.
+    pub is_gone: fn(usize) -> bool,
+}
+
+/// Of threads that have only their home.
+pub(crate) static HOMES: StackProvider = StackProvider {
+    find: |_, _, _| false,
+    is_alternate: |_| false,
+    are_on_one: |thread, low, high| thread.home.contains(low) && thread.home.contains(high),
+    is_gone: |_| true,
+};

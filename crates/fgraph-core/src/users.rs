@@ -1,0 +1,19 @@
+//! The users: what they implement, what they see of a call, and the slots that lead to them.
+
+pub mod grace;
+pub mod slot;
+
+#[cfg(not(loom))]
+pub mod call;
+#[cfg(not(loom))]
+pub(crate) mod chain;
+#[cfg(not(loom))]
+pub mod ops;
+#[cfg(not(loom))]
+pub mod per_thread;
+#[cfg(not(loom))]
+pub mod registration;
+#[cfg(not(loom))]
+pub mod replacement;
+#[cfg(not(loom))]
+pub mod write;

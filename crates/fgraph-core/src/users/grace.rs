@@ -1,0 +1,88 @@
+//! Epochs, marks and the grace period.
+//!
+//! *Epoch.* Every registration gets a number of its own, counted up. A frame records the newest
+//! number at its entry. A slot that is younger than the frame is not called for that frame, neither
+//! at entry nor at return, so a user gets the returns of exactly those entries that it accepted,
+//! however often its index changes hands meanwhile.
+//!
+//! *Mark.* A thread that is about to call a user writes the user's slot index into its own mark
+//! with a plain store, and clears the mark when it is done.
+//!
+//! *Grace period.* To take a user away, the writer puts the stub into the slot, makes every thread
+//! pass a full fence (the heavy barrier), and waits until no mark names the slot. After that no
+//! callback of that user runs or will ever run:
+//!
+//! ```text
+//!   thread                               writer
+//!     mark = k                             slot[k] = stub
+//!     (light barrier)                      heavy barrier
+//!     r = slot[k]                          wait while any mark == k
+//!     call r                               free what was in slot[k]
+//! ```
+//!
+//! Either the thread's mark was stored before the heavy barrier, then the writer sees it and waits;
+//! or the thread's load comes after it, then it loads the stub. The readers pay one plain store.
+
+use crate::primitive::{AtomicU64, Ordering};
+
+pub use crate::mark::Mark;
+
+/// The number of the newest registration.
+#[derive(Debug)]
+pub struct Epoch(AtomicU64);
+
+impl Epoch {
+    /// The bits that a frame keeps of an epoch; 2^48 registrations outlast the process.
+    pub const BITS: u32 = 48;
+
+    /// No registration yet.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// No registration yet.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The number of the newest registration.
+    #[inline(always)]
+    pub fn now(&self) -> u64 {
+        // Relaxed is enough: a stale number makes a frame older than it is, and an older frame only
+        // skips more of the slots that are being published at this moment.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The number for a new registration. It must be taken after the grace period of the slot's
+    /// former owner, and before the slot is published.
+    pub fn advance(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl Default for Epoch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Waits until none of `marks` names slot `index`.
+///
+/// `marks` is asked for its first mark after `heavy`. It must not have looked at a list of threads
+/// before, or it could miss one that came meanwhile.
+///
+/// `heavy` must make every running thread of the process pass a full fence before it returns;
+/// `pause` is called each time a mark is found set, and may say that the thread is gone (`false`).
+pub fn wait<'a>(
+    index: usize,
+    marks: impl Iterator<Item = &'a Mark>,
+    heavy: impl FnOnce(),
+    mut pause: impl FnMut(&'a Mark) -> bool,
+) {
+    heavy();
+    for mark in marks {
+        while mark.is(index) && pause(mark) {}
+    }
+}

@@ -1,0 +1,142 @@
+//! What a user may put in the place of a function's body: nothing, with a result, or another
+//! function.
+//!
+//! The machine layer takes the address of the body from the site, as the last thing before it goes
+//! there. So the call is replaced by another pointer in the place of the site, to a [`Body`] that
+//! leads to code of the machine layer. What that code needs stands beneath the
+//! [`Link`](crate::regs::Link), where the machine layer keeps room, and where no signal handler
+//! writes:
+//!
+//! ```text
+//!   Replacement
+//!   +0    frame      the one that the call gets if somebody wants its return
+//!   +8    values     the result, or where to go on
+//!   +24   reserved   the machine layer's own
+//!   +32   Link
+//! ```
+//!
+//! The code compares the frame that it was called from with the one noted here: it may have been
+//! jumped to, because nobody wanted the return, from a function that has a frame. If they are the
+//! same it notes [`REPLACED`](crate::frame::REPLACED) there, for those who are told of the return.
+//! Calls that are not replaced pay nothing for any of this.
+
+use core::mem::offset_of;
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::frame::Frame;
+use crate::registration::UserId;
+use crate::regs::EntryRegs;
+use crate::site::Site;
+use crate::write::WriteError;
+
+/// What stands beneath the link of a call that is replaced.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Replacement {
+    /// The frame that the call gets if somebody wants its return.
+    pub frame: *mut Frame,
+    /// The values of the result, or the address to go on at.
+    pub values: [u64; 2],
+    /// The machine layer's own.
+    pub reserved: usize,
+}
+
+/// What the code does that takes the place of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It returns.
+    Nothing,
+    /// It returns the first value as an integer.
+    Int,
+    /// It returns both values as the two words of an integer.
+    Ints,
+    /// It returns the first value in the first vector register.
+    Float,
+    /// It goes on where the first value says.
+    Redirect,
+}
+
+/// How many [`Kind`]s there are.
+pub const KINDS: usize = 5;
+
+/// The part of a site that the machine layer reads to find the body.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Body {
+    unused: usize,
+    address: AtomicUsize,
+}
+
+const _: () = assert!(offset_of!(Body, address) == offset_of!(Site, body));
+
+/// One for each [`Kind`].
+static BODIES: [Body; KINDS] = [const {
+    Body {
+        unused: 0,
+        address: AtomicUsize::new(0),
+    }
+}; KINDS];
+
+/// The function that must run whatever users want: fgraph itself depends on it.
+static MUST_RUN: AtomicUsize = AtomicUsize::new(0);
+
+/// Says where the machine layer's code is, for each [`Kind`] in order.
+///
+/// # Safety
+///
+/// The code must do what its kind says, and keep every other register.
+pub unsafe fn set_bodies(addresses: [usize; KINDS]) {
+    for (body, address) in BODIES.iter().zip(addresses) {
+        body.address.store(address, Ordering::Relaxed);
+    }
+}
+
+/// Says that the function at `address` must run whatever users want.
+pub fn set_must_run(address: usize) {
+    MUST_RUN.store(address, Ordering::Relaxed);
+}
+
+/// Puts something in the place of the body of the function of `site`, on behalf of `user`.
+#[cold]
+pub(crate) fn replace(
+    regs: &mut EntryRegs,
+    user: UserId,
+    kind: Kind,
+    values: [u64; 2],
+) -> Result<(), WriteError> {
+    // SAFETY: states are never unmapped, and this one is the running thread's.
+    let frame = unsafe { (*regs.thread).shadow.top() }.cast::<Frame>();
+    // SAFETY: the frame was opened for this call, with its site, and sites are never freed.
+    let site = unsafe { &*(*frame).site };
+    if let Some(by) = regs.replaced_by() {
+        return Err(WriteError::AlreadyReplaced { by });
+    }
+    let address = site.address();
+    if address == MUST_RUN.load(Ordering::Relaxed) {
+        return Err(WriteError::MustRun { address });
+    }
+    let replacement = regs.link.cast::<Replacement>().wrapping_sub(1);
+    // SAFETY: the machine layer keeps room beneath the link; its own word there is left alone. The
+    // frame is this thread's, and not on the shadow stack yet.
+    unsafe {
+        (&raw mut (*replacement).frame).write(frame);
+        (&raw mut (*replacement).values).write(values);
+        (*frame).replaced_by = user.epoch();
+    }
+    regs.site = ptr::from_ref(&BODIES[kind as usize]).cast();
+    Ok(())
+}
+
+impl EntryRegs {
+    /// The user that has put something in the place of the body.
+    pub(crate) fn replaced_by(&self) -> Option<UserId> {
+        // SAFETY: as in `replace`.
+        let (site, by) = unsafe {
+            let frame = (*self.thread).shadow.top().cast::<Frame>();
+            ((*frame).site, &raw const (*frame).replaced_by)
+        };
+        // SAFETY: the user has noted itself there.
+        (!ptr::eq(self.site, site)).then(|| UserId::new(unsafe { *by }))
+    }
+}

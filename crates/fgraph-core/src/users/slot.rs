@@ -1,0 +1,233 @@
+//! The 16 slots.
+//!
+//! ```text
+//!   index      0      1      2            15
+//!           +------+------+------+-   -+------+
+//!   slots   |  A   | stub |  B   | ... | stub |     one pointer each, never null
+//!           +------+------+------+-   -+------+
+//!   free    1, 7, 3, ..., 15                        least recently freed first
+//! ```
+//!
+//! A slot always points to something that may be called: a free one holds the *stub*, whose entry
+//! says no and whose return does nothing. So no reader needs to ask whether a slot is in use.
+//! Free indices are handed out in the order in which they were freed, as in the kernel, which keeps
+//! an index out of use for as long as possible. Correctness does not rest on that: see
+//! [`grace::Epoch`](crate::grace::Epoch).
+
+use core::ops::Range;
+
+use crate::MAX_USERS;
+use crate::grace::Mark;
+use crate::primitive::{AtomicPtr, Ordering, light_barrier};
+
+/// The 16 slots, each of which points to a registration of type `H` or to the stub.
+#[derive(Debug)]
+pub struct Slots<H: 'static> {
+    slots: [AtomicPtr<H>; MAX_USERS],
+    stub: *const H,
+}
+
+// SAFETY: the pointers lead to `H`, which is shared and so must be `Sync`; `stub` is never written.
+unsafe impl<H: Sync> Sync for Slots<H> {}
+// SAFETY: as above; nothing in it belongs to a thread.
+unsafe impl<H: Sync> Send for Slots<H> {}
+
+impl<H> Slots<H> {
+    /// All slots hold `stub`.
+    #[cfg(not(loom))]
+    pub const fn new(stub: &'static H) -> Self {
+        let stub: *const H = stub;
+        Self {
+            slots: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_USERS],
+            stub,
+        }
+        .fill()
+    }
+
+    #[cfg(not(loom))]
+    const fn fill(mut self) -> Self {
+        let mut index = 0;
+        while index < MAX_USERS {
+            self.slots[index] = AtomicPtr::new(self.stub.cast_mut());
+            index += 1;
+        }
+        self
+    }
+
+    /// All slots hold `stub`.
+    #[cfg(loom)]
+    pub fn new(stub: &'static H) -> Self {
+        let stub: *const H = stub;
+        Self {
+            slots: core::array::from_fn(|_| AtomicPtr::new(stub.cast_mut())),
+            stub,
+        }
+    }
+
+    /// Whether `header` is the stub.
+    #[inline(always)]
+    pub fn is_stub(&self, header: *const H) -> bool {
+        core::ptr::eq(header, self.stub)
+    }
+
+    /// Marks the thread as being inside slot `index`, then reads the slot.
+    ///
+    /// What the pointer leads to stays valid until the mark is cleared or set to another slot.
+    #[inline(always)]
+    pub fn acquire(&self, mark: &Mark, index: usize) -> *const H {
+        mark.set(index);
+        // Pairs with the heavy barrier between `retire` and the wait of the grace period: either
+        // the load below sees the stub, or the writer sees the mark.
+        light_barrier();
+        // Acquire pairs with the Release in `publish`: the registration is complete.
+        self.slots[index].load(Ordering::Acquire)
+    }
+
+    /// Publishes a registration: from here on its callbacks may be called.
+    ///
+    /// # Safety
+    ///
+    /// `header` must lead to a registration that was made for this slot, and stay valid until a
+    /// grace period has passed after the slot was retired.
+    pub unsafe fn publish(&self, index: usize, header: *const H) {
+        self.slots[index].store(header.cast_mut(), Ordering::Release);
+    }
+
+    /// Puts the stub into a slot. What was there may be freed after a grace period.
+    pub fn retire(&self, index: usize) {
+        // Release is not needed for the stub, which is never written; the grace period's heavy
+        // barrier orders this store before the reads of the marks.
+        self.slots[index].store(self.stub.cast_mut(), Ordering::Release);
+    }
+
+    /// Puts the stub into a slot if it still holds `header`.
+    pub fn retire_if(&self, index: usize, header: *const H) {
+        // Failing is fine: somebody else has retired this registration already.
+        let _ = self.slots[index].compare_exchange(
+            header.cast_mut(),
+            self.stub.cast_mut(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// The index that is taken first. Those below are left, while others are free, to users that are to
+/// be asked before all others.
+pub const FIRST_TAKEN: usize = 4;
+
+/// The free slot indices, least recently freed first.
+#[derive(Debug)]
+pub struct FreeIndices {
+    ring: [u8; MAX_USERS],
+    next: usize,
+    len: usize,
+}
+
+impl FreeIndices {
+    /// All indices are free.
+    pub const fn new() -> Self {
+        let mut ring = [0; MAX_USERS];
+        let mut at = 0;
+        while at < MAX_USERS {
+            ring[at] = ((at + FIRST_TAKEN) % MAX_USERS) as u8;
+            at += 1;
+        }
+        Self {
+            ring,
+            next: 0,
+            len: MAX_USERS,
+        }
+    }
+
+    /// Takes the least recently freed index; `None` when all 16 are in use.
+    pub fn take(&mut self) -> Option<usize> {
+        self.take_from(0..MAX_USERS)
+    }
+
+    /// Takes the least recently freed index in `range`; `None` when all of these are in use.
+    pub fn take_from(&mut self, range: Range<usize>) -> Option<usize> {
+        let place = |at: usize| (self.next + at) % MAX_USERS;
+        let fits = |&at: &usize| range.contains(&usize::from(self.ring[place(at)]));
+        let found = (0..self.len).find(fits)?;
+        let index = self.ring[place(found)];
+        // Those that were freed before it stay in their order.
+        for at in (0..found).rev() {
+            self.ring[(self.next + at + 1) % MAX_USERS] = self.ring[(self.next + at) % MAX_USERS];
+        }
+        self.next = (self.next + 1) % MAX_USERS;
+        self.len -= 1;
+        Some(usize::from(index))
+    }
+
+    /// Whether all 16 are in use.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Gives an index back.
+    ///
+    /// # Panics
+    ///
+    /// When more indices come back than were taken.
+    pub fn give_back(&mut self, index: usize) {
+        assert!(self.len < MAX_USERS, "slot {index} was not in use");
+        self.ring[(self.next + self.len) % MAX_USERS] = index as u8;
+        self.len += 1;
+    }
+}
+
+impl Default for FreeIndices {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_freed_index_is_reused_last() {
+        let mut free = FreeIndices::new();
+        let order = |at: usize| Some((at + FIRST_TAKEN) % MAX_USERS);
+        assert_eq!(free.take(), order(0));
+        assert_eq!(free.take(), order(1));
+        free.give_back(FIRST_TAKEN);
+        for at in 2..MAX_USERS {
+            assert_eq!(free.take(), order(at));
+        }
+        assert_eq!(free.take(), order(0));
+        assert_eq!(free.take(), None);
+    }
+
+    #[test]
+    fn an_index_is_taken_from_a_range_and_the_others_keep_their_order() {
+        let mut free = FreeIndices::new();
+        assert_eq!(free.take_from(0..2), Some(0));
+        assert_eq!(free.take_from(0..2), Some(1));
+        assert_eq!(free.take_from(0..2), None);
+        assert_eq!(free.take_from(15..16), Some(15));
+        let rest: [_; 13] = core::array::from_fn(|_| free.take().unwrap());
+        assert_eq!(rest, [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 2, 3]);
+        assert_eq!(free.take(), None);
+    }
+
+    #[test]
+    fn every_slot_starts_as_the_stub_and_returns_to_it() {
+        static STUB: u32 = 0;
+        static USER: u32 = 1;
+        let slots = Slots::new(&STUB);
+        let mark = Mark::new();
+        for index in 0..MAX_USERS {
+            assert!(slots.is_stub(slots.acquire(&mark, index)));
+        }
+        // SAFETY: the registration is a static.
+        unsafe { slots.publish(3, &USER) };
+        assert!(core::ptr::eq(slots.acquire(&mark, 3), &USER));
+        slots.retire_if(3, &STUB);
+        assert!(core::ptr::eq(slots.acquire(&mark, 3), &USER));
+        slots.retire_if(3, &USER);
+        assert!(slots.is_stub(slots.acquire(&mark, 3)));
+    }
+}

@@ -1,0 +1,341 @@
+//! What a callback may change of a call, behind the gate of `Entry::rewrite` and `Return::rewrite`.
+
+use core::fmt;
+
+use super::chain;
+use crate::registration::{Header, UserId};
+use crate::regs::{
+    EntryRegs, INT_ARGS, RESULTS, RETURN_UNWINDING, ReturnRegs, VECTOR_ARGS, Vector,
+};
+use crate::replacement::{self, Kind};
+use crate::thread::Thread;
+
+/// Why a call was not changed. Nothing was written then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// No register carries an argument of this index.
+    NoSuchArgument {
+        /// The index that was asked for, from 0.
+        index: usize,
+        /// How many arguments of this kind travel in registers.
+        count: usize,
+    },
+    /// No register carries a result of this index.
+    NoSuchResult {
+        /// The index that was asked for, from 0.
+        index: usize,
+        /// How many results of this kind come back in registers.
+        count: usize,
+    },
+    /// The word is not on the machine stack.
+    PastTheStack {
+        /// The index of the word that was asked for, from 0.
+        index: usize,
+        /// Where the machine stack ends.
+        end: usize,
+    },
+    /// The function does not return: it is [unwound](crate::Return::unwinding).
+    Unwinding,
+    /// Another user, or this one, has skipped or redirected the call already.
+    AlreadyReplaced {
+        /// The user that has.
+        by: UserId,
+    },
+    /// fgraph itself depends on this function: it cannot be skipped or redirected.
+    MustRun {
+        /// The function's address.
+        address: usize,
+    },
+    /// There is no function at address 0 to redirect the call to.
+    NoTarget,
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchArgument { index, count } => {
+                write!(
+                    f,
+                    "no register carries argument {index}: {count} do, from 0"
+                )
+            }
+            Self::NoSuchResult { index, count } => {
+                write!(f, "no register carries result {index}: {count} do, from 0")
+            }
+            Self::PastTheStack { index, end } => write!(
+                f,
+                "word {index} of the stack arguments is past the end of the stack at {end:#x}"
+            ),
+            Self::Unwinding => f.write_str("the function is unwound and has no result"),
+            Self::AlreadyReplaced { by } => write!(f, "{by} has replaced the call already"),
+            Self::MustRun { address } => {
+                write!(f, "fgraph depends on the function at {address:#x}")
+            }
+            Self::NoTarget => f.write_str("there is no function at address 0"),
+        }
+    }
+}
+
+impl core::error::Error for WriteError {}
+
+/// Changes what a function is called with: see [`Entry::rewrite`](crate::Entry::rewrite).
+///
+/// Users that are asked later see what was written.
+#[derive(Debug)]
+pub struct EntryWriter<'a> {
+    regs: &'a mut EntryRegs,
+    /// What is handed on to the next user, `errno` among it.
+    users: &'a mut u64,
+    user: &'a Header,
+}
+
+impl<'a> EntryWriter<'a> {
+    pub(crate) fn new(regs: &'a mut EntryRegs, users: &'a mut u64, user: &'a Header) -> Self {
+        Self { regs, users, user }
+    }
+
+    /// Changes integer or pointer argument `index`, of those that travel in registers (0 to 5).
+    pub fn set_arg(&mut self, index: usize, value: u64) -> Result<(), WriteError> {
+        let count = INT_ARGS;
+        let arg = self.regs.int.get_mut(index);
+        *arg.ok_or(WriteError::NoSuchArgument { index, count })? = value;
+        Ok(())
+    }
+
+    /// Changes floating-point argument `index` (0 to 7) to a `f64`.
+    pub fn set_float_arg(&mut self, index: usize, value: f64) -> Result<(), WriteError> {
+        self.vector(index).map(|arg| arg.set_f64(value))
+    }
+
+    /// Changes floating-point argument `index` (0 to 7) to a `f32`.
+    pub fn set_float32_arg(&mut self, index: usize, value: f32) -> Result<(), WriteError> {
+        self.vector(index).map(|arg| arg.set_f32(value))
+    }
+
+    /// The bytes of vector argument `index` (0 to 7), to be changed: 16, 32 or 64, as wide as the
+    /// machine's vector registers are.
+    pub fn vector_arg_mut(&mut self, index: usize) -> Result<&mut [u8], WriteError> {
+        let width = vector_bytes(self.regs.thread);
+        // SAFETY: `&mut self` keeps other references away.
+        let width = unsafe { EntryRegs::widen(self.regs, width) };
+        self.vector(index).map(|arg| &mut arg.0[..width])
+    }
+
+    fn vector(&mut self, index: usize) -> Result<&mut Vector, WriteError> {
+        let count = VECTOR_ARGS;
+        let arg = self.regs.vector.get_mut(index);
+        arg.ok_or(WriteError::NoSuchArgument { index, count })
+    }
+
+    /// Changes word `index` (from 0) of the arguments that travel on the stack.
+    pub fn set_stack_arg(&mut self, index: usize, value: u64) -> Result<(), WriteError> {
+        let word = self.regs.stack_word(index);
+        let word = word.map_err(|end| WriteError::PastTheStack { index, end })?;
+        // SAFETY: on the machine stack, in an argument of the function: that was promised at
+        // `rewrite`.
+        unsafe { *word = value };
+        Ok(())
+    }
+
+    /// Changes the program's `errno`: the function finds this value, or the caller if the call is
+    /// [skipped](Self::skip).
+    pub fn set_errno(&mut self, errno: i32) {
+        *self.users = chain::with_errno(*self.users, errno);
+    }
+
+    /// Has the call return `result` at once, without the function.
+    ///
+    /// The other users are asked as ever, and [`Entry::replaced_by`](crate::Entry::replaced_by)
+    /// tells them; those who accept are told of the return, where
+    /// [`Return::replaced_by`](crate::Return::replaced_by) does. The first user wins.
+    ///
+    /// No other register is changed than those of the result. Of results that come back elsewhere
+    /// there are:
+    ///
+    /// - those in memory that the caller provides, because they are larger than two words: argument
+    ///   0 is its address. What is there must be written, and the result is that address;
+    /// - `long double`, in an x87 register: a function that returns one cannot be skipped.
+    ///
+    /// # Safety
+    ///
+    /// Behind the gate: whoever called [`rewrite`](crate::Entry::rewrite) has promised that the
+    /// program can do without what the function does, and that its callers may get this result, of
+    /// the right kind.
+    ///
+    /// # Errors
+    ///
+    /// [`AlreadyReplaced`](WriteError::AlreadyReplaced) and [`MustRun`](WriteError::MustRun).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph_core::{Entry, FgraphOps};
+    /// /// Has every `open` fail.
+    /// struct NoFiles;
+    ///
+    /// impl FgraphOps for NoFiles {
+    ///     type Data = ();
+    ///
+    ///     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+    ///         const ENOENT: i32 = 2;
+    ///         // SAFETY: callers of `open` expect that it fails.
+    ///         let mut writer = unsafe { call.rewrite() };
+    ///         if writer.skip(-1).is_ok() {
+    ///             writer.set_errno(ENOENT);
+    ///         }
+    ///         None
+    ///     }
+    /// }
+    /// ```
+    pub fn skip(&mut self, result: impl Into<Outcome>) -> Result<(), WriteError> {
+        let (kind, values) = match result.into() {
+            Outcome::Nothing => (Kind::Nothing, [0; 2]),
+            Outcome::Int(value) => (Kind::Int, [value, 0]),
+            Outcome::Ints(low, high) => (Kind::Ints, [low, high]),
+            Outcome::Float(value) => (Kind::Float, [value.to_bits(), 0]),
+            Outcome::Float32(value) => (Kind::Float, [value.to_bits().into(), 0]),
+        };
+        self.replace(kind, values)
+    }
+
+    /// Has the call go to the function at `target` instead, with the same arguments.
+    ///
+    /// The other users are asked and told as for [`skip`](Self::skip). The function itself runs
+    /// where [`Function::original`](crate::Function::original) says; called by its name it is
+    /// traced, and comes here again.
+    ///
+    /// # Safety
+    ///
+    /// Behind the gate: whoever called [`rewrite`](crate::Entry::rewrite) has promised that the
+    /// function at `target` takes these arguments, gives such a result, and does what the callers
+    /// expect. Where compilers let a caller know the code of a function that it calls, as gcc's
+    /// `-fipa-ra` does for calls within a file, the caller may keep values in any register that the
+    /// function leaves alone: what takes its place must leave it alone too. Calls from another file
+    /// or through a pointer rely on the ABI only.
+    ///
+    /// # Errors
+    ///
+    /// [`NoTarget`](WriteError::NoTarget), [`AlreadyReplaced`](WriteError::AlreadyReplaced) and
+    /// [`MustRun`](WriteError::MustRun).
+    pub fn redirect(&mut self, target: *const ()) -> Result<(), WriteError> {
+        if target.is_null() {
+            return Err(WriteError::NoTarget);
+        }
+        let target = target.expose_provenance() as u64;
+        self.replace(Kind::Redirect, [target, 0])
+    }
+
+    fn replace(&mut self, kind: Kind, values: [u64; 2]) -> Result<(), WriteError> {
+        replacement::replace(self.regs, self.user.id(), kind, values)
+    }
+}
+
+/// What a function returns that does not run: see [`EntryWriter::skip`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Nothing: it is a `void` function.
+    Nothing,
+    /// An integer or a pointer. Narrower ones are what they are as 64 bits: `-1` of any width is
+    /// `-1i64 as u64`.
+    Int(u64),
+    /// The lower and the upper half of an integer of 128 bits, or two words.
+    Ints(u64, u64),
+    /// A floating-point number of 64 bits.
+    Float(f64),
+    /// A floating-point number of 32 bits.
+    Float32(f32),
+}
+
+/// Makes an outcome of each type of number.
+macro_rules! outcomes {
+    ($($number:ty: $value:ident => $outcome:expr;)*) => {
+        $(impl From<$number> for Outcome {
+            fn from($value: $number) -> Self {
+                $outcome
+            }
+        })*
+    };
+}
+
+outcomes! {
+    (): _nothing => Self::Nothing;
+    u64: value => Self::Int(value);
+    i64: value => Self::Int(value.cast_unsigned());
+    u32: value => Self::Int(value.into());
+    i32: value => Self::Int(i64::from(value).cast_unsigned());
+    usize: value => Self::Int(value as u64);
+    isize: value => Self::Int(value as u64);
+    bool: value => Self::Int(value.into());
+    f64: value => Self::Float(value);
+    f32: value => Self::Float32(value);
+}
+
+/// Changes what a function returns: see [`Return::rewrite`](crate::Return::rewrite).
+///
+/// Users that are told later see what was written.
+#[derive(Debug)]
+pub struct ReturnWriter<'a> {
+    regs: &'a mut ReturnRegs,
+    /// What is handed on to the next user, `errno` among it.
+    users: &'a mut u64,
+}
+
+impl<'a> ReturnWriter<'a> {
+    pub(crate) fn new(regs: &'a mut ReturnRegs, users: &'a mut u64) -> Self {
+        Self { regs, users }
+    }
+
+    /// Changes the program's `errno`: the caller finds this value.
+    pub fn set_errno(&mut self, errno: i32) {
+        *self.users = chain::with_errno(*self.users, errno);
+    }
+
+    fn results(&mut self) -> Result<&mut ReturnRegs, WriteError> {
+        if self.regs.how & RETURN_UNWINDING == 0 {
+            Ok(self.regs)
+        } else {
+            Err(WriteError::Unwinding)
+        }
+    }
+
+    /// Changes the integer or pointer result.
+    pub fn set_result(&mut self, value: u64) -> Result<(), WriteError> {
+        self.results().map(|regs| regs.int[0] = value)
+    }
+
+    /// Changes the upper half of an integer result of 128 bits, or the second of two words.
+    pub fn set_result_high(&mut self, value: u64) -> Result<(), WriteError> {
+        self.results().map(|regs| regs.int[1] = value)
+    }
+
+    /// Changes the floating-point result (or the first of two) to a `f64`.
+    pub fn set_float_result(&mut self, value: f64) -> Result<(), WriteError> {
+        self.results().map(|regs| regs.vector[0].set_f64(value))
+    }
+
+    /// Changes the floating-point result (or the first of two) to a `f32`.
+    pub fn set_float32_result(&mut self, value: f32) -> Result<(), WriteError> {
+        self.results().map(|regs| regs.vector[0].set_f32(value))
+    }
+
+    /// The bytes of vector result `index` (0 or 1), to be changed: 16, 32 or 64, as wide as the
+    /// machine's vector registers are.
+    pub fn vector_result_mut(&mut self, index: usize) -> Result<&mut [u8], WriteError> {
+        let width = vector_bytes(self.regs.thread);
+        let regs = self.results()?;
+        // SAFETY: `&mut self` keeps other references away.
+        let width = unsafe { ReturnRegs::widen(regs, width) };
+        let count = RESULTS;
+        let result = regs.vector.get_mut(index);
+        let result = result.ok_or(WriteError::NoSuchResult { index, count })?;
+        Ok(&mut result.0[..width])
+    }
+}
+
+/// How wide the vector registers are that the trampolines save in `thread`, the running one.
+fn vector_bytes(thread: *const Thread) -> u32 {
+    // SAFETY: states are never unmapped.
+    unsafe { (*thread).vector_bytes.get() }
+}

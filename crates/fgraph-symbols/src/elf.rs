@@ -1,0 +1,645 @@
+//! What an ELF file tells about the functions of a program or shared library.
+//!
+//! Everything here is a pure function of the bytes of a file: where the compiler recorded the
+//! function entries it padded, and how the functions are called. Nothing is believed: a file that
+//! is cut off or lies gives an [`ElfError`], or less than it promised, but never a panic.
+//!
+//! Addresses are those of the file, that is, relative to the load bias of the module once it is
+//! in memory. What is read from memory instead of the file is in crate `fgraph`.
+
+use core::error::Error;
+use core::ffi::CStr;
+use core::fmt::{self, Display, Formatter};
+use core::ops::Range;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use object::LittleEndian as Le;
+use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, Sym64};
+use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
+
+/// The sections in which compilers list entries of functions.
+const ENTRY_LISTS: [(&[u8], EntryList); 3] = [
+    (b"__patchable_function_entries", EntryList::Patchable),
+    (b"__mcount_loc", EntryList::Mcount),
+    (b"xray_instr_map", EntryList::Xray),
+];
+
+/// The sections that hold stubs of the linker instead of functions.
+const STUB_SECTIONS: [&[u8]; 4] = [b".plt", b".plt.got", b".plt.sec", b".iplt"];
+
+/// As many executable segments as are looked at. Linkers make one or two.
+const MAX_TEXT_SEGMENTS: usize = 64;
+
+/// An ELF file for x86-64: a program or a shared library.
+#[derive(Clone, Copy, Debug)]
+pub struct ElfFile<'a> {
+    bytes: &'a [u8],
+    segments: &'a [ProgramHeader64<Le>],
+    sections: SectionTable<'a, FileHeader64<Le>>,
+    is_movable: bool,
+}
+
+/// Bytes of the head of the table of unwind information whose address is relative, count absolute,
+/// and whose entries are relative to the head.
+const UNWIND_HEAD: usize = 12;
+
+impl<'a> ElfFile<'a> {
+    /// Reads the headers of a file.
+    ///
+    /// The tables of a file are used where they are, so its bytes must be aligned to 8, as those
+    /// of a mapped file are.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are not those of a program or shared library for x86-64, or if the tables
+    /// that the header announces are not inside the file.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ElfError> {
+        if !bytes.starts_with(&elf::ELFMAG) {
+            return Err(ElfError::NotElf);
+        }
+        let header =
+            FileHeader64::<Le>::parse(bytes).map_err(|_| ElfError::Malformed(Part::FileHeader))?;
+        let loadable = matches!(header.e_type(Le), elf::ET_EXEC | elf::ET_DYN);
+        let endian = header.is_little_endian() && header.is_class_64();
+        if !endian || !loadable || header.e_machine(Le) != elf::EM_X86_64 {
+            return Err(ElfError::Unsupported);
+        }
+        Ok(Self {
+            bytes,
+            segments: header
+                .program_headers(Le, bytes)
+                .map_err(|_| ElfError::Malformed(Part::ProgramHeaders))?,
+            sections: header
+                .sections(Le, bytes)
+                .map_err(|_| ElfError::Malformed(Part::SectionHeaders))?,
+            is_movable: header.e_type(Le) == elf::ET_DYN,
+        })
+    }
+
+    /// Whether it runs at any address, so that its code has addresses only relative to itself.
+    #[must_use]
+    pub(crate) fn is_movable(&self) -> bool {
+        self.is_movable
+    }
+
+    /// The address and content of all that is loaded of the file.
+    pub(crate) fn loaded(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
+        let bytes = self.bytes;
+        let segments = self.segments.iter();
+        let loaded = segments.filter(|segment| segment.p_type(Le) == elf::PT_LOAD);
+        loaded.filter_map(move |s| Some((s.p_vaddr(Le), s.data(Le, bytes).ok()?)))
+    }
+
+    /// The address and content of the section for unwinders, `.eh_frame`.
+    #[must_use]
+    pub(crate) fn unwind_entries(&self) -> Option<(u64, &'a [u8])> {
+        let (_, section) = self.sections.section_by_name(Le, b".eh_frame")?;
+        Some((section.sh_addr(Le), section.data(Le, self.bytes).ok()?))
+    }
+
+    /// The `len` bytes that the file has for an address, if it has all of them.
+    #[must_use]
+    pub fn bytes_at(&self, address: u64, len: usize) -> Option<&'a [u8]> {
+        self.segments
+            .iter()
+            .filter(|segment| segment.p_type(Le) == elf::PT_LOAD)
+            .find_map(|segment| {
+                let offset = address.checked_sub(segment.p_vaddr(Le))?;
+                let offset = usize::try_from(offset).ok()?;
+                segment.data(Le, self.bytes).ok()?.get(offset..)?.get(..len)
+            })
+    }
+
+    /// The program headers as they stand in the file.
+    #[must_use]
+    pub fn program_headers(&self) -> &'a [u8] {
+        object::pod::bytes_of_slice(self.segments)
+    }
+
+    /// The address and content of every note segment. The build id is among them.
+    pub fn notes(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
+        let bytes = self.bytes;
+        let notes = self
+            .segments
+            .iter()
+            .filter(|s| s.p_type(Le) == elf::PT_NOTE);
+        notes.filter_map(move |s| Some((s.p_vaddr(Le), s.data(Le, bytes).ok()?)))
+    }
+
+    /// Where the stretches of code start that there is unwind information for, in order: functions,
+    /// and parts of functions that stand elsewhere. Empty if there is no table of them.
+    #[must_use]
+    pub fn unwind_starts(&self) -> Vec<u64> {
+        let is_table = |s: &&ProgramHeader64<Le>| s.p_type(Le) == elf::PT_GNU_EH_FRAME;
+        let Some(segment) = self.segments.iter().find(is_table) else {
+            return Vec::new();
+        };
+        let bytes = segment.data(Le, self.bytes).unwrap_or_default();
+        let Some((head, entries)) = bytes.split_first_chunk::<UNWIND_HEAD>() else {
+            return Vec::new();
+        };
+        let [1, _, 0x03, 0x3b, _, _, _, _, count @ ..] = *head else {
+            return Vec::new();
+        };
+        let count = u32::from_le_bytes(count) as usize;
+        let start = |entry: &[u8]| {
+            let offset: [u8; 4] = entry.get(..4)?.try_into().ok()?;
+            Some((segment.p_vaddr(Le)).wrapping_add_signed(i32::from_le_bytes(offset).into()))
+        };
+        let mut starts: Vec<u64> = entries
+            .chunks_exact(8)
+            .take(count)
+            .filter_map(start)
+            .collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
+    }
+
+    /// The build id, which the linker makes of the content: two files with the same one belong
+    /// together.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&'a [u8]> {
+        // Sections first: of a debug file, the program headers are those of the file it belongs to.
+        let sections = self.sections.iter();
+        let in_sections = sections.filter_map(|s| s.notes(Le, self.bytes).ok().flatten());
+        let segments = self.segments.iter();
+        let in_segments = segments.filter_map(|s| s.notes(Le, self.bytes).ok().flatten());
+        in_sections
+            .chain(in_segments)
+            .flat_map(|notes| notes.map_while(Result::ok))
+            .find(|note| {
+                note.n_type(Le) == elf::NT_GNU_BUILD_ID && note.name() == elf::ELF_NOTE_GNU
+            })
+            .map(|note| note.desc())
+            .filter(|id| !id.is_empty())
+    }
+
+    /// The name of the debug file that was split off this one, and the CRC-32 of its content.
+    #[must_use]
+    pub fn debug_link(&self) -> Option<(&'a OsStr, u32)> {
+        let content = self.section(b".gnu_debuglink")?;
+        let name = CStr::from_bytes_until_nul(content).ok()?.to_bytes();
+        // It follows the name and the NUL at a multiple of four.
+        let crc = content.get((name.len() + 1).next_multiple_of(4)..)?;
+        let crc = u32::from_le_bytes(*crc.first_chunk()?);
+        (!name.is_empty()).then_some((OsStr::from_bytes(name), crc))
+    }
+
+    /// Whether it has a section of this name.
+    #[must_use]
+    pub fn has_section(&self, name: &[u8]) -> bool {
+        self.section(name).is_some()
+    }
+
+    /// What compilers say of themselves: `GCC: (Debian 12.2.0-14) 12.2.0`, `rustc version 1.88.0`,
+    /// `Debian clang version 14.0.6`.
+    pub fn comment(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let content = self.section(b".comment").unwrap_or_default();
+        let texts = content.split(|&byte| byte == 0);
+        texts.filter_map(|text| str::from_utf8(text).ok().filter(|text| !text.is_empty()))
+    }
+
+    /// For each function that the linker asks a resolver for: where it writes the answer, and the
+    /// resolver, which both are addresses relative to the load bias.
+    pub fn irelative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let loaded = self.sections.iter();
+        let loaded = loaded.filter(|section| section.sh_flags(Le).contains(elf::SHF_ALLOC));
+        loaded
+            .filter_map(|section| section.rela(Le, self.bytes).ok().flatten())
+            .flat_map(|(relocations, _)| relocations)
+            .filter(|relocation| relocation.r_type(Le, false) == elf::R_X86_64_IRELATIVE)
+            .map(|relocation| (relocation.r_offset(Le), relocation.r_addend(Le) as u64))
+    }
+
+    /// Where the linker writes the address of a function of another module, or one that others may
+    /// replace: addresses relative to the load bias.
+    pub fn slots_of(&self, function: &[u8]) -> Vec<u64> {
+        let Ok(symbols) = self.sections.symbols(Le, self.bytes, elf::SHT_DYNSYM) else {
+            return Vec::new();
+        };
+        let is_slot = |relocation: &Rela64<Le>| {
+            let kind = relocation.r_type(Le, false);
+            let is_address = kind == elf::R_X86_64_JUMP_SLOT || kind == elf::R_X86_64_GLOB_DAT;
+            is_address
+                && relocation.symbol(Le, false).is_some_and(|index| {
+                    let symbol = symbols.symbol(index);
+                    symbol.and_then(|symbol| symbols.symbol_name(Le, symbol)) == Ok(function)
+                })
+        };
+        let sections = self.sections.iter();
+        let lists = sections.filter_map(|section| section.rela(Le, self.bytes).ok().flatten());
+        lists
+            .filter(|(_, link)| *link == symbols.section())
+            .flat_map(|(relocations, _)| relocations)
+            .filter(|relocation| is_slot(relocation))
+            .map(|relocation| relocation.r_offset(Le))
+            .collect()
+    }
+
+    /// The names of what it expects of other files.
+    pub fn imports(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let symbols = self.sections.symbols(Le, self.bytes, elf::SHT_DYNSYM);
+        let symbols = symbols.unwrap_or_default();
+        let imports = symbols
+            .iter()
+            .filter(|symbol| symbol.st_shndx(Le) == elf::SHN_UNDEF);
+        imports.filter_map(move |symbol| symbols.symbol_name(Le, symbol).ok())
+    }
+
+    /// The content of a section in the file.
+    fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
+        let (_, section) = self.sections.section_by_name(Le, name)?;
+        section.data(Le, self.bytes).ok()
+    }
+
+    /// The address ranges of all sections in which a compiler listed function entries.
+    ///
+    /// Their content in the file is not yet relocated, often all zero: read it from memory.
+    pub fn entry_lists(&self) -> impl Iterator<Item = (EntryList, Range<u64>)> {
+        self.sections.iter().filter_map(|section| {
+            if !section.sh_flags(Le).contains(elf::SHF_ALLOC) {
+                return None;
+            }
+            let name = self.sections.section_name(Le, section).ok()?;
+            let (_, list) = ENTRY_LISTS.iter().find(|(known, _)| *known == name)?;
+            Some((*list, range_of(section)?))
+        })
+    }
+
+    /// The address ranges that hold functions, in order and apart from each other.
+    ///
+    /// These are the executable sections, as far as they are loaded as such, without the linker's
+    /// stubs. In a file without sections it is the executable segments.
+    #[must_use]
+    pub fn text(&self) -> Vec<Range<u64>> {
+        let is_text = |s: &&ProgramHeader64<Le>| {
+            s.p_type(Le) == elf::PT_LOAD && s.p_flags(Le).contains(elf::PF_X)
+        };
+        let segments: Vec<Range<u64>> = self
+            .segments
+            .iter()
+            .filter(is_text)
+            .filter_map(|s| Some(s.p_vaddr(Le)..s.p_vaddr(Le).checked_add(s.p_memsz(Le))?))
+            .take(MAX_TEXT_SEGMENTS)
+            .collect();
+        let is_executable = |section: &&SectionHeader64<Le>| {
+            let flags = section.sh_flags(Le);
+            flags.contains(elf::SHF_ALLOC) && flags.contains(elf::SHF_EXECINSTR)
+        };
+        let mut sections = self.sections.iter().filter(is_executable).peekable();
+        let mut text = Vec::new();
+        if sections.peek().is_none() {
+            text.clone_from(&segments);
+        }
+        for section in sections {
+            let is_stubs = match self.sections.section_name(Le, section) {
+                Ok(name) => STUB_SECTIONS.contains(&name),
+                Err(_) => false,
+            };
+            if let Some(range) = range_of(section).filter(|_| !is_stubs) {
+                let loaded = |s: &Range<u64>| s.start.max(range.start)..s.end.min(range.end);
+                text.extend(segments.iter().map(loaded));
+            }
+        }
+        text.sort_unstable_by_key(|range| range.start);
+        let mut end = 0;
+        for range in &mut text {
+            range.start = range.start.max(end);
+            end = range.end.max(end);
+        }
+        text.retain(|range| !range.is_empty());
+        text
+    }
+
+    /// One of the symbol tables of the file. It is empty if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the symbol table, its names, or its versions are not inside the file.
+    pub fn symbol_table(&self, source: SymbolSource) -> Result<SymbolTable<'a>, ElfError> {
+        let malformed = |_| ElfError::Malformed(Part::Symbols);
+        let kind = match source {
+            SymbolSource::Symtab => elf::SHT_SYMTAB,
+            SymbolSource::Dynsym => elf::SHT_DYNSYM,
+        };
+        let table = self
+            .sections
+            .symbols(Le, self.bytes, kind)
+            .map_err(malformed)?;
+        if table.is_empty() {
+            return Ok(SymbolTable::default());
+        }
+        let versions = self
+            .sections
+            .gnu_versym(Le, self.bytes)
+            .map_err(malformed)?
+            .filter(|(_, link)| *link == table.section());
+        Ok(SymbolTable {
+            symbols: table.symbols(),
+            strings: self
+                .sections
+                .section(table.string_section())
+                .and_then(|section| section.data(Le, self.bytes))
+                .map_err(malformed)?,
+            versions: versions.map_or(&[], |(versions, _)| versions),
+        })
+    }
+
+    /// The versions of symbols that the file defines, by the index that stands for them.
+    ///
+    /// A version that cannot be read is left out.
+    #[must_use]
+    pub fn versions(&self) -> Vec<(u16, &'a str)> {
+        let Ok(Some((mut definitions, link))) = self.sections.gnu_verdef(Le, self.bytes) else {
+            return Vec::new();
+        };
+        let Ok(strings) = self.sections.strings(Le, self.bytes, link) else {
+            return Vec::new();
+        };
+        let mut versions = Vec::new();
+        while versions.len() < usize::from(HIDDEN_VERSION)
+            && let Ok(Some((definition, mut names))) = definitions.next()
+        {
+            // The first stands for the file itself.
+            if definition.vd_flags.get(Le).contains(elf::VER_FLG_BASE) {
+                continue;
+            }
+            let name = names.next().ok().flatten();
+            let name = name.and_then(|name| name.name(Le, strings).ok());
+            if let Some(Ok(name)) = name.map(str::from_utf8) {
+                versions.push((definition.vd_ndx.get(Le).0, name));
+            }
+        }
+        versions.sort_unstable();
+        versions.dedup_by_key(|(index, _)| *index);
+        versions
+    }
+}
+
+/// The addresses of a section.
+fn range_of(section: &SectionHeader64<Le>) -> Option<Range<u64>> {
+    let start = section.sh_addr(Le);
+    Some(start..start.checked_add(section.sh_size(Le))?)
+}
+
+/// What a list of function entries is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryList {
+    /// `__patchable_function_entries`: the addresses of padding.
+    Patchable,
+    /// `__mcount_loc`: the addresses of calls of `__fentry__`, or of the NOPs in their place.
+    Mcount,
+    /// `xray_instr_map`: the sleds of XRay, and their functions.
+    Xray,
+}
+
+/// A symbol table as it stands in the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SymbolTable<'a> {
+    symbols: &'a [Sym64<Le>],
+    strings: &'a [u8],
+    versions: &'a [elf::Versym<Le>],
+}
+
+impl<'a> SymbolTable<'a> {
+    /// Whether the file has no such table.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
+    }
+
+    /// The bytes of all names.
+    #[must_use]
+    pub fn strings(&self) -> &'a [u8] {
+        self.strings
+    }
+
+    /// The symbols that this file defines at an address.
+    pub fn defined(&self) -> impl Iterator<Item = TableSymbol> + use<'a> {
+        let Self {
+            symbols, versions, ..
+        } = *self;
+        symbols
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, symbol)| {
+                let kind = match symbol.st_type() {
+                    elf::STT_FUNC => SymbolKind::Function,
+                    elf::STT_GNU_IFUNC => SymbolKind::Resolver,
+                    elf::STT_NOTYPE | elf::STT_OBJECT => SymbolKind::Other,
+                    _ => return None,
+                };
+                let section = symbol.st_shndx(Le);
+                if section == elf::SHN_UNDEF
+                    || section == elf::SHN_ABS
+                    || section == elf::SHN_COMMON
+                {
+                    return None;
+                }
+                Some(TableSymbol {
+                    kind,
+                    address: symbol.st_value(Le),
+                    size: symbol.st_size(Le),
+                    name: symbol.st_name(Le),
+                    binding: Binding::of(symbol),
+                    version: versions.get(index).map_or(0, |v| v.0.get(Le).0),
+                })
+            })
+    }
+}
+
+/// What a symbol of a [`SymbolTable`] says.
+#[derive(Clone, Copy, Debug)]
+pub struct TableSymbol {
+    /// What it stands for.
+    pub kind: SymbolKind,
+    /// Where that is, relative to the load bias.
+    pub address: u64,
+    /// The number of its bytes, 0 if the file does not say.
+    pub size: u64,
+    /// Where its name starts in the strings of the table.
+    pub name: u32,
+    /// Who sees it.
+    pub binding: Binding,
+    /// The index of its version, and [`HIDDEN_VERSION`]; 0 or 1 for none.
+    pub version: u16,
+}
+
+/// Set in a version's index if the version is not the one that is linked against by default.
+pub const HIDDEN_VERSION: u16 = 0x8000;
+
+/// What a symbol stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SymbolKind {
+    /// A function.
+    Function,
+    /// A function that the linker calls to learn the address of the one that is meant.
+    Resolver,
+    /// A label or data.
+    Other,
+}
+
+/// Which symbol table names come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SymbolSource {
+    /// `.symtab`, which has all functions.
+    Symtab,
+    /// `.dynsym`, which has those that are visible to other modules. It is what is left when a
+    /// file was stripped.
+    Dynsym,
+}
+
+/// Who sees a symbol, the more the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Binding {
+    /// Only its own object file.
+    Local,
+    /// All, unless another has the same name.
+    Weak,
+    /// All.
+    Global,
+}
+
+impl Binding {
+    fn of(symbol: &Sym64<Le>) -> Self {
+        match symbol.st_bind() {
+            elf::STB_LOCAL => Self::Local,
+            elf::STB_WEAK => Self::Weak,
+            _ => Self::Global,
+        }
+    }
+}
+
+/// Why a file cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ElfError {
+    /// The file does not start like an ELF file.
+    NotElf,
+    /// The file is not a program or shared library for 64-bit x86.
+    Unsupported,
+    /// A part of the file is not where the file says, or not what it should be.
+    Malformed(Part),
+    /// The file is not the one the module was loaded from: it was replaced since.
+    NotTheLoadedFile,
+    /// The module has been unloaded.
+    Unloaded,
+}
+
+/// A part of an ELF file, see [`ElfError::Malformed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Part {
+    /// The file header.
+    FileHeader,
+    /// The table of segments.
+    ProgramHeaders,
+    /// The table of sections or their names.
+    SectionHeaders,
+    /// The symbol table or the names of symbols.
+    Symbols,
+}
+
+impl Display for ElfError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotElf => "not an ELF file",
+            Self::Unsupported => "not a program or shared library for x86-64",
+            Self::Malformed(Part::FileHeader) => "malformed ELF file header",
+            Self::Malformed(Part::ProgramHeaders) => "malformed ELF program headers",
+            Self::Malformed(Part::SectionHeaders) => "malformed ELF section headers",
+            Self::Malformed(Part::Symbols) => "malformed ELF symbol table",
+            Self::NotTheLoadedFile => "the file on disk is not the one that was loaded",
+            Self::Unloaded => "the module has been unloaded",
+        })
+    }
+}
+
+impl Error for ElfError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// A file with two sections that list padded entries.
+    fn file() -> Vec<u8> {
+        const SECTIONS: u64 = 64;
+        const SECTION: u64 = 64;
+        let names = b"\0__patchable_function_entries\0";
+        let names_at = SECTIONS + 4 * SECTION;
+
+        let mut out = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
+        out.extend([0; 8]);
+        out.extend(3u16.to_le_bytes()); // ET_DYN
+        out.extend(62u16.to_le_bytes()); // EM_X86_64
+        out.extend(1u32.to_le_bytes());
+        out.extend([0; 16]);
+        out.extend(SECTIONS.to_le_bytes());
+        out.extend([0; 4]);
+        for half in [64u16, 56, 0, 64, 4, 3] {
+            out.extend(half.to_le_bytes());
+        }
+        // Address, offset and size of a section are the three words.
+        let mut section = |name: u32, kind: u32, flags: u64, at: [u64; 3]| {
+            out.extend(name.to_le_bytes());
+            out.extend(kind.to_le_bytes());
+            out.extend(flags.to_le_bytes());
+            at.iter().for_each(|word| out.extend(word.to_le_bytes()));
+            out.extend([0; 8]);
+            out.extend(8u64.to_le_bytes());
+            out.extend(8u64.to_le_bytes());
+        };
+        let alloc = elf::SHF_ALLOC.0;
+        section(0, 0, 0, [0; 3]);
+        section(1, elf::SHT_PROGBITS.0, alloc, [0x1000, 0, 16]);
+        section(1, elf::SHT_PROGBITS.0, alloc, [0x2000, 0, 8]);
+        section(0, elf::SHT_STRTAB.0, 0, [0, names_at, names.len() as u64]);
+        out.extend(names);
+        out
+    }
+
+    #[test]
+    fn every_list_of_entries_is_found() {
+        let bytes = file();
+        let file = ElfFile::parse(&bytes).unwrap();
+        let lists = [0x1000..0x1010, 0x2000..0x2008].map(|range| (EntryList::Patchable, range));
+        assert!(file.entry_lists().eq(lists));
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let good = file();
+        let refused = |bytes: &[u8]| ElfFile::parse(bytes).unwrap_err();
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            refused(&bytes)
+        };
+        assert_eq!(refused(b""), ElfError::NotElf);
+        assert_eq!(refused(b"#!/bin/sh\n"), ElfError::NotElf);
+        assert_eq!(refused(&good[..40]), ElfError::Malformed(Part::FileHeader));
+        assert_eq!(
+            refused(&good[..100]),
+            ElfError::Malformed(Part::SectionHeaders)
+        );
+        assert_eq!(with(18, 183), ElfError::Unsupported); // EM_AARCH64
+        assert_eq!(with(16, 1), ElfError::Unsupported); // ET_REL
+    }
+
+    #[test]
+    fn damaged_files_never_panic() {
+        let good = file();
+        (0..good.len()).for_each(|len| testing::read_elf(&good[..len], |_, _| ()));
+        let mut bad = good.clone();
+        for at in 0..good.len() {
+            for value in [0, 1, 2, 4, 0x7f, 0x80, 0xff, good[at] ^ 1, good[at] ^ 8] {
+                bad[at] = value;
+                testing::read_elf(&bad, |_, _| ());
+            }
+            bad[at] = good[at];
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! Which functions a user wants to watch.
+//!
+//! A [`Filter`] says it; [`Filter::matches`] answers for one function, by the meaning of each word.
+//! A [`Matcher`] is made of a filter to answer for all functions of a module at once, in a time
+//! that hardly depends on the number of names in the filter.
+
+mod bits;
+mod error;
+mod facts;
+mod glob;
+mod index;
+mod live;
+mod matcher;
+pub mod ngrams;
+mod pattern;
+mod words;
+
+use core::fmt::{self, Display, Formatter};
+use core::ops::Range;
+use core::str::FromStr;
+
+pub use bits::Bits;
+pub use error::FilterError;
+pub use facts::FunctionFacts;
+use facts::Predicate;
+use glob::Glob;
+pub use index::NameIndex;
+pub use live::LiveFilter;
+pub use matcher::{Catalog, Matcher, ModuleMatcher};
+use pattern::{Pattern, What};
+use words::{Word, words};
+
+/// Stands between the parts of a union.
+const UNION: &str = "+";
+
+/// A set of functions, by name and module, by address, or by any question about them.
+///
+/// It is two lists of patterns, with the meaning they have in the kernel's function tracer: a
+/// function is watched if it matches the *trace* list, where an empty list matches everything,
+/// and does not match the *notrace* list, which always wins.
+///
+/// A pattern is a glob over the demangled name of a function, and optionally a second glob over
+/// the module, that is, the program or shared library the function lives in. Globs match the
+/// whole name:
+///
+/// | in a glob | matches |
+/// |-----------|---------|
+/// | `*` | any run of characters, also none, also across `::` |
+/// | `?` | exactly one character |
+/// | `\c` | the character `c`, whatever it is |
+/// | any other | itself |
+///
+/// A function may have several names, and symbols may have versions: it is watched if any of its
+/// names matches the trace list and none the notrace list, with or without the version. So
+/// `memcpy`, `memcpy@*` and `memcpy@@GLIBC_2.14` all select it.
+///
+/// The kernel also knows character classes, `[abc]`. Here **`[` is an ordinary character**, since
+/// names such as `<[u8] as core::fmt::Debug>::fmt` are full of them.
+///
+/// # Filters as text
+///
+/// A filter is parsed from words separated by white space or commas:
+///
+/// | word | effect |
+/// |------|--------|
+/// | `GLOB` | trace these functions |
+/// | `"NAME"` | trace the functions of this name, in which nothing is special but `\` |
+/// | `_RNvCs1234_7mycrate4main`, `_ZN3foo3barEv` | trace the function with this mangled symbol |
+/// | `0x55d0c0de0140` | trace the function that begins at this address |
+/// | `0x55d0c0de0000..0x55d0c0de1000` | trace the functions that begin in this range |
+/// | `!WORD` | do not trace these functions |
+/// | `WORD:mod:MODULE` | trace these functions of these modules |
+/// | `:mod:MODULE` | trace all functions of these modules |
+/// | `!WORD:mod:MODULE`, `!:mod:MODULE` | do not trace them |
+/// | `+` | a union: trace what the words before it select, and what those behind it select |
+///
+/// Words add up: `malloc :mod:libz.so*` is `malloc` anywhere and everything in libz.
+///
+/// A text without words is an error: the filter that matches everything is `*`, the one that
+/// matches nothing `!*`.
+///
+/// White space and commas do not end a word within quotes, nor between brackets, `<>`, `()` or
+/// `[]`, that belong together. So `<app::Sq as app::Shape>::area`, pasted from a listing, is one
+/// word. A bracket without a partner, as in `operator<`, is an ordinary character, and so is a
+/// quote between brackets. Elsewhere a backslash does the same: `a\ b`.
+///
+/// The `:mod:` of a word stands alone: in `a::mod::b` the colons belong to the path.
+///
+/// ```
+/// use fgraph_symbols::filter::{Filter, FunctionFacts};
+///
+/// # fn main() -> Result<(), fgraph_symbols::filter::FilterError> {
+/// let filter: Filter = "parser::* !*::fmt <app::Sq as app::Shape>::area :mod:libz.so*".parse()?;
+/// let matches = |name, module| filter.matches(&FunctionFacts::new(&[name], module));
+/// assert!(matches("parser::Tree::insert", "/usr/bin/app"));
+/// assert!(!matches("parser::Tree::fmt", "/usr/bin/app"));
+/// assert!(matches("<app::Sq as app::Shape>::area", "/usr/bin/app"));
+/// assert!(matches("deflate", "/usr/lib/libz.so.1"));
+/// assert!(!matches("deflate", "/usr/bin/app"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The same can be said with calls, one for each pattern:
+///
+/// ```
+/// use fgraph_symbols::filter::{Filter, FunctionFacts};
+///
+/// # fn main() -> Result<(), fgraph_symbols::filter::FilterError> {
+/// let filter = Filter::new()
+///     .trace("<app::Cache<K, V> as *>::get*")?
+///     .notrace("*::get_unchecked")?;
+/// let matches = |name| filter.matches(&FunctionFacts::new(&[name], "/bin/app"));
+/// assert!(matches("<app::Cache<K, V> as app::Store>::get"));
+/// assert!(!matches("<app::Cache<K, V> as app::Store>::get_unchecked"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Anything else
+///
+/// What globs cannot say, a [predicate](Self::predicate) can: names whatever their case, regular
+/// expressions, sizes.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    /// A function is selected if it matches one of them.
+    parts: Vec<Part>,
+}
+
+/// Functions that match the one list and not the other.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    /// Matches everything if it is empty.
+    trace: Vec<Pattern>,
+    notrace: Vec<Pattern>,
+}
+
+impl Part {
+    /// The patterns to trace; none if these are everything.
+    fn trace(&self) -> &[Pattern] {
+        match &*self.trace {
+            [all] if all.is_everything() => &[],
+            list => list,
+        }
+    }
+
+    fn matches(&self, matches: impl Fn(&Pattern) -> bool) -> bool {
+        (self.trace.is_empty() || self.trace.iter().any(&matches))
+            && !self.notrace.iter().any(&matches)
+    }
+
+    /// Whether any function of the module at `path` could match.
+    fn module_may_match(&self, path: &str) -> bool {
+        let traced = |pattern: &Pattern| pattern.matches_module(path);
+        let excluded = |pattern: &Pattern| pattern.matches_all_names() && traced(pattern);
+        (self.trace.is_empty() || self.trace.iter().any(traced))
+            && !self.notrace.iter().any(excluded)
+    }
+
+    /// Whether no function at all can match.
+    fn is_nothing(&self) -> bool {
+        self.notrace.iter().any(Pattern::is_everything)
+    }
+
+    /// Whether all functions match.
+    fn is_everything(&self) -> bool {
+        self.trace().is_empty() && self.notrace.is_empty()
+    }
+
+    /// Whether it says the same with the same words.
+    fn is_same(&self, other: &Self) -> bool {
+        self.trace() == other.trace() && self.notrace == other.notrace
+    }
+
+    /// Whether it is a list of patterns and nothing else.
+    fn is_list(&self) -> bool {
+        !self.trace().is_empty() && self.notrace.is_empty()
+    }
+}
+
+impl Filter {
+    /// The filter that matches every function, until the first [`trace`](Self::trace) or its like:
+    /// from then on it matches what these say. It is the same as [`all`](Self::all).
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            parts: vec![Part::default()],
+        }
+    }
+
+    /// The filter that matches every function.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::new()
+    }
+
+    /// The filter that matches no function. What [`trace`](Self::trace) and its like add, it
+    /// matches from then on; [`notrace`](Self::notrace) before that has no effect.
+    ///
+    /// ```
+    /// use fgraph_symbols::filter::Filter;
+    ///
+    /// let mut filter = Filter::none();
+    /// for probe in ["malloc", "free"] {
+    ///     filter = filter.trace(probe)?;
+    /// }
+    /// assert_eq!(filter, "malloc free".parse()?);
+    /// # Ok::<(), fgraph_symbols::filter::FilterError>(())
+    /// ```
+    #[must_use]
+    pub fn none() -> Self {
+        Self { parts: Vec::new() }
+    }
+
+    /// Adds functions to trace, by a glob over their names.
+    ///
+    /// # Errors
+    ///
+    /// If the glob is empty or ends in the middle of an escape.
+    pub fn trace(self, name: &str) -> Result<Self, FilterError> {
+        self.add(What::glob(name)?, None)
+    }
+
+    /// Adds functions not to trace, by a glob over their names.
+    ///
+    /// # Errors
+    ///
+    /// If the glob is empty or ends in the middle of an escape.
+    pub fn notrace(self, name: &str) -> Result<Self, FilterError> {
+        self.exclude(What::glob(name)?, None)
+    }
+
+    /// Adds functions to trace, by a glob over their names and one over their modules.
+    ///
+    /// The second is compared with a module's file name, or, if it contains a `/`, with its
+    /// whole path.
+    ///
+    /// ```
+    /// use fgraph_symbols::filter::{Filter, FunctionFacts};
+    ///
+    /// # fn main() -> Result<(), fgraph_symbols::filter::FilterError> {
+    /// let filter = Filter::new().trace_in("*alloc", "libc.so*")?;
+    /// let malloc = |module| FunctionFacts::new(&["malloc"], module);
+    /// assert!(filter.matches(&malloc("/lib/x86_64-linux-gnu/libc.so.6")));
+    /// assert!(!filter.matches(&malloc("/lib/libjemalloc.so.2")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If one of the globs is empty or ends in the middle of an escape.
+    pub fn trace_in(self, name: &str, module: &str) -> Result<Self, FilterError> {
+        self.add(What::glob(name)?, Some(module))
+    }
+
+    /// Adds functions not to trace, by a glob over their names and one over their modules.
+    ///
+    /// # Errors
+    ///
+    /// If one of the globs is empty or ends in the middle of an escape.
+    pub fn notrace_in(self, name: &str, module: &str) -> Result<Self, FilterError> {
+        self.exclude(What::glob(name)?, Some(module))
+    }
+
+    /// Adds functions to trace, by one of their names, in which no character is special, or by a
+    /// mangled symbol of Rust or C++.
+    ///
+    /// A thousand of these are looked up as fast as they are read.
+    ///
+    /// # Errors
+    ///
+    /// If the name is empty.
+    pub fn name(self, name: &str) -> Result<Self, FilterError> {
+        self.add(What::name(name)?, None)
+    }
+
+    /// Adds the function to trace that begins at `address`: what a pointer to a function holds.
+    ///
+    /// Whether a function begins there is looked at when the filter is put to use; if none does,
+    /// that is an error ([`FilterError::NoFunction`]).
+    #[must_use]
+    pub fn address(self, address: usize) -> Self {
+        self.add_pattern(Pattern {
+            what: What::Address(address),
+            module: None,
+        })
+    }
+
+    /// Adds the function to trace that begins at `address` in the module with exactly this path.
+    ///
+    /// # Errors
+    ///
+    /// If the path is empty.
+    pub fn address_in(self, address: usize, path: &str) -> Result<Self, FilterError> {
+        if path.is_empty() {
+            return Err(FilterError::EmptyGlob);
+        }
+        Ok(self.add_pattern(Pattern {
+            what: What::Address(address),
+            module: Some(Glob::literal(path)),
+        }))
+    }
+
+    /// Adds the functions to trace that begin in a range of addresses.
+    ///
+    /// # Errors
+    ///
+    /// If no address is in the range.
+    pub fn range(self, addresses: Range<usize>) -> Result<Self, FilterError> {
+        self.add(What::range(addresses)?, None)
+    }
+
+    /// Adds the functions to trace of which `predicate` says so.
+    ///
+    /// It is asked when the filter is put to use, about every function of the process, and again
+    /// about those of each library that is loaded later: then by the thread that loads it, which
+    /// holds locks of the dynamic linker, so it must not load libraries itself. If it panics the
+    /// filter is not applied ([`FilterError::PredicatePanicked`]); if it panics when a library is
+    /// loaded, nothing of that library is selected.
+    ///
+    /// A filter with a predicate has no text that could be read back.
+    ///
+    /// # Examples
+    ///
+    /// Names whatever their case:
+    ///
+    /// ```
+    /// use fgraph_symbols::filter::{Filter, FunctionFacts};
+    ///
+    /// let filter = Filter::new().predicate(|function| {
+    ///     let mut names = function.names().iter();
+    ///     names.any(|name| name.eq_ignore_ascii_case("readfile"))
+    /// });
+    /// assert!(filter.matches(&FunctionFacts::new(&["ReadFile"], "/bin/app")));
+    /// assert!(!filter.matches(&FunctionFacts::new(&["ReadFiles"], "/bin/app")));
+    /// ```
+    ///
+    /// Regular expressions, with the crate `regex`:
+    ///
+    /// ```
+    /// use fgraph_symbols::filter::{Filter, FunctionFacts};
+    ///
+    /// let getters = regex::Regex::new(r"^app::\w+::(get|peek)_\d+$")?;
+    /// let filter = Filter::new()
+    ///     .predicate(move |function| function.names().iter().any(|name| getters.is_match(name)));
+    /// assert!(filter.matches(&FunctionFacts::new(&["app::Cache::peek_32"], "/bin/app")));
+    /// assert!(!filter.matches(&FunctionFacts::new(&["app::Cache::peek_all"], "/bin/app")));
+    /// # Ok::<(), regex::Error>(())
+    /// ```
+    ///
+    /// Large functions:
+    ///
+    /// ```
+    /// let large = fgraph_symbols::filter::Filter::new().predicate(|f| f.size() >= 4096);
+    /// ```
+    #[must_use]
+    pub fn predicate(
+        self,
+        predicate: impl Fn(&FunctionFacts<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.add_pattern(Pattern {
+            what: What::Predicate(Predicate::new(predicate)),
+            module: None,
+        })
+    }
+
+    /// The filter that matches what either of the two matches.
+    ///
+    /// ```
+    /// use fgraph_symbols::filter::Filter;
+    ///
+    /// let parser: Filter = "parser::* !*::fmt".parse()?;
+    /// let both = parser.union("lexer::Token::fmt".parse()?);
+    /// assert_eq!(both.to_string(), "parser::* !*::fmt + lexer::Token::fmt");
+    /// # Ok::<(), fgraph_symbols::filter::FilterError>(())
+    /// ```
+    #[must_use]
+    pub fn union(mut self, other: Self) -> Self {
+        for part in other.parts {
+            match self.parts.last_mut() {
+                Some(last) if last.is_list() && part.is_list() => last.trace.extend(part.trace),
+                _ => self.parts.push(part),
+            }
+        }
+        self
+    }
+
+    /// Whether a function is selected.
+    ///
+    /// # Panics
+    ///
+    /// If a [predicate](Self::predicate) does.
+    #[must_use]
+    pub fn matches(&self, function: &FunctionFacts<'_>) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| part.matches(|pattern| pattern.matches(function)))
+    }
+
+    /// Whether any function of the module at `path` could match.
+    ///
+    /// If not, its functions need not be looked at one by one.
+    #[must_use]
+    pub fn module_may_match(&self, path: &str) -> bool {
+        self.parts.iter().any(|part| part.module_may_match(path))
+    }
+
+    /// The addresses at which the filter says that functions begin, each with the question whether
+    /// the module at a path is the right one.
+    pub fn addresses(&self) -> impl Iterator<Item = (usize, impl Fn(&str) -> bool)> {
+        let patterns = self.parts.iter();
+        let patterns = patterns.flat_map(|part| part.trace.iter().chain(&part.notrace));
+        patterns.filter_map(|pattern| match pattern.what {
+            What::Address(address) => Some((address, |path: &str| pattern.matches_module(path))),
+            _ => None,
+        })
+    }
+
+    fn add(self, what: What, module: Option<&str>) -> Result<Self, FilterError> {
+        let module = module.map(Glob::new).transpose()?;
+        Ok(self.add_pattern(Pattern { what, module }))
+    }
+
+    fn add_pattern(mut self, pattern: Pattern) -> Self {
+        match self.parts.last_mut() {
+            Some(last) => last.trace.push(pattern),
+            None => self.parts.push(Part {
+                trace: vec![pattern],
+                notrace: Vec::new(),
+            }),
+        }
+        self
+    }
+
+    fn exclude(mut self, what: What, module: Option<&str>) -> Result<Self, FilterError> {
+        let module = module.map(Glob::new).transpose()?;
+        if let Some(last) = self.parts.last_mut() {
+            last.notrace.push(Pattern { what, module });
+        }
+        Ok(self)
+    }
+
+    /// The two lists of each part, in the form in which they are written and compared: without
+    /// parts that select nothing, and what is but a list taken together with the list before it.
+    fn canonical(&self) -> Vec<[Vec<&Pattern>; 2]> {
+        let mut parts: Vec<[Vec<&Pattern>; 2]> = Vec::new();
+        let mut was_list = false;
+        for part in self.parts.iter().filter(|part| !part.is_nothing()) {
+            let trace = part.trace().iter();
+            match parts.last_mut() {
+                Some([last, _]) if was_list && part.is_list() => last.extend(trace),
+                _ => parts.push([trace.collect(), part.notrace.iter().collect()]),
+            }
+            was_list = part.is_list();
+        }
+        parts
+    }
+}
+
+impl Default for Filter {
+    /// The filter that matches every function.
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Filters are equal if they say the same with the same words in the same order.
+impl PartialEq for Filter {
+    fn eq(&self, other: &Self) -> bool {
+        self.canonical() == other.canonical()
+    }
+}
+
+impl Eq for Filter {}
+
+impl FromStr for Filter {
+    type Err = FilterError;
+
+    fn from_str(text: &str) -> Result<Self, FilterError> {
+        let mut filter = Self::none();
+        // What the words since the last `+` say.
+        let mut part = None;
+        let mut behind = None;
+        for Word { source, unquoted } in words(text)? {
+            if source == UNION {
+                let part = part.take().ok_or(FilterError::NothingBefore(UNION))?;
+                filter = filter.union(Self { parts: vec![part] });
+                behind = Some(source);
+                continue;
+            }
+            behind = None;
+            let part = part.get_or_insert_with(Part::default);
+            match unquoted.strip_prefix('!') {
+                Some(rest) => part.notrace.push(Pattern::parse(rest, source)?),
+                None => part.trace.push(Pattern::parse(&unquoted, source)?),
+            }
+        }
+        if let Some(word) = behind {
+            return Err(FilterError::NothingBehind {
+                mark: UNION,
+                word: word.to_owned(),
+            });
+        }
+        let parts = vec![part.ok_or(FilterError::Empty)?];
+        Ok(filter.union(Self { parts }))
+    }
+}
+
+impl TryFrom<&str> for Filter {
+    type Error = FilterError;
+
+    fn try_from(text: &str) -> Result<Self, FilterError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for Filter {
+    type Error = FilterError;
+
+    fn try_from(text: &String) -> Result<Self, FilterError> {
+        text.parse()
+    }
+}
+
+/// Writes the filter as a text that parses to an equal filter, but for
+/// [predicates](Filter::predicate).
+impl Display for Filter {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let parts = self.canonical();
+        if parts.is_empty() {
+            return f.write_str("!*");
+        }
+        for (i, [trace, notrace]) in parts.iter().enumerate() {
+            if i != 0 {
+                write!(f, " {UNION} ")?;
+            }
+            if trace.is_empty() && notrace.is_empty() {
+                f.write_str("*")?;
+            }
+            let traced = trace.iter().map(|pattern| ("", pattern));
+            let excluded = notrace.iter().map(|pattern| ("!", pattern));
+            for (i, (sign, pattern)) in traced.chain(excluded).enumerate() {
+                let space = if i == 0 { "" } else { " " };
+                write!(f, "{space}{sign}{pattern}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

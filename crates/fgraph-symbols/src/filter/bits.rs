@@ -1,0 +1,119 @@
+//! Sets of indices.
+
+use core::iter;
+
+/// A set of indices below a limit: a bit for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bits {
+    words: Box<[u64]>,
+}
+
+impl Bits {
+    /// The empty set of indices below `len`.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        Self {
+            words: vec![0; len.div_ceil(64)].into(),
+        }
+    }
+
+    /// Takes an index in.
+    ///
+    /// # Panics
+    ///
+    /// If it is not below the limit.
+    pub fn insert(&mut self, index: usize) {
+        self.words[index / 64] |= 1 << (index % 64);
+    }
+
+    /// Whether an index is in the set.
+    #[must_use]
+    pub fn contains(&self, index: usize) -> bool {
+        let word = self.words.get(index / 64);
+        word.is_some_and(|word| word >> (index % 64) & 1 != 0)
+    }
+
+    /// How many indices are in the set.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let ones = self.words.iter().map(|word| word.count_ones() as usize);
+        ones.sum()
+    }
+
+    /// Whether the set is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&word| word == 0)
+    }
+
+    /// The indices, in order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        let words = self.words.iter().enumerate();
+        words.flat_map(|(at, &word)| {
+            let rest = |&rest: &u64| Some(rest & (rest - 1)).filter(|&rest| rest != 0);
+            let words = iter::successors(Some(word).filter(|&word| word != 0), rest);
+            words.map(move |rest| 64 * at + rest.trailing_zeros() as usize)
+        })
+    }
+
+    /// Takes in all that are in a set of the same limit.
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, |a, b| a | b);
+    }
+
+    /// Leaves out all that are in a set of the same limit.
+    pub fn remove(&mut self, other: &Self) {
+        self.combine(other, |a, b| a & !b);
+    }
+
+    /// Leaves only those that are in a set of the same limit.
+    pub fn retain(&mut self, other: &Self) {
+        self.combine(other, |a, b| a & b);
+    }
+
+    /// Takes in those of a set of the same limit that are not in this one, and leaves out the
+    /// others of them: what is left is in one of the two only.
+    pub fn toggle(&mut self, other: &Self) {
+        self.combine(other, |a, b| a ^ b);
+    }
+
+    fn combine(&mut self, other: &Self, combine: impl Fn(u64, u64) -> u64) {
+        for (word, &other) in self.words.iter_mut().zip(&other.words) {
+            *word = combine(*word, other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(indices: &[usize]) -> Bits {
+        let mut bits = Bits::new(200);
+        indices.iter().for_each(|&index| bits.insert(index));
+        bits
+    }
+
+    #[test]
+    fn indices_come_in_order_each_once() {
+        let some = [0, 1, 63, 64, 127, 199];
+        let bits = of(&some);
+        assert_eq!(bits.iter().collect::<Vec<_>>(), some);
+        assert_eq!(bits.count(), some.len());
+        assert!((0..300).all(|index| bits.contains(index) == some.contains(&index)));
+        assert!(!bits.is_empty() && Bits::new(200).is_empty() && Bits::new(0).is_empty());
+    }
+
+    #[test]
+    fn sets_are_combined() {
+        let combined = |combine: fn(&mut Bits, &Bits)| {
+            let mut bits = of(&[1, 2, 100]);
+            combine(&mut bits, &of(&[2, 100, 150]));
+            bits.iter().collect::<Vec<_>>()
+        };
+        assert_eq!(combined(Bits::add), [1, 2, 100, 150]);
+        assert_eq!(combined(Bits::remove), [1]);
+        assert_eq!(combined(Bits::retain), [2, 100]);
+        assert_eq!(combined(Bits::toggle), [1, 150]);
+    }
+}

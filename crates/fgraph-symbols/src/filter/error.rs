@@ -1,0 +1,107 @@
+//! What can be wrong with a filter.
+
+use core::error::Error;
+use core::fmt::{self, Display, Formatter};
+
+use super::words::MODULE_MARK;
+
+/// Why a filter, or a part of one, was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FilterError {
+    /// The text has no words. The filter that matches everything is `*`, or
+    /// [`Filter::all`](super::Filter::all).
+    Empty,
+    /// A glob or a name without a character matches no function.
+    EmptyGlob,
+    /// The glob ends in a backslash with nothing to escape.
+    DanglingBackslash(String),
+    /// A quote that is not closed.
+    UnclosedQuote(
+        /// The text from the beginning of the word on.
+        String,
+    ),
+    /// A word of the text ends where a glob should follow.
+    NothingBehind {
+        /// What should be followed by a glob: `!`, `:mod:`, `+` or `-`.
+        mark: &'static str,
+        /// The whole word.
+        word: String,
+    },
+    /// A `+` or `-` that no word precedes.
+    NothingBefore(
+        /// Which of them.
+        &'static str,
+    ),
+    /// The word has more than one `:mod:`.
+    TwoModules(String),
+    /// A word that begins like an address, with `0x`, and is none.
+    Address {
+        /// What should be a hexadecimal number of at most 64 bits.
+        part: String,
+        /// The whole word.
+        word: String,
+    },
+    /// A range of addresses that has none in it.
+    EmptyRange {
+        /// The first address.
+        start: usize,
+        /// The address behind the last one.
+        end: usize,
+    },
+    /// The text of a filter with a predicate, which cannot be read back.
+    PredicateAsText,
+    /// A predicate panicked.
+    PredicatePanicked {
+        /// The function that it was asked about.
+        function: String,
+        /// The message of the panic.
+        message: String,
+    },
+    /// No function begins at an address.
+    NoFunction {
+        /// The address.
+        address: usize,
+    },
+}
+
+impl Display for FilterError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "the filter has no words; `*` matches everything"),
+            Self::EmptyGlob => write!(f, "a filter glob is empty"),
+            Self::DanglingBackslash(glob) => {
+                write!(f, "the filter glob `{glob}` ends in a backslash")
+            }
+            Self::UnclosedQuote(text) => {
+                write!(f, "a quote is not closed in the filter at `{text}`")
+            }
+            Self::NothingBehind { mark, word } => {
+                write!(f, "nothing follows `{mark}` in the filter word `{word}`")
+            }
+            Self::NothingBefore(mark) => write!(f, "nothing precedes `{mark}` in the filter"),
+            Self::TwoModules(word) => write!(
+                f,
+                "the filter word `{word}` has more than one `{MODULE_MARK}`"
+            ),
+            Self::Address { part, word } => {
+                write!(f, "`{part}` in the filter word `{word}` is no address")
+            }
+            Self::EmptyRange { start, end } => {
+                write!(f, "no address is in the filter's {start:#x}..{end:#x}")
+            }
+            Self::PredicateAsText => {
+                write!(f, "a predicate cannot be made of a filter's text")
+            }
+            Self::PredicatePanicked { function, message } => write!(
+                f,
+                "a predicate of the filter panicked when asked about `{function}`: {message}"
+            ),
+            Self::NoFunction { address } => {
+                write!(f, "no function begins at the filter's address {address:#x}")
+            }
+        }
+    }
+}
+
+impl Error for FilterError {}

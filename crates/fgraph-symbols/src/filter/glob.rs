@@ -1,0 +1,278 @@
+//! Globs over names and paths.
+
+use core::str::Chars;
+
+use super::error::FilterError;
+use super::ngrams::END;
+use super::words::{MODULE_MARK, is_bracket};
+
+/// A glob in its parsed form, in which equal globs are equal however they were written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Glob(Box<[Token]>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Token {
+    Char(char),
+    /// `?`
+    AnyChar,
+    /// `*`, never twice in a row
+    AnyRun,
+}
+
+impl Glob {
+    /// Parses a glob.
+    pub(super) fn new(glob: &str) -> Result<Self, FilterError> {
+        let mut tokens = Vec::with_capacity(glob.len());
+        let mut chars = glob.chars();
+        while let Some(c) = chars.next() {
+            let token = match c {
+                '*' if tokens.last() == Some(&Token::AnyRun) => continue,
+                '*' => Token::AnyRun,
+                '?' => Token::AnyChar,
+                '\\' => match chars.next() {
+                    Some(c) => Token::Char(c),
+                    None => return Err(FilterError::DanglingBackslash(glob.to_owned())),
+                },
+                c => Token::Char(c),
+            };
+            tokens.push(token);
+        }
+        if tokens.is_empty() {
+            return Err(FilterError::EmptyGlob);
+        }
+        Ok(Self(tokens.into()))
+    }
+
+    pub(super) fn matches_everything(&self) -> bool {
+        *self.0 == [Token::AnyRun]
+    }
+
+    /// The glob that matches `text` alone.
+    pub(super) fn literal(text: &str) -> Self {
+        Self(text.chars().map(Token::Char).collect())
+    }
+
+    /// The one text that the glob matches; `None` if it has wildcards.
+    pub(super) fn as_literal(&self) -> Option<String> {
+        let chars = self.0.iter().map(|token| match *token {
+            Token::Char(c) => Some(c),
+            Token::AnyChar | Token::AnyRun => None,
+        });
+        chars.collect()
+    }
+
+    /// Whether the glob matches paths, and not file names.
+    pub(super) fn has_slash(&self) -> bool {
+        self.0.contains(&Token::Char('/'))
+    }
+
+    /// Whether the colon at `at`, in a word, could be taken for one of a `:mod:` there or next to
+    /// it.
+    fn colon_is_ambiguous(&self, at: usize) -> bool {
+        let mark = MODULE_MARK.chars().map(Token::Char);
+        let starts_mark = self.0[at..]
+            .iter()
+            .copied()
+            .take(MODULE_MARK.len())
+            .eq(mark);
+        starts_mark || at == 0 || at + 1 == self.0.len()
+    }
+
+    /// What is between the wildcards, with an [`END`] before it and behind it: a text between two
+    /// of these has all of them in it if it matches.
+    pub(super) fn texts(&self) -> Vec<String> {
+        let end = core::iter::once(Some(END));
+        let chars = self.0.iter().map(|token| match *token {
+            Token::Char(c) => Some(c),
+            Token::AnyChar | Token::AnyRun => None,
+        });
+        let chars: Vec<_> = end.clone().chain(chars).chain(end).collect();
+        let texts = chars.split(Option::is_none);
+        texts.map(|text| text.iter().flatten().collect()).collect()
+    }
+
+    /// Matches the whole of `text`.
+    ///
+    /// Only the last `*` met is ever retried with a longer run: if the part of the glob before it
+    /// could be matched at all, it was matched at the earliest place, which leaves the rest the
+    /// most to choose from. So the work is bounded by the product of the two lengths.
+    pub(super) fn matches(&self, text: &str) -> bool {
+        // Most names differ at one end already.
+        let differs = |token: Option<&Token>, byte: Option<&u8>| match token {
+            Some(&Token::Char(c)) => c.is_ascii() && byte != Some(&(c as u8)),
+            _ => false,
+        };
+        let bytes = text.as_bytes();
+        if differs(self.0.first(), bytes.first()) || differs(self.0.last(), bytes.last()) {
+            return false;
+        }
+        let mut tokens = &*self.0;
+        let mut chars = text.chars();
+        let mut retry = None;
+        loop {
+            match tokens.split_first() {
+                Some((Token::AnyRun, [])) => return true,
+                Some((Token::AnyRun, rest)) => {
+                    if !skip_to(rest, &mut chars) {
+                        return false;
+                    }
+                    tokens = rest;
+                    retry = Some((rest, chars.clone()));
+                    continue;
+                }
+                Some((token, rest)) => {
+                    let Some(c) = chars.next() else {
+                        return false;
+                    };
+                    if matches!(token, Token::AnyChar) || *token == Token::Char(c) {
+                        tokens = rest;
+                        continue;
+                    }
+                }
+                None if chars.as_str().is_empty() => return true,
+                None => {}
+            }
+            // A mismatch: let the last `*` take one character more.
+            let Some((after_run, start)) = &mut retry else {
+                return false;
+            };
+            if start.next().is_none() || !skip_to(after_run, start) {
+                return false;
+            }
+            tokens = after_run;
+            chars = start.clone();
+        }
+    }
+}
+
+/// Goes on to the next place at which `tokens` could match, as far as their first one tells;
+/// `false` if there is none.
+fn skip_to(tokens: &[Token], chars: &mut Chars<'_>) -> bool {
+    let Some(&Token::Char(c)) = tokens.first() else {
+        return true;
+    };
+    let text = chars.as_str();
+    let at = if c.is_ascii() {
+        find(text.as_bytes(), c as u8)
+    } else {
+        text.find(c)
+    };
+    if let Some(at) = at {
+        *chars = text[at..].chars();
+    }
+    at.is_some()
+}
+
+/// Where a byte is first. For texts as short as names this takes less time than `str::find`.
+fn find(bytes: &[u8], byte: u8) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let (words, rest) = bytes.as_chunks();
+    for (index, word) in words.iter().enumerate() {
+        let differs = u64::from_le_bytes(*word) ^ (ONES * u64::from(byte));
+        // The lowest bit that is set is in the first byte that does not differ.
+        let same = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
+        if same != 0 {
+            return Some(8 * index + same.trailing_zeros() as usize / 8);
+        }
+    }
+    let at = rest.iter().position(|&other| other == byte)?;
+    Some(bytes.len() - rest.len() + at)
+}
+
+impl Glob {
+    /// Writes the glob as a part of a word: with a backslash before all that would be read
+    /// otherwise, or, `bare`, only before what is a wildcard or a mark wherever it is.
+    pub(super) fn text(&self, bare: bool) -> String {
+        let mut text = String::new();
+        for (i, token) in self.0.iter().enumerate() {
+            let c = match *token {
+                Token::AnyRun => '*',
+                Token::AnyChar => '?',
+                Token::Char(c) => {
+                    let separates = c.is_whitespace() || matches!(c, ',' | '"') || is_bracket(c);
+                    if matches!(c, '*' | '?' | '\\')
+                        || (c == '!' && i == 0)
+                        || (c == ':' && self.colon_is_ambiguous(i))
+                        || (separates && !bare)
+                    {
+                        text.push('\\');
+                    }
+                    c
+                }
+            };
+            text.push(c);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_found_where_it_is_first() {
+        let bytes: Vec<u8> = (0..40).map(|n: u8| (n % 20).wrapping_mul(13)).collect();
+        for from in 0..bytes.len() {
+            for byte in 0..=u8::MAX {
+                let rest = &bytes[from..];
+                assert_eq!(find(rest, byte), rest.iter().position(|&b| b == byte));
+            }
+        }
+    }
+
+    #[test]
+    fn texts_are_what_is_between_wildcards() {
+        let texts = |glob| Glob::new(glob).unwrap().texts();
+        assert_eq!(texts("main"), ["\0main\0"]);
+        assert_eq!(texts("*fn_?1*"), ["\0", "fn_", "1", "\0"]);
+        assert_eq!(texts(r"a\*::né*"), ["\0a*::né", "\0"]);
+    }
+
+    #[test]
+    fn agrees_with_the_obvious_recursive_matcher() {
+        fn obvious(glob: &[u8], text: &[u8]) -> bool {
+            match (glob, text) {
+                ([], []) => true,
+                ([b'*', rest @ ..], _) => {
+                    obvious(rest, text) || (!text.is_empty() && obvious(glob, &text[1..]))
+                }
+                ([b'?', g @ ..], [_, t @ ..]) => obvious(g, t),
+                ([a, g @ ..], [b, t @ ..]) => a == b && obvious(g, t),
+                _ => false,
+            }
+        }
+        fn all(alphabet: &[char], len: u32) -> impl Iterator<Item = String> {
+            let base = alphabet.len();
+            (1..=len).flat_map(move |len| {
+                (0..base.pow(len)).map(move |mut n| {
+                    let next = |_| {
+                        let c = alphabet[n % base];
+                        n /= base;
+                        c
+                    };
+                    (0..len).map(next).collect()
+                })
+            })
+        }
+        for pattern in all(&['a', 'b', '*', '?'], 5) {
+            let parsed = Glob::new(&pattern).unwrap();
+            for text in all(&['a', 'b'], 5) {
+                let whole = format!("{END}{text}{END}");
+                let has_texts = parsed.texts().iter().all(|part| whole.contains(part));
+                let expected = obvious(pattern.as_bytes(), text.as_bytes());
+                assert_eq!(parsed.matches(&text), expected, "{pattern} {text}");
+                assert!(has_texts || !expected, "{pattern} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn pathological_stars_stay_linear() {
+        let pattern = "*a".repeat(50) + "*b";
+        let glob = Glob::new(&pattern).unwrap();
+        let name = "a".repeat(20_000);
+        assert!(!glob.matches(&name));
+        assert!(glob.matches(&(name + "b")));
+    }
+}

@@ -1,0 +1,463 @@
+//! What a filter selects of all functions of a module at once.
+//!
+//! Names without wildcards are looked up, in the module's names when all functions are asked about,
+//! and in the filter's when it is one; globs over modules are compared once for each module. So
+//! what a filter of many names takes hardly depends on how many functions there are, nor one
+//! function on how many names.
+
+use core::cell::OnceCell;
+use core::ops::Range;
+
+use super::bits::Bits;
+use super::error::FilterError;
+use super::facts::FunctionFacts;
+use super::glob::Glob;
+use super::index::{self, Hashes, NameIndex};
+use super::live::{LiveFilter, Step};
+use super::pattern::{Pattern, What, matches_path};
+use super::{Filter, Part};
+
+/// From so many globs on it pays to compare each with the pieces of names first.
+const MANY_GLOBS: usize = 4;
+
+/// The functions of a module that a filter may select.
+#[expect(clippy::len_without_is_empty, reason = "nothing asks for that")]
+pub trait Catalog {
+    /// How many functions there are, and places in the list that are none.
+    fn len(&self) -> usize;
+
+    /// Whether there is a function at a place in the list.
+    fn is_function(&self, index: usize) -> bool;
+
+    /// All names of a function, demangled, each once; none for what is no function.
+    fn names(&self, index: usize) -> impl Iterator<Item = &str>;
+
+    /// The functions that begin in a range of addresses.
+    fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize>;
+
+    /// Calls `with` with all that is known of a function.
+    fn facts<R>(&self, index: usize, with: impl FnOnce(&FunctionFacts<'_>) -> R) -> R;
+}
+
+/// A filter, prepared for many questions.
+#[derive(Debug)]
+pub struct Matcher<'f> {
+    steps: Vec<MatcherStep<'f>>,
+    /// The globs over modules, each once.
+    modules: Vec<&'f Glob>,
+    words: Vec<Word<'f>>,
+}
+
+/// A word of the filter.
+#[derive(Clone, Copy, Debug)]
+struct Word<'f> {
+    sign: &'static str,
+    /// Stands for everything if it is `None`.
+    pattern: Option<&'f Pattern>,
+}
+
+#[derive(Debug)]
+struct MatcherStep<'f> {
+    adds: bool,
+    /// Where in the words that for everything is, if nothing is listed to be traced.
+    everything: Option<usize>,
+    trace: List<'f>,
+    notrace: List<'f>,
+}
+
+/// The patterns of a list.
+#[derive(Debug, Default)]
+struct List<'f> {
+    names: Vec<NameEntry<'f>>,
+    /// Where in `names` a hash is.
+    by_hash: OnceCell<Hashes>,
+    others: Vec<Entry<'f>>,
+}
+
+/// A pattern that is a name.
+#[derive(Clone, Copy, Debug)]
+struct NameEntry<'f> {
+    hash: u64,
+    name: &'f str,
+    entry: Entry<'f>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry<'f> {
+    what: &'f What,
+    /// Where in the globs over modules its own is.
+    module: Option<usize>,
+    word: usize,
+}
+
+/// A [`Matcher`] for one module.
+#[derive(Debug)]
+pub struct ModuleMatcher<'m, 'f> {
+    matcher: &'m Matcher<'f>,
+    /// Which of the globs over modules match.
+    matching: Vec<bool>,
+}
+
+impl<'f> Matcher<'f> {
+    /// For what `filter` selects.
+    #[must_use]
+    pub fn new(filter: &'f Filter) -> Self {
+        Self::of(filter.parts.iter().map(|part| (true, part)))
+    }
+
+    /// For what `filter` selects after all its changes.
+    #[must_use]
+    pub fn of_live(filter: &'f LiveFilter) -> Self {
+        let steps = filter.steps.iter();
+        Self::of(steps.map(|Step { adds, part }| (*adds, part)))
+    }
+
+    fn of(parts: impl Iterator<Item = (bool, &'f Part)>) -> Self {
+        let mut this = Self {
+            steps: Vec::new(),
+            modules: Vec::new(),
+            words: Vec::new(),
+        };
+        for (adds, part) in parts {
+            let everything = part.trace.is_empty().then_some(this.words.len());
+            if everything.is_some() {
+                this.words.push(Word {
+                    sign: if adds { "" } else { "!" },
+                    pattern: None,
+                });
+            }
+            let step = MatcherStep {
+                adds,
+                everything,
+                trace: this.list(if adds { "" } else { "!" }, &part.trace),
+                notrace: this.list("!", &part.notrace),
+            };
+            this.steps.push(step);
+        }
+        this
+    }
+
+    fn list(&mut self, sign: &'static str, patterns: &'f [Pattern]) -> List<'f> {
+        let mut list = List::default();
+        for pattern in patterns {
+            let module = pattern.module.as_ref().map(|module| {
+                let known = self.modules.iter().position(|known| *known == module);
+                known.unwrap_or_else(|| {
+                    self.modules.push(module);
+                    self.modules.len() - 1
+                })
+            });
+            let entry = Entry {
+                what: &pattern.what,
+                module,
+                word: self.words.len(),
+            };
+            self.words.push(Word {
+                sign,
+                pattern: Some(pattern),
+            });
+            match &pattern.what {
+                What::Name(name) | What::Symbol { name, .. } => list.names.push(NameEntry {
+                    hash: index::hash(name),
+                    name,
+                    entry,
+                }),
+                _ => list.others.push(entry),
+            }
+        }
+        list
+    }
+
+    /// How many words the filter has.
+    #[expect(clippy::len_without_is_empty, reason = "nothing asks for that")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The words of the filter: what is selected, and with a `!` what is not.
+    pub fn words(&self) -> impl Iterator<Item = String> {
+        self.words.iter().map(|word| match word.pattern {
+            Some(pattern) => format!("{}{pattern}", word.sign),
+            None => format!("{}*", word.sign),
+        })
+    }
+
+    /// The matcher for the module at `path`; `None` if it selects nothing there, by the globs over
+    /// modules.
+    #[must_use]
+    pub fn module(&self, path: &str) -> Option<ModuleMatcher<'_, 'f>> {
+        let matching = self.modules.iter().map(|glob| matches_path(glob, path));
+        let module = ModuleMatcher {
+            matcher: self,
+            matching: matching.collect(),
+        };
+        let may_match = |step: &MatcherStep<'_>| {
+            step.adds && (step.everything.is_some() || step.trace.is_active(&module))
+        };
+        self.steps.iter().any(may_match).then_some(module)
+    }
+}
+
+impl<'f> List<'f> {
+    /// Whether a pattern is for this module.
+    fn is_active(&self, module: &ModuleMatcher<'_, '_>) -> bool {
+        self.entries().any(|entry| module.has(entry))
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry<'f>> {
+        let names = self.names.iter().map(|name| name.entry);
+        names.chain(self.others.iter().copied())
+    }
+
+    /// Whether a function matches.
+    fn matches(
+        &self,
+        module: &ModuleMatcher<'_, '_>,
+        function: &FunctionFacts<'_>,
+    ) -> Result<bool, FilterError> {
+        if !self.names.is_empty() {
+            let by_hash = self.by_hash.get_or_init(|| {
+                let hashes = self.names.iter().map(|name| name.hash);
+                Hashes::new(hashes.zip(0..).collect())
+            });
+            for name in function.names() {
+                for at in by_hash.of(index::hash(name)) {
+                    let NameEntry {
+                        name: wanted,
+                        entry,
+                        ..
+                    } = self.names[at];
+                    let is_it = wanted == *name && module.has(entry);
+                    if is_it && (is_name(entry.what) || entry.what.matches_place(function)) {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        for entry in self.others.iter().filter(|entry| module.has(**entry)) {
+            let matches = match entry.what {
+                What::Predicate(predicate) => predicate.try_matches(function)?,
+                what => what.matches_place(function) || what.matches_names(function.names()),
+            };
+            if matches {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// All functions that match, and how many for each word.
+    fn select<C: Catalog>(
+        &self,
+        module: &ModuleMatcher<'_, '_>,
+        functions: &C,
+        index: &mut NameIndex,
+        counts: &mut [usize],
+    ) -> Result<Selection, FilterError> {
+        let mut selection = Selection::Nothing;
+        let names = self.names.iter().filter(|name| module.has(name.entry));
+        for NameEntry { hash, name, entry } in names {
+            let mut last = None;
+            for function in index.by_name(functions).of(*hash) {
+                let is_it = last != Some(function)
+                    && functions.names(function).any(|other| other == *name)
+                    && (is_name(entry.what)
+                        || functions.facts(function, |facts| entry.what.matches_place(facts)));
+                if is_it {
+                    // A function's names follow each other.
+                    last = Some(function);
+                    counts[entry.word] += 1;
+                    selection.insert(function, functions.len());
+                }
+            }
+        }
+        let is_glob = |entry: &&Entry<'_>| matches!(entry.what, What::Glob(_));
+        let others = || self.others.iter().filter(|entry| module.has(**entry));
+        let many_globs = others().filter(is_glob).count() >= MANY_GLOBS;
+        for entry in others() {
+            let mut take = |function| {
+                counts[entry.word] += 1;
+                selection.insert(function, functions.len());
+            };
+            let all = || (0..functions.len()).filter(|&index| functions.is_function(index));
+            match entry.what {
+                What::Glob(glob) if glob.matches_everything() => {
+                    counts[entry.word] += all().count();
+                    selection = Selection::Everything;
+                }
+                What::Glob(glob) => {
+                    let texts = glob.texts();
+                    let texts = texts.iter().map(|text| index::grams_within(text));
+                    let wanted = texts.fold(0, |all, bits| all | bits);
+                    let grams = index.grams(functions, many_globs && wanted != 0);
+                    let may_match =
+                        |&index: &usize| grams.is_none_or(|grams| grams[index] & wanted == wanted);
+                    let matches = |&function: &usize| {
+                        let mut names = functions.names(function).peekable();
+                        names.peek().is_none() && glob.matches("")
+                            || names.any(|name| glob.matches(name))
+                    };
+                    all().filter(may_match).filter(matches).for_each(take);
+                }
+                What::Address(address) => functions
+                    .within(*address..address.saturating_add(1))
+                    .for_each(take),
+                What::Range(range) => functions.within(range.clone()).for_each(take),
+                What::Predicate(predicate) => {
+                    for function in all() {
+                        if functions.facts(function, |facts| predicate.try_matches(facts))? {
+                            take(function);
+                        }
+                    }
+                }
+                What::Name(_) | What::Symbol { .. } => unreachable!("names are apart"),
+            }
+        }
+        Ok(selection)
+    }
+}
+
+/// Whether a pattern that names a function says nothing more.
+fn is_name(what: &What) -> bool {
+    matches!(what, What::Name(_))
+}
+
+/// Some functions of a module.
+#[derive(Debug)]
+enum Selection {
+    Nothing,
+    Some(Bits),
+    Everything,
+}
+
+impl Selection {
+    fn insert(&mut self, index: usize, len: usize) {
+        if let Self::Nothing = self {
+            *self = Self::Some(Bits::new(len));
+        }
+        if let Self::Some(bits) = self {
+            bits.insert(index);
+        }
+    }
+}
+
+impl ModuleMatcher<'_, '_> {
+    fn has(&self, entry: Entry<'_>) -> bool {
+        entry.module.is_none_or(|module| self.matching[module])
+    }
+
+    /// Whether the filter selects all functions, and says no more than that.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        let [step] = &*self.matcher.steps else {
+            return false;
+        };
+        step.adds && step.everything.is_some() && step.notrace.entries().next().is_none()
+    }
+
+    /// Whether the filter asks for this very module.
+    #[must_use]
+    pub fn is_asked_for(&self) -> bool {
+        let mut steps = self.matcher.steps.iter().filter(|step| step.adds);
+        steps.any(|step| {
+            let mut all = step.trace.entries();
+            all.any(|entry| entry.module.is_some() && self.has(entry))
+        })
+    }
+
+    /// Whether the filter could select a function of the module, going by which texts `may_contain`
+    /// says that its names may have, where the start and the end of a name are
+    /// [`END`](super::ngrams::END), and by whether `may_begin` says that a function may begin in a
+    /// range of addresses.
+    pub fn may_select(
+        &self,
+        may_contain: impl Fn(&str) -> bool,
+        may_begin: impl Fn(Range<usize>) -> bool,
+    ) -> bool {
+        let may_match = |what: &What| match what {
+            What::Address(address) => may_begin(*address..address.saturating_add(1)),
+            What::Range(range) => may_begin(range.clone()),
+            what => what
+                .texts()
+                .is_none_or(|texts| texts.iter().all(|text| may_contain(text))),
+        };
+        let mut steps = self.matcher.steps.iter().filter(|step| step.adds);
+        steps.any(|step| {
+            let mut all = step.trace.entries();
+            step.everything.is_some() || all.any(|entry| self.has(entry) && may_match(entry.what))
+        })
+    }
+
+    /// Whether the filter selects a function of the module.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate panics.
+    pub fn matches(&self, function: &FunctionFacts<'_>) -> Result<bool, FilterError> {
+        for step in self.matcher.steps.iter().rev() {
+            if (step.everything.is_some() || step.trace.matches(self, function)?)
+                && !step.notrace.matches(self, function)?
+            {
+                return Ok(step.adds);
+            }
+        }
+        Ok(false)
+    }
+
+    /// All functions that the filter selects, as indices in the list;
+    /// `None` if there are none. Adds to `counts`, for each of the [words](Matcher::words), how
+    /// many functions match it.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate panics.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer counts than words.
+    pub fn select(
+        &self,
+        functions: &impl Catalog,
+        index: &mut NameIndex,
+        counts: &mut [usize],
+    ) -> Result<Option<Bits>, FilterError> {
+        let len = functions.len();
+        let everything = || {
+            let mut all = Bits::new(len);
+            let indices = (0..len).filter(|&index| functions.is_function(index));
+            indices.for_each(|index| all.insert(index));
+            all
+        };
+        let mut selected: Option<Bits> = None;
+        for step in &self.matcher.steps {
+            let trace = match step.everything {
+                Some(word) => {
+                    counts[word] += (0..len).filter(|&i| functions.is_function(i)).count();
+                    Selection::Everything
+                }
+                None => step.trace.select(self, functions, index, counts)?,
+            };
+            let mut chosen = match trace {
+                Selection::Nothing if step.notrace.names.len() + step.notrace.others.len() == 0 => {
+                    continue;
+                }
+                Selection::Nothing => Bits::new(len),
+                Selection::Some(bits) => bits,
+                Selection::Everything => everything(),
+            };
+            match step.notrace.select(self, functions, index, counts)? {
+                Selection::Nothing => {}
+                Selection::Some(bits) => chosen.remove(&bits),
+                Selection::Everything => chosen = Bits::new(len),
+            }
+            match &mut selected {
+                Some(selected) if step.adds => selected.add(&chosen),
+                Some(selected) => selected.remove(&chosen),
+                None if step.adds => selected = Some(chosen),
+                None => {}
+            }
+        }
+        Ok(selected.filter(|selected| !selected.is_empty()))
+    }
+}

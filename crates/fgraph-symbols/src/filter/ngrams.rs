@@ -1,0 +1,102 @@
+//! Which short pieces the names of a module have, kept to tell at once that a filter selects none
+//! of them: a name that matches a glob has every piece of the glob between its wildcards.
+//!
+//! ```text
+//!   main -> \0main\0 -> of 3 bytes: \0ma mai ain in\0 -> two bits of a word each
+//!                       of 6 bytes: \0main\0          -> two bits of a word
+//! ```
+//!
+//! NgramBloom of 6 bytes tell names apart in a library of many functions; those of 3 are for globs
+//! with less text. A piece may seem to be there because others have its bits: then all names have
+//! to be looked at. It takes 8 to 16 bytes for each function.
+
+/// How many bytes pieces have.
+const LENS: [usize; 2] = [3, 6];
+
+/// What stands before a name and behind it. No name has it within.
+pub const END: char = '\0';
+
+/// The pieces of all names; see the module documentation.
+#[derive(Debug)]
+pub struct NgramBloom {
+    /// A power of two of them.
+    words: Box<[u64]>,
+}
+
+impl NgramBloom {
+    /// For so many functions.
+    pub fn new(functions: usize) -> Self {
+        Self {
+            words: vec![0; functions.next_power_of_two()].into(),
+        }
+    }
+
+    /// Takes in a name.
+    pub fn add(&mut self, name: &str) {
+        // Before it there is nothing but ends.
+        let mut last = 0;
+        for byte in name.bytes().chain([END as u8]) {
+            last = last << 8 | u64::from(byte);
+            for len in LENS {
+                let (word, bits) = self.place(last, len);
+                self.words[word] |= bits;
+            }
+        }
+    }
+
+    /// Whether a name may contain `text`, in which [`END`] stands for the start or end of the name.
+    pub fn may_contain(&self, text: &str) -> bool {
+        let [short, long] = LENS;
+        let len = if text.len() < long { short } else { long };
+        text.as_bytes().windows(len).all(|piece| {
+            let all = |piece, &byte| piece << 8 | u64::from(byte);
+            let (word, bits) = self.place(piece.iter().fold(0, all), len);
+            self.words[word] & bits == bits
+        })
+    }
+
+    /// The bits that stand for the last `len` bytes of `last`, and the word that they are in.
+    fn place(&self, last: u64, len: usize) -> (usize, u64) {
+        let piece = last & (u64::MAX >> (64 - 8 * len));
+        // Of such a product it is the upper bits that depend on all of the piece.
+        let hash = piece.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let word = (hash >> 32) as usize & (self.words.len() - 1);
+        (word, 1 << (hash >> 58) | 1 << (hash >> 52 & 63))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(names: &[&str]) -> NgramBloom {
+        let mut pieces = NgramBloom::new(64);
+        names.iter().for_each(|name| pieces.add(name));
+        pieces
+    }
+
+    #[test]
+    fn every_part_of_a_name_is_found() {
+        for name in ["", "a", "main", "app::Index::build", "naïve→"] {
+            let pieces = of(&["other", name]);
+            let whole = format!("{END}{name}{END}");
+            for (from, _) in whole.char_indices() {
+                for (to, _) in whole[from..].char_indices() {
+                    assert!(pieces.may_contain(&whole[from..from + to]), "{name}");
+                }
+            }
+            assert!(pieces.may_contain(&whole));
+        }
+    }
+
+    #[test]
+    fn what_no_name_has_is_missed() {
+        let pieces = of(&["__libc_start_main", "main_arena", "fnmatch"]);
+        assert!(pieces.may_contain("main"));
+        assert!(!pieces.may_contain("\0main\0"));
+        assert!(!pieces.may_contain("fn_"));
+        assert!(!pieces.may_contain("start_arena"));
+        // Nothing is known of two bytes.
+        assert!(pieces.may_contain("xx"));
+    }
+}

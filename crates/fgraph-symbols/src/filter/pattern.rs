@@ -1,0 +1,236 @@
+//! One word of a filter.
+
+use core::fmt::{self, Display, Formatter};
+use core::ops::Range;
+
+use super::error::FilterError;
+use super::facts::{FunctionFacts, Predicate};
+use super::glob::Glob;
+use super::ngrams::END;
+use super::words::{MODULE_MARK, Word, is_balanced, split_module, words};
+use crate::demangle;
+use crate::functions::without_llvm;
+
+/// What stands for a predicate in a text, which cannot be read back.
+const PREDICATE: &str = ":predicate:";
+
+/// One entry of a list: some functions, of some modules.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pattern {
+    pub(super) what: What,
+    /// Of all modules if `None`.
+    pub(super) module: Option<Glob>,
+}
+
+/// Which functions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum What {
+    /// Those that have this name.
+    Name(Box<str>),
+    /// The one that has this symbol, which stands for `name` in the source.
+    Symbol { symbol: Box<str>, name: Box<str> },
+    /// Those that have a name which matches.
+    Glob(Glob),
+    /// The one that begins there.
+    Address(usize),
+    /// Those that begin there.
+    Range(Range<usize>),
+    /// Those of which it says so.
+    Predicate(Predicate),
+}
+
+impl What {
+    /// The functions that have this name, or this symbol.
+    pub(super) fn name(name: &str) -> Result<Self, FilterError> {
+        if name.is_empty() {
+            return Err(FilterError::EmptyGlob);
+        }
+        if name.starts_with("_Z") || name.starts_with("_R") {
+            let symbol = without_llvm(name);
+            let source = demangle::to_string(symbol);
+            if source != symbol {
+                return Ok(Self::Symbol {
+                    symbol: symbol.into(),
+                    name: source.into(),
+                });
+            }
+        }
+        Ok(Self::Name(name.into()))
+    }
+
+    pub(super) fn glob(glob: &str) -> Result<Self, FilterError> {
+        let glob = Glob::new(glob)?;
+        match glob.as_literal() {
+            Some(name) => Self::name(&name),
+            None => Ok(Self::Glob(glob)),
+        }
+    }
+
+    pub(super) fn range(range: Range<usize>) -> Result<Self, FilterError> {
+        if range.is_empty() {
+            let Range { start, end } = range;
+            return Err(FilterError::EmptyRange { start, end });
+        }
+        Ok(Self::Range(range))
+    }
+
+    /// What a word says before its `:mod:`.
+    fn parse(text: &str, word: &str) -> Result<Self, FilterError> {
+        if text == PREDICATE {
+            return Err(FilterError::PredicateAsText);
+        }
+        if !text.starts_with("0x") {
+            return Self::glob(text);
+        }
+        let address = |part: &str| {
+            let digits = part.strip_prefix("0x").filter(|digits| {
+                !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+            });
+            let address = digits.and_then(|digits| usize::from_str_radix(digits, 16).ok());
+            address.ok_or_else(|| FilterError::Address {
+                part: part.to_owned(),
+                word: word.to_owned(),
+            })
+        };
+        match text.split_once("..") {
+            Some((start, end)) => Self::range(address(start)?..address(end)?),
+            None => address(text).map(Self::Address),
+        }
+    }
+
+    pub(super) fn matches_everything(&self) -> bool {
+        matches!(self, Self::Glob(glob) if glob.matches_everything())
+    }
+
+    /// Whether a function matches by what is no question of its module.
+    fn matches(&self, function: &FunctionFacts<'_>) -> bool {
+        match self {
+            Self::Predicate(predicate) => predicate.matches(function),
+            other => other.matches_place(function) || other.matches_names(function.names()),
+        }
+    }
+
+    /// Whether a function matches by where it begins, or by its symbols.
+    pub(super) fn matches_place(&self, function: &FunctionFacts<'_>) -> bool {
+        match self {
+            Self::Symbol { symbol, .. } => function.symbols().contains(&&**symbol),
+            Self::Address(address) => function.address() == *address,
+            Self::Range(range) => range.contains(&function.address()),
+            Self::Name(_) | Self::Glob(_) | Self::Predicate(_) => false,
+        }
+    }
+
+    /// Whether a function matches by its names. One that has none goes by the empty name.
+    pub(super) fn matches_names<'a>(&self, names: impl IntoIterator<Item = &'a &'a str>) -> bool {
+        let mut names = names.into_iter().copied().peekable();
+        match self {
+            Self::Name(wanted) => names.any(|name| *name == **wanted),
+            Self::Glob(glob) if names.peek().is_none() => glob.matches(""),
+            Self::Glob(glob) => names.any(|name| glob.matches(name)),
+            _ => false,
+        }
+    }
+
+    /// Texts that a name of each function that matches has in it, where
+    /// [`END`] stands for the start and the end of a name; `None` if nothing follows for names.
+    pub(super) fn texts(&self) -> Option<Vec<String>> {
+        match self {
+            Self::Name(name) | Self::Symbol { name, .. } => Some(vec![format!("{END}{name}{END}")]),
+            Self::Glob(glob) => Some(glob.texts()),
+            Self::Address(_) | Self::Range(_) | Self::Predicate(_) => None,
+        }
+    }
+}
+
+impl Pattern {
+    /// What a word says, without its `!`.
+    pub(super) fn parse(text: &str, word: &str) -> Result<Self, FilterError> {
+        let nothing_behind = |mark| FilterError::NothingBehind {
+            mark,
+            word: word.to_owned(),
+        };
+        let (what, module) = match split_module(text) {
+            None if text.is_empty() => return Err(nothing_behind("!")),
+            None => (text, None),
+            Some((_, "")) => return Err(nothing_behind(MODULE_MARK)),
+            Some((_, module)) if split_module(module).is_some() => {
+                return Err(FilterError::TwoModules(word.to_owned()));
+            }
+            Some((what, module)) => (what, Some(module)),
+        };
+        Ok(Self {
+            what: match what {
+                "" => What::glob("*"),
+                what => What::parse(what, word),
+            }?,
+            module: module.map(Glob::new).transpose()?,
+        })
+    }
+
+    pub(super) fn matches(&self, function: &FunctionFacts<'_>) -> bool {
+        self.matches_module(function.module()) && self.what.matches(function)
+    }
+
+    pub(super) fn matches_module(&self, path: &str) -> bool {
+        self.module
+            .as_ref()
+            .is_none_or(|module| matches_path(module, path))
+    }
+
+    /// Whether the pattern matches all functions of its modules.
+    pub(super) fn matches_all_names(&self) -> bool {
+        self.what.matches_everything()
+    }
+
+    /// Whether the pattern matches all functions.
+    pub(super) fn is_everything(&self) -> bool {
+        self.module.is_none() && self.matches_all_names()
+    }
+
+    /// Whether `text` is read as this pattern, whatever stands next to it.
+    fn is_read_from(&self, text: &str) -> bool {
+        let word = match words(text).as_deref() {
+            Ok([Word { unquoted, .. }]) if !matches!(text, "+" | "-") => unquoted.clone(),
+            _ => return false,
+        };
+        is_balanced(text) && !word.starts_with('!') && Self::parse(&word, text).as_ref() == Ok(self)
+    }
+}
+
+/// Whether a module's path matches, or, if the glob has no `/`, its file name.
+pub(super) fn matches_path(module: &Glob, path: &str) -> bool {
+    if module.has_slash() {
+        return module.matches(path);
+    }
+    module.matches(path.rsplit_once('/').map_or(path, |(_, file)| file))
+}
+
+/// Writes a word that is read as the same pattern.
+impl Display for Pattern {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let module = self.module.as_ref().map_or(String::new(), |module| {
+            format!("{MODULE_MARK}{}", module.text(false))
+        });
+        let bare = match &self.what {
+            What::Name(name) | What::Symbol { symbol: name, .. } => format!("{name}{module}"),
+            What::Glob(glob) if self.module.is_some() && glob.matches_everything() => {
+                module.clone()
+            }
+            What::Glob(glob) => format!("{}{module}", glob.text(true)),
+            What::Address(address) => return write!(f, "{address:#x}{module}"),
+            What::Range(Range { start, end }) => return write!(f, "{start:#x}..{end:#x}{module}"),
+            What::Predicate(_) => return write!(f, "{PREDICATE}{module}"),
+        };
+        if self.is_read_from(&bare) {
+            return f.write_str(&bare);
+        }
+        match &self.what {
+            What::Glob(glob) => write!(f, "{}{module}", glob.text(false)),
+            What::Name(name) | What::Symbol { symbol: name, .. } => {
+                let name = name.replace('\\', r"\\").replace('"', r#"\""#);
+                write!(f, "\"{name}\"{module}")
+            }
+            _ => f.write_str(&bare),
+        }
+    }
+}

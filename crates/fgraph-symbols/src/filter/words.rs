@@ -1,0 +1,165 @@
+//! The words of a filter's text.
+//!
+//! White space and commas end a word, but not within quotes, nor between brackets that belong
+//! together. So names that have both can be pasted as they are:
+//!
+//! ```text
+//!   <app::Sq as app::Shape>::area main    two words
+//!   "operator new" operator< a b          four: a bracket that is not closed is a character
+//! ```
+
+use super::error::FilterError;
+
+/// What stands between the two globs of a word.
+pub(super) const MODULE_MARK: &str = ":mod:";
+
+/// A word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Word<'a> {
+    /// The word as it is written.
+    pub(super) source: &'a str,
+    /// The word without its quotes, and with a backslash before each character that was in quotes.
+    pub(super) unquoted: String,
+}
+
+/// The brackets that hold words together.
+const BRACKETS: [(char, char); 3] = [('<', '>'), ('(', ')'), ('[', ']')];
+
+pub(super) fn is_bracket(c: char) -> bool {
+    BRACKETS
+        .iter()
+        .any(|&(open, close)| c == open || c == close)
+}
+
+/// The words of `text`.
+///
+/// # Errors
+///
+/// If a quote is not closed, or there is nothing in it.
+pub(super) fn words(text: &str) -> Result<Vec<Word<'_>>, FilterError> {
+    let mut pairs = pairs(text).into_iter().peekable();
+    let mut words = Vec::new();
+    let mut unquoted = String::new();
+    // Where the word began, and where its brackets end.
+    let mut start = None;
+    let mut closed = 0;
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if let Some((_, end)) = pairs.next_if(|&(open, _)| open == at) {
+            closed = end;
+        }
+        let is_open = at < closed;
+        if !is_open && (c.is_whitespace() || c == ',') {
+            if let Some(start) = start.take() {
+                words.push(Word {
+                    source: &text[start..at],
+                    unquoted: core::mem::take(&mut unquoted),
+                });
+            }
+            continue;
+        }
+        let start = *start.get_or_insert(at);
+        if c == '"' && !is_open {
+            let unclosed = || FilterError::UnclosedQuote(text[start..].to_owned());
+            if chars.as_str().starts_with('"') {
+                return Err(FilterError::EmptyGlob);
+            }
+            loop {
+                let (_, mut c) = chars.next().ok_or_else(unclosed)?;
+                if c == '"' {
+                    break;
+                }
+                if c == '\\' {
+                    (_, c) = chars.next().ok_or_else(unclosed)?;
+                }
+                unquoted.extend(['\\', c]);
+            }
+            continue;
+        }
+        unquoted.push(c);
+        if c == '\\'
+            && let Some((_, c)) = chars.next()
+        {
+            unquoted.push(c);
+        }
+    }
+    if let Some(start) = start {
+        words.push(Word {
+            source: &text[start..],
+            unquoted,
+        });
+    }
+    Ok(words)
+}
+
+/// Where the outermost pairs of brackets begin and end.
+///
+/// The second half of an arrow (`->`) is no bracket, nor is one that has no partner.
+fn pairs(text: &str) -> Vec<(usize, usize)> {
+    let mut open: Vec<(usize, usize)> = Vec::new();
+    let mut open_of_kind = [0; BRACKETS.len()];
+    let mut pairs = Vec::new();
+    let mut is_quoted = false;
+    let mut before = None;
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        let is_arrow = c == '>' && before.replace(c) == Some('-');
+        before = Some(c);
+        match c {
+            '\\' => {
+                chars.next();
+                before = None;
+                continue;
+            }
+            '"' if open.is_empty() => is_quoted = !is_quoted,
+            _ if is_quoted || is_arrow => continue,
+            _ => {}
+        }
+        if let Some(kind) = BRACKETS.iter().position(|&(opens, _)| opens == c) {
+            open.push((kind, at));
+            open_of_kind[kind] += 1;
+        } else if let Some(kind) = BRACKETS.iter().position(|&(_, closes)| closes == c)
+            && open_of_kind[kind] != 0
+        {
+            // What was opened since has no partner.
+            while let Some((other, from)) = open.pop() {
+                open_of_kind[other] -= 1;
+                if other == kind {
+                    // Of pairs within pairs only the outer one is wanted.
+                    while pairs.pop_if(|&mut (inner, _)| inner > from).is_some() {}
+                    pairs.push((from, at));
+                    break;
+                }
+            }
+        }
+    }
+    pairs
+}
+
+/// Whether each bracket of a word has its partner in it, so that no other word can be taken for a
+/// part of it.
+pub(super) fn is_balanced(word: &str) -> bool {
+    let pairs = pairs(word);
+    let within = |at| pairs.iter().any(|&(open, close)| open <= at && at <= close);
+    word.char_indices()
+        .all(|(at, c)| !is_bracket(c) || within(at))
+}
+
+/// Splits a word at its `:mod:`, if it has one that is neither escaped nor part of a path.
+pub(super) fn split_module(word: &str) -> Option<(&str, &str)> {
+    let mut before = None;
+    let mut escaped = false;
+    for (at, c) in word.char_indices() {
+        let here = &word[at..];
+        if !escaped
+            && before != Some(':')
+            && let Some(module) = here.strip_prefix(MODULE_MARK)
+            && !module.starts_with(':')
+        {
+            return Some((&word[..at], module));
+        }
+        before = (!escaped).then_some(c);
+        escaped = !escaped && c == '\\';
+    }
+    None
+}

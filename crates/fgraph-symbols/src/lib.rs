@@ -1,0 +1,28 @@
+//! What files say of functions, and what filters say of names: bytes in, facts out.
+//!
+//! Nothing here reads the memory of a process, so all of it runs on the bytes of a file from
+//! another machine, under a fuzzer, or under Miri. The runtime, crate `fgraph`, stands on it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`elf`] | an ELF file: sections, symbol tables, notes |
+//! | [`functions`] | all functions of a file, by address, with all their names |
+//! | [`demangle`] | names as programmers know them |
+//! | [`notrace`] | functions that must not be traced, each with the reason |
+//! | [`filter`] | the filter language |
+//! | `unwind_info` | functions without a symbol, by their unwind information |
+//! | [`testing`] | checks for fuzzers and tests |
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub use filter::{Filter, FilterError};
+
+pub mod demangle;
+pub mod elf;
+pub mod filter;
+pub mod functions;
+pub mod notrace;
+#[doc(hidden)]
+pub mod testing;
+mod unwind_info;

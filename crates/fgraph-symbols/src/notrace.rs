@@ -1,0 +1,124 @@
+//! Functions that are not traced as others are, whatever a filter says.
+//!
+//! A traced call that somebody wants the return of is made by the trampoline, from another return
+//! address. What returns twice, or looks at its return address to see who called it, would be
+//! misled: such a function gets entry callbacks only. And some code only looks like a function: it
+//! is entered with something else than a return address on top of the stack, or with its arguments
+//! where no function has them. That is not touched at all. Nor is what the C library runs at the
+//! start and at the end of every thread, with all signals blocked: a thread that traps then is
+//! killed.
+
+/// What is left out, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notrace {
+    /// Everything.
+    Entirely(&'static str),
+    /// The return.
+    Return(&'static str),
+}
+
+use Notrace::{Entirely, Return};
+
+const TWICE: Notrace = Return("returns twice");
+const RESUMED: Notrace = Return("its return address is saved and used again later");
+const CALLER: Notrace = Return("looks at its return address to see who called it");
+const UNWINDS: Notrace = Return("unwinds the stack from its return address on");
+const CHILD: Notrace = Return("a child process or thread starts on its stack frame");
+/// Of the dynamic linker's functions for thread-local data.
+pub const PARTIAL: Notrace = Return("may be called with registers live that functions clobber");
+const FORKS: Notrace =
+    Return("runs fgraph's own handlers, which mark the thread until the fork is done");
+const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
+const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
+const BLOCKED: Notrace =
+    Entirely("runs in threads that block all signals, which a trap would kill");
+const SIGNAL: Notrace = Entirely("the kernel returns to it from signal handlers");
+
+/// By name in the symbol table; a `*` at the end stands for anything.
+#[rustfmt::skip]
+const TABLE: &[(&str, Notrace)] = &[
+    ("setjmp", TWICE), ("_setjmp", TWICE), ("__setjmp", TWICE), ("sigsetjmp", TWICE),
+    ("__sigsetjmp", TWICE), ("__sigsetjmp_cancel", TWICE), ("savectx", TWICE), ("vfork", TWICE),
+    ("__vfork", TWICE), ("__libc_vfork", TWICE), ("__sigjmp_save", TWICE),
+    ("getcontext", RESUMED), ("__getcontext", RESUMED), ("swapcontext", RESUMED),
+    ("__swapcontext", RESUMED), ("setcontext", RESUMED), ("__setcontext", RESUMED),
+    ("dlopen*", CALLER), ("__dlopen*", CALLER), ("___dlopen*", CALLER), ("dlmopen*", CALLER),
+    ("__dlmopen*", CALLER), ("___dlmopen*", CALLER), ("dlsym*", CALLER), ("__dlsym*", CALLER),
+    ("___dlsym*", CALLER), ("dlvsym*", CALLER), ("__dlvsym*", CALLER), ("___dlvsym*", CALLER),
+    ("__libc_dlopen*", CALLER), ("__libc_dlsym*", CALLER), ("__libc_dlvsym*", CALLER),
+    ("__asan_*", CALLER), ("__tsan_*", CALLER), ("__ubsan_*", CALLER), ("__msan_*", CALLER),
+    ("__sanitizer_*", CALLER),
+    ("_Unwind_*", UNWINDS), ("__cxa_throw", UNWINDS), ("__cxa_rethrow", UNWINDS),
+    ("__unw_getcontext", UNWINDS), ("unw_getcontext", UNWINDS), ("_Ux86_64_getcontext", UNWINDS),
+    ("uw_init_context_1", UNWINDS), ("uw_install_context_1", UNWINDS),
+    ("clone", CHILD), ("__clone", CHILD), ("clone3", BLOCKED), ("__clone3", BLOCKED),
+    ("__clone_internal", BLOCKED), ("__clone_internal_fallback", BLOCKED),
+    ("start_thread", BLOCKED), ("__ctype_init", BLOCKED), ("__nptl_free_tcb", BLOCKED),
+    ("__nptl_deallocate_stack", BLOCKED), ("__nptl_stack_list_add", BLOCKED),
+    ("__nptl_stack_list_del", BLOCKED), ("__spawni_child", BLOCKED),
+    ("__run_prefork_handlers", FORKS), ("__run_postfork_handlers", FORKS),
+    ("__run_fork_handlers", FORKS),
+    ("__tls_get_addr*", PARTIAL), ("___tls_get_addr*", PARTIAL),
+    ("_start", NO_CALL), ("_dl_start", NO_CALL), ("_dl_start_user", NO_CALL),
+    ("__start_context", NO_CALL), ("_dl_runtime_resolve*", NO_CALL),
+    ("_dl_runtime_profile*", NO_CALL), ("__libc_start_main*", Return("never returns")),
+    ("__libc_start_call_main", Return("never returns")),
+    ("_dl_tlsdesc_*", NO_ABI), ("mcount", NO_ABI), ("_mcount", NO_ABI), ("__fentry__", NO_ABI),
+    ("__x86_indirect_*", NO_ABI), ("__x86_return_thunk", NO_ABI), ("__llvm_retpoline_*", NO_ABI),
+    ("__x86_get_pc_thunk*", NO_ABI), ("__morestack*", NO_ABI), ("__savms64*", NO_ABI),
+    ("__resms64*", NO_ABI), ("__rust_probestack", NO_ABI), ("__probestack", NO_ABI),
+    ("rust_psm_replace_stack", NO_ABI), ("__vdso_sgx_enter_enclave", NO_ABI),
+    ("__xray_*", NO_ABI), ("__restore_rt", SIGNAL), ("__restore", SIGNAL),
+];
+
+/// The row for a function by its name in the symbol table.
+pub fn look_up(symbol: &str) -> Option<Notrace> {
+    let matches = |pattern: &str| match pattern.strip_suffix('*') {
+        Some(start) => symbol.starts_with(start),
+        None => symbol == pattern,
+    };
+    // Few names begin as those in the table do.
+    if !symbol.starts_with(['_', 'd', 'g', 's', 'v', 'c', 'u', 'm', 'r']) {
+        return None;
+    }
+    let row = TABLE.iter().find(|(pattern, _)| matches(pattern));
+    row.map(|&(_, notrace)| notrace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_starts_of_names_are_found() {
+        assert_eq!(look_up("setjmp"), Some(TWICE));
+        assert_eq!(look_up("_dl_runtime_resolve_xsavec"), Some(NO_CALL));
+        assert_eq!(look_up("__tls_get_addr_slow"), Some(PARTIAL));
+    }
+
+    #[test]
+    fn names_that_only_contain_one_are_not() {
+        for name in [
+            "my_setjmp",
+            "setjmp2",
+            "a_start",
+            "malloc",
+            "",
+            "clone_tree",
+            "_ZN5clone1aE",
+        ] {
+            assert_eq!(look_up(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_row_can_be_found() {
+        for (pattern, notrace) in TABLE {
+            assert_eq!(
+                look_up(pattern.trim_end_matches('*')),
+                Some(*notrace),
+                "{pattern}"
+            );
+        }
+    }
+}

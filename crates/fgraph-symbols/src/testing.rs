@@ -1,0 +1,60 @@
+//! Checks for fuzzers and tests. Not part of the interface.
+
+use crate::demangle;
+use crate::elf::ElfFile;
+use crate::functions::Functions;
+
+/// Reads all that there is in bytes that claim to be an ELF file, and calls `each` with the file
+/// and each form of its functions. The bytes are to be aligned to 8.
+///
+/// # Panics
+///
+/// If what was read contradicts itself.
+pub fn read_elf(bytes: &[u8], mut each: impl FnMut(&ElfFile<'_>, &Functions<'_>)) {
+    let Ok(file) = ElfFile::parse(bytes) else {
+        return;
+    };
+    file.notes().for_each(drop);
+    file.comment().for_each(drop);
+    file.entry_lists().for_each(drop);
+    file.irelative().for_each(drop);
+    file.imports().for_each(drop);
+    let _ = (file.slots_of(b"malloc"), file.unwind_starts());
+    let _ = (file.program_headers(), file.build_id(), file.debug_link());
+    // Its own debug file, which gives all names once more.
+    for debug in [None, Some(&file)] {
+        let Ok(mut functions) = Functions::read(&file, debug) else {
+            return;
+        };
+        check(&functions);
+        let text = file.text().into_iter().map(|range| range.start);
+        let aliases = (0..functions.len())
+            .flat_map(|index| functions.names(index))
+            .zip(text.chain([0, u64::MAX]))
+            .map(|(name, address)| (address, name))
+            .collect::<Vec<_>>();
+        functions.add_names(aliases);
+        check(&functions);
+        each(&file, &functions);
+    }
+}
+
+/// Looks at all functions with all their names.
+fn check(functions: &Functions<'_>) {
+    let mut name = String::new();
+    let mut before = None;
+    for index in 0..functions.len() {
+        let function = functions.get(index);
+        assert!(before < Some(function.address));
+        before = Some(function.address);
+        assert!(function.limit > function.address);
+        assert_eq!(functions.index_at(function.address), Some(index));
+        assert_eq!(functions.containing(function.address), Some(index));
+        for symbol in functions.names(index) {
+            name.clear();
+            // Writing to a string does not fail.
+            let _ = demangle::demangle_to(symbol.symbol, &mut name);
+            assert!(!name.is_empty());
+        }
+    }
+}

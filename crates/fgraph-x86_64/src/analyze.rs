@@ -1,0 +1,6 @@
+//! What is read from the code of functions: bytes in, facts and plans out.
+
+pub mod evex;
+pub mod nop;
+pub mod reliance;
+pub mod relocate;

@@ -1,0 +1,80 @@
+//! Which functions keep values across calls in the registers that only AVX-512 has.
+//!
+//! A caller that knows which registers a function leaves alone may keep values there across the
+//! call (gcc's `-fipa-ra`); it knows the functions of its own module only. Preserving zmm16 to 31
+//! and the opmasks at each call costs more than all the rest, and hardly any code uses them: so we
+//! look whether a module has a function that does and that calls another.
+//!
+//! ```text
+//!   62 P0 P1 P2      the prefix of instructions with such registers, EVEX:
+//!      |  |          bit 3 of P0 is clear, bit 2 of P1 set
+//! ```
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Register};
+
+/// Whether a function uses a vector register above 15 or an opmask, and calls something.
+///
+/// `bytes` are those of the function, or of several, at `address`.
+#[must_use]
+pub fn uses_evex_across_calls(bytes: &[u8], address: usize) -> bool {
+    // Most functions have nothing that looks like the prefix.
+    let prefix = |bytes: &[u8]| bytes[0] == 0x62 && bytes[1] & 8 == 0 && bytes[2] & 4 != 0;
+    if !bytes.windows(3).any(prefix) {
+        return false;
+    }
+    let (mut uses, mut calls) = (false, false);
+    let mut instruction = Instruction::default();
+    let mut decoder = Decoder::with_ip(64, bytes, address as u64, DecoderOptions::NONE);
+    // Behind bytes that are no instruction it finds back to where instructions start soon enough.
+    while decoder.can_decode() && !(uses && calls) {
+        decoder.decode_out(&mut instruction);
+        calls |= matches!(
+            instruction.flow_control(),
+            FlowControl::Call | FlowControl::IndirectCall
+        );
+        let mut operands = 0..instruction.op_count();
+        uses |= instruction.op_mask() != Register::None
+            || operands.any(|at| is_high(instruction.op_register(at)))
+            || is_high(instruction.memory_index());
+    }
+    uses && calls
+}
+
+fn is_high(register: Register) -> bool {
+    register.is_k() || register.is_vector_register() && register.number() >= 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uses_evex_across_calls;
+
+    /// call $+5
+    const CALL: [u8; 5] = [0xe8, 0, 0, 0, 0];
+
+    #[test]
+    fn a_function_that_uses_them_and_calls_may_keep_them() {
+        for uses in [
+            &[0x62, 0xa1, 0xfd, 0x48, 0x6f, 0xc1][..], // vmovdqa64 zmm16, zmm17
+            &[0x62, 0xf1, 0x7d, 0x48, 0x76, 0xc9],     // vpcmpeqd k1, zmm0, zmm1
+            &[0x62, 0xf1, 0xfd, 0xc9, 0x6f, 0xc1],     // vmovdqa64 zmm0 {k1}{z}, zmm1
+        ] {
+            let both = [uses, &CALL].concat();
+            assert!(uses_evex_across_calls(&both, 0x1000), "{uses:x?}");
+            assert!(!uses_evex_across_calls(uses, 0x1000), "without a call");
+        }
+    }
+
+    #[test]
+    fn a_function_with_other_registers_does_not() {
+        for other in [
+            &[0x62, 0xf1, 0x7d, 0x48, 0x6f, 0xc1][..], // vmovdqa32 zmm0, zmm1
+            &[0xc5, 0xfd, 0x6f, 0xc1],                 // vmovdqa ymm0, ymm1
+            // mov eax, imm32 whose bytes look like the prefix
+            &[0xb8, 0x62, 0xa1, 0xfd, 0x48],
+            &[],
+        ] {
+            let both = [other, &CALL].concat();
+            assert!(!uses_evex_across_calls(&both, 0x1000), "{other:x?}");
+        }
+    }
+}

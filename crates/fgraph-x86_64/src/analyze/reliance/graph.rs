@@ -1,0 +1,498 @@
+//! Code cut into blocks, and which block leads to which.
+
+use alloc::{vec, vec::Vec};
+use core::ops::Range;
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
+};
+
+use super::Code;
+use super::bitset::BitSet;
+use super::effect::Effect;
+use crate::nop::ENDBR64;
+
+/// The prefix of instructions that are atomic.
+const LOCK: u8 = 0xf0;
+
+/// How a block ends. Targets are indices of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The next block follows.
+    Falls,
+    Jumps(u32),
+    /// To the target or to the next block.
+    Branches(u32),
+    Calls(u32),
+    /// A function that the caller does not know.
+    CallsUnknown,
+    JumpsUnknown,
+    /// A call that changes nothing but rax, for all we know: how thread-local variables may be
+    /// found.
+    CallsResolver,
+    /// To a place in the same function, or to another function.
+    JumpsByTable,
+    Returns,
+    /// The code does not go on: the processor stops there.
+    Stops,
+    /// What follows is not known.
+    Unclear,
+}
+
+impl End {
+    /// The block that it leads to.
+    fn target(self) -> Option<u32> {
+        match self {
+            Self::Jumps(to) | Self::Branches(to) | Self::Calls(to) => Some(to),
+            _ => None,
+        }
+    }
+
+    /// Whether the next block may follow.
+    fn leads_on(self) -> bool {
+        match self {
+            Self::Falls
+            | Self::Branches(_)
+            | Self::Calls(_)
+            | Self::CallsUnknown
+            | Self::CallsResolver => true,
+            Self::Jumps(_)
+            | Self::JumpsUnknown
+            | Self::JumpsByTable
+            | Self::Returns
+            | Self::Stops
+            | Self::Unclear => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Block {
+    /// Its place, see `Graph::place`.
+    place: u32,
+    /// Starts with `endbr64`.
+    is_pad: bool,
+    /// Looks whether there are vector arguments.
+    pub(super) asks_al: bool,
+    /// Is nothing but NOPs.
+    is_padding: bool,
+    pub(super) effect: Effect,
+    pub(super) end: End,
+}
+
+/// The blocks of all code.
+#[derive(Debug)]
+pub(super) struct Graph<'a> {
+    code: &'a [Code<'a>],
+    /// The place of each stretch, and where the last ends.
+    places: Vec<u32>,
+    pub(super) blocks: Vec<Block>,
+    /// The blocks that functions begin with.
+    pub(super) functions: Vec<u32>,
+    /// Those, and the blocks that parts of functions begin with.
+    pub(super) parts: Vec<u32>,
+    /// The blocks that jump to, branch to or call each block, one after the other.
+    sources: Vec<u32>,
+    /// Where those of each block begin.
+    source_starts: Vec<u32>,
+}
+
+/// Calls `each` with every instruction of some code, and where it is. `None` are bytes that are
+/// none.
+fn each_instruction(
+    bytes: &[u8],
+    address: usize,
+    mut each: impl FnMut(usize, Option<&Instruction>),
+) {
+    let mut decoder = Decoder::with_ip(64, bytes, address as u64, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        let at = decoder.position();
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            each(at, None);
+            if decoder.set_position(at + 1).is_err() {
+                break;
+            }
+            decoder.set_ip((address + at + 1) as u64);
+        } else {
+            each(at, Some(&instruction));
+        }
+    }
+}
+
+/// The target of a direct branch.
+fn direct(instruction: &Instruction) -> Option<usize> {
+    let is_near = match instruction.flow_control() {
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+            matches!(instruction.op0_kind(), OpKind::NearBranch64)
+        }
+        FlowControl::Call => instruction.is_call_near(),
+        FlowControl::XbeginXabortXend => instruction.mnemonic() == Mnemonic::Xbegin,
+        _ => false,
+    };
+    is_near.then(|| instruction.near_branch_target() as usize)
+}
+
+impl<'a> Graph<'a> {
+    /// Cuts code into blocks; `None` if there is more than can be numbered.
+    pub(super) fn new(code: &'a [Code<'a>], functions: &[usize], parts: &[usize]) -> Option<Self> {
+        let mut starts_of_parts = [functions, parts].concat();
+        starts_of_parts.sort_unstable();
+        starts_of_parts.dedup();
+        let parts = &starts_of_parts[..];
+        let mut places = vec![0];
+        for stretch in code {
+            // One more, so that the end of a stretch is not the start of the next.
+            let end = *places.last()? as usize + stretch.bytes.len() + 1;
+            places.push(i32::try_from(end).ok()?.cast_unsigned());
+        }
+        let mut graph = Self {
+            code,
+            places,
+            blocks: Vec::new(),
+            functions: Vec::new(),
+            parts: Vec::new(),
+            sources: Vec::new(),
+            source_starts: Vec::new(),
+        };
+        let len = *graph.places.last()?;
+        let (mut starts, mut leaders) = (BitSet::new(len as usize), BitSet::new(len as usize));
+        let mut entries = BitSet::new(len as usize);
+        for &function in parts {
+            if let Some(place) = graph.place(function) {
+                leaders.set(place);
+                entries.set(place);
+            }
+        }
+        for (stretch, piece) in graph.pieces(parts) {
+            each_instruction(
+                &stretch.bytes[piece.clone()],
+                stretch.address + piece.start,
+                |at, instruction| {
+                    let address = stretch.address + piece.start + at;
+                    let Some(place) = graph.place(address) else {
+                        return;
+                    };
+                    let Some(instruction) = instruction else {
+                        leaders.set(place);
+                        return;
+                    };
+                    starts.set(place);
+                    for to in direct(instruction)
+                        .into_iter()
+                        .flat_map(|to| graph.starts_for(to))
+                    {
+                        leaders.set(to);
+                        if instruction.flow_control() == FlowControl::Call {
+                            entries.set(to);
+                        }
+                    }
+                    if instruction.mnemonic() == Mnemonic::Endbr64
+                        && let Some(next) = graph.place(address + instruction.len())
+                    {
+                        leaders.set(next);
+                    }
+                },
+            );
+        }
+        graph.blocks = graph.cut(parts, &starts, &leaders, &entries);
+        let roots = functions.iter().filter_map(|&at| graph.block_at(at));
+        graph.functions = roots.map(|block| block as u32).collect();
+        let roots = parts.iter().filter_map(|&at| graph.block_at(at));
+        graph.parts = roots.map(|block| block as u32).collect();
+        graph.end_functions();
+        graph.link_sources();
+        Some(graph)
+    }
+
+    /// The number of an address among all that there is code at.
+    fn place(&self, address: usize) -> Option<u32> {
+        let next = self
+            .code
+            .partition_point(|stretch| stretch.address <= address);
+        let stretch = self.code.get(next.checked_sub(1)?)?;
+        let offset = address - stretch.address;
+        (offset < stretch.bytes.len()).then(|| self.places[next - 1] + offset as u32)
+    }
+
+    /// Where the instruction may start that a branch to an address leads to: there, or at the
+    /// `lock` before, which is jumped over where there is only one thread.
+    fn starts_for(&self, address: usize) -> impl Iterator<Item = u32> + use<> {
+        let place = self.place(address);
+        let lock = self
+            .place(address.wrapping_sub(1))
+            .filter(|_| place.is_some());
+        let is_lock = |place: &u32| self.byte(*place) == Some(LOCK);
+        place.into_iter().chain(lock.filter(is_lock))
+    }
+
+    fn byte(&self, place: u32) -> Option<u8> {
+        let at = self
+            .places
+            .partition_point(|&start| start <= place)
+            .checked_sub(1)?;
+        let offset = place - self.places[at];
+        self.code.get(at)?.bytes.get(offset as usize).copied()
+    }
+
+    /// The pieces of the code that are decoded from their start on.
+    fn pieces<'b>(
+        &'b self,
+        functions: &'b [usize],
+    ) -> impl Iterator<Item = (&'a Code<'a>, Range<usize>)> + use<'a, 'b> {
+        self.code.iter().flat_map(move |stretch| {
+            let end = stretch.address + stretch.bytes.len();
+            let first = functions.partition_point(|&at| at <= stretch.address);
+            let behind = functions.partition_point(|&at| at < end);
+            let inner = functions.get(first..behind).unwrap_or_default();
+            let starts = core::iter::once(stretch.address).chain(inner.iter().copied());
+            let ends = inner.iter().copied().chain([end]);
+            let piece =
+                move |(start, end)| (stretch, start - stretch.address..end - stretch.address);
+            starts.zip(ends).map(piece)
+        })
+    }
+
+    /// Makes the blocks. Their targets are places at first, and then blocks.
+    fn cut(
+        &self,
+        parts: &[usize],
+        starts: &BitSet,
+        leaders: &BitSet,
+        entries: &BitSet,
+    ) -> Vec<Block> {
+        let mut blocks: Vec<Block> = Vec::new();
+        let mut factory = InstructionInfoFactory::new();
+        let mut is_open = false;
+        let mut next_place = 0;
+        for (stretch, piece) in self.pieces(parts) {
+            each_instruction(
+                &stretch.bytes[piece.clone()],
+                stretch.address + piece.start,
+                |at, instruction| {
+                    let address = stretch.address + piece.start + at;
+                    let Some(place) = self.place(address) else {
+                        return;
+                    };
+                    if is_open && place != next_place {
+                        // The end of a stretch.
+                        if let Some(block) = blocks.last_mut() {
+                            block.end = End::Unclear;
+                        }
+                        is_open = false;
+                    }
+                    if !is_open || leaders.has(place) {
+                        blocks.push(Block {
+                            place,
+                            is_pad: instruction.is_some_and(|i| i.mnemonic() == Mnemonic::Endbr64),
+                            effect: Effect::default(),
+                            asks_al: false,
+                            is_padding: true,
+                            end: End::Falls,
+                        });
+                        is_open = true;
+                    }
+                    let Some(block) = blocks.last_mut() else {
+                        return;
+                    };
+                    let Some(instruction) = instruction else {
+                        (block.end, is_open) = (End::Unclear, false);
+                        next_place = place + 1;
+                        return;
+                    };
+                    next_place = place + instruction.len() as u32;
+                    block
+                        .effect
+                        .add(instruction, entries.has(block.place), &mut factory);
+                    block.is_padding &= instruction.mnemonic() == Mnemonic::Nop;
+                    block.asks_al |= instruction.mnemonic() == Mnemonic::Test
+                        && instruction.op0_register() == Register::AL
+                        && instruction.op1_kind() == OpKind::Register
+                        && instruction.op1_register() == Register::AL;
+                    block.end = self.end(instruction, starts);
+                    is_open = block.end == End::Falls;
+                },
+            );
+        }
+        if let Some(last) = blocks.last_mut()
+            && last.end.leads_on()
+        {
+            last.end = End::Unclear;
+        }
+        let index = |place: u32| blocks.binary_search_by_key(&place, |block| block.place);
+        let ends: Vec<End> = (0..blocks.len())
+            .map(|at| {
+                let to = |place| index(place).map_or(u32::MAX, |block| block as u32);
+                let end = match blocks[at].end {
+                    End::Jumps(place) => End::Jumps(to(place)),
+                    End::Branches(place) => End::Branches(to(place)),
+                    End::Calls(place) => End::Calls(to(place)),
+                    end => end,
+                };
+                match end {
+                    End::Jumps(u32::MAX) | End::Branches(u32::MAX) | End::Calls(u32::MAX) => {
+                        End::Unclear
+                    }
+                    end => end,
+                }
+            })
+            .collect();
+        for (block, end) in blocks.iter_mut().zip(ends) {
+            block.end = end;
+        }
+        blocks
+    }
+
+    /// What an instruction does to the flow of control; `Falls` if nothing.
+    fn end(&self, instruction: &Instruction, starts: &BitSet) -> End {
+        if let Some(to) = direct(instruction) {
+            let place = self.place(to);
+            let start = self.starts_for(to).find(|&start| starts.has(start));
+            if place.is_some() && start.is_none() {
+                return End::Unclear;
+            }
+            let place = start;
+            return match (instruction.flow_control(), place) {
+                (FlowControl::Call, Some(place)) => End::Calls(place),
+                (FlowControl::Call, None) => End::CallsUnknown,
+                (FlowControl::UnconditionalBranch, Some(place)) => End::Jumps(place),
+                (FlowControl::UnconditionalBranch, None) => End::JumpsUnknown,
+                (_, Some(place)) => End::Branches(place),
+                // Perhaps to another function, which is unknown.
+                (_, None) => End::Unclear,
+            };
+        }
+        match instruction.flow_control() {
+            FlowControl::IndirectBranch => {
+                let by_table = instruction.op0_kind() == OpKind::Register
+                    || instruction.memory_index() != Register::None;
+                if by_table {
+                    End::JumpsByTable
+                } else {
+                    End::JumpsUnknown
+                }
+            }
+            FlowControl::IndirectCall => {
+                let is_resolver = instruction.op0_kind() == OpKind::Memory
+                    && instruction.memory_base() == Register::RAX
+                    && instruction.memory_index() == Register::None
+                    && instruction.memory_displacement64() == 0;
+                if is_resolver {
+                    End::CallsResolver
+                } else {
+                    End::CallsUnknown
+                }
+            }
+            FlowControl::Return => End::Returns,
+            FlowControl::Exception => End::Stops,
+            _ if instruction.mnemonic() == Mnemonic::Hlt => End::Stops,
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => End::Unclear,
+            _ => End::Falls,
+        }
+    }
+
+    /// A call whose next instruction starts a function, perhaps behind padding, is one that does
+    /// not return.
+    fn end_functions(&mut self) {
+        let mut is_start = vec![false; self.blocks.len() + 1];
+        for &at in &self.parts {
+            is_start[at as usize] = true;
+        }
+        for block in &self.blocks {
+            if let End::Calls(to) = block.end {
+                is_start[to as usize] = true;
+            }
+        }
+        for at in (0..self.blocks.len()).rev() {
+            let block = &mut self.blocks[at];
+            match block.end {
+                // Everything behind it is as if it were not there.
+                End::Falls if block.is_padding && is_start[at + 1] => {
+                    is_start[at] = true;
+                    block.end = End::Stops;
+                }
+                End::Calls(to) if is_start[at + 1] => block.end = End::Jumps(to),
+                End::CallsUnknown if is_start[at + 1] => block.end = End::JumpsUnknown,
+                _ => {}
+            }
+        }
+    }
+
+    fn link_sources(&mut self) {
+        let targets = || {
+            let blocks = (0_u32..).zip(&self.blocks);
+            blocks.filter_map(|(at, block)| Some((at, block.end.target()?)))
+        };
+        let mut ends = vec![0; self.blocks.len() + 1];
+        for (_, to) in targets() {
+            ends[to as usize] += 1;
+        }
+        let mut all = 0;
+        for end in &mut ends {
+            all += *end;
+            *end = all;
+        }
+        let mut sources = vec![0; all as usize];
+        for (at, to) in targets() {
+            ends[to as usize] -= 1;
+            sources[ends[to as usize] as usize] = at;
+        }
+        (self.sources, self.source_starts) = (sources, ends);
+    }
+
+    pub(super) fn block_at(&self, address: usize) -> Option<usize> {
+        let place = self.place(address)?;
+        self.blocks
+            .binary_search_by_key(&place, |block| block.place)
+            .ok()
+    }
+
+    /// The blocks that a function may start with: that of its landing pad, and the one behind.
+    pub(super) fn starts_of(&self, function: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = self.block_at(function);
+        let pad = first.filter(|&first| self.blocks[first].is_pad);
+        let behind = pad.and_then(|_| self.block_at(function + ENDBR64.len()));
+        first.into_iter().chain(behind)
+    }
+
+    /// Calls `step` with the open blocks, and with those that lead to one that it has changed,
+    /// until there are none.
+    pub(super) fn until_stable(&self, open: &mut BitSet, mut step: impl FnMut(usize) -> bool) {
+        let mut is_stable = false;
+        while !is_stable {
+            is_stable = true;
+            // Most of what a block depends on is behind it.
+            for word in (0..open.0.len()).rev() {
+                while open.0[word] != 0 {
+                    let bit = open.0[word].ilog2();
+                    open.0[word] &= !(1 << bit);
+                    let at = word * 64 + bit as usize;
+                    if !step(at) {
+                        continue;
+                    }
+                    is_stable = false;
+                    if at != 0 {
+                        open.set(at as u32 - 1);
+                    }
+                    let sources = self.source_starts[at]..self.source_starts[at + 1];
+                    for &source in &self.sources[sources.start as usize..sources.end as usize] {
+                        open.set(source);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The blocks between the start of the function that a block is in and that of the next.
+    pub(super) fn around(&self, block: usize) -> Range<usize> {
+        let next = self.parts.partition_point(|&start| start as usize <= block);
+        let start = next.checked_sub(1).map_or(0, |at| self.parts[at] as usize);
+        let end = self
+            .parts
+            .get(next)
+            .map_or(self.blocks.len(), |&end| end as usize);
+        start..end
+    }
+}

@@ -1,0 +1,230 @@
+use alloc::vec::Vec;
+
+use super::{Code, ReliedOn, Search};
+
+const BASE: usize = 0x40_0000;
+/// Where the functions of these tests start.
+const CALLER: usize = BASE;
+const F: usize = BASE + 0x40;
+const G: usize = BASE + 0x80;
+/// Outside.
+const ELSEWHERE: usize = BASE + 0x1000;
+
+/// A direct call (0xe8) or jump (0xe9) from an offset.
+fn branch(opcode: u8, from: usize, to: usize) -> [u8; 5] {
+    let [a, b, c, d] = ((to as i64 - (BASE + from + 5) as i64) as i32).to_le_bytes();
+    [opcode, a, b, c, d]
+}
+
+/// Of these three, those that `find` finds.
+fn found([caller, f, g]: [&[u8]; 3], find: impl FnOnce(&Search<'_>) -> ReliedOn) -> Vec<usize> {
+    let mut bytes = alloc::vec![0xcc; 0xc0];
+    for (at, code) in [(0, caller), (0x40, f), (0x80, g)] {
+        bytes[at..at + code.len()].copy_from_slice(code);
+    }
+    let code = [Code {
+        address: BASE,
+        bytes: &bytes,
+    }];
+    let functions = [CALLER, F, G];
+    let found = find(&Search::new(&code, &functions, &functions));
+    let is_found = |function: &usize| found.contains(*function);
+    functions.into_iter().filter(is_found).collect()
+}
+
+fn relied_on(caller: &[u8], f: &[u8], g: &[u8]) -> Vec<usize> {
+    found([caller, f, g], |search| search.by_code())
+}
+
+fn by_convention(caller: &[u8], f: &[u8], g: &[u8]) -> Vec<usize> {
+    found([caller, f, g], |search| search.by_convention())
+}
+
+const RET: &[u8] = &[0xc3];
+/// add rax, r8; ret
+const READ_R8: &[u8] = &[0x4c, 0x01, 0xc0, 0xc3];
+/// mov r8d, 1
+const WRITE_R8: &[u8] = &[0x41, 0xb8, 1, 0, 0, 0];
+
+fn calls(to: usize, behind: &[u8]) -> Vec<u8> {
+    [&branch(0xe8, 0, to)[..], behind].concat()
+}
+
+#[test]
+fn a_register_read_behind_a_call_is_relied_on() {
+    assert_eq!(relied_on(&calls(F, READ_R8), RET, RET), [F]);
+    assert_eq!(relied_on(&calls(F, RET), RET, RET), []);
+    let written = [WRITE_R8, READ_R8].concat();
+    assert_eq!(relied_on(&calls(F, &written), RET, RET), []);
+    // add rax, rdx: a result.
+    assert_eq!(
+        relied_on(&calls(F, &[0x48, 0x01, 0xd0, 0xc3]), RET, RET),
+        []
+    );
+    // movaps xmm0, xmm9, which the caller has not set: so it has it from its own.
+    let read_xmm9 = calls(F, &[0x41, 0x0f, 0x28, 0xc1, 0xc3]);
+    assert_eq!(relied_on(&read_xmm9, RET, RET), [CALLER, F]);
+    // In another module nobody knows what is left alone.
+    assert_eq!(relied_on(&calls(ELSEWHERE, READ_R8), RET, RET), []);
+}
+
+#[test]
+fn what_is_called_in_between_must_keep_it_too() {
+    let caller = calls(F, READ_R8);
+    let f = [&branch(0xe8, 0x40, G)[..], RET].concat();
+    assert_eq!(relied_on(&caller, &f, RET), [F, G]);
+    let tail = branch(0xe9, 0x40, G);
+    assert_eq!(relied_on(&caller, &tail, RET), [F, G]);
+    // push r8; call g; pop r8; ret
+    let call = branch(0xe8, 0x42, G);
+    let saved = [&[0x41, 0x50][..], &call, &[0x41, 0x58], RET].concat();
+    assert_eq!(relied_on(&caller, &saved, RET), [F]);
+}
+
+#[test]
+fn what_an_unknown_function_may_read_counts_only_where_it_is_left_alone() {
+    let unknown = branch(0xe8, 5, ELSEWHERE);
+    let caller = calls(F, &[&unknown[..], RET].concat());
+    // f writes to nothing: rdi may be the argument still.
+    assert_eq!(relied_on(&caller, RET, RET), [F]);
+    // f calls an unknown function itself.
+    let f = [&branch(0xe8, 0x40, ELSEWHERE)[..], RET].concat();
+    assert_eq!(relied_on(&caller, &f, RET), []);
+    // What is seen to be read counts in any case.
+    assert_eq!(relied_on(&calls(F, READ_R8), &f, RET), [F]);
+}
+
+#[test]
+fn a_function_that_takes_r11_needs_it() {
+    // mov rax, r11; ret
+    assert_eq!(relied_on(RET, &[0x4c, 0x89, 0xd8, 0xc3], RET), [F]);
+}
+
+#[test]
+fn behind_a_jump_by_table_everything_may_be_read() {
+    // jmp rax
+    assert_eq!(relied_on(&calls(F, &[0xff, 0xe0]), RET, RET), [F]);
+}
+
+#[test]
+fn a_callee_that_never_returns_keeps_nothing() {
+    // ud2
+    assert_eq!(relied_on(&calls(F, READ_R8), &[0x0f, 0x0b], RET), []);
+}
+
+/// mov r8d, 1; ret
+const CLOBBER_R8: &[u8] = &[0x41, 0xb8, 1, 0, 0, 0, 0xc3];
+
+#[test]
+fn a_convention_shows_where_a_register_is_read_behind_a_call_that_leaves_it_alone() {
+    let caller = calls(F, READ_R8);
+    assert_eq!(by_convention(&caller, RET, RET), [F]);
+    assert_eq!(by_convention(&calls(F, RET), RET, RET), []);
+    // What is there now is not what was there before.
+    assert_eq!(by_convention(&caller, CLOBBER_R8, RET), []);
+    let unknown = [&branch(0xe8, 0x40, ELSEWHERE)[..], RET].concat();
+    assert_eq!(by_convention(&caller, &unknown, RET), []);
+    // A result in two registers, and a byte of which the rest is not meant: mov cl, 1; mov eax,
+    // ecx.
+    assert_eq!(
+        by_convention(&calls(F, &[0x48, 0x01, 0xd0, 0xc3]), RET, RET),
+        []
+    );
+    let byte = calls(F, &[0xb1, 1, 0x89, 0xc8, 0xc3]);
+    assert_eq!(by_convention(&byte, RET, RET), []);
+}
+
+#[test]
+fn a_register_that_is_saved_first_is_relied_on_by_convention() {
+    // push r8; mov r8d, 1; pop r8; ret
+    let push = &[0x41, 0x50][..];
+    let pop = &[0x41, 0x58][..];
+    let saves = [push, WRITE_R8, pop, RET].concat();
+    let caller = calls(F, READ_R8);
+    assert_eq!(by_convention(&caller, &saves, RET), [F]);
+    // Around a call of what nobody knows, and of a function that need not keep it then.
+    let unknown = [push, &branch(0xe8, 0x42, ELSEWHERE), pop, RET].concat();
+    assert_eq!(by_convention(&caller, &unknown, RET), [F]);
+    let around = [push, &branch(0xe8, 0x42, G), pop, RET].concat();
+    assert_eq!(by_convention(&caller, &around, CLOBBER_R8), [F]);
+    // Too late.
+    let late = [WRITE_R8, &saves].concat();
+    assert_eq!(by_convention(&caller, &late, RET), []);
+    // Of a function that keeps it itself, and so need not be saved around the call of it.
+    let passes = [&branch(0xe8, 0x40, G)[..], RET].concat();
+    assert_eq!(by_convention(&caller, &passes, &saves), [F, G]);
+    // movaps [rsp - 24], xmm9; xorps xmm9, xmm9; movaps xmm9, [rsp - 24]; ret
+    let saves = [
+        0x44, 0x0f, 0x29, 0x4c, 0x24, 0xe8, 0x45, 0x0f, 0x57, 0xc9, 0x44, 0x0f, 0x28, 0x4c, 0x24,
+        0xe8, 0xc3,
+    ];
+    let read_xmm9 = calls(F, &[0x41, 0x0f, 0x28, 0xc1, 0xc3]);
+    assert_eq!(by_convention(&read_xmm9, &saves, RET), [F]);
+    assert_eq!(by_convention(&read_xmm9, &saves[6..], RET), []);
+}
+
+#[test]
+fn arguments_that_are_handed_on_show_a_convention() {
+    // call f; call g; ret, where g reads r8
+    let caller = calls(F, &[&branch(0xe8, 5, G)[..], RET].concat());
+    assert_eq!(by_convention(&caller, RET, READ_R8), [F]);
+    assert_eq!(by_convention(&caller, RET, RET), []);
+    // The first one of a function in another module.
+    let unknown = [&branch(0xe8, 5, ELSEWHERE)[..], RET].concat();
+    assert_eq!(by_convention(&calls(F, &unknown), RET, RET), [F]);
+    // mov edi, 1
+    let other = [&[0xbf, 1, 0, 0, 0][..], &branch(0xe8, 10, ELSEWHERE), RET].concat();
+    assert_eq!(by_convention(&calls(F, &other), RET, RET), []);
+}
+
+#[test]
+fn nothing_is_taken_for_a_convention_that_is_not_seen() {
+    // jmp rax; then what it may lead to: mov r8d, 1; ret
+    let table = [&[0xff, 0xe0][..], CLOBBER_R8].concat();
+    assert_eq!(by_convention(&calls(F, READ_R8), &table, RET), []);
+    assert_eq!(by_convention(&calls(F, &[0xff, 0xe0]), RET, RET), []);
+    // An instruction that does not exist.
+    assert_eq!(by_convention(&calls(F, &[0x06]), RET, RET), []);
+}
+
+#[test]
+fn any_bytes_are_looked_at() {
+    let mut state = 1_u64;
+    for len in 0..200 {
+        let mut byte = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let bytes: Vec<u8> = (0..len * 7).map(|_| byte()).collect();
+        let code = [Code {
+            address: BASE,
+            bytes: &bytes,
+        }];
+        let search = Search::new(&code, &[BASE, BASE + 3, BASE + 50], &[BASE + 9]);
+        let _ = (search.by_code(), search.by_convention());
+    }
+}
+
+#[test]
+fn code_may_end_with_any_instruction() {
+    let ends: [&[u8]; 7] = [
+        &[0x90],                         // nop
+        &[0xff, 0x10],                   // call [rax]
+        &[0xff, 0xd0],                   // call rax
+        &[0xe8, 0xfb, 0xff, 0xff, 0xff], // call itself
+        &[0xe8, 0, 0, 0, 1],             // call elsewhere
+        &[0x74, 0xfe],                   // je itself
+        &[0x48],                         // half an instruction
+    ];
+    for bytes in ends {
+        let code = [Code {
+            address: BASE,
+            bytes,
+        }];
+        let search = Search::new(&code, &[BASE], &[BASE]);
+        assert!(search.by_code().len() <= 1);
+        assert!(search.by_convention().len() <= 1);
+    }
+}

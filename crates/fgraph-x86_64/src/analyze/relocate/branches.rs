@@ -1,0 +1,116 @@
+//! Finds the branches that lead back into the first bytes of a function.
+//!
+//! Decoding every function from end to end takes longer than everything else together, and almost
+//! none has such a branch. So the bytes are searched first for what could be the operand of one, at
+//! any offset, aligned with an instruction or not; only where that finds something the function is
+//! decoded, to see whether an instruction is there.
+
+use alloc::vec::Vec;
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+
+/// A direct branch; all values are offsets from the patch address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Branch {
+    /// Where the branch is.
+    pub(super) from: usize,
+    /// Where the next instruction is.
+    pub(super) end: usize,
+    /// Where the branch leads.
+    pub(super) to: usize,
+    /// Whether it is a `call`.
+    pub(super) is_call: bool,
+}
+
+/// The branches at or behind the offset `behind` of `body` that lead to an offset below `reach`.
+pub(super) fn leading_back(body: &[u8], behind: usize, reach: usize) -> Vec<Branch> {
+    // Operands wrap around at 32 bits, and no function is that long.
+    let body = &body[..body.len().min(i32::MAX as usize)];
+    let Some(last) = last_candidate(body, behind, reach) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    // As if the function were at address 0: a target before it is a number above all offsets.
+    let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.position() <= last {
+        let from = decoder.position();
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            // Data: the decoder finds its way back soon after it.
+            if decoder.set_position(from + 1).is_err() {
+                break;
+            }
+            decoder.set_ip(from as u64 + 1);
+            continue;
+        }
+        if from < behind || !is_direct(&instruction) {
+            continue;
+        }
+        let to = instruction.near_branch_target();
+        if to < reach as u64 {
+            found.push(Branch {
+                from,
+                end: decoder.position(),
+                to: to as usize,
+                is_call: instruction.flow_control() == FlowControl::Call,
+            });
+        }
+    }
+    found
+}
+
+/// Whether there is a jump that may lead to any instruction of `body`: through a register, or
+/// through a table in memory.
+///
+/// Jumps through a fixed place, or a member of an object, lead to other functions.
+pub(super) fn has_table(body: &[u8]) -> bool {
+    Decoder::new(64, body, DecoderOptions::NONE)
+        .into_iter()
+        .any(|instruction| {
+            instruction.is_jmp_near_indirect()
+                && (instruction.op0_kind() == OpKind::Register
+                    || instruction.memory_index() != Register::None)
+        })
+}
+
+/// Whether this is a branch whose target is in the instruction itself.
+pub(super) fn is_direct(instruction: &Instruction) -> bool {
+    match instruction.flow_control() {
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => true,
+        // `syscall` and far calls count as calls, too.
+        FlowControl::Call => instruction.is_call_near(),
+        _ => false,
+    }
+}
+
+/// The offset of the last bytes that are such a branch if an instruction begins there.
+fn last_candidate(body: &[u8], behind: usize, reach: usize) -> Option<usize> {
+    let near = |operand: usize| {
+        let opcode = operand.checked_sub(1)?;
+        match body[opcode] {
+            0xe8 | 0xe9 => Some(opcode),
+            0x80..=0x8f if operand >= 2 && body[operand - 2] == 0x0f => Some(operand - 2),
+            _ => None,
+        }
+    };
+    let mut last = None;
+    for (operand, bytes) in body.windows(4).enumerate().skip(behind) {
+        let value = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        // Wraps around as it does in the CPU; a body is shorter than 2 GiB.
+        let to = value.wrapping_add(operand as u32 + 4);
+        if (to as usize) < reach {
+            last = last.max(near(operand));
+        }
+    }
+    // A rel8 reaches 128 bytes back from its end.
+    for (opcode, bytes) in body.windows(2).enumerate().take(127 + reach).skip(behind) {
+        if matches!(bytes[0], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb) {
+            let to = (opcode + 2).wrapping_add_signed(isize::from(bytes[1].cast_signed()));
+            if to < reach {
+                last = last.max(Some(opcode));
+            }
+        }
+    }
+    last
+}

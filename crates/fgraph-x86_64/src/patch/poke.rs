@@ -1,0 +1,655 @@
+//! Exchanges instructions of five bytes while other threads run through them.
+//!
+//! # The protocol
+//!
+//! A CPU may fetch the bytes of an instruction at different times, so a store next to which another
+//! CPU executes can be seen in parts. Only the first byte can be exchanged alone, and only for a
+//! whole instruction of one byte, `int3`. So, for all sites of a batch at once:
+//!
+//! ```text
+//!   phase        bytes of a site        a thread that comes by
+//!                +--+--+--+--+--+
+//!                |0f|1f|44|00|08|       runs the old instruction
+//!                +--+--+--+--+--+
+//!   1  trap      |cc|1f|44|00|08|       runs the old one, or traps
+//!      sync      +--+--+--+--+--+       now no thread runs the old one
+//!   2  tail      |cc|rr|rr|rr|rr|       traps
+//!      sync      +--+--+--+--+--+       now everybody sees the new tail
+//!   3  head      |e9|rr|rr|rr|rr|       traps, or runs the new one
+//!      sync      +--+--+--+--+--+       now no thread traps
+//! ```
+//!
+//! *Sync* makes every CPU that runs a thread of this process drop what it has fetched:
+//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A thread that traps is continued by the handler (see
+//! [`trap`](crate::trap)) as if the new instruction had run, so no thread waits.
+//!
+//! # Several instructions
+//!
+//! Where the five bytes hold several instructions, a thread may have been preempted between two of
+//! them, stand there for any length of time, or come back there from a signal handler. So every
+//! byte at which one of them starts becomes an `int3` too, and *never anything that does not trap*
+//! while the jump is there: the jump is chosen so that its operand has such bytes in these places
+//! (see [`punned_jump`]). For `push rbp; mov rbp, rsp; ...`, where instructions start at 0, 1 and
+//! 4:
+//!
+//! ```text
+//!                 v  v        v                               v  v        v
+//!                +--+--+--+--+--+                            +--+--+--+--+--+
+//!   code         |55|48|89|e5|53|               jump         |e9|cc|rr|rr|cc|
+//!   1  trap      |cc|cc|89|e5|cc|               1  trap      |cc|cc|rr|rr|cc|
+//!   2  tail      |cc|cc|rr|rr|cc|               2  tail      |cc|cc|89|e5|cc|
+//!   3  head      |e9|cc|rr|rr|cc|               3  head      |55|48|89|e5|53|
+//!                +--+--+--+--+--+                            +--+--+--+--+--+
+//! ```
+//!
+//! The handler continues a thread that traps inside in the relocated copy of the instruction that
+//! stood there. On the way back the heads of all instructions come last, each of them a single byte
+//! behind which everything is as it was.
+//!
+//! # Breakpoints
+//!
+//! Where no jump has room, the `int3` of the first phase may be all that there is to write, and
+//! stay: then every call traps. Of such a site only the first byte is read, compared and written;
+//! those behind it may be sites of their own, which change whether this one does or not.
+//!
+//! ```text
+//!            breakpoints   a site of five bytes
+//!                 v  v        v
+//!                +--+--+--+--+--+--+--+--+--+
+//!   code         |c3|31|c0|c3|b8|01|00|00|00|
+//!   1  trap      |cc|cc|c0|c3|cc|01|00|00|00|
+//!   2  tail      |cc|cc|c0|c3|cc|rr|rr|rr|rr|
+//!   3  head      |cc|cc|c0|c3|e9|rr|rr|rr|rr|
+//! ```
+//!
+//! # Writes
+//!
+//! Sites are grouped by the page their first byte is on. A phase writes each group with one write,
+//! from its first site to its last; the bytes between sites are written with what was read there
+//! just before:
+//!
+//! ```text
+//!     page                                                            page
+//!      |...xxxxx.......xxxxx.....xxxxx.............................xxx|xx......
+//!   1  |   W---------------------W---------------------------------W  |
+//!   2  |    ----------------------------------------------------------|-
+//!   3  |   W---------------------W---------------------------------W  |
+//! ```
+//!
+//! A site that straddles two pages belongs to the first. Its tail reaches into the second page, but
+//! never up to another site. Where nothing is to be written in a phase, nothing is.
+//!
+//! # Failures
+//!
+//! When a step fails, the steps before it are undone in the reverse order with the same care, and
+//! every site is as it was. Where that fails too, the site stays an `int3`, which threads survive,
+//! or the new instruction, and the error says so: [`PokeError::Stuck`].
+
+use alloc::{vec, vec::Vec};
+use core::fmt;
+use core::ops::Range;
+
+use crate::punned_jump;
+use crate::stub::SITE_LEN;
+
+/// The breakpoint instruction.
+pub const INT3: u8 = 0xcc;
+
+const PAGE: usize = 4096;
+
+/// What the five bytes of a site are, or are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content {
+    /// The bytes.
+    pub bytes: [u8; SITE_LEN],
+    /// Bit *k* is set if an instruction starts at byte *k*; bit 0 always is.
+    pub starts: u8,
+}
+
+impl Content {
+    /// A single instruction, of five bytes or more.
+    #[must_use]
+    pub const fn one(bytes: [u8; SITE_LEN]) -> Self {
+        Self { bytes, starts: 1 }
+    }
+
+    /// Whether an instruction starts at byte `at`.
+    const fn starts_at(&self, at: usize) -> bool {
+        at == 0 || self.starts >> at & 1 != 0
+    }
+
+    /// Whether a thread that goes on at byte `at` because an instruction of `other` starts there
+    /// traps here.
+    fn traps_within(&self, other: &Self, at: usize) -> bool {
+        !other.starts_at(at) || punned_jump::traps(at, self.bytes[at])
+    }
+}
+
+/// Code to exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Poke {
+    /// Address of the site.
+    pub address: usize,
+    /// How many bytes are exchanged: 1 for an `int3` that stays, 2 for a short jump, 5 for a jump.
+    /// The other bytes of `old` and `new` do not count.
+    pub len: usize,
+    /// What has to be there now.
+    pub old: Content,
+    /// What to write.
+    pub new: Content,
+}
+
+impl Poke {
+    /// The address behind them, if it is in the address space.
+    const fn end(&self) -> Option<usize> {
+        self.address.checked_add(self.len)
+    }
+
+    /// Whether a thread between two instructions of either content traps in the other.
+    fn is_safe(&self) -> bool {
+        let (old, new) = (&self.old, &self.new);
+        (1..self.len).all(|at| new.traps_within(old, at) && old.traps_within(new, at))
+    }
+}
+
+/// Access to the program text, as [`apply`] needs it. The methods must not panic.
+pub trait Text {
+    /// Why an access failed.
+    type Error;
+
+    /// Fills `into` with the bytes from `address` on.
+    ///
+    /// # Errors
+    ///
+    /// If not all of them can be read.
+    fn read(&mut self, address: usize, into: &mut [u8]) -> Result<(), Self::Error>;
+
+    /// Writes `bytes` from `address` on.
+    ///
+    /// `bytes` are at most a page and four bytes, and may reach into the next page.
+    ///
+    /// # Errors
+    ///
+    /// If not all of them can be written. Some of them may have been.
+    fn write(&mut self, address: usize, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// Returns when every thread of the process has executed a core serializing instruction since
+    /// the call.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be had.
+    fn sync(&mut self) -> Result<(), Self::Error>;
+}
+
+/// Why a batch was not applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PokeError<E> {
+    /// The batch is not sorted by address, or two of its sites overlap. Nothing was written.
+    Order {
+        /// Index of the first site that starts before the end of the one before it, or that does
+        /// not end within the address space.
+        index: usize,
+    },
+    /// The new bytes do not trap where an old instruction starts, or the other way round. Nothing
+    /// was written.
+    Unsafe {
+        /// Index of the site.
+        index: usize,
+    },
+    /// The text could not be read; every site is as it was.
+    Read {
+        /// Where the read started.
+        address: usize,
+        /// What [`Text::read`] said.
+        error: E,
+    },
+    /// The text could not be written; every site is as it was.
+    Write {
+        /// Where the write started.
+        address: usize,
+        /// What [`Text::write`] said.
+        error: E,
+    },
+    /// The other CPUs could not be synchronized; every site is as it was.
+    Sync {
+        /// What [`Text::sync`] said.
+        error: E,
+    },
+    /// A step failed, and so did undoing those before it.
+    ///
+    /// Each site of the batch is whole, but from `address` on it may be the old instruction, the
+    /// new one or an `int3`: the trap handler has to go on knowing them.
+    Stuck {
+        /// The first site that could not be put back.
+        address: usize,
+        /// The failure that came first.
+        error: E,
+    },
+}
+
+impl<E: fmt::Display> fmt::Display for PokeError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Order { index } => {
+                write!(f, "site {index} of the batch is out of order or overlaps")
+            }
+            Self::Unsafe { index } => {
+                write!(
+                    f,
+                    "site {index} of the batch has an instruction within that would not trap"
+                )
+            }
+            Self::Read { address, error } => write!(f, "cannot read text at {address:#x}: {error}"),
+            Self::Write { address, error } => {
+                write!(f, "cannot write text at {address:#x}: {error}")
+            }
+            Self::Sync { error } => write!(f, "cannot synchronize the other CPUs: {error}"),
+            Self::Stuck { address, error } => write!(
+                f,
+                "patching failed ({error}) and could not be undone from {address:#x} on"
+            ),
+        }
+    }
+}
+
+impl<E: core::error::Error + 'static> core::error::Error for PokeError<E> {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Order { .. } | Self::Unsafe { .. } => None,
+            Self::Read { error, .. }
+            | Self::Write { error, .. }
+            | Self::Sync { error }
+            | Self::Stuck { error, .. } => Some(error),
+        }
+    }
+}
+
+bitflags::bitflags! {
+    /// Steps of the protocol to leave out: a test of the protocol has to be able to fail.
+    #[doc(hidden)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Skip: u8 {
+        /// No `int3`: the tail is written under the old first byte.
+        const TRAP = 1;
+        /// No synchronization of the other CPUs.
+        const SYNC = 2;
+        /// For the maker of the batch: several instructions are taken for one.
+        const INNER = 4;
+    }
+}
+
+/// Exchanges the instructions of `pokes`, sorted by address, and returns how many it exchanged.
+///
+/// A site whose bytes are not `old` is handed to `refused` with its index and the bytes found
+/// (those that do not count are as in `old`), and nothing is written there. A site whose `old` and
+/// `new` are the same is passed over unread.
+///
+/// `refused` is called before anything is written.
+///
+/// # Errors
+///
+/// See [`PokeError`]. After all of them but [`PokeError::Stuck`] every site is as it was.
+pub fn apply<T: Text>(
+    text: &mut T,
+    pokes: &[Poke],
+    refused: impl FnMut(usize, [u8; SITE_LEN]),
+) -> Result<usize, PokeError<T::Error>> {
+    apply_with(text, pokes, refused, Skip::empty())
+}
+
+/// [`apply`], but for the steps to `skip`.
+///
+/// # Errors
+///
+/// See [`apply`].
+#[doc(hidden)]
+pub fn apply_with<T: Text>(
+    text: &mut T,
+    pokes: &[Poke],
+    refused: impl FnMut(usize, [u8; SITE_LEN]),
+    skip: Skip,
+) -> Result<usize, PokeError<T::Error>> {
+    for (index, poke) in pokes.iter().enumerate() {
+        let after_last = index == 0 || pokes[index - 1].end() <= Some(poke.address);
+        if poke.end().is_none() || !after_last {
+            return Err(PokeError::Order { index });
+        }
+        if !poke.is_safe() {
+            return Err(PokeError::Unsafe { index });
+        }
+    }
+    let mut batch = Batch {
+        text,
+        pokes,
+        active: vec![0; pokes.len().div_ceil(64)],
+        copy: [0; PAGE + SITE_LEN],
+        skip,
+    };
+    let patched = batch.verify(refused)?;
+    if patched == 0 {
+        return Ok(0);
+    }
+    match batch.run() {
+        Ok(()) => Ok(patched),
+        Err(failed) => Err(match batch.undo(failed.phase, failed.reached) {
+            Some(address) => PokeError::Stuck {
+                address,
+                error: failed.error.into_inner(),
+            },
+            None => failed.error,
+        }),
+    }
+}
+
+impl<E> PokeError<E> {
+    /// What [`Text`] said. Not for the errors which it has no part in.
+    fn into_inner(self) -> E {
+        match self {
+            Self::Order { .. } | Self::Unsafe { .. } => {
+                unreachable!("checked before anything is written")
+            }
+            Self::Read { error, .. }
+            | Self::Write { error, .. }
+            | Self::Sync { error }
+            | Self::Stuck { error, .. } => error,
+        }
+    }
+}
+
+/// A step of the protocol, by what it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Trap,
+    Tail,
+    Head,
+}
+
+/// What [`Batch::write`] puts into a site.
+#[derive(Clone, Copy)]
+enum Part {
+    /// `int3`, wherever an instruction of that version starts.
+    Trap(Version),
+    /// The bytes of that version at which none of its instructions starts.
+    Tail(Version),
+    /// Those at which one does.
+    Head(Version),
+}
+
+impl Part {
+    /// The byte that belongs at `at` of a site; `None` if it stays as it is.
+    fn byte(self, poke: &Poke, at: usize) -> Option<u8> {
+        if at >= poke.len {
+            return None;
+        }
+        let (Self::Trap(version) | Self::Tail(version) | Self::Head(version)) = self;
+        let content = match version {
+            Version::Old => &poke.old,
+            Version::New => &poke.new,
+        };
+        match (self, content.starts_at(at)) {
+            (Self::Trap(_), true) => Some(INT3),
+            (Self::Head(_), true) | (Self::Tail(_), false) => Some(content.bytes[at]),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Version {
+    Old,
+    New,
+}
+
+/// Where [`Batch::run`] stopped.
+struct Failed<E> {
+    phase: Phase,
+    /// Index behind the last site that may have been written in this phase.
+    reached: usize,
+    error: PokeError<E>,
+}
+
+struct Batch<'a, T> {
+    text: &'a mut T,
+    pokes: &'a [Poke],
+    /// One bit per site: whether it takes part.
+    active: Vec<u64>,
+    /// The bytes from the first to the last site of a page.
+    copy: [u8; PAGE + SITE_LEN],
+    skip: Skip,
+}
+
+impl<T: Text> Batch<'_, T> {
+    fn is_active(&self, index: usize) -> bool {
+        self.active[index / 64] >> (index % 64) & 1 != 0
+    }
+
+    fn activate(&mut self, index: usize) {
+        self.active[index / 64] |= 1 << (index % 64);
+    }
+
+    fn deactivate(&mut self, group: Range<usize>) {
+        for index in group {
+            self.active[index / 64] &= !(1 << (index % 64));
+        }
+    }
+
+    /// The sites from `start` on that are on one page.
+    fn group_from(&self, start: usize) -> Range<usize> {
+        let page = |poke: &Poke| poke.address / PAGE;
+        let first = page(&self.pokes[start]);
+        let len = self.pokes[start..]
+            .iter()
+            .take_while(|poke| page(poke) == first)
+            .count();
+        start..start + len
+    }
+
+    /// The sites before `end` that are on one page.
+    fn group_before(&self, end: usize) -> Range<usize> {
+        let page = |poke: &Poke| poke.address / PAGE;
+        let last = page(&self.pokes[end - 1]);
+        let len = self.pokes[..end]
+            .iter()
+            .rev()
+            .take_while(|poke| page(poke) == last)
+            .count();
+        end - len..end
+    }
+
+    /// Sets the bits of the sites that are what they should be, and returns how many they are.
+    fn verify(
+        &mut self,
+        mut refused: impl FnMut(usize, [u8; SITE_LEN]),
+    ) -> Result<usize, PokeError<T::Error>> {
+        let mut count = 0;
+        let mut next = 0;
+        while next < self.pokes.len() {
+            let group = self.group_from(next);
+            next = group.end;
+            let wanted = |&index: &usize| self.pokes[index].old != self.pokes[index].new;
+            let Some(first) = group.clone().find(wanted) else {
+                continue;
+            };
+            let last = group.clone().rfind(wanted).unwrap_or(first);
+            let from = self.pokes[first].address;
+            let len = self.pokes[last].address + self.pokes[last].len - from;
+            let copy = &mut self.copy[..len];
+            self.text
+                .read(from, copy)
+                .map_err(|error| PokeError::Read {
+                    address: from,
+                    error,
+                })?;
+            for index in first..=last {
+                let poke = self.pokes[index];
+                if poke.old == poke.new {
+                    continue;
+                }
+                let mut found = poke.old.bytes;
+                found[..poke.len].copy_from_slice(&self.copy[poke.address - from..][..poke.len]);
+                if found == poke.old.bytes {
+                    self.activate(index);
+                    count += 1;
+                } else {
+                    refused(index, found);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// The three phases.
+    fn run(&mut self) -> Result<(), Failed<T::Error>> {
+        if !self.skip.contains(Skip::TRAP) {
+            self.phase(Phase::Trap, Part::Trap(Version::Old))?;
+        }
+        self.phase(Phase::Tail, Part::Tail(Version::New))?;
+        self.phase(Phase::Head, Part::Head(Version::New))
+    }
+
+    fn phase(&mut self, phase: Phase, part: Part) -> Result<(), Failed<T::Error>> {
+        let mut next = 0;
+        while next < self.pokes.len() {
+            let group = self.group_from(next);
+            next = group.end;
+            self.write(group, part).map_err(|error| Failed {
+                phase,
+                reached: next,
+                error,
+            })?;
+        }
+        self.sync().map_err(|error| Failed {
+            phase,
+            reached: next,
+            error: PokeError::Sync { error },
+        })
+    }
+
+    /// Undoes `phase` for the sites before `reached`, and the phases before it for all.
+    ///
+    /// Returns the address of the first site that could not be put back.
+    fn undo(&mut self, phase: Phase, reached: usize) -> Option<usize> {
+        let mut stuck = None;
+
+        if phase == Phase::Head {
+            // The new instruction may be live: stop it before its tail is touched.
+            self.each_group_back(reached, &mut stuck, |batch, group| {
+                let trap = batch.write(group.clone(), Part::Trap(Version::New));
+                if trap.is_err() {
+                    // A part of the page may be int3 now. Its tails are all new: better whole.
+                    let _ = batch.write(group, Part::Head(Version::New));
+                }
+                trap.is_ok()
+            });
+            if self.sync().is_err() {
+                // No tail can be touched without it, so the way back is shut: finish the way
+                // forward, where the tails are known to everybody.
+                self.each_group_back(self.pokes.len(), &mut stuck, |batch, group| {
+                    let _ = batch.write(group, Part::Head(Version::New));
+                    false
+                });
+                return stuck;
+            }
+        }
+
+        if phase >= Phase::Tail {
+            // In the head phase the tails of all sites are new.
+            let tails = if phase == Phase::Tail {
+                reached
+            } else {
+                self.pokes.len()
+            };
+            self.each_group_back(tails, &mut stuck, |batch, group| {
+                // What cannot be written stays behind its int3: the tail may be anything.
+                batch.write(group, Part::Tail(Version::Old)).is_ok()
+            });
+            if self.sync().is_err() {
+                // A thread may not have seen the old tails: these sites stay an int3.
+                self.each_group_back(tails, &mut stuck, |_, _| false);
+            }
+        }
+
+        let heads = if phase == Phase::Trap {
+            reached
+        } else {
+            self.pokes.len()
+        };
+        self.each_group_back(heads, &mut stuck, |batch, group| {
+            batch.write(group, Part::Head(Version::Old)).is_ok()
+        });
+        // Without it some CPU may trap for a little longer, which the handler is there for.
+        let _ = self.sync();
+        stuck
+    }
+
+    /// Does `step` for the groups before `end`, the last one first. A group for which it says no is
+    /// left alone from then on, and `stuck` is its first site.
+    fn each_group_back(
+        &mut self,
+        end: usize,
+        stuck: &mut Option<usize>,
+        mut step: impl FnMut(&mut Self, Range<usize>) -> bool,
+    ) {
+        let mut next = end;
+        while next > 0 {
+            let group = self.group_before(next);
+            next = group.start;
+            let Some(first) = group.clone().find(|&index| self.is_active(index)) else {
+                continue;
+            };
+            if !step(self, group.clone()) {
+                let address = self.pokes[first].address;
+                *stuck = Some(stuck.map_or(address, |stuck| stuck.min(address)));
+                self.deactivate(group);
+            }
+        }
+    }
+
+    /// Writes `part` of the active sites of a group, with one write.
+    fn write(&mut self, group: Range<usize>, part: Part) -> Result<(), PokeError<T::Error>> {
+        // Breakpoints, and sites whose bytes all start an instruction, have no tail.
+        let range = |index: usize| {
+            let poke = &self.pokes[index];
+            let concerned = |&at: &usize| part.byte(poke, at).is_some();
+            let first = (0..SITE_LEN).find(concerned)?;
+            let last = (0..SITE_LEN).rfind(concerned)?;
+            Some(poke.address + first..poke.address + last + 1)
+        };
+        let active = || group.clone().filter(|&index| self.is_active(index));
+        let ranges = || active().filter_map(range);
+        let (Some(first), Some(last)) = (ranges().next(), ranges().next_back()) else {
+            return Ok(());
+        };
+        let address = first.start;
+        let len = last.end - address;
+        self.text
+            .read(address, &mut self.copy[..len])
+            .map_err(|error| PokeError::Read { address, error })?;
+        for index in group {
+            if !self.is_active(index) {
+                continue;
+            }
+            let poke = &self.pokes[index];
+            for at in 0..SITE_LEN {
+                if let Some(byte) = part.byte(poke, at) {
+                    self.copy[poke.address + at - address] = byte;
+                }
+            }
+        }
+        self.text
+            .write(address, &self.copy[..len])
+            .map_err(|error| PokeError::Write { address, error })
+    }
+
+    fn sync(&mut self) -> Result<(), T::Error> {
+        if self.skip.contains(Skip::SYNC) {
+            return Ok(());
+        }
+        self.text.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests;

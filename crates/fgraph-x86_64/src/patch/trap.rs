@@ -1,0 +1,309 @@
+//! What a thread does that meets a site being patched, or goes on within one.
+//!
+//! A thread that comes to the `int3` of a half-written site gets SIGTRAP. [`sigtrap_handler`] looks
+//! the address up, and continues the thread in the stub of that site: as if the new instruction,
+//! `jmp stub`, had run. The stub is right also when the site is on its way back: the trampoline
+//! finds that no user wants the call, and goes on with the body.
+//!
+//! A thread that was preempted between two of the instructions that the jump lies over traps when
+//! it goes on (see [`punned_jump`](crate::punned_jump)), by SIGTRAP or, at an opcode that does not
+//! exist, SIGILL. It is continued in the relocated copy of the instruction that stood there.
+//!
+//! ```text
+//!   TRAP_TABLE --> TrapTable --> TrapRange, one per module
+//!                  +--------+    +--------+--------+---------+--------+
+//!                  | len    |    | first  | last   | records | count  |
+//!                  | ranges |    +--------+--------+----+----+--------+
+//!                  +--------+    | first  | last   |    |             |
+//!                                +--------+--------+    |             |
+//!                                                       v
+//!                        Site   +-------+------+-----+-------+------+
+//!                               | entry | stub | body | inner | ...  |
+//!                               +-------+------+------+-------+------+
+//!                               | ...                                |
+//!                               +------------------------------------+
+//!                               sorted by the address that is patched
+//! ```
+//!
+//! # Why assembly
+//!
+//! The handler runs while sites are being patched, and with `-Zpatchable-function-entry` every Rust
+//! function has one, in a debug build even `AtomicPtr::load`. A handler that called a site that is
+//! an `int3` would trap within itself for ever. Naked functions have no sites, and these call
+//! nothing else. They do not touch vector registers either, nor the thread's own storage.
+//!
+//! # Installing the handler
+//!
+//! `SA_SIGINFO | SA_ONSTACK | SA_NODEFER`, with a mask that may hold any signal but SIGTRAP. When
+//! SIGTRAP is *blocked* in a thread that meets an `int3`, the kernel does not wait but kills the
+//! process: so SIGTRAP must not be blocked while a handler runs that may call a site, this one's
+//! successor in [`CHAIN`] included. The same goes for SIGILL.
+
+use core::arch::naked_asm;
+use core::ffi::c_int;
+use core::mem::offset_of;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use fgraph_core::site::Site;
+
+use crate::stub::SITE_LEN;
+
+/// Where `siginfo_t` has `si_code`.
+const SI_CODE: usize = 8;
+
+/// Where `ucontext_t` has the program counter: flags, link and stack come first (40 bytes), then
+/// the registers, of which rip is the 17th.
+const UCONTEXT_RIP: usize = 40 + 16 * 8;
+
+/// The sites of one module.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TrapRange {
+    /// Address of the first site's patched bytes.
+    pub first: usize,
+    /// Address behind the last site's patched bytes.
+    pub end: usize,
+    /// The sites, sorted by `entry`.
+    pub records: *const Site,
+    /// How many records there are.
+    pub count: usize,
+}
+
+/// All sites, as [`resume_address`] finds them. Ranges may be in any order and may overlap.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TrapTable {
+    /// How many ranges there are.
+    pub len: usize,
+    /// The first range.
+    pub ranges: *const TrapRange,
+}
+
+/// A pointer that the handlers of traps follow.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct HandlerPtr<T>(AtomicPtr<T>);
+
+impl<T> HandlerPtr<T> {
+    const fn null() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Sets it, for handlers that run from now on.
+    ///
+    /// # Safety
+    ///
+    /// It must lead to what is said at the static.
+    pub unsafe fn set(&self, to: *mut T) {
+        // Release: a thread that traps sees all of what it leads to.
+        self.0.store(to, Ordering::Release);
+    }
+}
+
+/// The table in use; null before there is one.
+///
+/// A thread may be reading a table until long after it has been replaced: tables, ranges and
+/// records live for ever, or until no thread can be in the handler.
+pub static TRAP_TABLE: HandlerPtr<TrapTable> = HandlerPtr::null();
+
+/// The handler that gets the SIGILLs that are not ours; as [`CHAIN`].
+pub static CHAIN_OF_SIGILL: HandlerPtr<()> = HandlerPtr::null();
+
+/// The handler that gets the SIGTRAPs that are not ours: an
+/// `extern "C" fn(c_int, *mut siginfo_t, *mut c_void)`.
+///
+/// Null: they are ignored. Where the action before ours was the default one, the function to put
+/// here has to restore it and send the signal again.
+pub static CHAIN: HandlerPtr<()> = HandlerPtr::null();
+
+/// How many threads have met a trap of ours.
+pub static TRAPS: AtomicU64 = AtomicU64::new(0);
+
+/// Where to continue after a trap at `trap_ip`: in the stub of the site that is there, if `or_at`
+/// is not 0, or in the relocated copy of an instruction within it; 0 when there is nothing of ours.
+///
+/// # Safety
+///
+/// [`TRAP_TABLE`] is null, or it and everything it leads to is as documented there.
+#[unsafe(naked)]
+pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov r11, rsi",
+        // Through the GOT, since a shared library may not know where its own symbol ends up.
+        "mov rdx, qword ptr [rip + {table}@GOTPCREL]",
+        // One load, so that length and ranges are of the same table. It needs no fence: what is
+        // reached through the pointer was written before it.
+        "mov rdx, qword ptr [rdx]",
+        "test rdx, rdx",
+        "jz 9f",
+        "mov rcx, qword ptr [rdx + {table_len}]", // rcx: ranges left
+        "mov rdx, qword ptr [rdx + {table_ranges}]", // rdx: the range
+        // Ranges, one after the other: there are as many as patched modules.
+        "2:",
+        "sub rcx, 1",
+        "jb 9f",
+        "cmp rdi, qword ptr [rdx + {first}]",
+        "jb 7f",
+        "cmp rdi, qword ptr [rdx + {end}]",
+        "jae 7f",
+        // Records, by halves: r8 .. r9 are yet to be compared, all before r8 start at or before it.
+        "mov rsi, qword ptr [rdx + {records}]",
+        "xor r8d, r8d",
+        "mov r9, qword ptr [rdx + {count}]",
+        "3:",
+        "cmp r8, r9",
+        "jae 5f",
+        "lea rax, [r8 + r9]", // the sum of two indices does not overflow
+        "shr rax, 1",
+        "imul r10, rax, {stride}",
+        "cmp rdi, qword ptr [rsi + r10 + {entry}]",
+        "jb 4f",
+        "lea r8, [rax + 1]",
+        "jmp 3b",
+        "4:",
+        "mov r9, rax",
+        "jmp 3b",
+        // The last site that starts at or before the address.
+        "5:",
+        "sub r8, 1",
+        "jb 7f",
+        "imul r10, r8, {stride}",
+        "add rsi, r10",
+        "mov rax, rdi",
+        "sub rax, qword ptr [rsi + {entry}]",
+        "jz 6f",
+        "cmp rax, {site_len}",
+        "jae 7f",
+        // Within: to the copy of the instruction that started there, if one did.
+        "movzx eax, byte ptr [rsi + rax + {inner} - 1]",
+        "test eax, eax",
+        "jz 7f",
+        "add rax, qword ptr [rsi + {body}]",
+        "ret",
+        "6:",
+        "test r11, r11",
+        "jz 7f",
+        "mov rax, qword ptr [rsi + {stub}]",
+        "ret",
+        "7:", // not in this range
+        "add rdx, {range_size}",
+        "jmp 2b",
+        "9:", // in none
+        "xor eax, eax",
+        "ret",
+        ".cfi_endproc",
+        table = sym TRAP_TABLE,
+        table_len = const offset_of!(TrapTable, len),
+        table_ranges = const offset_of!(TrapTable, ranges),
+        first = const offset_of!(TrapRange, first),
+        end = const offset_of!(TrapRange, end),
+        records = const offset_of!(TrapRange, records),
+        count = const offset_of!(TrapRange, count),
+        range_size = const size_of::<TrapRange>(),
+        stride = const size_of::<Site>(),
+        entry = const offset_of!(Site, entry),
+        stub = const offset_of!(Site, stub),
+        body = const offset_of!(Site, body),
+        inner = const offset_of!(Site, inner),
+        site_len = const SITE_LEN,
+    )
+}
+
+/// A handler of a signal that a trap causes.
+macro_rules! handler {
+    (
+        $(#[$doc:meta])*
+        $name:ident, chain: $chain:ident, $not_ours:literal,
+        at: $at:literal, behind: $behind:literal
+    ) => {
+        $(#[$doc])*
+        ///
+        /// `info` is a `siginfo_t`, `ucontext` a `ucontext_t` (glibc and musl lay them out alike).
+        ///
+        /// # Safety
+        ///
+        /// To be called by the kernel only, for that signal and with `SA_SIGINFO`. [`TRAP_TABLE`]
+        /// and the chain are as documented there.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(
+            signal: c_int,
+            info: *mut core::ffi::c_void,
+            ucontext: *mut core::ffi::c_void,
+        ) {
+            naked_asm!(
+                ".cfi_startproc",
+                concat!("cmp dword ptr [rsi + {si_code}], ", $not_ours),
+                // The arguments are needed again. Three words also make the stack aligned for the
+                // call.
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rdi, qword ptr [rdx + {rip}]",
+                concat!("sub rdi, ", $behind),
+                concat!("mov esi, ", $at),
+                // Through the GOT and not through a PLT, which may want to resolve the symbol
+                // first.
+                "call qword ptr [rip + {resume}@GOTPCREL]",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rax, rax",
+                "jz 2f",
+                "mov qword ptr [rdx + {rip}], rax", // where the kernel lets the thread go on
+                "mov rax, qword ptr [rip + {traps}@GOTPCREL]",
+                "lock inc qword ptr [rax]",
+                "ret",
+                // Not ours. Everything is as at entry: the next one may take our place.
+                "2:",
+                "mov rax, qword ptr [rip + {chain}@GOTPCREL]",
+                "mov rax, qword ptr [rax]",
+                "test rax, rax",
+                "jz 3f",
+                "jmp rax",
+                "3:",
+                "ret",
+                ".cfi_endproc",
+                si_code = const SI_CODE,
+                rip = const UCONTEXT_RIP,
+                resume = sym resume_address,
+                traps = sym TRAPS,
+                chain = sym $chain,
+            )
+        }
+    };
+}
+
+handler!(
+    /// The handler of SIGTRAP.
+    sigtrap_handler,
+    chain: CHAIN,
+    // SI_KERNEL: what an `int3` causes. Single steps, watchpoints and `kill` have others.
+    "0x80
+     jne 2f",
+    at: "1",
+    // int3 is a trap: the thread stands behind it.
+    behind: "1"
+);
+
+handler!(
+    /// The handler of SIGILL. No site begins with an opcode that does not exist, so a thread that
+    /// comes to its start is on its own.
+    sigill_handler,
+    chain: CHAIN_OF_SIGILL,
+    // What `kill` sends is not positive.
+    "0
+     jle 2f",
+    at: "0",
+    behind: "0"
+);
+
+#[cfg(test)]
+pub(crate) mod tests;

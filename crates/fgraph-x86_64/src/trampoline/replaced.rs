@@ -1,0 +1,98 @@
+//! What runs in the place of a body: see [`fgraph_core::replacement`].
+//!
+//! A trampoline comes here as it goes to a body, with every register as the body would find it. S
+//! is the place of the return address, which is our return point's or the caller's:
+//!
+//! ```text
+//!   S        return address  <- rsp
+//!   S-8      (the caller's rbx was here)
+//!   S-16     where the trampoline had this address from, or nothing
+//!   S-24     second value
+//!   S-32     first value
+//!   S-40     the frame that the call has, if it has one: then rbp points to it
+//! ```
+//!
+//! These words are in the red zone, so a signal handler that comes meanwhile leaves them alone.
+//! Nothing is changed but the result and the flags: callers may rely on all the rest.
+
+use core::arch::global_asm;
+use core::mem::offset_of;
+
+use fgraph_core::frame::{Frame, REPLACED};
+use fgraph_core::regs::Link;
+use fgraph_core::replacement::{KINDS, Replacement};
+
+/// The code for one kind, which ends with `$end`.
+macro_rules! replaced {
+    ($name:literal, $($end:literal),*) => {
+        global_asm!(
+            ".pushsection fgraph_text, \"ax\", @progbits",
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!($name, ":"),
+            ".cfi_startproc",
+            "cmp rbp, qword ptr [rsp + {frame}]",
+            "jne 2f",
+            "or byte ptr [rbp + {tail}], {replaced}",
+            "2:",
+            $($end,)*
+            ".cfi_endproc",
+            concat!(".size ", $name, ", . - ", $name),
+            // So that every kind uses all operands.
+            "# values at {first} and {second}",
+            ".popsection",
+            frame = const BELOW + offset_of!(Replacement, frame) as isize,
+            first = const FIRST,
+            second = const FIRST + 8,
+            tail = const offset_of!(Frame, tail),
+            replaced = const REPLACED,
+        );
+    };
+}
+
+/// From the place of the return address to where the replacement starts.
+const BELOW: isize = -((offset_of!(Link, return_address) + size_of::<Replacement>()) as isize);
+const FIRST: isize = BELOW + offset_of!(Replacement, values) as isize;
+
+replaced!("fgraph_skip", "ret");
+replaced!(
+    "fgraph_skip_int",
+    "mov rax, qword ptr [rsp + {first}]",
+    "ret"
+);
+replaced!(
+    "fgraph_skip_ints",
+    "mov rax, qword ptr [rsp + {first}]",
+    "mov rdx, [rsp + {second}]",
+    "ret"
+);
+replaced!(
+    "fgraph_skip_float",
+    "movq xmm0, qword ptr [rsp + {first}]",
+    "ret"
+);
+replaced!("fgraph_redirect", "jmp qword ptr [rsp + {first}]");
+
+unsafe extern "C" {
+    fn fgraph_skip();
+    fn fgraph_skip_int();
+    fn fgraph_skip_ints();
+    fn fgraph_skip_float();
+    fn fgraph_redirect();
+}
+
+/// The code for each kind, in order.
+pub(super) fn bodies() -> [usize; KINDS] {
+    [
+        fgraph_skip,
+        fgraph_skip_int,
+        fgraph_skip_ints,
+        fgraph_skip_float,
+        fgraph_redirect,
+    ]
+    .map(|code: unsafe extern "C" fn()| code as *const () as usize)
+}
+
+// The words are in the red zone.
+const _: () = assert!(BELOW >= -128);

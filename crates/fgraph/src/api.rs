@@ -1,0 +1,10 @@
+//! The library's public functions and handles.
+
+pub(crate) mod functions;
+pub(crate) mod handle;
+pub(crate) mod into_filter;
+pub(crate) mod status;
+pub(crate) mod symbols;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub(crate) mod untraced;

@@ -1,0 +1,95 @@
+//! Listing the functions that can be traced, and how they may be.
+
+use fgraph_symbols::filter::Filter;
+
+use super::into_filter::IntoFilter;
+use crate::control;
+use crate::report::error::Error;
+use crate::report::functions::SiteList;
+
+/// Every function of the program and its libraries, and how it can be traced, or why it cannot.
+///
+/// Nothing is patched or kept for this. fgraph's own functions are left out.
+///
+/// ```
+/// let sites = fgraph::sites()?;
+/// for module in sites.modules() {
+///     let traced = module.nops + module.relocated + module.breakpoints;
+///     println!("{}: {} of {}", module.module, traced, traced + module.refused);
+/// }
+/// assert!(sites.iter().any(|site| site.name == "malloc" && site.how.is_ok()));
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+pub fn sites() -> Result<SiteList, Error> {
+    sites_of(Filter::all())
+}
+
+/// The functions that a filter selects, and how they can be traced, or why they cannot: what
+/// [`register`](crate::register) would trace.
+///
+/// Nothing is patched or kept for this.
+///
+/// ```
+/// let close = fgraph::sites_of("close:mod:libc.so*")?;
+/// assert_eq!(close.iter().count(), 1);
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Filter`](Error::Filter), [`InsideCallback`](Error::InsideCallback),
+/// [`Unsupported`](Error::Unsupported).
+pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
+    let filter = filter.into_filter()?;
+    control::lock()?.control.inventory(&filter)
+}
+
+/// Says whether functions may be traced by a breakpoint that have no room for a jump. Without this
+/// they are refused.
+///
+/// These are functions of less than five bytes with the next one directly behind them, and such
+/// that call from their first five bytes or are branched into there: none in most programs, one in
+/// a hundred where functions are not aligned. (Where memory for the stubs of jumps is short there
+/// may be others.) The first byte of such a function becomes an `int3`, for as long as somebody
+/// wants its calls.
+///
+/// It holds for each module whose functions are selected by a filter for the first time from now
+/// on; what was decided for a module stays. So call it before the first
+/// [`register`](crate::register).
+///
+/// # What it costs
+///
+/// Each call of such a function is a trap: the kernel delivers SIGTRAP and returns from it. That
+/// takes one to three microseconds, a hundred times as long as by a jump, and needs room on the
+/// stack for the frame of a signal. Calls of all other functions cost what they did.
+///
+/// # When it is dangerous
+///
+/// With jumps alone no thread traps but while functions are being patched. With breakpoints any
+/// thread may, at any time, and SIGTRAP has to be fgraph's all that time:
+///
+/// - A thread that *blocks* SIGTRAP and calls such a function is killed by the kernel, and the
+///   process with it. Threads that block it when a filter is set are found
+///   ([`SignalBlocked`](Error::SignalBlocked)), those that do so later are not. The C library
+///   blocks all signals while it makes threads and processes: its own functions (and those of a
+///   program that it is linked into statically) never get breakpoints.
+/// - A program that sets its own handler of SIGTRAP, or the default one, gets fgraph's traps until
+///   the next filter is set. The same holds for a child made by `vfork` that does so.
+/// - A debugger stops at each of these calls.
+///
+/// ```
+/// fgraph::allow_breakpoints(true)?;
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+pub fn allow_breakpoints(allow: bool) -> Result<(), Error> {
+    control::lock()?.control.allow_breakpoints(allow);
+    Ok(())
+}

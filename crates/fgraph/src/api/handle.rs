@@ -1,0 +1,478 @@
+//! A registered user, in the hands of whoever registered it.
+//!
+//! # Safety
+//!
+//! The unsafe code owns a boxed registration through a pointer, because the slots share it: it is
+//! freed, or taken apart, only after the grace period.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+
+use fgraph_core::registration::{Header, Registration};
+use fgraph_core::{Counters, FgraphOps, Function, UserId};
+
+use super::into_filter::IntoFilter;
+use crate::control::{self, users};
+use crate::report::error::{Error, FilterReport, StopReason};
+use crate::sites::Change;
+
+/// How a user is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UserStatus {
+    /// It gets its calls.
+    Active,
+    /// One of its callbacks panicked; it gets no calls until it is [resumed](Handle::resume).
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
+    /// fgraph has stopped for good.
+    Stopped(StopReason),
+}
+
+/// A registered user.
+///
+/// It dereferences to the user's value, so that what the callbacks gather can be read at any time.
+/// Dropping it unregisters the user and waits until no callback of it runs; dropped inside a
+/// callback it only stops further callbacks, and the value is dropped later.
+#[must_use = "dropping the handle unregisters the user"]
+pub struct Handle<T: FgraphOps> {
+    /// From a box.
+    registration: *const Registration<T>,
+    slot: usize,
+    /// The slot's counters when this user took it.
+    before: Counters,
+}
+
+// SAFETY: the registration may be used from any thread, since `T` may.
+unsafe impl<T: FgraphOps> Send for Handle<T> {}
+// SAFETY: as above; `set_filter` goes through the lock.
+unsafe impl<T: FgraphOps> Sync for Handle<T> {}
+
+impl<T: FgraphOps> fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("slot", &self.slot)
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: FgraphOps> Deref for Handle<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.registration().ops()
+    }
+}
+
+/// Registers `ops` for the functions that `filter` selects, and patches their entries.
+///
+/// From now on the callbacks of `ops` run in every thread that calls one of these functions,
+/// whether it exists already or not. Other users are not affected, nor are calls that are going on.
+///
+/// This waits for a running `dlopen`, its library's constructors included. So a constructor must
+/// not call it while another thread may be in it.
+///
+/// A filter that selects nothing is no error, but [`FilterReport::matches_nothing`] tells.
+///
+/// # Safety
+///
+/// The callbacks of `ops` run wherever the functions that `filter` selects are called, those of
+/// libraries that are loaded later included. What they do must be allowed in all of these places,
+/// in signal handlers and in the allocator for example: see
+/// [what a callback may do](FgraphOps#what-a-callback-may-do).
+///
+/// # Errors
+///
+/// [`NoFreeSlot`](Error::NoFreeSlot) for the 17th user, [`InsideCallback`](Error::InsideCallback),
+/// [`Stopped`](Error::Stopped), [`Filter`](Error::Filter) for a malformed filter, one with a
+/// predicate that panics, or one with an address at which no function begins,
+/// [`Unsupported`](Error::Unsupported), [`SignalBlocked`](Error::SignalBlocked), and
+/// [`Text`](Error::Text). Nothing is changed then.
+///
+/// # Example
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use fgraph::{Entry, FgraphOps};
+///
+/// #[derive(Default)]
+/// struct Count(AtomicU64);
+///
+/// impl FgraphOps for Count {
+///     type Data = ();
+///
+///     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///         None
+///     }
+/// }
+///
+/// // SAFETY: adding to an atomic is allowed wherever a function may be called.
+/// let parsers = unsafe { fgraph::register(Count::default(), "*parse*") }?;
+/// // ... the program goes on ...
+/// println!("{} calls, {}", parsers.0.load(Ordering::Relaxed), parsers.report()?);
+/// let count = parsers.unregister().expect("not inside a callback");
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+pub unsafe fn register<T: FgraphOps>(
+    ops: T,
+    filter: impl IntoFilter,
+) -> Result<Handle<T>, RegisterError<T>> {
+    // SAFETY: handed on.
+    unsafe { register_with(ops, filter, &Options::new()) }
+}
+
+/// How a user is registered by [`register_with`].
+///
+/// ```
+/// let first = fgraph::Options::new().priority(-1);
+/// assert_ne!(first, fgraph::Options::default());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "options do nothing by themselves"]
+pub struct Options {
+    priority: i8,
+    breakpoints: bool,
+}
+
+impl Options {
+    /// The options of [`register`].
+    pub const fn new() -> Self {
+        Self {
+            priority: 0,
+            breakpoints: false,
+        }
+    }
+
+    /// Asks the user before all users of higher priority and after all of lower, -128 to 127, 0 by
+    /// default. At return the order is the reverse, as the users enclose each other. The order
+    /// among users of one priority is not promised.
+    ///
+    /// A user that changes arguments for others to see, or [skips](crate::EntryWriter) calls, wants
+    /// a low one.
+    pub const fn priority(mut self, priority: i8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Lets functions have breakpoints that have no room for a jump, in modules of which this
+    /// user's filter is the first to select a function: see
+    /// [`allow_breakpoints`](crate::allow_breakpoints), which says it for all users.
+    pub const fn breakpoints(mut self, allow: bool) -> Self {
+        self.breakpoints = allow;
+        self
+    }
+}
+
+/// [`register`] with [`Options`].
+///
+/// # Safety
+///
+/// As for [`register`].
+///
+/// # Errors
+///
+/// As for [`register`], and [`PriorityClash`](Error::PriorityClash) where no slot is free between
+/// those of the users of lower and of higher priority.
+pub unsafe fn register_with<T: FgraphOps>(
+    ops: T,
+    filter: impl IntoFilter,
+    options: &Options,
+) -> Result<Handle<T>, RegisterError<T>> {
+    let filter = match filter.into_filter() {
+        Ok(filter) => filter,
+        Err(error) => return Err(RegisterError::new(ops, error.into())),
+    };
+    let mut locked = match control::lock() {
+        Ok(locked) => locked,
+        Err(error) => return Err(RegisterError::new(ops, error)),
+    };
+    let control = &mut locked.control;
+    let registered = control.with_breakpoints(options.breakpoints, |control| {
+        control.register(ops, filter, options.priority)
+    });
+    match registered {
+        Ok(registered) => Ok(Handle {
+            registration: registered.registration,
+            slot: registered.slot,
+            before: registered.before,
+        }),
+        Err((ops, error)) => Err(RegisterError::new(ops, error)),
+    }
+}
+
+/// A user that could not be registered. It converts into its [`Error`], so that `?` works.
+#[non_exhaustive]
+pub struct RegisterError<T> {
+    /// The user, given back.
+    pub ops: T,
+    /// Why not.
+    pub error: Error,
+}
+
+impl<T> RegisterError<T> {
+    #[cold]
+    fn new(ops: T, error: Error) -> Self {
+        Self { ops, error }
+    }
+}
+
+impl<T> From<RegisterError<T>> for Error {
+    fn from(failed: RegisterError<T>) -> Self {
+        failed.error
+    }
+}
+
+impl<T> fmt::Debug for RegisterError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisterError")
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Display for RegisterError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T> core::error::Error for RegisterError<T> {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl<T: FgraphOps> Handle<T> {
+    fn registration(&self) -> &Registration<T> {
+        // SAFETY: freed only by `unregister` and `drop`, which take the handle.
+        unsafe { &*self.registration }
+    }
+
+    /// The number of this user, which [`Entry::replaced_by`](crate::Entry::replaced_by) names.
+    pub fn id(&self) -> UserId {
+        self.registration().header().id()
+    }
+
+    /// Changes the filter, live: functions that both select stay as they are.
+    ///
+    /// # Safety
+    ///
+    /// As for [`register`], for the functions that the new filter selects.
+    ///
+    /// # Errors
+    ///
+    /// As for [`register`], but for [`NoFreeSlot`](Error::NoFreeSlot).
+    pub unsafe fn set_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
+        self.change_filter(filter, Change::Set)
+    }
+
+    /// Adds the functions that `filter` selects to those that are watched, live. The rest is not
+    /// looked at: it takes as long as what is added.
+    ///
+    /// ```
+    /// # use fgraph::{Entry, FgraphOps};
+    /// # struct Nothing;
+    /// # impl FgraphOps for Nothing {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
+    /// # }
+    /// // SAFETY: its callbacks do nothing.
+    /// let probes = unsafe { fgraph::register(Nothing, "getpid") }?;
+    /// // SAFETY: as above.
+    /// let report = unsafe { probes.add_filter("getppid") }?;
+    /// assert_eq!(report.words[0].functions, 1);
+    /// let report = probes.remove_filter("getpid")?;
+    /// assert_eq!(report.traced, 1);
+    /// assert_eq!(probes.functions()?[0].name().to_string(), "getppid");
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// As for [`register`], for the functions that are added.
+    ///
+    /// # Errors
+    ///
+    /// As for [`set_filter`](Self::set_filter).
+    pub unsafe fn add_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
+        self.change_filter(filter, Change::Add)
+    }
+
+    /// Removes the functions that `filter` selects from those that are watched, live, until a
+    /// filter that selects them is added. What is not watched now is not in libraries that are
+    /// loaded later, either.
+    ///
+    /// # Errors
+    ///
+    /// As for [`set_filter`](Self::set_filter); but an address at which no function begins is none.
+    pub fn remove_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
+        self.change_filter(filter, Change::Remove)
+    }
+
+    fn change_filter(
+        &self,
+        filter: impl IntoFilter,
+        change: Change,
+    ) -> Result<FilterReport, Error> {
+        let filter = filter.into_filter()?;
+        let mut locked = control::lock()?;
+        if let Some(stop) = control::stopped() {
+            return Err(Error::Stopped(stop));
+        }
+        locked.control.change_filter(self.slot, filter, change)
+    }
+
+    /// What the filter has come to, in the libraries that are loaded now.
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`](Error::InsideCallback), and [`Filter`](Error::Filter) if a predicate of
+    /// the filter panics.
+    pub fn report(&self) -> Result<FilterReport, Error> {
+        control::lock()?.control.report(self.slot)
+    }
+
+    /// The functions that the filter selects and that are traced now, those of one library after
+    /// those of the other, by address.
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`](Error::InsideCallback).
+    pub fn functions(&self) -> Result<Vec<Function>, Error> {
+        Ok(control::lock()?.control.functions(self.slot))
+    }
+
+    /// Whether the user gets its calls.
+    pub fn status(&self) -> UserStatus {
+        if let Some(message) = users::panic_message(self.registration().header()) {
+            return UserStatus::Panicked { message };
+        }
+        match control::stopped() {
+            Some(stop) => UserStatus::Stopped(stop),
+            None => UserStatus::Active,
+        }
+    }
+
+    /// Lets a user go on whose callback has [panicked](UserStatus::Panicked): from now on it gets
+    /// its calls again. Of calls that were entered before the panic and return later it is told, of
+    /// those that returned meanwhile it was not. Nothing happens to a user that has not panicked.
+    ///
+    /// ```
+    /// # use fgraph::{Entry, FgraphOps, UserStatus};
+    /// # struct Counts;
+    /// # impl FgraphOps for Counts {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> { None }
+    /// # }
+    /// // SAFETY: the callbacks do nothing.
+    /// let mut counts = unsafe { fgraph::register(Counts, "*parse*") }?;
+    /// if let UserStatus::Panicked { message } = counts.status() {
+    ///     eprintln!("a callback panicked: {message}");
+    ///     counts.resume()?;
+    /// }
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`](Error::InsideCallback), [`Stopped`](Error::Stopped),
+    /// [`Unsupported`](Error::Unsupported).
+    pub fn resume(&mut self) -> Result<(), Error> {
+        let mut locked = control::lock()?;
+        let header: *const Header = self.registration.cast();
+        // SAFETY: the registration stays while there is a handle, and this is the only reference to
+        // it.
+        let user = unsafe { &*header };
+        if !user.panicked() {
+            return Ok(());
+        }
+        // SAFETY: the handle is borrowed exclusively, so nothing is in `status`.
+        unsafe { users::forget_panic(user) };
+        // SAFETY: the handle's own slot and user.
+        unsafe { locked.control.resume(self.slot, header) }
+    }
+
+    /// Leaves the user registered for the rest of the process, and gives its value.
+    pub fn leak(self) -> &'static T {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: from a box that is never freed, as only the handle frees it.
+        unsafe { (*this.registration).ops() }
+    }
+
+    /// What this user did not see since it was registered, in all threads.
+    pub fn counters(&self) -> Counters {
+        users::counters(self.slot) - self.before
+    }
+
+    /// Takes the user away and returns it.
+    ///
+    /// Functions that nobody else wants become what they were. Calls that are going on return as
+    /// they would have, but the user is not told. When this returns no callback of the user runs,
+    /// or will ever run again; if one is running, it is waited for. One that was left by
+    /// `siglongjmp` counts as running until its thread calls a traced function again, or ends.
+    ///
+    /// # Errors
+    ///
+    /// From inside a callback the handle comes back with [`InsideCallback`](Error::InsideCallback).
+    pub fn unregister(self) -> Result<T, UnregisterError<T>> {
+        match users::unregister(self.slot) {
+            Ok(()) => {
+                let this = ManuallyDrop::new(self);
+                // SAFETY: from a box; after the grace period nobody else has it.
+                unsafe {
+                    users::forget_panic(this.registration().header());
+                    Ok(Box::from_raw(this.registration.cast_mut()).into_ops())
+                }
+            }
+            Err(error) => Err(UnregisterError {
+                handle: self,
+                error,
+            }),
+        }
+    }
+}
+
+impl<T: FgraphOps> Drop for Handle<T> {
+    fn drop(&mut self) {
+        match users::unregister(self.slot) {
+            // SAFETY: from a box; after the grace period nobody else has it.
+            Ok(()) => unsafe {
+                users::forget_panic(self.registration().header());
+                drop(Box::from_raw(self.registration.cast_mut()));
+            },
+            Err(_) => users::unregister_later(self.slot, self.registration),
+        }
+    }
+}
+
+/// A user that was not given back. After [`InsideCallback`](Error::InsideCallback) it is still
+/// registered; after any other error it gets no calls any more, but nobody can say that none is
+/// running.
+pub struct UnregisterError<T: FgraphOps> {
+    /// The user.
+    pub handle: Handle<T>,
+    /// Why not.
+    pub error: Error,
+}
+
+impl<T: FgraphOps> fmt::Debug for UnregisterError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnregisterError")
+            .field("handle", &self.handle)
+            .field("error", &self.error)
+            .finish()
+    }
+}
+
+impl<T: FgraphOps> fmt::Display for UnregisterError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: FgraphOps> core::error::Error for UnregisterError<T> {}

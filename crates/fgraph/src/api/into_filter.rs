@@ -1,0 +1,86 @@
+//! What can be given for a filter.
+
+use fgraph_core::Function;
+use fgraph_symbols::filter::{Filter, FilterError};
+
+/// What says which functions to watch: a [`Filter`], its text, or a [`Function`].
+///
+/// ```
+/// # use fgraph::{Entry, FgraphOps};
+/// # struct Nothing;
+/// # impl FgraphOps for Nothing {
+/// #     type Data = ();
+/// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
+/// # }
+/// use fgraph::Filter;
+///
+/// // SAFETY: its callbacks do nothing.
+/// let user = unsafe { fgraph::register(Nothing, "getpid getppid") }?;
+/// for function in user.functions()? {
+///     // SAFETY: as above.
+///     let other = unsafe { fgraph::register(Nothing, function) }?;
+///     assert_eq!(other.functions()?, [function]);
+/// }
+/// // SAFETY: as above.
+/// unsafe { user.set_filter(Filter::none().name("getuid"))? };
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+pub trait IntoFilter {
+    /// The filter.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    fn into_filter(self) -> Result<Filter, FilterError>;
+}
+
+impl IntoFilter for Filter {
+    fn into_filter(self) -> Result<Filter, FilterError> {
+        Ok(self)
+    }
+}
+
+/// The outcome of a call that makes a filter.
+impl IntoFilter for Result<Filter, FilterError> {
+    fn into_filter(self) -> Result<Filter, FilterError> {
+        self
+    }
+}
+
+/// The filter's text.
+impl IntoFilter for &str {
+    fn into_filter(self) -> Result<Filter, FilterError> {
+        self.parse()
+    }
+}
+
+/// The filter's text.
+impl IntoFilter for &String {
+    fn into_filter(self) -> Result<Filter, FilterError> {
+        self.parse()
+    }
+}
+
+/// This function and no other. It is an error to watch it when its library is not loaded any more.
+impl IntoFilter for Function {
+    fn into_filter(self) -> Result<Filter, FilterError> {
+        [self].into_filter()
+    }
+}
+
+/// These functions and no others.
+impl IntoFilter for &[Function] {
+    fn into_filter(self) -> Result<Filter, FilterError> {
+        let add = |filter: Filter, function: &Function| {
+            filter.address_in(function.address(), function.module().path)
+        };
+        self.iter().try_fold(Filter::none(), add)
+    }
+}
+
+/// These functions and no others.
+impl<const N: usize> IntoFilter for [Function; N] {
+    fn into_filter(self) -> Result<Filter, FilterError> {
+        self.as_slice().into_filter()
+    }
+}

@@ -1,0 +1,104 @@
+//! How fgraph is doing in this process.
+
+use core::fmt;
+use core::sync::atomic::Ordering;
+
+use crate::arch::trampoline;
+use fgraph_core::{Counters, FGRAPH};
+
+use crate::code::text_writer::{Text, TextMethod};
+use crate::control;
+use crate::report::error::{Error, StopReason};
+
+/// How fgraph is doing in this process.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Status {
+    /// Why nothing is traced any more, if so.
+    pub stopped: Option<StopReason>,
+    /// Functions that can be traced, in the program and the libraries it has loaded.
+    pub sites: usize,
+    /// Of these, functions whose entry is patched now.
+    pub patched: usize,
+    /// How the program's text is written.
+    pub text: TextMethod,
+    /// What was not traced, for all users and threads together.
+    pub counters: Counters,
+    /// Calls that were not traced because their thread found no memory for its state.
+    pub unattached: u64,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(stop) = self.stopped {
+            write!(f, "stopped: {stop}; ")?;
+        }
+        write!(
+            f,
+            "{} of {} sites patched through {}; {}, unattached {}",
+            self.patched, self.sites, self.text, self.counters, self.unattached
+        )
+    }
+}
+
+/// How fgraph is doing in this process.
+///
+/// # Errors
+///
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+pub fn status() -> Result<Status, Error> {
+    let locked = control::lock()?;
+    let (sites, patched) = locked.control.counts();
+    crate::threads::count_lost();
+    let mut counters = FGRAPH.counters();
+    // SAFETY: only the counters are used.
+    counters += unsafe { trampoline::attaching() }.total.read();
+    Ok(Status {
+        stopped: control::stopped(),
+        sites,
+        patched,
+        text: Text::method(),
+        counters,
+        // Relaxed: a plain count.
+        unattached: FGRAPH.unattached.load(Ordering::Relaxed),
+    })
+}
+
+/// Stops fgraph in this process for good: no callback is called any more, every patched function
+/// gets its own bytes back, and no user can be registered. Calls that are going on return as they
+/// would have. The users stay with their handles.
+///
+/// The kernel's `ftrace_graph_stop()`.
+///
+/// # Errors
+///
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported); and
+/// [`SignalBlocked`](Error::SignalBlocked) or [`Text`](Error::Text) if functions could not be given
+/// their own bytes back: no callback is called then either, but these functions go on to cost a
+/// little.
+pub fn stop() -> Result<(), Error> {
+    control::lock()?.control.stop()
+}
+
+/// What was not traced in one thread.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ThreadStatus {
+    /// The kernel's id of the thread.
+    pub id: u32,
+    /// What was not traced in it, for all users together.
+    pub counters: Counters,
+}
+
+/// The threads that have hit a traced function and whose state no other thread has taken over.
+pub fn threads() -> Vec<ThreadStatus> {
+    // SAFETY: only ids and counters are read.
+    let threads = unsafe { FGRAPH.threads.iter() };
+    threads
+        .filter(|thread| thread.id() != 0)
+        .map(|thread| ThreadStatus {
+            id: thread.id(),
+            counters: thread.counters(),
+        })
+        .collect()
+}

@@ -1,0 +1,106 @@
+//! Functions by number and by address.
+
+use core::fmt;
+
+use crate::sites::{indices, symbol_table};
+
+/// How many functions have a number: every [`Function::index`](crate::Function::index) is less.
+///
+/// It grows as filters first select a function of a module, by all functions of that module, and is
+/// at most 2^24. Neither locks nor allocates, so callbacks may ask as well.
+///
+/// ```
+/// # struct Nothing;
+/// # impl fgraph::FgraphOps for Nothing {
+/// #     type Data = ();
+/// #     fn entry(&self, _: &mut fgraph::Entry<'_, ()>) -> Option<()> { None }
+/// #     fn ret(&self, _: &mut fgraph::Return<'_, ()>, _: ()) {}
+/// # }
+/// // SAFETY: the callbacks do nothing.
+/// let user = unsafe { fgraph::register(Nothing, "malloc") }?;
+/// let calls = vec![0_u64; fgraph::function_count() as usize];
+/// assert!(!calls.is_empty());
+/// # drop(user);
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+#[must_use]
+pub fn function_count() -> u32 {
+    indices::count()
+}
+
+/// The function whose code an address is in: of functions inside each other, the innermost.
+///
+/// It knows the functions of every module that a filter has asked for, or
+/// [`sites`](crate::sites()): of those that can be traced and of others. `None` for an address in
+/// none of these. A filter without a module asks for all. What is known of a library that was
+/// unloaded is forgotten with the next change of a filter.
+///
+/// Two binary searches: it neither locks nor allocates, so callbacks may call it, with the
+/// addresses of their callers, say.
+///
+/// ```
+/// fgraph::sites()?;
+/// let symbol = fgraph::function_at(libc::malloc as *const () as usize + 1).expect("it is known");
+/// assert_eq!(symbol.name().to_string(), "malloc");
+/// assert_eq!(symbol.address(), libc::malloc as *const () as usize);
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+#[must_use]
+pub fn function_at(address: usize) -> Option<Symbol> {
+    symbol_table::find(address).map(Symbol)
+}
+
+/// A function of the process, whether it can be traced or not; from [`function_at`].
+#[derive(Clone, Copy)]
+pub struct Symbol(symbol_table::Found);
+
+impl Symbol {
+    /// Its name as programmers know it; `module+0x1234` if it has none.
+    #[must_use]
+    pub fn name(&self) -> SymbolName {
+        SymbolName(self.0)
+    }
+
+    /// The path of the file of its program or library.
+    #[must_use]
+    pub fn module(&self) -> &'static str {
+        self.0.path()
+    }
+
+    /// Where it starts.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.0.start
+    }
+
+    /// The number of its bytes; 0 if its file does not say.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.size
+    }
+}
+
+impl fmt::Debug for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:#x}", self.name(), self.address())
+    }
+}
+
+/// The name of a [`Symbol`].
+///
+/// Formatting it does not allocate, so the name of a C++ function of a module of which no filter
+/// has selected anything is written as it is in the symbol table.
+#[derive(Clone, Copy)]
+pub struct SymbolName(symbol_table::Found);
+
+impl fmt::Display for SymbolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write_name(f)
+    }
+}
+
+impl fmt::Debug for SymbolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

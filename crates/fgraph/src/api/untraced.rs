@@ -1,0 +1,69 @@
+//! Keeping a thread from being traced for a while.
+
+use core::marker::PhantomData;
+
+use fgraph_core::thread::Thread;
+
+use crate::threads;
+
+/// Runs `work`, in which the calling thread is not traced, by any user. Its calls are in no
+/// counter.
+///
+/// It may be nested, and be called in a callback, where nothing is traced anyway. Calls that were
+/// entered before and return meanwhile go on the shadow stack untold, and are counted as
+/// [`lost`](crate::Counters::lost). It costs a few nanoseconds; the first time in a thread, a few
+/// microseconds.
+///
+/// The kernel's `ftrace_graph_stop` for one task, `tracing_graph_pause`.
+///
+/// ```
+/// let sum: u32 = fgraph::untraced(|| (1..10).sum());
+/// assert_eq!(sum, 45);
+/// ```
+pub fn untraced<R>(work: impl FnOnce() -> R) -> R {
+    let _guard = Untraced::new();
+    work()
+}
+
+/// While there is one, the thread that made it is not traced: [`untraced()`] with a guard.
+///
+/// It stays with its thread. One that is never dropped, because it is forgotten or jumped over by
+/// `longjmp`, leaves the thread untraced for the rest of its life.
+#[derive(Debug)]
+#[must_use = "the thread is traced again when the guard is dropped"]
+pub struct Untraced {
+    /// `None` without memory for a state: such a thread is not traced either.
+    thread: Option<&'static Thread>,
+    /// The state is the running thread's.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Untraced {
+    /// From now on the calling thread is not traced.
+    pub fn new() -> Self {
+        let thread = threads::current();
+        if let Some(thread) = thread {
+            // SAFETY: the state of the running thread.
+            unsafe { thread.stop_tracing() };
+        }
+        Self {
+            thread,
+            not_send: PhantomData,
+        }
+    }
+}
+
+impl Default for Untraced {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Untraced {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread {
+            // SAFETY: the state of the running thread, as the guard stays with it.
+            unsafe { thread.trace_again() };
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What a port to another processor supplies, and the one file that names the crate that does.
+//!
+//! Nothing else in this crate knows an instruction, a register or a calling convention.
+
+#[cfg(feature = "testing")]
+pub use fgraph_x86_64::poke::Skip;
+pub use fgraph_x86_64::relocate::RelocateError;
+
+/// What the machine has.
+pub(crate) mod cpu {
+    pub(crate) use fgraph_x86_64::cpu::vector_bytes;
+}
+
+/// Functions that use the registers that only the widest vector extension has.
+pub(crate) mod evex {
+    pub(crate) use fgraph_x86_64::evex::uses_evex_across_calls;
+}
+
+/// Which bytes at the entry of a function may be patched.
+pub(crate) mod nop {
+    pub(crate) use fgraph_x86_64::nop::{ENDBR64, find, last_of};
+}
+
+/// Moving the first instructions of a function out of the way.
+pub(crate) mod relocate {
+    pub(crate) use fgraph_x86_64::relocate::{
+        Code, Convention, RelocateError, Window, branches_to, plan, plan_breakpoint, plan_short,
+        uses_frame_pointer_of_caller,
+    };
+}
+
+/// Which functions have a caller that counts on more registers than the ABI promises.
+pub(crate) mod reliance {
+    pub(crate) use fgraph_x86_64::reliance::{Code, ReliedOn, Search};
+}
+
+/// The code between a site and the trampoline.
+pub(crate) mod stub {
+    pub(crate) use fgraph_x86_64::stub::{
+        EH_FRAME_FDE, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, SITE_LEN, arena_window, eh_frame,
+        jmp_rel8, jmp_rel32,
+    };
+}
+
+/// Jumps that trap where a thread may go on in the middle of them.
+pub(crate) mod punned_jump {
+    #[cfg(test)]
+    pub(crate) use fgraph_x86_64::punned_jump::traps;
+    pub(crate) use fgraph_x86_64::punned_jump::{JumpTargets, is_invalid, last_bytes};
+}
+
+/// Unwind information.
+pub(crate) mod unwind {
+    pub(crate) use fgraph_x86_64::unwind::{EH_FRAME_FDE, Row, Rows};
+}
+
+/// Changing sites while threads run through them.
+pub(crate) mod poke {
+    pub(crate) use fgraph_x86_64::poke::{Content, INT3, Poke, PokeError, Skip, Text, apply_with};
+}
+
+/// What a thread does that meets a half-written site.
+pub(crate) mod trap {
+    pub(crate) use fgraph_x86_64::trap::{
+        CHAIN, CHAIN_OF_SIGILL, HandlerPtr, TRAP_TABLE, TrapRange, TrapTable, sigill_handler,
+        sigtrap_handler,
+    };
+
+    #[cfg(feature = "testing")]
+    pub(crate) use fgraph_x86_64::trap::TRAPS;
+}
+
+/// The entry trampolines, their return points and their unwind information.
+pub(crate) mod trampoline {
+    pub(crate) use fgraph_x86_64::trampoline::{
+        GetGr, GetIp, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant, add_unwinder,
+        attaching, current, hold_cancellation, holds_cancellation, install, own_text, set_current,
+    };
+}

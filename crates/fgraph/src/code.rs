@@ -1,0 +1,5 @@
+//! Memory that fgraph makes executable: stubs, displaced instructions, and writing to text.
+
+pub(crate) mod arena;
+pub(crate) mod stub_blocks;
+pub(crate) mod text_writer;

@@ -1,0 +1,262 @@
+//! The code that fgraph makes for a module: stubs, and copies of displaced instructions.
+//!
+//! ```text
+//!   arena + 0     +---------------------------------------+ --
+//!                 | addresses of the entry trampolines    |   read as data by every traced call
+//!         + 64    | .eh_frame of the stubs                |
+//!         + 4096  +---------------------------------------+ --
+//!                 | stubs                                 |
+//!                 +---------------------------------------+   executed
+//!                 | copies of displaced instructions      |
+//!                 +---------------------------------------+ --
+//! ```
+//!
+//! An arena is in one mapping within reach of all sites of its module, is complete when it becomes
+//! executable, and never changes after that; it is never unmapped, because a thread may be about to
+//! run its code at any time. Stubs whose place is not free to choose are elsewhere: see
+//! [`places`](crate::code::stub_blocks).
+//!
+//! # Safety
+//!
+//! The unsafe code maps fresh memory where nothing is mapped, fills it, and takes the right to
+//! write away before anybody learns its address. Unwind information that it registers stays for
+//! good.
+
+use core::ffi::c_void;
+use core::ptr;
+
+use crate::arch::stub::SITE_LEN;
+use crate::arch::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN};
+use crate::arch::trampoline::{Trampolines, Variant};
+use crate::arch::unwind::{self, Row, Rows};
+use crate::os::memory::map_at;
+use crate::os::{self, PAGE};
+use crate::unwinding::registry::Frames;
+
+/// How far apart the places are that are tried.
+const STEP: usize = 1 << 20;
+
+/// Bytes of what is written into a header.
+pub(crate) const HEADER_BYTES: usize = HEADER_EH_FRAME + EH_FRAME_LEN;
+
+/// The header at `header` for `len` bytes of stubs at `stubs`.
+pub(crate) fn header(
+    header: usize,
+    stubs: usize,
+    len: usize,
+    trampolines: &Trampolines,
+) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    for variant in Variant::ALL {
+        let entry = trampolines.entry(variant).to_ne_bytes();
+        bytes[variant.word(0)..][..size_of::<usize>()].copy_from_slice(&entry);
+    }
+    let unwind = stub::eh_frame(stubs, len, header + HEADER_EH_FRAME);
+    bytes[HEADER_EH_FRAME..].copy_from_slice(&unwind);
+    bytes
+}
+
+/// Makes the unwind information of the header at `header` known.
+pub(crate) fn register_unwind(header: usize) {
+    let fde = header + HEADER_EH_FRAME + stub::EH_FRAME_FDE;
+    // SAFETY: a complete header, which stays.
+    unsafe { Frames::new([fde].into_iter()) }.register();
+}
+
+/// An arena that is being filled.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    base: usize,
+    /// Bytes of all stubs.
+    stubs: usize,
+    len: usize,
+}
+
+impl Arena {
+    /// Makes room for the stubs and copies of sites, the first and the last of which are at `first`
+    /// and `last`; `None` if there is none in reach.
+    pub(crate) fn reserve(first: usize, last: usize, stubs: usize, copies: usize) -> Option<Self> {
+        let len = (HEADER_LEN + stubs + copies).next_multiple_of(PAGE);
+        let base = map_near(first, last, len)?;
+        Some(Self { base, stubs, len })
+    }
+
+    /// Address of its header.
+    pub(crate) fn header(&self) -> usize {
+        self.base
+    }
+
+    /// Address of the first stub.
+    pub(crate) fn stubs(&self) -> usize {
+        self.base + HEADER_LEN
+    }
+
+    /// Whether `address` is in the arena.
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        (self.base..self.base + self.len).contains(&address)
+    }
+
+    /// Address of the first copy.
+    pub(crate) fn copies(&self) -> usize {
+        self.stubs() + self.stubs
+    }
+
+    /// The bytes from `address` on, to be filled.
+    pub(crate) fn bytes(&mut self, address: usize) -> &mut [u8] {
+        let offset = address - self.base;
+        // SAFETY: the mapping is ours, writable until `finish` takes it, and nobody else knows it.
+        let all = unsafe {
+            core::slice::from_raw_parts_mut(
+                ptr::with_exposed_provenance_mut::<u8>(self.base),
+                self.len,
+            )
+        };
+        &mut all[offset..]
+    }
+
+    /// Makes the arena executable. `unwind` says how to unwind from the copies. After an error, the
+    /// system's number of which is returned, it is gone.
+    pub(crate) fn finish(
+        mut self,
+        trampolines: &Trampolines,
+        unwind: &CopyUnwind,
+    ) -> Result<(), i32> {
+        let header = header(self.base, self.stubs(), self.stubs, trampolines);
+        let base = self.base;
+        self.bytes(base)[..HEADER_BYTES].copy_from_slice(&header);
+        let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
+        // SAFETY: our own mapping, not known to anybody yet.
+        unsafe {
+            if libc::mprotect(base, self.len, libc::PROT_READ | libc::PROT_EXEC) != 0 {
+                let errno = os::errno();
+                libc::munmap(base, self.len);
+                return Err(errno);
+            }
+        }
+        register_unwind(self.base);
+        unwind.write()?.register();
+        Ok(())
+    }
+}
+
+/// How to unwind from the copies.
+#[derive(Debug, Default)]
+pub(crate) struct CopyUnwind {
+    /// Stretches of copies. Unwinders go through the rows of a stretch from its start, so there are
+    /// several.
+    stretches: Vec<Stretch>,
+}
+
+#[derive(Debug)]
+struct Stretch {
+    start: usize,
+    end: usize,
+    copies: usize,
+    rows: Rows,
+}
+
+impl CopyUnwind {
+    /// Copies in one stretch.
+    const STRETCH: usize = 256;
+
+    /// Adds the `len` bytes of a copy at `address`, behind all others.
+    pub(crate) fn add(&mut self, address: usize, len: usize, rows: &[Row]) {
+        let full = |stretch: &mut Stretch| stretch.copies == Self::STRETCH;
+        if self.stretches.last_mut().is_none_or(full) {
+            self.stretches.push(Stretch {
+                start: address,
+                end: address,
+                copies: 0,
+                rows: Rows::new(),
+            });
+        }
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.rows.piece(address - stretch.start, len, rows);
+            stretch.copies += 1;
+            stretch.end = address + len;
+        }
+    }
+
+    /// Adds the jump at `address`, behind all others: a stretch by itself, as it is in a module's
+    /// text.
+    pub(crate) fn add_jump(&mut self, address: usize) {
+        self.stretches.push(Stretch {
+            start: address,
+            end: address + SITE_LEN,
+            copies: Self::STRETCH,
+            rows: Rows::new(),
+        });
+    }
+
+    /// Writes it where unwinders can use it from.
+    ///
+    /// # Errors
+    ///
+    /// The system's number of the error.
+    pub(crate) fn write(&self) -> Result<Unwind, i32> {
+        let (Some(first), Some(last)) = (self.stretches.first(), self.stretches.last()) else {
+            return Ok(Unwind::default());
+        };
+        // Where they are has no influence on their length.
+        let encode = |stretch: &Stretch, at| {
+            stretch
+                .rows
+                .finish(stretch.start, stretch.end - stretch.start, at)
+        };
+        let len = |stretch| encode(stretch, stretch.start).len().next_multiple_of(8);
+        let all: usize = self.stretches.iter().map(len).sum();
+        let all = all.next_multiple_of(PAGE);
+        let base = map_near(first.start, last.end, all).ok_or(libc::ENOMEM)?;
+        let mut at = base;
+        for stretch in &self.stretches {
+            let bytes = encode(stretch, at);
+            let to = ptr::with_exposed_provenance_mut::<u8>(at);
+            // SAFETY: freshly mapped and long enough for all of them.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+            at += bytes.len().next_multiple_of(8);
+        }
+        // SAFETY: just mapped. Failing is no harm: nobody writes there.
+        unsafe {
+            libc::mprotect(ptr::with_exposed_provenance_mut(base), all, libc::PROT_READ);
+        }
+        let mut at = base;
+        let fde = |stretch| {
+            at += len(stretch);
+            at - len(stretch) + unwind::EH_FRAME_FDE
+        };
+        // SAFETY: just written, for good.
+        let frames = unsafe { Frames::new(self.stretches.iter().map(fde)) };
+        Ok(Unwind(Some(frames)))
+    }
+}
+
+/// Written unwind information, which stays where it is.
+#[derive(Debug, Default)]
+pub(crate) struct Unwind(Option<&'static Frames>);
+
+impl Unwind {
+    /// Makes it known.
+    pub(crate) fn register(&self) {
+        self.0.into_iter().for_each(Frames::register);
+    }
+
+    /// Undoes [`register`](Self::register).
+    pub(crate) fn withdraw(&self) {
+        self.0.into_iter().for_each(Frames::withdraw);
+    }
+}
+
+/// Maps `len` bytes for writing, within reach of everything between `first` and `last`.
+fn map_near(first: usize, last: usize, len: usize) -> Option<usize> {
+    let (low, high) = stub::arena_window(first, last, len)?;
+    // Below the text first: the heap grows above the program's.
+    let below = (1..).map(|n| first.checked_sub(len + n * STEP));
+    let below = below.map_while(|place| place.filter(|&place| place >= low));
+    let above = (1..).map(|n| last.checked_add(n * STEP));
+    let above = above.map_while(|place| place.filter(|&place| place <= high));
+    below
+        .chain(above)
+        .map(|place| place & !(PAGE - 1))
+        .filter(|place| (low..=high).contains(place))
+        .find_map(|place| map_at(place, len, libc::PROT_READ | libc::PROT_WRITE))
+}

@@ -1,0 +1,270 @@
+//! Blocks of memory for stubs that may not be just anywhere.
+//!
+//! A jump that lies over several instructions has fixed bytes in its operand (see
+//! [`crate::arch::punned_jump`]), so its stub has to be at one of a few places, far below or above
+//! its site. These are taken from blocks of 16 MB, which all modules share:
+//!
+//! ```text
+//!   site - 0x34000000                                              site
+//!    |<------------ 16 MB ----------->|                              |
+//!   -+----------------+----------------+-------------- ... ----------+------
+//!    |     block      |     block      |                           text
+//!   -+----------------+----------------+-------------- ... ----------+------
+//!
+//!   block + 0      +--------------------------------------------+ --
+//!                  | addresses of the entry trampolines         |   read as data
+//!         + 64     | .eh_frame for the whole block              |
+//!         + 4096   +--------------------------------------------+ --
+//!                  |     | stub |        | stub | stub |        |   executed
+//!                  +--------------------------------------------+ --
+//! ```
+//!
+//! Every other block has its first page, with the header, in the middle: a site that may choose
+//! only the last byte of the distance has all its places at the same offset in their blocks, which
+//! must not be the header's in all of them.
+//!
+//! A block is mapped as a whole, so that nobody else comes to lie between its stubs; pages of it
+//! that are never written take no memory. Like all text it is never writable: stubs are written as
+//! text is patched. It is never unmapped, because a thread may be about to run a stub at any time.
+//!
+//! Where a site has several places, those are tried first that are at multiples of a power of two,
+//! so that the stubs of sites that are far apart gather on few pages.
+//!
+//! # Safety
+//!
+//! The unsafe code maps memory where nothing is mapped, and registers unwind information that stays
+//! there for good.
+
+use core::ptr;
+use std::collections::BTreeMap;
+
+use crate::arch::poke::Text as _;
+use crate::arch::punned_jump::{self, JumpTargets};
+#[cfg(test)]
+use crate::arch::stub;
+use crate::arch::trampoline::Trampolines;
+use crate::code::arena;
+use crate::code::text_writer::Text;
+use crate::os::PAGE;
+use crate::os::memory::map_at;
+
+/// Bytes of a block, and what its address is a multiple of.
+const BLOCK: usize = 1 << 24;
+
+/// How many places are tried for one stub and one last byte of the distance.
+const TRIES: usize = 1 << 12;
+
+/// A block that is there.
+#[derive(Debug)]
+struct Block {
+    base: usize,
+    /// Which of its bytes are taken, a bit each. The pages of this that are never touched take no
+    /// memory either.
+    taken: Vec<u64>,
+}
+
+impl Block {
+    /// Maps the block at `base`, if nothing is there.
+    fn map(base: usize, text: &mut Text, trampolines: &Trampolines) -> Option<Self> {
+        map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC)?;
+        let place = StubBlocks::header(base);
+        // libgcc passes over what starts where the lower half of the address is 0. The header is
+        // there then.
+        let first = base + usize::from(base.trailing_zeros() >= u32::BITS);
+        let header = arena::header(place, first, base + BLOCK - first, trampolines);
+        if text.write(place, &header).is_err() {
+            // SAFETY: just mapped, and nobody knows of it.
+            unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
+            return None;
+        }
+        arena::register_unwind(place);
+        let mut taken = vec![0; BLOCK / 64];
+        taken[(place - base) / 64..][..PAGE / 64].fill(u64::MAX);
+        Some(Self { base, taken })
+    }
+
+    /// Takes `len` bytes at `address`, which is in the block, unless one of them is taken or not in
+    /// it.
+    fn take(&mut self, address: usize, len: usize) -> bool {
+        let offset = address - self.base;
+        if offset + len > BLOCK {
+            return false;
+        }
+        let bits = (offset..offset + len).map(|byte| (byte / 64, 1 << (byte % 64)));
+        if bits.clone().any(|(word, bit)| self.taken[word] & bit != 0) {
+            return false;
+        }
+        bits.for_each(|(word, bit)| self.taken[word] |= bit);
+        true
+    }
+}
+
+/// All blocks.
+#[derive(Debug, Default)]
+pub(crate) struct StubBlocks {
+    /// By address divided by the size of a block; `None` where something else is mapped.
+    blocks: BTreeMap<usize, Option<Block>>,
+    /// Where to go on looking: by what may be chosen, and where the search begins.
+    next: BTreeMap<(u32, usize), usize>,
+}
+
+impl StubBlocks {
+    pub(crate) const fn new() -> Self {
+        Self {
+            blocks: BTreeMap::new(),
+            next: BTreeMap::new(),
+        }
+    }
+
+    /// Address of the header for a stub that is at `place`.
+    pub(crate) fn header(place: usize) -> usize {
+        let index = place / BLOCK;
+        index * BLOCK + index % 2 * (BLOCK / 2)
+    }
+
+    /// Takes a place of `len` bytes for the stub of the site at `address`, in whose five bytes
+    /// instructions start at the bits of `starts`; `None` if there is none left, or no memory.
+    pub(crate) fn take(
+        &mut self,
+        address: usize,
+        starts: u8,
+        len: usize,
+        text: &mut Text,
+        trampolines: &Trampolines,
+    ) -> Option<usize> {
+        punned_jump::last_bytes(starts).find_map(|last| {
+            let places = JumpTargets::new(address, starts, last)?;
+            self.take_one_of(places, len, text, trampolines)
+        })
+    }
+
+    fn take_one_of(
+        &mut self,
+        places: JumpTargets,
+        len: usize,
+        text: &mut Text,
+        trampolines: &Trampolines,
+    ) -> Option<usize> {
+        // The stubs gather behind multiples of the power of two that the places span.
+        let span = (places.free() as usize + 1).next_power_of_two();
+        let gather = places.lowest().next_multiple_of(span);
+        let begin = places.at_or_above(gather);
+        let key = (places.free(), begin.unwrap_or(gather));
+        let mut from = self.next.get(&key).copied().unwrap_or(key.1);
+        let mut wrapped = false;
+        for _ in 0..TRIES {
+            let Some(place) = places.at_or_above(from) else {
+                if core::mem::replace(&mut wrapped, true) {
+                    return None;
+                }
+                from = places.lowest();
+                continue;
+            };
+            let header = Self::header(place);
+            if (header..header + PAGE).contains(&place) {
+                from = header + PAGE;
+                continue;
+            }
+            let index = place / BLOCK;
+            let block = self
+                .blocks
+                .entry(index)
+                .or_insert_with(|| Block::map(index * BLOCK, text, trampolines));
+            let Some(block) = block else {
+                from = (index + 1) * BLOCK;
+                continue;
+            };
+            if block.take(place, len) {
+                if !wrapped {
+                    self.next.insert(key, place + 1);
+                }
+                return Some(place);
+            }
+            from = place + 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(places: &mut StubBlocks, address: usize, starts: u8) -> Option<usize> {
+        let trampolines = Trampolines::NONE;
+        places.take(address, starts, 24, &mut Text::open(), &trampolines)
+    }
+
+    /// Addresses below which nothing is mapped.
+    fn site() -> usize {
+        let local = 0_u8;
+        (&raw const local).addr() / 2
+    }
+
+    #[test]
+    fn stubs_do_not_overlap_and_jumps_to_them_trap_within() {
+        let (mut places, site) = (StubBlocks::new(), site());
+        let mut taken: Vec<usize> = Vec::new();
+        for index in 0..3_000 {
+            // All patterns but that of gcc's pad, which has one place only.
+            let starts = (index * 2 % 30) as u8 | 1;
+            let address = site + index * 48;
+            let place = take(&mut places, address, starts);
+            let place = place.unwrap_or_else(|| panic!("{index}: {starts:b}"));
+            let jump = stub::jmp_rel32(address, place).unwrap();
+            for at in (1..5).filter(|at| starts >> at & 1 != 0) {
+                assert!(punned_jump::traps(at, jump[at]));
+            }
+            taken.push(place);
+        }
+        taken.sort_unstable();
+        assert!(taken.windows(2).all(|pair| pair[0] + 24 <= pair[1]));
+        let mut pages: Vec<usize> = taken.iter().map(|place| place / PAGE).collect();
+        pages.dedup();
+        assert!(pages.len() < 300, "{} pages", pages.len());
+    }
+
+    #[test]
+    fn one_place_is_taken_once() {
+        let (mut places, site) = (StubBlocks::new(), site() + (1 << 32));
+        assert!(take(&mut places, site, 0b11111).is_some());
+        // Other last bytes give other places.
+        let others = punned_jump::last_bytes(0b11111).count() - 1;
+        for _ in 0..others {
+            assert!(take(&mut places, site, 0b11111).is_some());
+        }
+        assert_eq!(take(&mut places, site, 0b11111), None);
+    }
+
+    #[test]
+    fn a_site_has_places_wherever_the_text_is() {
+        let (mut places, site) = (StubBlocks::new(), (site() + (3 << 32)) & !(BLOCK - 1));
+        // Only the last byte may be chosen, so at one of these all places are where headers begin.
+        let distance = 0xcccccc + 5;
+        for offset in [0, PAGE / 2, BLOCK / 2, BLOCK / 2 + PAGE - 1] {
+            let site = site + offset.wrapping_sub(distance) % BLOCK;
+            for starts in [0b01111, 0b11111] {
+                assert!(take(&mut places, site, starts).is_some(), "{offset:x}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_others_have_mapped_is_left_alone() {
+        let (mut places, site) = (StubBlocks::new(), (site() + (2 << 32)) & !0xff_ffff);
+        let mut blocks = Vec::new();
+        for last in punned_jump::last_bytes(0b10001) {
+            let lowest = JumpTargets::new(site, 0b10001, last).unwrap().lowest();
+            blocks.extend([lowest / BLOCK, lowest / BLOCK + 1]);
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        let map = |block: &usize| map_at(block * BLOCK + PAGE, PAGE, libc::PROT_NONE).unwrap();
+        let taken: Vec<usize> = blocks.iter().map(map).collect();
+        assert_eq!(take(&mut places, site, 0b10001), None);
+        for page in taken {
+            // SAFETY: mapped above.
+            unsafe { libc::munmap(ptr::without_provenance_mut(page), PAGE) };
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Writing to the program's text.
+//!
+//! Through `/proc/self/mem` the kernel writes to pages that are mapped read-only, without changing
+//! their protection: no page is ever writable and executable, and no mapping is split. Where that
+//! is not to be had (no `/proc`, or a kernel that forbids it), the protection is changed for as
+//! long as the write takes.
+//!
+//! # Safety
+//!
+//! The unsafe code reads and writes text of the program at addresses that the poke protocol gives:
+//! within functions of loaded modules, or the four bytes behind one, while the loader lock keeps
+//! the modules loaded.
+
+use core::arch::asm;
+use core::ffi::c_void;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+
+use crate::arch::poke;
+use crate::os::membarrier;
+use crate::os::{self, PAGE};
+
+/// How text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TextMethod {
+    /// Through `/proc/self/mem`.
+    ProcMem,
+    /// By making the page writable for as long as the write takes.
+    Mprotect,
+}
+
+impl fmt::Display for TextMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ProcMem => "/proc/self/mem",
+            Self::Mprotect => "mprotect",
+        })
+    }
+}
+
+/// Once `/proc/self/mem` was refused it is not tried again.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// The text of this process.
+#[derive(Debug)]
+pub(crate) struct Text {
+    /// Opened for each batch, because after a fork an old one would lead to the parent's memory.
+    memory: Option<File>,
+}
+
+impl Text {
+    pub(crate) fn open() -> Self {
+        // `/proc/self` is the main thread's, which may have ended before the others.
+        if REFUSED.load(Ordering::Relaxed) {
+            return Self { memory: None };
+        }
+        let memory = OpenOptions::new().write(true).open("/proc/thread-self/mem");
+        // Having no file descriptor left, say, may pass.
+        if let Err(error) = &memory
+            && matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::PermissionDenied
+            )
+        {
+            REFUSED.store(true, Ordering::Relaxed);
+        }
+        Self {
+            memory: memory.ok(),
+        }
+    }
+
+    /// How text is written in this process, as far as is known.
+    pub(crate) fn method() -> TextMethod {
+        if REFUSED.load(Ordering::Relaxed) {
+            TextMethod::Mprotect
+        } else {
+            TextMethod::ProcMem
+        }
+    }
+
+    fn write_unprotected(address: usize, bytes: &[u8]) -> Result<(), i32> {
+        let first = address & !(PAGE - 1);
+        let len = (address + bytes.len()).next_multiple_of(PAGE) - first;
+        let protect = |protection| {
+            // SAFETY: pages of a loaded module's text.
+            match unsafe { libc::mprotect(first as *mut c_void, len, protection) } {
+                0 => Ok(()),
+                _ => Err(os::errno()),
+            }
+        };
+        // Still executable, because other threads run in it.
+        protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
+        // SAFETY: writable since the call above.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+        protect(libc::PROT_READ | libc::PROT_EXEC)
+    }
+}
+
+impl poke::Text for Text {
+    type Error = i32;
+
+    fn read(&mut self, address: usize, into: &mut [u8]) -> Result<(), i32> {
+        // Not by `memcpy`, which may itself be a site of the batch and trap.
+        // SAFETY: text of a loaded module, which is readable.
+        unsafe {
+            asm!("rep movsb", inout("rcx") into.len() => _, inout("rdi") into.as_mut_ptr() => _,
+                inout("rsi") address => _, options(nostack, preserves_flags));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, address: usize, bytes: &[u8]) -> Result<(), i32> {
+        let Some(memory) = &self.memory else {
+            return Self::write_unprotected(address, bytes);
+        };
+        let mut written = libc::SYS_pwrite64 as isize;
+        // Not by `pwrite`, which may itself be a site of the batch and trap.
+        // SAFETY: the kernel reads the bytes, and checks the address. It changes rcx and r11.
+        unsafe {
+            asm!("syscall", inout("rax") written, in("rdi") memory.as_raw_fd(),
+                in("rsi") bytes.as_ptr(), in("rdx") bytes.len(), in("r10") address,
+                out("rcx") _, out("r11") _, options(nostack));
+        }
+        if written == bytes.len() as isize {
+            return Ok(());
+        }
+        // A kernel that forbids it writes nothing at all.
+        REFUSED.store(true, Ordering::Relaxed);
+        self.memory = None;
+        Self::write_unprotected(address, bytes)
+    }
+
+    fn sync(&mut self) -> Result<(), i32> {
+        membarrier::sync_core().map_err(|error| match error {
+            crate::Unsupported::Membarrier(errno) => errno,
+            _ => libc::ENOSYS,
+        })
+    }
+}

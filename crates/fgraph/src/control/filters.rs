@@ -1,0 +1,222 @@
+//! From filters to interest bits on sites, and on to what has to be patched.
+//!
+//! A change of a filter is worked out for each module from what its words select, and touches only
+//! the sites that it makes a difference for: those alone are looked at from then on.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::arch::poke::PokeError;
+use fgraph_core::site::Site;
+use fgraph_core::{Function, stop};
+use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
+
+use super::Control;
+use crate::os;
+use crate::patching::batch::{Batch, is_on};
+use crate::process::loader_event;
+use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
+use crate::sites::{self, Change};
+
+/// How often a site was patched or put back.
+pub(crate) static SITE_PATCHES: AtomicU64 = AtomicU64::new(0);
+
+impl Control {
+    /// Changes the filter of the user in `slot` by `filter`. After an error it is as it was.
+    pub(crate) fn change_filter(
+        &mut self,
+        slot: usize,
+        filter: Filter,
+        change: Change,
+    ) -> Result<FilterReport, Error> {
+        let matcher = Matcher::new(&filter);
+        let mut changed = self.refresh(Some(&matcher))?;
+        let selected = match change {
+            Change::Remove => Ok(()),
+            Change::Set | Change::Add => self.sites.check_addresses(&filter),
+        };
+        let selected = selected.and_then(|()| self.sites.select(&matcher));
+        // What was loaded meanwhile is patched the next time.
+        self.unfinished |= selected.is_err() && !changed.is_empty();
+        let (selections, counts) = selected?;
+        let words = word_reports(&matcher, &counts);
+        drop(matcher);
+        changed.extend(self.sites.change(slot, selections, change));
+        let before = self.filters[slot].clone();
+        match (&mut self.filters[slot], change) {
+            (Some(user), Change::Add) => user.add(filter),
+            (Some(user), Change::Remove) => user.remove(filter),
+            (user, _) => *user = Some(LiveFilter::new(filter)),
+        }
+        match self.patch(changed) {
+            Ok(patched) => {
+                self.patched[slot] = patched;
+                Ok(self.report_with(slot, words))
+            }
+            Err(error) => {
+                self.filters[slot] = before;
+                self.select_anew(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sets the bits of the user in `slot` as its filter says, whatever they were.
+    fn select_anew(&mut self, slot: usize) {
+        let selections = self.filters[slot].as_ref().map(|filter| {
+            let selected = self.sites.select(&Matcher::of_live(filter));
+            // It did not panic before.
+            selected.map_or(Vec::new(), |(selections, _)| selections)
+        });
+        self.sites.clear(slot);
+        if let Some(selections) = selections {
+            self.sites.change(slot, selections, Change::Set);
+        }
+    }
+
+    /// Sees to it that there are sites for all that the users want, and for all that `new` wants,
+    /// and applies the users' filters to modules that came. Returns the sites that they select
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate of `new` panics.
+    pub(super) fn refresh(
+        &mut self,
+        new: Option<&Matcher<'_>>,
+    ) -> Result<Vec<&'static Site>, FilterError> {
+        loop {
+            if self.sites.refresh() && !self.failed.is_empty() {
+                // They may be in a module that is gone.
+                self.failed.clear();
+                self.unfinished = true;
+            }
+            let users: Vec<_> = match self.sites.has_new() {
+                true => self
+                    .filters
+                    .iter()
+                    .flatten()
+                    .map(Matcher::of_live)
+                    .collect(),
+                false => Vec::new(),
+            };
+            if self.sites.prepare(&users, new)?.is_some() {
+                return Ok(self.sites.join(&self.filters));
+            }
+        }
+    }
+
+    /// Whether a site is to be patched.
+    fn is_wanted(&self, site: &Site) -> bool {
+        if sites::is_relay(site) {
+            return self.is_wanted(sites::relayed(site));
+        }
+        site.interest.load(Ordering::Relaxed) != 0
+            || loader_event::is_event(site.address()) && self.filters.iter().any(Option::is_some)
+    }
+
+    /// What the filter of the user in `slot` has come to.
+    pub(crate) fn report(&mut self, slot: usize) -> Result<FilterReport, Error> {
+        let words = match &self.filters[slot] {
+            Some(filter) => {
+                let matcher = Matcher::of_live(filter);
+                let (_, counts) = self.sites.select(&matcher)?;
+                word_reports(&matcher, &counts)
+            }
+            None => Vec::new(),
+        };
+        Ok(self.report_with(slot, words))
+    }
+
+    fn report_with(&self, slot: usize, words: Vec<WordReport>) -> FilterReport {
+        let bit = 1u16 << slot;
+        let failed = self.failed.iter();
+        let failed = failed.filter(|(site, _)| site.interest.load(Ordering::Relaxed) & bit != 0);
+        let failed: Vec<_> = failed.map(|(_, refused)| refused.clone()).collect();
+        let traced = match self.unfinished {
+            true => self.traced(slot).count(),
+            false => self.sites.count_selected(slot) - failed.len(),
+        };
+        let mut refused = self.sites.refused(slot);
+        refused.extend(failed);
+        FilterReport {
+            traced,
+            patched: self.patched[slot],
+            refused,
+            words,
+        }
+    }
+
+    /// The functions that the user in `slot` selects and that are traced.
+    pub(crate) fn functions(&self, slot: usize) -> Vec<Function> {
+        self.traced(slot).map(Function::of).collect()
+    }
+
+    fn traced(&self, slot: usize) -> impl Iterator<Item = &'static Site> {
+        self.sites.selected(slot).filter(|site| is_on(site))
+    }
+
+    /// Brings the text of `sites` in line with who wants them, and of those that could not be
+    /// changed the last time. Returns how many jump to their stub that did not before.
+    pub(super) fn patch(&mut self, mut sites: Vec<&'static Site>) -> Result<usize, Error> {
+        if self.unfinished {
+            sites = self.sites.iter().collect();
+        } else {
+            // No filter asks for these by name: whether they are wanted follows from the users of
+            // others.
+            let relays: Vec<_> = sites
+                .iter()
+                .filter_map(|site| sites::relay_of(site))
+                .collect();
+            sites.extend(relays);
+            sites.extend(self.sites.event());
+            sites.extend(self.failed.iter().map(|(site, _)| *site));
+        }
+        let batch = Batch::plan(sites, |site| self.is_wanted(site));
+        if batch.is_empty() {
+            self.failed.clear();
+            return Ok(0);
+        }
+        self.unfinished = true;
+        batch.check_signals()?;
+        let skip = self.leave_out;
+        let written = self
+            .sites
+            .while_loaded(|| os::with_traps(|| batch.write(skip)));
+        let Some((result, changed)) = written else {
+            // A library came or went meanwhile: look anew at all sites there are now.
+            self.refresh(None)?;
+            return self.patch(Vec::new());
+        };
+        match result {
+            // Relaxed: a plain count.
+            Ok(done) => drop(SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed)),
+            Err(PokeError::Stuck { address, error }) => {
+                stop::stop(StopReason::Text.code());
+                return Err(Error::Text {
+                    address,
+                    errno: error,
+                });
+            }
+            Err(PokeError::Read { address, error } | PokeError::Write { address, error }) => {
+                return Err(Error::Text {
+                    address,
+                    errno: error,
+                });
+            }
+            Err(PokeError::Sync { error }) => {
+                return Err(Unsupported::Membarrier(error).into());
+            }
+            Err(error) => unreachable!("{error:?}"),
+        }
+        self.unfinished = false;
+        let (patched, failed) = batch.settle(&changed);
+        self.failed = failed;
+        Ok(patched)
+    }
+}
+
+fn word_reports(matcher: &Matcher<'_>, counts: &[usize]) -> Vec<WordReport> {
+    let words = matcher.words().zip(counts);
+    let report = |(word, &functions)| WordReport { word, functions };
+    words.map(report).collect()
+}

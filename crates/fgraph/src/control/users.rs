@@ -1,0 +1,272 @@
+//! Users that come and go: slots, published registrations, and the wait for the last callback.
+//!
+//! # Safety
+//!
+//! The unsafe code frees registrations, each after the grace period of its slot.
+
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe};
+
+use crate::arch::trampoline;
+use fgraph_core::registration::{Catch, Header, Registration};
+use fgraph_core::slot::FIRST_TAKEN;
+use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS};
+use fgraph_symbols::filter::Filter;
+
+use super::{CONTROL, Control, library_events, lock, stopped};
+use crate::os::membarrier;
+use crate::report::error::Error;
+use crate::sites::Change;
+use crate::threads::{self, Inside};
+
+/// What a callback has panicked with.
+type Payload = Box<dyn Any + Send>;
+
+/// Makes one pointer of what a callback has panicked with.
+#[cold]
+fn keep(payload: Payload) -> *mut () {
+    Box::into_raw(Box::new(payload)).cast()
+}
+
+/// What the first panic of a callback said; `None` if none has panicked.
+pub(crate) fn panic_message(user: &Header) -> Option<String> {
+    // SAFETY: from `keep`; it is taken away by `forget_panic` only, which takes the user
+    // exclusively.
+    let payload = unsafe { user.panic().cast::<Payload>().as_ref() }?;
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    Some(text.unwrap_or_else(|| "a value that is no text".to_owned()))
+}
+
+/// Frees what a callback of `user` has panicked with.
+///
+/// # Safety
+///
+/// Nothing may be in [`panic_message`] of the user.
+pub(crate) unsafe fn forget_panic(user: &Header) {
+    let payload = user.take_panic().cast::<Payload>();
+    if !payload.is_null() {
+        // SAFETY: from `keep`, and nothing else has it.
+        let payload = unsafe { Box::from_raw(payload) };
+        // What was thrown may panic when it is dropped, with something that may as well.
+        if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            core::mem::forget(again);
+        }
+    }
+}
+
+/// Catches panics of callbacks.
+#[derive(Debug)]
+struct StdCatch;
+
+impl Catch for StdCatch {
+    #[inline(always)]
+    fn catch<R>(call: impl FnOnce() -> R) -> Result<R, *mut ()> {
+        // Unwind safe, because after a panic the user gets no calls any more.
+        panic::catch_unwind(AssertUnwindSafe(call)).map_err(keep)
+    }
+}
+
+/// A user that is in no slot any more, but whose callbacks may still be running: its handle was
+/// dropped inside a callback, or its sites could not be patched.
+#[derive(Debug)]
+pub(super) struct Dropped {
+    slot: usize,
+    /// Freed with the right type.
+    free: unsafe fn(*const Header),
+    header: *const Header,
+}
+
+// SAFETY: the registration is `Send`, since every user is.
+unsafe impl Send for Dropped {}
+
+impl Dropped {
+    /// Frees the user when none of its callbacks runs any more.
+    pub(super) fn free_after_grace(self) -> Result<(), Error> {
+        wait_for_grace(self.slot)?;
+        // SAFETY: made from a box of that type, and out of use after the grace period.
+        unsafe { (self.free)(self.header) };
+        Ok(())
+    }
+}
+
+/// Waits until no callback of the user that was in slot `index` runs any more, and gives the slot
+/// back. After an error the user must not be freed, nor its slot be used again.
+fn wait_for_grace(index: usize) -> Result<(), Error> {
+    membarrier::fence()?;
+    FGRAPH.wait_for_grace(index, |thread| {
+        std::thread::yield_now();
+        threads::is_alive(thread)
+    });
+    // Marked, because a callback that runs with the lock held could want the lock.
+    let _inside = Inside::enter()?;
+    CONTROL.acquire().free.give_back(index);
+    library_events::join_all();
+    Ok(())
+}
+
+impl Control {
+    /// Registers a user. After an error it is given back.
+    pub(crate) fn register<T: FgraphOps>(
+        &mut self,
+        ops: T,
+        filter: Filter,
+        priority: i8,
+    ) -> Result<Registered<T>, (T, Error)> {
+        if let Some(stop) = stopped() {
+            return Err((ops, Error::Stopped(stop)));
+        }
+        let slot = match self.free_slot(priority) {
+            Ok(slot) => slot,
+            Err(error) => return Err((ops, error)),
+        };
+        // The slot is empty until all that can fail is done, so the user can be given back.
+        if let Err(error) = self.change_filter(slot, filter, Change::Set) {
+            self.free.give_back(slot);
+            return Err((ops, error));
+        }
+        self.priorities[slot] = priority;
+        let before = counters(slot);
+        let epoch = FGRAPH.epoch.advance();
+        let registration = Box::new(Registration::new::<StdCatch>(ops, slot, epoch));
+        // A raw pointer before it is published: a box that is moved may not be pointed to.
+        let registration: *const Registration<T> = Box::into_raw(registration);
+        // SAFETY: made for this slot; it begins with its header, and is freed after the grace
+        // period only.
+        unsafe { FGRAPH.slots.publish(slot, registration.cast()) };
+        // A stop takes all slots away without the lock; this one may have come after that.
+        if stopped().is_some() {
+            FGRAPH.slots.retire(slot);
+        }
+        Ok(Registered {
+            registration,
+            slot,
+            before,
+        })
+    }
+
+    /// Takes a slot between those of the users with lower and with higher priorities.
+    fn free_slot(&mut self, priority: i8) -> Result<usize, Error> {
+        let users = self.filters.iter().zip(&self.priorities).enumerate();
+        let users =
+            users.filter_map(|(slot, (filter, &known))| filter.as_ref().map(|_| (slot, known)));
+        let mut range = 0..MAX_USERS;
+        for (slot, known) in users {
+            if known < priority {
+                range.start = range.start.max(slot + 1);
+            } else if known > priority {
+                range.end = range.end.min(slot);
+            }
+        }
+        // Users of the usual priority stay in the middle while there is room, the others at the
+        // ends, in proportion: that leaves slots between them.
+        const LAST: usize = MAX_USERS - 1;
+        let slot = if priority == 0 {
+            let middle = FIRST_TAKEN..MAX_USERS - FIRST_TAKEN;
+            let (start, end) = (range.start.max(middle.start), range.end.min(middle.end));
+            self.free.take_from(start..end)
+        } else {
+            let outward = usize::from(priority.unsigned_abs()) * (FIRST_TAKEN - 1) / 127;
+            let target = match priority {
+                ..0 => (FIRST_TAKEN - 1).saturating_sub(outward),
+                _ => (MAX_USERS - FIRST_TAKEN + outward).min(LAST),
+            };
+            let mut slots: Vec<_> = range.clone().collect();
+            slots.sort_by_key(|slot| slot.abs_diff(target));
+            let mut slots = slots.into_iter();
+            slots.find_map(|slot| self.free.take_from(slot..slot + 1))
+        };
+        let slot = slot.or_else(|| self.free.take_from(range.clone()));
+        slot.ok_or(if self.free.is_empty() {
+            Error::NoFreeSlot
+        } else {
+            Error::PriorityClash { priority }
+        })
+    }
+
+    /// Publishes a user again whose callback has panicked.
+    ///
+    /// # Safety
+    ///
+    /// `user` must be the registered user that has the slot.
+    pub(crate) unsafe fn resume(&mut self, slot: usize, user: *const Header) -> Result<(), Error> {
+        if let Some(stop) = stopped() {
+            return Err(Error::Stopped(stop));
+        }
+        // SAFETY: as in `register`; the caller vouches that it is the slot's.
+        unsafe { FGRAPH.slots.publish(slot, user) };
+        // As in `register`.
+        match stopped() {
+            None => Ok(()),
+            Some(stop) => {
+                FGRAPH.slots.retire(slot);
+                Err(Error::Stopped(stop))
+            }
+        }
+    }
+
+    /// Takes the user in `slot` away, and leaves it to whoever takes the lock next to free it.
+    fn drop_later<T: FgraphOps>(&mut self, slot: usize, registration: *const Registration<T>) {
+        /// # Safety
+        ///
+        /// `header` must be that of a boxed `Registration<T>`, which nobody uses any more.
+        unsafe fn free<T>(header: *const Header) {
+            // SAFETY: the header is the registration's first field.
+            drop(unsafe { Box::from_raw(header.cast_mut().cast::<Registration<T>>()) });
+        }
+        self.take_away(slot);
+        self.dropped.push(Dropped {
+            slot,
+            free: free::<T>,
+            header: registration.cast(),
+        });
+    }
+
+    /// Ends the callbacks of the user in `slot`, but for those that are running.
+    pub(crate) fn take_away(&mut self, slot: usize) {
+        self.filters[slot] = None;
+        let changed = self.sites.clear(slot);
+        // A site that cannot be put back now costs a look at its empty mask until the next time.
+        let _ = self.patch(changed);
+        FGRAPH.slots.retire(slot);
+    }
+}
+
+/// A user that has just been registered.
+#[derive(Debug)]
+pub(crate) struct Registered<T> {
+    /// From a box.
+    pub(crate) registration: *const Registration<T>,
+    pub(crate) slot: usize,
+    /// The slot's counters when the user took it.
+    pub(crate) before: Counters,
+}
+
+/// What was not traced since the start for whoever was in `slot`.
+pub(crate) fn counters(slot: usize) -> Counters {
+    threads::count_lost();
+    let mut counters = FGRAPH.user_counters(slot);
+    // SAFETY: only the counters are used.
+    counters += unsafe { trampoline::attaching() }.users[slot].read();
+    counters
+}
+
+/// Unregisters the user in `slot` and waits until no callback of it runs.
+pub(crate) fn unregister(slot: usize) -> Result<(), Error> {
+    lock()?.control.take_away(slot);
+    wait_for_grace(slot)
+}
+
+/// Unregisters a user from inside a callback. It is freed later, by whoever takes the lock next.
+///
+/// In a signal handler that has interrupted fgraph's own code, which may hold the lock, the user
+/// only loses its slot's contents: it is never freed, and its slot is not used again.
+pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const Registration<T>) {
+    if threads::in_own_code() {
+        FGRAPH.slots.retire_if(slot, registration.cast());
+        return;
+    }
+    threads::as_own_code(|| CONTROL.acquire().drop_later(slot, registration));
+}

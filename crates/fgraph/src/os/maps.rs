@@ -1,0 +1,161 @@
+//! What may be done with the memory of the process, as it is now.
+//!
+//! A program header says how a segment was mapped at the start. A program may change that with
+//! `mprotect`, and then the text that fgraph is about to change is perhaps being written by
+//! somebody else, or cannot be read. `/proc/self/maps` knows.
+
+use core::ops::Range;
+use std::fs;
+
+use crate::os::PAGE;
+
+/// What may be done with some memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Protection {
+    /// Whether it can be read.
+    pub(crate) readable: bool,
+    /// Whether it can be written to.
+    pub(crate) writable: bool,
+    /// Whether it can be executed.
+    pub(crate) executable: bool,
+}
+
+/// The protection of all of the memory of the process at one time.
+#[derive(Debug, Default)]
+pub(crate) struct Protections {
+    /// In order and apart from each other.
+    ranges: Vec<(Range<usize>, Protection)>,
+}
+
+impl Protections {
+    /// Those of now. In a process that cannot see `/proc` it is only what the program headers of
+    /// `as_loaded` say.
+    #[must_use]
+    pub(crate) fn now(as_loaded: impl Iterator<Item = (Range<usize>, u32)>) -> Self {
+        let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
+        let this = Self::parse(&maps);
+        if this.ranges.is_empty() {
+            Self::as_loaded(as_loaded)
+        } else {
+            this
+        }
+    }
+
+    fn parse(maps: &[u8]) -> Self {
+        let lines = maps.split(|&byte| byte == b'\n');
+        Self {
+            ranges: lines.filter_map(mapping).collect(),
+        }
+    }
+
+    pub(crate) fn as_loaded(segments: impl Iterator<Item = (Range<usize>, u32)>) -> Self {
+        let mut ranges: Vec<_> = segments
+            .map(|(range, flags)| {
+                let start = range.start / PAGE * PAGE;
+                let protection = Protection {
+                    readable: flags & libc::PF_R != 0,
+                    writable: flags & libc::PF_W != 0,
+                    executable: flags & libc::PF_X != 0,
+                };
+                (start..range.end.next_multiple_of(PAGE), protection)
+            })
+            .collect();
+        ranges.sort_unstable_by_key(|(range, _)| range.start);
+        Self { ranges }
+    }
+
+    /// The protection of the memory at an address, `None` if there is none.
+    #[must_use]
+    pub(crate) fn of(&self, address: usize) -> Option<Protection> {
+        let next = self
+            .ranges
+            .partition_point(|(range, _)| range.start <= address);
+        let (range, protection) = self.ranges.get(next.checked_sub(1)?)?;
+        range.contains(&address).then_some(*protection)
+    }
+}
+
+/// Whether the file that is mapped at `address` is no longer there by its name: removed, or
+/// replaced by another one. `false` in a process that cannot see `/proc`.
+pub(crate) fn is_deleted(address: usize) -> bool {
+    let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
+    let lines = maps.split(|&byte| byte == b'\n');
+    let is_meant = |line: &&[u8]| mapping(line).is_some_and(|(range, _)| range.contains(&address));
+    let mut deleted = lines
+        .filter(is_meant)
+        .map(|line| line.ends_with(b" (deleted)"));
+    deleted.next().unwrap_or(false)
+}
+
+/// What a line of `/proc/self/maps` says: `55d0a000-55d0b000 r-xp ...`.
+fn mapping(line: &[u8]) -> Option<(Range<usize>, Protection)> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let range = str::from_utf8(words.next()?).ok()?;
+    let (start, end) = range.split_once('-')?;
+    let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16));
+    let [read, write, execute, _] = *words.next()?.first_chunk()?;
+    let protection = Protection {
+        readable: read == b'r',
+        writable: write == b'w',
+        executable: execute == b'x',
+    };
+    Some((start.ok()?..end.ok()?, protection))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: Protection = Protection {
+        readable: true,
+        writable: false,
+        executable: true,
+    };
+
+    #[test]
+    fn a_line_of_the_maps_says_range_and_rights() {
+        let maps = b"1000-3000 r-xp 00000000 fe:01 12 /a b\n\
+            3000-4000 rw-p 0 0:0 0\n\
+            8000-9000 --xp 0 0:0 0 /\xff\n";
+        let this = Protections::parse(maps);
+        assert_eq!(this.of(0xfff), None);
+        assert_eq!(this.of(0x1000), Some(TEXT));
+        assert_eq!(this.of(0x2fff), Some(TEXT));
+        assert!(this.of(0x3000).unwrap().writable);
+        assert_eq!(this.of(0x4000), None);
+        assert!(!this.of(0x8000).unwrap().readable);
+        assert_eq!(this.of(usize::MAX), None);
+    }
+
+    #[test]
+    fn other_lines_say_nothing() {
+        for line in [
+            "",
+            " ",
+            "1000",
+            "1000-",
+            "1000-2000",
+            "1-2 r",
+            "x-y r-xp",
+            "-1-2 r-xp",
+        ] {
+            assert_eq!(mapping(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn memory_is_protected_as_it_is_now() {
+        // SAFETY: new memory of this test's own.
+        unsafe {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let page = libc::mmap(std::ptr::null_mut(), PAGE, rights, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            let of = || Protections::now(core::iter::empty()).of(page.addr());
+            assert!(of().unwrap().writable);
+            libc::mprotect(page, PAGE, libc::PROT_READ);
+            assert!(!of().unwrap().writable);
+            libc::munmap(page, PAGE);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `membarrier(2)`: fences that the writer makes all other threads execute.
+//!
+//! # Safety
+//!
+//! The unsafe code is one system call that takes no pointers.
+
+use crate::report::error::Unsupported;
+
+/// Makes every thread of the process that is running pass a full memory fence.
+///
+/// Pairs with the light barrier in `fgraph_core::slot::Slots::acquire`.
+pub(crate) fn fence() -> Result<(), Unsupported> {
+    run(
+        libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED,
+        libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED,
+    )
+}
+
+/// As [`fence`], and each of them also executes a serialising instruction, so that it does not go
+/// on with instructions that it has fetched before.
+pub(crate) fn sync_core() -> Result<(), Unsupported> {
+    run(
+        libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE,
+        libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE,
+    )
+}
+
+/// Runs `command`; the kernel wants the process to have said first that it will use it.
+fn run(command: libc::c_int, register: libc::c_int) -> Result<(), Unsupported> {
+    call(command)
+        .or_else(|_| call(register).and_then(|()| call(command)))
+        .map_err(Unsupported::Membarrier)
+}
+
+fn call(command: libc::c_int) -> Result<(), i32> {
+    // SAFETY: no pointers.
+    match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(crate::os::errno()),
+    }
+}

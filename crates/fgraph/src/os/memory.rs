@@ -1,0 +1,104 @@
+//! Mappings, and memory that may not be mapped.
+//!
+//! # Safety
+//!
+//! The unsafe code makes new mappings, and asks the kernel to read or forget memory.
+
+use core::ptr;
+
+use fgraph_core::per_thread::Memory;
+
+use super::{PAGE, errno};
+
+/// Maps `len` bytes of zeros; `None` if there is no memory.
+pub(crate) fn map(len: usize) -> Option<*mut u8> {
+    // SAFETY: a new mapping.
+    let memory = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len.next_multiple_of(PAGE),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    (memory != libc::MAP_FAILED).then_some(memory.cast())
+}
+
+/// For storage that callbacks ask for.
+pub(crate) static MAPPINGS: Memory = Memory {
+    map,
+    unmap: |memory, len| {
+        // SAFETY: the caller has mapped it.
+        unsafe { libc::munmap(memory.cast(), len.next_multiple_of(PAGE)) };
+    },
+};
+
+/// Maps `len` bytes at `place`, if nothing is there.
+pub(crate) fn map_at(place: usize, len: usize, protection: i32) -> Option<usize> {
+    // SAFETY: fails where something is mapped.
+    let got = unsafe {
+        libc::mmap(
+            ptr::without_provenance_mut(place),
+            len,
+            protection,
+            libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_FIXED_NOREPLACE
+                | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if got == libc::MAP_FAILED {
+        return None;
+    }
+    if got.addr() == place {
+        return Some(got.expose_provenance());
+    }
+    // A kernel before 4.17 takes the flag for a hint.
+    // SAFETY: just mapped.
+    unsafe { libc::munmap(got, len) };
+    None
+}
+
+/// Gives memory of a shadow stack back to the system, but for what shares its first page with
+/// others.
+pub(crate) fn forget(base: *mut u8, len: usize) {
+    let touched = base.addr().next_multiple_of(PAGE);
+    let len = (base.addr() + len).saturating_sub(touched);
+    // SAFETY: the caller's own memory, whose content nobody needs any more.
+    unsafe { libc::madvise(touched as *mut _, len, libc::MADV_DONTNEED) };
+}
+
+/// The word at an address that may not be mapped, or the error of the system call.
+pub(crate) fn peek(address: usize) -> Result<usize, i32> {
+    let mut word = 0usize;
+    let local = libc::iovec {
+        iov_base: (&raw mut word).cast(),
+        iov_len: size_of::<usize>(),
+    };
+    let remote = libc::iovec {
+        iov_base: ptr::without_provenance_mut(address),
+        iov_len: size_of::<usize>(),
+    };
+    // SAFETY: writes to the local only.
+    let read = unsafe {
+        let process = libc::getpid();
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            process,
+            &local,
+            1,
+            &remote,
+            1,
+            0,
+        )
+    };
+    if read == size_of::<usize>() as i64 {
+        Ok(word)
+    } else {
+        Err(errno())
+    }
+}

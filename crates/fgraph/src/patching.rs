@@ -1,0 +1,4 @@
+//! From what the users want to text that is patched.
+
+pub(crate) mod batch;
+pub(crate) mod signals;

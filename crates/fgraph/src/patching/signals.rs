@@ -1,0 +1,247 @@
+//! The handlers of SIGTRAP and SIGILL, and whoever had the signals before.
+//!
+//! The handlers themselves are in `crate::arch::trap`; what they do not know they hand to
+//! `chain`. SIGILL is only taken when a site needs it: see [`crate::arch::punned_jump`].
+//!
+//! # Safety
+//!
+//! The unsafe code installs and calls signal handlers. `previous` is written before the handler
+//! that reads it is installed, or while it holds an action that was installed by the program
+//! itself.
+
+use core::cell::Cell;
+use core::ffi::{c_int, c_void};
+use core::mem;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::arch::trap::{self, HandlerPtr};
+use crate::os;
+use crate::report::error::Unsupported;
+
+/// A signal that traps cause.
+struct Trap {
+    signal: c_int,
+    handler: unsafe extern "C" fn(c_int, *mut c_void, *mut c_void),
+    /// Who gets the signals that are not ours.
+    chain: &'static HandlerPtr<()>,
+    /// Whether a site needs it.
+    needed: AtomicBool,
+    /// What stood before our handler was first installed; null before. Never freed.
+    original: AtomicPtr<libc::sigaction>,
+    /// The program's own action, which gets the signals that are not ours. Replaced ones are
+    /// leaked: a handler may be reading them.
+    previous: AtomicPtr<libc::sigaction>,
+}
+
+static SIGTRAP: Trap = Trap {
+    signal: libc::SIGTRAP,
+    handler: trap::sigtrap_handler,
+    chain: &trap::CHAIN,
+    needed: AtomicBool::new(true),
+    original: AtomicPtr::new(ptr::null_mut()),
+    previous: AtomicPtr::new(ptr::null_mut()),
+};
+
+static SIGILL: Trap = Trap {
+    signal: libc::SIGILL,
+    handler: trap::sigill_handler,
+    chain: &trap::CHAIN_OF_SIGILL,
+    needed: AtomicBool::new(false),
+    original: AtomicPtr::new(ptr::null_mut()),
+    previous: AtomicPtr::new(ptr::null_mut()),
+};
+
+/// Sees to it that traps come to us first. Called before each batch, because the program may have
+/// set its own handlers meanwhile, which then become those that we hand on to. From the first batch
+/// on that has an invalid opcode, SIGILL counts as well.
+pub(crate) fn ensure(invalid: bool) -> Result<(), Unsupported> {
+    if invalid {
+        SIGILL.needed.store(true, Ordering::Relaxed);
+    }
+    needed().try_for_each(Trap::ensure)
+}
+
+fn needed() -> impl Iterator<Item = &'static Trap> {
+    let all = [&SIGTRAP, &SIGILL].into_iter();
+    all.filter(|trap| trap.needed.load(Ordering::Relaxed))
+}
+
+impl Trap {
+    fn ensure(&self) -> Result<(), Unsupported> {
+        let ours = self.handler as *const () as usize;
+        // SAFETY: both actions are live locals; the handler has the signature that SA_SIGINFO asks
+        // for.
+        unsafe {
+            let mut now: libc::sigaction = mem::zeroed();
+            if libc::sigaction(self.signal, ptr::null(), &mut now) != 0 {
+                return Err(Unsupported::Sigtrap(os::errno()));
+            }
+            if now.sa_sigaction == ours {
+                return Ok(());
+            }
+            let now = Box::into_raw(Box::new(now));
+            // Failing is fine: it is set only once.
+            let _ = self.original.compare_exchange(
+                ptr::null_mut(),
+                now,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            self.previous.store(now, Ordering::Release);
+            self.chain.set(chain as *mut ());
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = ours;
+            // On the alternate stack, if the thread has one: its own may be full. Not deferred, so
+            // that the program's handler may itself run into a site that is being patched.
+            action.sa_flags =
+                libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+            // Everything else waits until the handler is done, which takes no time: the alternate
+            // stack may have no room for the frame of a second signal, and for what its handler
+            // does.
+            libc::sigfillset(&mut action.sa_mask);
+            libc::sigdelset(&mut action.sa_mask, libc::SIGTRAP);
+            libc::sigdelset(&mut action.sa_mask, libc::SIGILL);
+            let mut replaced: libc::sigaction = mem::zeroed();
+            if libc::sigaction(self.signal, &action, &mut replaced) != 0 {
+                return Err(Unsupported::Sigtrap(os::errno()));
+            }
+            // The program may have set another one since we looked: that is the one that counts.
+            if replaced.sa_sigaction != ours && replaced.sa_sigaction != (*now).sa_sigaction {
+                self.previous
+                    .store(Box::into_raw(Box::new(replaced)), Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+}
+
+thread_local! {
+    /// The trap that this thread is handing on.
+    static HANDED_ON: Cell<*mut c_void> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Does with a trap that is not ours what would have been done without us.
+extern "C" fn chain(signal: c_int, info: *mut c_void, context: *mut c_void) {
+    let trap = if signal == libc::SIGILL {
+        &SIGILL
+    } else {
+        &SIGTRAP
+    };
+    let outer = HANDED_ON.replace(context);
+    // A handler of the program that was installed after ours may hand on to ours what it got from
+    // us.
+    let action = if outer == context {
+        &trap.original
+    } else {
+        &trap.previous
+    };
+    // SAFETY: both are set before our handler is installed; what the kernel has passed is handed
+    // on.
+    unsafe { act(&*action.load(Ordering::Acquire), signal, info, context) };
+    HANDED_ON.set(outer);
+}
+
+/// Does what an action says.
+///
+/// # Safety
+///
+/// The action must be one that the program has installed, the rest what the kernel passes to a
+/// handler.
+unsafe fn act(action: &libc::sigaction, signal: c_int, info: *mut c_void, context: *mut c_void) {
+    // SAFETY: the caller vouches for everything.
+    unsafe {
+        match action.sa_sigaction {
+            // The kernel ignores only what was sent: a trap kills all the same.
+            libc::SIG_IGN if (*info.cast::<libc::siginfo_t>()).si_code <= 0 => {}
+            libc::SIG_DFL | libc::SIG_IGN => {
+                libc::signal(signal, libc::SIG_DFL);
+                libc::raise(signal);
+            }
+            handler if action.sa_flags & libc::SA_SIGINFO != 0 => {
+                block_as_asked(action, context);
+                let handler: extern "C" fn(c_int, *mut c_void, *mut c_void) =
+                    mem::transmute(handler);
+                handler(signal, info, context);
+            }
+            handler => {
+                block_as_asked(action, context);
+                let handler: extern "C" fn(c_int) = mem::transmute(handler);
+                handler(signal);
+            }
+        }
+    }
+}
+
+/// Blocks the signals that are to be blocked while a handler of the program runs: those that the
+/// interrupted thread blocks, and those of its action. But not ours, because the handler may meet a
+/// site that is being patched. The return from the signal puts the thread's own mask back.
+///
+/// # Safety
+///
+/// `context` must be the `ucontext_t` that the kernel passed to the handler.
+unsafe fn block_as_asked(action: &libc::sigaction, context: *mut c_void) {
+    // SAFETY: the caller vouches for the context; the sets are initialised.
+    unsafe {
+        let mut blocked = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+        for signal in 1..=libc::SIGRTMAX() {
+            if libc::sigismember(&action.sa_mask, signal) == 1 {
+                libc::sigaddset(&mut blocked, signal);
+            }
+        }
+        libc::sigdelset(&mut blocked, libc::SIGTRAP);
+        if SIGILL.needed.load(Ordering::Relaxed) {
+            libc::sigdelset(&mut blocked, libc::SIGILL);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &blocked, ptr::null_mut());
+    }
+}
+
+/// Whether this thread blocks the signal by which breakpoints are continued.
+pub(crate) fn blocked_here() -> bool {
+    // SAFETY: the set is a live local, initialised by the call.
+    unsafe {
+        let mut blocked: libc::sigset_t = mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut blocked);
+        libc::sigismember(&blocked, libc::SIGTRAP) == 1
+    }
+}
+
+/// A thread other than this one that blocks traps and goes on doing so, if there is any.
+///
+/// Threads that are being made or are at their end block all signals for a moment; these are waited
+/// for. `None` without `/proc`, where it cannot be known.
+pub(crate) fn blocked_somewhere() -> Option<u32> {
+    /// Far longer than the moment takes, also for a thread that has to wait for a processor.
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let mut waiting = look_for_blocked();
+    let start = Instant::now();
+    while !waiting.is_empty() && start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_micros(100));
+        // Others that begin to block meanwhile will stop as well.
+        let blocked = look_for_blocked();
+        waiting.retain(|thread| blocked.contains(thread));
+    }
+    waiting.first().copied()
+}
+
+fn look_for_blocked() -> Vec<u32> {
+    let own = os::thread_id();
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
+    tasks
+        .filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|&thread| thread != own && blocks_traps(thread) == Some(true))
+        .collect()
+}
+
+fn blocks_traps(thread: u32) -> Option<bool> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigBlk:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    Some(needed().any(|trap| mask & (1 << (trap.signal - 1)) != 0))
+}

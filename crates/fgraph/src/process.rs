@@ -1,0 +1,9 @@
+//! What is loaded into this process: modules, their files, the dynamic linker and its events.
+
+pub(crate) mod debug_file;
+pub(crate) mod gate;
+pub(crate) mod ifunc;
+pub(crate) mod image;
+pub(crate) mod linker;
+pub(crate) mod loader_event;
+pub(crate) mod modules;

@@ -1,0 +1,203 @@
+//! Finds the debug file of a program or library that was stripped.
+//!
+//! Distributions split symbols off into files of their own, and install these, if asked, where gdb
+//! finds them: by build id,
+//!
+//! ```text
+//!   /usr/lib/debug/.build-id/93/ac61ec5a8eb1396f9fbd350e3169a558528a40.debug
+//! ```
+//!
+//! or by the name that the stripped file `/usr/bin/app` states in its `.gnu_debuglink`,
+//!
+//! ```text
+//!   /usr/bin/NAME    /usr/bin/.debug/NAME    /usr/lib/debug/usr/bin/NAME
+//! ```
+//!
+//! A debug file describes the same sections at the same addresses, but has no content for most of
+//! them. Only its symbol table is of use here.
+
+use core::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use crate::process::image::read_file;
+use fgraph_symbols::elf::ElfFile;
+
+/// Where debug files are installed.
+const DEBUG: &str = "/usr/lib/debug";
+
+/// The debug file that belongs to `file`, which was loaded from `path`.
+///
+/// It has the same build id, and if it was found by its name, also the checksum that `file` states.
+/// It stays in memory, see [`read_file`].
+#[must_use]
+pub(crate) fn find(path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
+    find_in(Path::new(DEBUG), path, file)
+}
+
+fn find_in(debug: &Path, path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
+    let by_id = file.build_id().and_then(|id| {
+        let (_, debug_file) = open(&by_id(debug, id), file)?;
+        Some(debug_file)
+    });
+    by_id.or_else(|| {
+        let (name, crc) = file.debug_link()?;
+        // It is a plain name: nothing is to be found by way of `..`.
+        let name = Path::new(name).file_name()?;
+        let directory = path.parent()?;
+        let installed = debug.join(directory.strip_prefix("/").ok()?);
+        [directory, &directory.join(".debug"), &installed]
+            .iter()
+            .filter_map(|directory| open(&directory.join(name), file))
+            .find(|(bytes, _)| crc32(bytes) == crc)
+            .map(|(_, debug_file)| debug_file)
+    })
+}
+
+/// Where a debug file is installed by build id.
+fn by_id(debug: &Path, id: &[u8]) -> PathBuf {
+    let mut name = String::new();
+    for (index, byte) in id.iter().enumerate() {
+        let slash = if index == 1 { "/" } else { "" };
+        // Writing to a string does not fail.
+        let _ = write!(name, "{slash}{byte:02x}");
+    }
+    name.push_str(".debug");
+    debug.join(".build-id").join(name)
+}
+
+/// Opens a debug file if it has the build id of `file`.
+fn open(path: &Path, file: &ElfFile<'_>) -> Option<(&'static [u8], ElfFile<'static>)> {
+    let bytes = read_file(path).ok()?;
+    let debug_file = ElfFile::parse(bytes).ok()?;
+    (debug_file.build_id() == file.build_id()).then_some((bytes, debug_file))
+}
+
+/// The checksum that a `.gnu_debuglink` states: CRC-32 as in zip files.
+fn crc32(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut index = 0;
+        while index < 256 {
+            let mut crc = index as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
+                bit += 1;
+            }
+            table[index] = crc;
+            index += 1;
+        }
+        table
+    };
+    let step = |crc: u32, &byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)];
+    !bytes.iter().fold(!0, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+    use crate::process::modules::tests::Directory;
+    use fgraph_needs::{GCC, Missing, OBJCOPY, needs};
+    use fgraph_symbols::functions::Functions;
+
+    #[test]
+    fn the_checksum_is_that_of_zip_files() {
+        assert_eq!(crc32(b""), 0);
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_build_id_is_a_path() {
+        let path = by_id(Path::new("/debug"), &[0x0a, 0xbc, 0xde]);
+        assert_eq!(path, Path::new("/debug/.build-id/0a/bcde.debug"));
+    }
+
+    /// A library without symbols, and its debug file, which lies where nobody looks for it.
+    fn split(directory: &Directory, options: &str) -> Result<[PathBuf; 2], Missing> {
+        let objcopy = OBJCOPY.find()?;
+        let source = "static int __attribute__((noinline, used)) hidden(int n) { return n; }";
+        let library = directory.compile(&GCC, source, options)?;
+        let debug = directory.path().join("code.debug");
+        let link = format!("--add-gnu-debuglink={}", debug.display());
+        let keep = ["--only-keep-debug", "libcode.so", "code.debug"];
+        let strip = ["--strip-all", &link, "libcode.so"];
+        for arguments in [&keep, &strip] {
+            let mut objcopy = Command::new(&objcopy);
+            objcopy.current_dir(directory.path()).args(arguments);
+            let output = objcopy.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&debug, &elsewhere).unwrap();
+        Ok([library, elsewhere])
+    }
+
+    /// Whether the debug file of a library is found in `debug` or where its link says.
+    fn finds(debug: &Path, library: &Path) -> bool {
+        let file = ElfFile::parse(read_file(library).unwrap()).unwrap();
+        let Some(found) = find_in(debug, library, &file) else {
+            return false;
+        };
+        let functions = Functions::read(&file, Some(&found)).unwrap();
+        let mut names = (0..functions.len()).flat_map(|index| functions.names(index));
+        assert!(names.any(|name| name.symbol == "hidden"));
+        assert!(!functions.is_stripped());
+        true
+    }
+
+    /// Whether the file is found once it is at `place`, and only then.
+    fn is_found_at(place: &Path, debug_file: &Path, debug: &Path, library: &Path) -> bool {
+        let before = finds(debug, library);
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(debug_file, place).unwrap();
+        let found = finds(debug, library);
+        fs::remove_file(place).unwrap();
+        !before && found
+    }
+
+    #[test]
+    fn debug_files_are_found_where_gdb_finds_them() {
+        for (test, options) in [
+            ("debug-id", "-Wl,--build-id"),
+            ("debug-link", "-Wl,--build-id=none"),
+        ] {
+            let directory = Directory::new(test);
+            let [library, debug_file] = needs!(split(&directory, options));
+            let is_found =
+                |place: &Path, debug: &Path| is_found_at(place, &debug_file, debug, &library);
+            let beside = directory.path();
+            let debug = beside.join("debug");
+            assert!(is_found(&beside.join("code.debug"), &debug));
+            assert!(is_found(&beside.join(".debug/code.debug"), &debug));
+            let installed = debug.join(beside.strip_prefix("/").unwrap());
+            assert!(is_found(&installed.join("code.debug"), &debug));
+            assert!(!is_found(&beside.join("other.debug"), &debug));
+            let file = ElfFile::parse(read_file(&library).unwrap()).unwrap();
+            if let Some(id) = file.build_id() {
+                assert!(is_found(&by_id(&debug, id), &debug));
+            }
+        }
+    }
+
+    #[test]
+    fn a_debug_file_of_another_build_is_not_believed() {
+        let directory = Directory::new("debug-other");
+        let [library, debug_file] = needs!(split(&directory, "-Wl,--build-id=0x01020304"));
+        let other = Directory::new("debug-other-build");
+        let [_, other_file] = split(&other, "-Wl,--build-id=0x01020305").unwrap();
+        let debug = directory.path().join("debug");
+        let place = by_id(&debug, &[1, 2, 3, 4]);
+        assert!(is_found_at(&place, &debug_file, &debug, &library));
+        assert!(!is_found_at(&place, &other_file, &debug, &library));
+        // The link states a checksum as well.
+        let place = directory.path().join("code.debug");
+        assert!(is_found_at(&place, &debug_file, &debug, &library));
+        let mut bytes = fs::read(&debug_file).unwrap();
+        bytes.push(0);
+        fs::write(&other_file, bytes).unwrap();
+        assert!(!is_found_at(&place, &other_file, &debug, &library));
+    }
+}

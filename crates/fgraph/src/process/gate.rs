@@ -1,0 +1,165 @@
+//! Who may change what is traced, as forks see it.
+//!
+//! A fork takes the gate, lest the child inherits it held by a thread that the child does not have.
+//! But a holder that asks the dynamic linker waits for a `dlopen` that goes on in another thread,
+//! and for the constructors that this runs, which may fork. So a fork waits for a holder that
+//! changes something, but not for long for one that asks: nothing is half done then, and in the
+//! child the gate is free.
+//!
+//! ```text
+//!   holder    -- held ---- asking ------------------ held ---- free
+//!   dlopen         constructor: fork waits | child       ^
+//!                                          | parent -> ends
+//! ```
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// How long a fork waits for a holder that asks. Most questions are answered at once, and the child
+/// may ask the linker too if none is going on.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The gate of this process.
+pub(crate) static GATE: Gate = Gate::new();
+
+/// A lock without a value that knows when its holder asks the dynamic linker.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    is_held: bool,
+    /// The holder does nothing but wait for the linker.
+    is_asking: bool,
+}
+
+impl Gate {
+    pub(crate) const fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                is_held: false,
+                is_asking: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let result = self.changed.wait(state);
+        result.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the gate; waits for its holder.
+    pub(crate) fn take(&self) {
+        let mut state = self.state();
+        while state.is_held {
+            state = self.wait(state);
+        }
+        state.is_held = true;
+    }
+
+    /// [`take`](Self::take), unless that had to wait; whether it was taken.
+    pub(crate) fn try_take(&self) -> bool {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        !core::mem::replace(&mut state.is_held, true)
+    }
+
+    /// Gives the gate back.
+    pub(crate) fn give_back(&self) {
+        self.state().is_held = false;
+        self.changed.notify_all();
+    }
+
+    /// Runs `question`, which asks the dynamic linker what it may answer only when a `dlopen` of
+    /// another thread and its constructors are done.
+    pub(crate) fn ask<R>(&self, question: impl FnOnce() -> R) -> R {
+        self.state().is_asking = true;
+        self.changed.notify_all();
+        let answer = question();
+        // This waits for a fork that goes on.
+        self.state().is_asking = false;
+        answer
+    }
+
+    /// Keeps everything as it is during a fork.
+    pub(crate) fn freeze(&self) -> Frozen<'_> {
+        let mut state = self.state();
+        while state.is_held {
+            if !state.is_asking {
+                state = self.wait(state);
+                continue;
+            }
+            let result = self.changed.wait_timeout(state, PATIENCE);
+            let (now, waited) = result.unwrap_or_else(PoisonError::into_inner);
+            state = now;
+            if state.is_asking && waited.timed_out() {
+                break;
+            }
+        }
+        Frozen(state)
+    }
+}
+
+/// The gate during a fork: it is not taken or given back, and no question begins or ends.
+#[derive(Debug)]
+pub(crate) struct Frozen<'a>(MutexGuard<'a, State>);
+
+impl Frozen<'_> {
+    /// In the child, which does not have the thread that holds the gate.
+    pub(crate) fn set_free(&mut self) {
+        self.0.is_held = false;
+        self.0.is_asking = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_fork_waits_for_a_holder_that_does_not_ask() {
+        let gate = Gate::new();
+        gate.take();
+        thread::scope(|scope| {
+            let forks = scope.spawn(|| {
+                let frozen = gate.freeze();
+                assert!(!frozen.0.is_held);
+            });
+            // It begins to wait during a question, and must not lose patience after that.
+            gate.ask(|| thread::sleep(PATIENCE / 2));
+            thread::sleep(2 * PATIENCE);
+            gate.give_back();
+            forks.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_fork_does_not_wait_for_a_question_and_its_child_gets_the_gate() {
+        let gate = Gate::new();
+        let (say, forked) = mpsc::channel();
+        gate.take();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // As in the child, where the holder is gone.
+                gate.freeze().set_free();
+                assert!(gate.try_take());
+                say.send(()).unwrap();
+            });
+            gate.ask(|| forked.recv().unwrap());
+        });
+    }
+}

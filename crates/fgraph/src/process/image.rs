@@ -1,0 +1,274 @@
+//! Copies of files, in memory of our own.
+//!
+//! What is read of a file is used for as long as the process lives, and names are handed out as
+//! `&'static str`. In a mapping of the file they would change with it, and to read them would be a
+//! SIGBUS once the file is cut off. So all is read into memory of our own, but what is not needed
+//! and what is large:
+//!
+//! ```text
+//!   file    headers | names, tables | text   | data | .debug_* | symbol tables | names
+//!   image   read    | read          | mapped | read | zeros    | read          | read
+//! ```
+//!
+//! Text is mapped: it is most of a large library, and the process runs it from such a mapping
+//! itself. Whoever cuts that off ends the process, also without fgraph. See
+//! `docs/decisions/files.md`.
+//!
+//! # Safety
+//!
+//! The unsafe code makes a mapping that nobody else knows, writes to it while it is borrowed
+//! exclusively, and hands it out when it is never written or unmapped again.
+
+use core::ops::Range;
+use core::slice;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use object::LittleEndian as Le;
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, SectionHeader};
+
+use crate::os::PAGE;
+use crate::os::memory;
+
+/// Reads a file, to keep it for the rest of the process. Its `.debug_*` sections are zero.
+///
+/// # Errors
+///
+/// If the file cannot be opened or read, is empty or no regular file, or becomes shorter meanwhile.
+pub(crate) fn read_file(path: impl AsRef<Path>) -> io::Result<&'static [u8]> {
+    let path = path.as_ref();
+    let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+    // Asked first, since opening a pipe would wait for its other end.
+    if !fs::metadata(path)?.is_file() {
+        return Err(invalid("not a regular file"));
+    }
+    let file = File::open(path)?;
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    if len == 0 {
+        return Err(invalid("an empty file"));
+    }
+    let mut image = Image::new(len).ok_or(io::ErrorKind::OutOfMemory)?;
+    image.fill(&file)?;
+    Ok(image.leak())
+}
+
+/// Memory for a file.
+#[derive(Debug)]
+struct Image {
+    memory: *mut u8,
+    len: usize,
+}
+
+/// A part of a file that is not read.
+#[derive(Debug)]
+struct Part {
+    range: Range<usize>,
+    /// It is mapped, and begins and ends with pages. Else it stays zero.
+    is_mapped: bool,
+}
+
+impl Image {
+    fn new(len: usize) -> Option<Self> {
+        let memory = memory::map(len)?;
+        Some(Self { memory, len })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped, and written only while `self` is borrowed exclusively.
+        unsafe { slice::from_raw_parts(self.memory, self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped for writing, and nobody else's.
+        unsafe { slice::from_raw_parts_mut(self.memory, self.len) }
+    }
+
+    /// What was read, for good.
+    fn leak(self) -> &'static [u8] {
+        let this = core::mem::ManuallyDrop::new(self);
+        // SAFETY: never unmapped, nor written any more.
+        unsafe { slice::from_raw_parts(this.memory, this.len) }
+    }
+
+    /// Reads all of the file that is needed, and maps its text.
+    fn fill(&mut self, file: &File) -> io::Result<()> {
+        let mut at = 0;
+        for part in self.parts(file)? {
+            // Parts that overlap are those of a file that lies.
+            if part.range.start < at {
+                continue;
+            }
+            self.read(file, at..part.range.start)?;
+            at = part.range.end;
+            if part.is_mapped {
+                self.map(file, &part.range)?;
+            }
+        }
+        self.read(file, at..self.len)
+    }
+
+    fn read(&mut self, file: &File, range: Range<usize>) -> io::Result<()> {
+        let at = range.start as u64;
+        file.read_exact_at(&mut self.bytes_mut()[range], at)
+    }
+
+    /// Puts a mapping of the file, which is read only, where its copy would be.
+    fn map(&mut self, file: &File, range: &Range<usize>) -> io::Result<()> {
+        let Range { start, end } = *range;
+        let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_FIXED);
+        // SAFETY: whole pages of our own mapping, which nobody has read.
+        let mapped = unsafe {
+            let place = self.memory.add(start).cast();
+            let offset = start as libc::off_t;
+            libc::mmap(place, end - start, prot, flags, file.as_raw_fd(), offset)
+        };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// The parts of the file that are not to be read, in order: none if it is no ELF file.
+    fn parts(&mut self, file: &File) -> io::Result<Vec<Part>> {
+        self.read(file, 0..self.len.min(size_of::<FileHeader64<Le>>()))?;
+        let mut parts = Vec::new();
+        for tables in [Self::headers, Self::section_names] {
+            let Some(tables) = tables(self) else {
+                return Ok(parts);
+            };
+            for table in tables {
+                self.read(file, table)?;
+            }
+        }
+        self.add_parts(&mut parts);
+        parts.sort_unstable_by_key(|part| part.range.start);
+        Ok(parts)
+    }
+
+    fn header(&self) -> Option<&FileHeader64<Le>> {
+        FileHeader64::<Le>::parse(self.bytes()).ok()
+    }
+
+    /// `len` bytes from `offset`, if the file has them.
+    fn range(&self, offset: u64, len: u64) -> Option<Range<usize>> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(usize::try_from(len).ok()?)?;
+        (end <= self.len).then_some(start..end)
+    }
+
+    /// Where the tables of segments and of sections are.
+    fn headers(&self) -> Option<Vec<Range<usize>>> {
+        let header = self.header()?;
+        let table =
+            |offset, count: u16, size: u16| self.range(offset, u64::from(count) * u64::from(size));
+        Some(vec![
+            table(
+                header.e_phoff(Le),
+                header.e_phnum(Le),
+                header.e_phentsize(Le),
+            )?,
+            table(
+                header.e_shoff(Le),
+                header.e_shnum(Le),
+                header.e_shentsize(Le),
+            )?,
+        ])
+    }
+
+    /// Where the names of sections are, once the table is read.
+    fn section_names(&self) -> Option<Vec<Range<usize>>> {
+        let header = self.header()?;
+        let sections = header.section_headers(Le, self.bytes()).ok()?;
+        let names = sections.get(header.section_strings_index(Le, self.bytes()).ok()?.0)?;
+        Some(vec![self.range(names.sh_offset(Le), names.sh_size(Le))?])
+    }
+
+    /// Finds text and what is for debuggers, once the headers are read.
+    fn add_parts(&self, parts: &mut Vec<Part>) {
+        let Some(header) = self.header() else { return };
+        let Ok(sections) = header.sections(Le, self.bytes()) else {
+            return;
+        };
+        for section in sections.iter() {
+            let (flags, kind) = (section.sh_flags(Le), section.sh_type(Le));
+            let name = sections.section_name(Le, section).unwrap_or_default();
+            let is_loaded = flags.contains(elf::SHF_ALLOC);
+            let range = self.range(section.sh_offset(Le), section.sh_size(Le));
+            let Some(Range { start, end }) = range.filter(|_| kind == elf::SHT_PROGBITS) else {
+                continue;
+            };
+            let is_mapped = is_loaded && flags.contains(elf::SHF_EXECINSTR);
+            let range = if is_mapped {
+                start.next_multiple_of(PAGE)..end / PAGE * PAGE
+            } else {
+                start..end
+            };
+            if (is_mapped || !is_loaded && name.starts_with(b".debug_")) && !range.is_empty() {
+                parts.push(Part { range, is_mapped });
+            }
+        }
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nobody refers to.
+        unsafe { libc::munmap(self.memory.cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_the_file_but_for_what_debuggers_read() {
+        let libc = "/lib/x86_64-linux-gnu/libc.so.6";
+        let program = std::env::current_exe().unwrap();
+        for path in [&program, Path::new(libc)]
+            .into_iter()
+            .filter(|path| path.exists())
+        {
+            let (image, bytes) = (read_file(path).unwrap(), fs::read(path).unwrap());
+            assert_eq!(image.len(), bytes.len());
+            let mut parts = Vec::new();
+            let mut whole = Image::new(bytes.len()).unwrap();
+            whole.bytes_mut().copy_from_slice(&bytes);
+            whole.add_parts(&mut parts);
+            assert!(parts.iter().any(|part| part.is_mapped), "{path:?} has text");
+            let unread = |at| {
+                let mut unread = parts.iter().filter(|part| !part.is_mapped);
+                unread.any(|part| part.range.contains(&at))
+            };
+            let differs = |&at: &usize| image[at] != bytes[at];
+            let wrong = (0..bytes.len())
+                .filter(differs)
+                .find(|&at| !unread(at) || image[at] != 0);
+            assert_eq!(wrong, None, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_can_be_read() {
+        let path = std::env::temp_dir().join(format!("fgraph-image-{}", std::process::id()));
+        let program = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let mut lies = program[..1 << 16].to_vec();
+        // Tables that are not in the file.
+        lies[32..48].fill(0xff);
+        for bytes in [
+            &b"text"[..],
+            &program[..1],
+            &program[..64],
+            &program[..100],
+            &lies,
+        ] {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(read_file(&path).unwrap(), bytes);
+        }
+        fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,1121 @@
+//! The modules of the running process: the program, the shared libraries it has loaded, and the
+//! vDSO that the kernel gave it.
+//!
+//! The dynamic linker knows what is loaded and where, the file on disk has the names and the
+//! sections. A [`Module`] is the former, an [`ElfFile`] the latter, and both are needed to find
+//! the function entries that the compiler listed: the file says where the list is, but only in
+//! memory is that list relocated. The vDSO is a file in memory.
+//!
+//! The file may have been replaced since it was loaded, and the library may be unloaded at any
+//! time. So [`listed_entries`] compares the two before it believes the file, and does all of it
+//! with the lock of the dynamic linker's list held.
+//!
+//! # Safety
+//!
+//! The unsafe code here rests on four things.
+//!
+//! - The linker's descriptions of modules ([`libc::dl_phdr_info`]) are true: program headers,
+//!   name and readable segments are mapped where they say. They are only followed inside a
+//!   callback of `dl_iterate_phdr`, whose lock keeps every module loaded.
+//! - The linker is done with relocating a module before its data is read, so what is constant
+//!   does not change.
+//! - No address from a *file* is read before it was found to lie in such a segment.
+//! - The copy of a file is never freed, and the vDSO is never unmapped.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ops::Range;
+use core::{fmt, mem, ptr, slice};
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use libc::{Elf64_Phdr, dl_phdr_info};
+use object::elf;
+
+use crate::os::PAGE;
+use crate::os::maps::{self, Protections};
+use crate::process::image::read_file;
+use crate::process::linker::{self, Library};
+use crate::process::loader_event;
+use fgraph_symbols::elf::{ElfError, ElfFile, EntryList};
+
+/// A link to the file of the program, which works even if that was deleted.
+const PROGRAM: &str = "/proc/thread-self/exe";
+
+/// The path by which the vDSO goes, as in `/proc/self/maps`.
+const VDSO: &str = "[vdso]";
+
+/// The program, a shared library, or the vDSO, as loaded into this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Module {
+    path: PathBuf,
+    kind: Kind,
+    bias: usize,
+    headers: usize,
+    segments: Vec<Segment>,
+    /// Where the linker finds what it needs; empty if there is nothing.
+    dynamic: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Program,
+    Library,
+    Vdso,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    range: Range<usize>,
+    flags: u32,
+}
+
+impl Module {
+    /// The path of the module's file.
+    ///
+    /// The file may be another one by now, or gone: use [`Module::map`] to read it.
+    #[must_use]
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether this is the program itself, and not a library.
+    #[must_use]
+    pub(crate) fn is_program(&self) -> bool {
+        self.kind == Kind::Program
+    }
+
+    /// Whether this is what the kernel provides. It has no file, and `[vdso]` for a path.
+    #[must_use]
+    pub(crate) fn is_vdso(&self) -> bool {
+        self.kind == Kind::Vdso
+    }
+
+    /// What is to be added to an address of the file to get one in memory.
+    #[must_use]
+    pub(crate) fn load_bias(&self) -> usize {
+        self.bias
+    }
+
+    /// The address ranges of the module's code.
+    pub(crate) fn text(&self) -> impl Iterator<Item = Range<usize>> {
+        self.with_flags(libc::PF_X)
+    }
+
+    /// The memory ranges of the module's segments, and what the file says may be done with them.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (Range<usize>, u32)> {
+        self.segments.iter().map(|s| (s.range.clone(), s.flags))
+    }
+
+    /// Reads the module's file, see [`read_file`]. That of the vDSO is in memory already.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened or read.
+    pub(crate) fn map(&self) -> io::Result<&'static [u8]> {
+        if self.is_vdso() {
+            return Ok(self.vdso_image());
+        }
+        if self.is_program()
+            && let Ok(bytes) = read_file(PROGRAM)
+        {
+            return Ok(bytes);
+        }
+        let start = self.segments.first().map_or(0, |s| s.range.start);
+        if maps::is_deleted(start) {
+            return Err(io::Error::other(
+                "the file was removed or replaced since it was loaded",
+            ));
+        }
+        read_file(&self.path)
+    }
+
+    fn with_flags(&self, flags: u32) -> impl Iterator<Item = Range<usize>> {
+        let wanted = self
+            .segments
+            .iter()
+            .filter(move |s| s.flags & flags == flags);
+        wanted.map(|s| s.range.clone())
+    }
+
+    /// All of the vDSO's file: its segment, to the end of the page, and the section headers if
+    /// these go on behind that.
+    fn vdso_image(&self) -> &'static [u8] {
+        let start = auxiliary(libc::AT_SYSINFO_EHDR);
+        let segment = self.with_flags(libc::PF_R).find(|s| s.contains(&start));
+        let Some(segment) = segment else {
+            return &[];
+        };
+        let end = segment.end.next_multiple_of(PAGE);
+        // SAFETY: the kernel maps whole pages, for good, and says that these can be read.
+        let image = unsafe { bytes(start..end) };
+        let file = start..start.saturating_add(file_len(image).unwrap_or(0));
+        let protections = Protections::now(core::iter::empty());
+        let is_readable = |at| protections.of(at).is_some_and(|p| p.readable);
+        if file.end <= end || !(end..file.end).step_by(PAGE).all(is_readable) {
+            return image;
+        }
+        // SAFETY: it can be read, as was just seen, and is the rest of what the kernel mapped.
+        unsafe { bytes(file) }
+    }
+
+    /// Whether the whole range can be read.
+    fn is_readable(&self, range: &Range<usize>) -> bool {
+        self.with_flags(libc::PF_R)
+            .any(|s| s.start <= range.start && range.end <= s.end)
+    }
+
+    /// Whether an address is one of the module's code.
+    #[must_use]
+    pub(crate) fn is_text(&self, address: usize) -> bool {
+        self.text().any(|range| range.contains(&address))
+    }
+
+    /// Whether it may call the function `name`, which is at `address`, of another module by its
+    /// symbol. It must be loaded.
+    pub(crate) fn may_call(&self, name: &CStr, address: usize) -> bool {
+        let name = name.to_bytes_with_nul();
+        !self.is_text(address)
+            && self.symbol_names().is_some_and(|names| {
+                let (names, len) = (names.as_ptr().cast(), names.len());
+                // SAFETY: both are slices.
+                let place = unsafe { libc::memmem(names, len, name.as_ptr().cast(), name.len()) };
+                !place.is_null()
+            })
+    }
+
+    /// The names of all symbols that it shares with others, each with a zero behind it.
+    fn symbol_names(&self) -> Option<&[u8]> {
+        let read = |range: Range<usize>| {
+            // SAFETY: in a segment of a module that is loaded.
+            self.is_readable(&range).then(|| unsafe { bytes(range) })
+        };
+        let (words, _) = read(self.dynamic.clone())?.as_chunks::<8>();
+        let value = |wanted: elf::DynamicTag| {
+            let mut pairs = words.as_chunks::<2>().0.iter();
+            let pair = pairs.find(|[tag, _]| u64::from_ne_bytes(*tag) == wanted.0 as u64)?;
+            usize::try_from(u64::from_ne_bytes(pair[1])).ok()
+        };
+        let (start, len) = (value(elf::DT_STRTAB)?, value(elf::DT_STRSZ)?);
+        // The linker has made an address of it, but for the vDSO.
+        let at = |start: usize| read(start..start.checked_add(len)?);
+        at(start).or_else(|| at(self.bias.wrapping_add(start)))
+    }
+
+    /// The module that the linker describes, unless it is one without a file.
+    fn new(info: &Info<'_>) -> Option<Self> {
+        let loads = info.headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
+        let segments: Vec<_> = loads.filter_map(|h| Segment::new(info.bias, h)).collect();
+        let vdso = auxiliary(libc::AT_SYSINFO_EHDR);
+        let headers = info.headers.as_ptr().addr();
+        let (kind, path) = if segments.iter().any(|s| s.range.contains(&vdso)) {
+            (Kind::Vdso, PathBuf::from(VDSO))
+        } else if headers == auxiliary(libc::AT_PHDR) {
+            (Kind::Program, program_path())
+        } else {
+            (Kind::Library, PathBuf::from(info.name))
+        };
+        if path.as_os_str().is_empty() {
+            return None;
+        }
+        Some(Self {
+            path,
+            kind,
+            bias: info.bias,
+            headers,
+            segments,
+            dynamic: info.dynamic(),
+        })
+    }
+}
+
+impl Segment {
+    fn new(bias: usize, header: &Elf64_Phdr) -> Option<Self> {
+        let start = bias.wrapping_add(header.p_vaddr as usize);
+        let end = start.checked_add(header.p_memsz as usize)?;
+        Some(Self {
+            range: start..end,
+            flags: header.p_flags,
+        })
+    }
+}
+
+/// How often modules were loaded and unloaded since the process began.
+///
+/// Two equal generations mean that the list of modules did not change in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Generation {
+    /// The number of modules ever loaded.
+    pub(crate) adds: u64,
+    /// The number of modules ever unloaded.
+    pub(crate) subs: u64,
+}
+
+/// The current generation of modules. This is much cheaper than [`loaded`].
+#[must_use]
+pub(crate) fn generation() -> Generation {
+    let mut generation = Generation::default();
+    for_each_info(|info| {
+        generation = info.generation;
+        false
+    });
+    generation
+}
+
+/// Runs `work` with the linker's lock held, unless modules have been loaded or unloaded since
+/// `generation`: then `None`. Meanwhile none is.
+///
+/// `work` must not ask the linker for anything: `dlsym` and the like take another lock, which
+/// threads that load and unload take before this one.
+pub(crate) fn while_loaded<R>(generation: Generation, work: impl FnOnce() -> R) -> Option<R> {
+    let mut work = Some(work);
+    let mut result = None;
+    for_each_info(|info| {
+        if info.generation == generation
+            && let Some(work) = work.take()
+        {
+            result = Some(work());
+        }
+        false
+    });
+    result
+}
+
+/// Whether a module is loaded.
+fn is_present(module: &Module) -> bool {
+    let mut is_present = false;
+    for_each_info(|info| {
+        is_present = info.describes(module);
+        !is_present
+    });
+    is_present
+}
+
+/// Runs `work` while `module` cannot be unloaded; `None` if it is gone. Other modules may come and
+/// go meanwhile, and may have since `generation`, or a thread that loads them all the time would
+/// keep this one from its work.
+///
+/// This waits for any `dlopen` that another thread is in the middle of, including the constructors
+/// it runs. A thread that is itself in the middle of one keeps the linker's lock, as
+/// [`while_loaded`] does, and so does one whose module cannot be found by its path: then it is
+/// `None` as well if modules came or went since `generation`.
+pub(crate) fn while_present<R>(
+    module: &Module,
+    generation: Generation,
+    work: impl FnOnce() -> R,
+) -> Option<R> {
+    if loader_event::is_loading() {
+        return while_loaded(generation, work);
+    }
+    let path = CString::new(module.path.as_os_str().as_bytes()).ok();
+    // The program and the vDSO stay anyway.
+    let handle = match module.kind {
+        Kind::Library => path.and_then(|path| Library::loaded(Some(&path)).map(Some)),
+        Kind::Program | Kind::Vdso => Some(None),
+    };
+    match handle {
+        Some(_handle) => is_present(module).then(work),
+        // Not to be found by its path.
+        None => while_loaded(generation, work),
+    }
+}
+
+/// All modules with a file, the program first, and the vDSO, and the generation they belong to.
+#[must_use]
+pub(crate) fn loaded() -> (Vec<Module>, Generation) {
+    let mut modules = Vec::new();
+    let mut generation = Generation::default();
+    for_each_info(|info| {
+        generation = info.generation;
+        modules.extend(Module::new(info));
+        true
+    });
+    (modules, generation)
+}
+
+/// What may be done with the memory of the process now. Where `/proc` cannot be read it is what the
+/// program headers of all modules say.
+pub(crate) fn protections() -> Protections {
+    Protections::now(loaded().0.iter().flat_map(Module::segments))
+}
+
+/// A place that a compiler listed as the entry of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ListedEntry {
+    /// Where it is. That is the start of the function, or what follows its `endbr64`, or, with
+    /// [`EntryList::Mcount`] but without `-mfentry`, a place behind its prologue.
+    pub(crate) address: usize,
+    /// The list that it is in.
+    pub(crate) list: EntryList,
+}
+
+/// The function entries that compilers listed in a module, in order.
+///
+/// This waits for any `dlopen` that another thread is in the middle of, including the constructors
+/// it runs, since the list of a module is not complete before.
+///
+/// # Errors
+///
+/// If the module was unloaded, or if `file` is not the file it was loaded from.
+pub(crate) fn listed_entries(
+    module: &Module,
+    file: &ElfFile<'_>,
+) -> Result<Vec<ListedEntry>, ElfError> {
+    // SAFETY: the module is loaded and relocated while this is called.
+    when_relocated(module, file, || unsafe { read_entries(module, file) })
+}
+
+/// The functions that the linker found for the module's own calls of IFUNCs, each with its
+/// resolver.
+///
+/// As [`listed_entries`], this waits for any `dlopen`.
+///
+/// # Errors
+///
+/// If the module was unloaded, or if `file` is not the file it was loaded from.
+pub(crate) fn resolved(module: &Module, file: &ElfFile<'_>) -> Result<Vec<(usize, u64)>, ElfError> {
+    when_relocated(module, file, || {
+        let target = |(slot, resolver): (u64, u64)| {
+            let start = module.bias.wrapping_add(slot as usize);
+            let slot: *const usize = ptr::with_exposed_provenance(start);
+            let is_slot = slot.is_aligned() && module.is_readable(&(start..start.checked_add(8)?));
+            // SAFETY: a readable segment of a module that is loaded while this is called. Volatile,
+            // since a file that lies may state a place that is being written to.
+            is_slot.then(|| (unsafe { slot.read_volatile() }, resolver))
+        };
+        file.irelative().filter_map(target).collect()
+    })
+}
+
+/// What `read` gives when the module is loaded and relocated, with the linker's lock held.
+///
+/// # Errors
+///
+/// If the module was unloaded, or if `file` is not the file it was loaded from.
+fn when_relocated<R>(
+    module: &Module,
+    file: &ElfFile<'_>,
+    read: impl Fn() -> R,
+) -> Result<R, ElfError> {
+    loop {
+        let relocated = await_relocation();
+        let mut result = Some(Err(ElfError::Unloaded));
+        for_each_info(|info| {
+            if info.generation.adds != relocated.adds {
+                result = None;
+            } else if !info.describes(module) {
+                return true;
+            } else if is_loaded_from(module, info, file) {
+                result = Some(Ok(read()));
+            } else {
+                result = Some(Err(ElfError::NotTheLoadedFile));
+            }
+            false
+        });
+        if let Some(result) = result {
+            return result;
+        }
+    }
+}
+
+/// Whether a module is loaded, and from that file.
+///
+/// # Errors
+///
+/// If it is not.
+pub(crate) fn check(module: &Module, file: &ElfFile<'_>) -> Result<(), ElfError> {
+    let mut result = Err(ElfError::Unloaded);
+    for_each_info(|info| {
+        let found = info.describes(module);
+        if found {
+            result = if is_loaded_from(module, info, file) {
+                Ok(())
+            } else {
+                Err(ElfError::NotTheLoadedFile)
+            };
+        }
+        !found
+    });
+    result
+}
+
+/// Waits until all modules of a generation are relocated, and returns that generation.
+///
+/// A module is listed as soon as it is mapped, and relocated after that under another lock, so
+/// without this its list of entries could be empty or half done. Of the functions that take that
+/// other lock, `dladdr` has no effect but its answer.
+fn await_relocation() -> Generation {
+    let generation = generation();
+    let _ = linker::module_of(callback as *const c_void);
+    generation
+}
+
+/// Whether the file is the one the module was loaded from: their program headers are the same,
+/// and so are their notes, among which is the build id.
+fn is_loaded_from(module: &Module, info: &Info<'_>, file: &ElfFile<'_>) -> bool {
+    // SAFETY: program headers are plain integers without padding, so they may be seen as bytes.
+    let headers =
+        unsafe { slice::from_raw_parts(info.headers.as_ptr().cast(), size_of_val(info.headers)) };
+    let same_note = |(address, content): (u64, &[u8])| {
+        let start = module.bias.wrapping_add(address as usize);
+        let range = start..start.saturating_add(content.len());
+        // SAFETY: the module is loaded, since `info` describes it.
+        unsafe { read(module, &range) }.is_none_or(|loaded| loaded == content)
+    };
+    file.program_headers() == headers && file.notes().all(same_note)
+}
+
+/// Reads the lists of entries of a module that is loaded from `file`.
+///
+/// # Safety
+///
+/// The module must be loaded and relocated, and stay so.
+unsafe fn read_entries(module: &Module, file: &ElfFile<'_>) -> Vec<ListedEntry> {
+    let mut entries = Vec::new();
+    for (list, section) in file.entry_lists() {
+        let start = module.bias.wrapping_add(section.start as usize);
+        let range = start..start.saturating_add((section.end - section.start) as usize);
+        // SAFETY: as the caller promises.
+        let Some(bytes) = (unsafe { read(module, &range) }) else {
+            continue;
+        };
+        let entry = |address| ListedEntry { address, list };
+        if list == EntryList::Xray {
+            let (sleds, _) = bytes.as_chunks();
+            let addresses = (start..).step_by(XRAY_SLED);
+            let functions = sleds
+                .iter()
+                .zip(addresses)
+                .filter_map(|(s, at)| xray_entry(s, at));
+            entries.extend(functions.map(entry));
+        } else {
+            let (words, _) = bytes.as_chunks();
+            let addresses = words.iter().map(|word| usize::from_ne_bytes(*word));
+            entries.extend(addresses.map(entry));
+        }
+    }
+    // A section that was discarded by the linker leaves null entries behind.
+    entries.retain(|entry| module.is_text(entry.address));
+    entries.sort_unstable();
+    entries.dedup();
+    entries
+}
+
+/// The bytes that XRay writes down for each of its sleds.
+const XRAY_SLED: usize = 32;
+
+/// The function that a sled of XRay, written down at `at`, is the entry of.
+///
+/// ```text
+///   +0   the sled      from version 2 on relative to this word, else an address
+///   +8   its function  the same
+///   +16  kind          0 or 3 at the entry, 3 if it hands over the first argument
+///   +17  whether it is always instrumented
+///   +18  version
+/// ```
+fn xray_entry(sled: &[u8; XRAY_SLED], at: usize) -> Option<usize> {
+    let (kind, version) = (sled[16], sled[18]);
+    let function = usize::from_ne_bytes(*sled[8..].first_chunk()?);
+    let base = if version >= 2 { at.wrapping_add(8) } else { 0 };
+    matches!(kind, 0 | 3).then(|| base.wrapping_add(function))
+}
+
+/// The memory of a module, if all of the range is in a readable segment of it.
+///
+/// # Safety
+///
+/// The module must be loaded, and stay so while the result is used.
+unsafe fn read<'a>(module: &'a Module, range: &Range<usize>) -> Option<&'a [u8]> {
+    // SAFETY: a readable segment of a loaded module is mapped, and what is read of it here is
+    // constant once relocated.
+    module
+        .is_readable(range)
+        .then(|| unsafe { bytes(range.clone()) })
+}
+
+/// The memory of a range of addresses.
+///
+/// # Safety
+///
+/// It must be mapped for reading, and not change, while the result is used.
+unsafe fn bytes<'a>(range: Range<usize>) -> &'a [u8] {
+    let from = ptr::with_exposed_provenance(range.start);
+    // SAFETY: as the caller promises.
+    unsafe { slice::from_raw_parts(from, range.len()) }
+}
+
+/// The length of an ELF file whose section headers come last, as linkers write them.
+fn file_len(start: &[u8]) -> Option<usize> {
+    let word = |at| Some(u64::from_le_bytes(*start.get(at..)?.first_chunk()?));
+    let half = |at| Some(u16::from_le_bytes(*start.get(at..)?.first_chunk()?));
+    // e_shoff, e_shentsize, e_shnum.
+    let (sections, size, count) = (word(40)?, half(58)?, half(60)?);
+    usize::try_from(sections)
+        .ok()?
+        .checked_add(usize::from(size) * usize::from(count))
+}
+
+/// The path of the program's file.
+fn program_path() -> PathBuf {
+    let link = fs::read_link(PROGRAM).unwrap_or_else(|_| executed_path());
+    // The kernel marks the path of a file that is no longer there.
+    let bytes = link.as_os_str().as_bytes();
+    match bytes.strip_suffix(b" (deleted)") {
+        Some(path) if !link.exists() => PathBuf::from(OsStr::from_bytes(path)),
+        _ => link,
+    }
+}
+
+/// The path by which the program was executed, for processes that cannot see `/proc`.
+fn executed_path() -> PathBuf {
+    let name: *const libc::c_char = ptr::with_exposed_provenance(auxiliary(libc::AT_EXECFN));
+    if name.is_null() {
+        return PathBuf::new();
+    }
+    // SAFETY: the kernel put the address of a string there, which lies above the stack for good.
+    PathBuf::from(OsStr::from_bytes(
+        unsafe { CStr::from_ptr(name) }.to_bytes(),
+    ))
+}
+
+/// A value the kernel gave to the process at its start, 0 if it did not.
+fn auxiliary(key: libc::c_ulong) -> usize {
+    // SAFETY: this only looks up a key, any key.
+    unsafe { libc::getauxval(key) as usize }
+}
+
+/// What the linker tells about one module, valid during the callback.
+struct Info<'a> {
+    name: &'a OsStr,
+    bias: usize,
+    headers: &'a [Elf64_Phdr],
+    generation: Generation,
+}
+
+impl fmt::Debug for Info<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Info")
+            .field("name", &self.name)
+            .field("bias", &self.bias)
+            .finish()
+    }
+}
+
+impl<'a> Info<'a> {
+    /// # Safety
+    ///
+    /// `info` must come from `dl_iterate_phdr`, with the size it gave, and be borrowed no longer
+    /// than the callback lasts.
+    unsafe fn new(info: &'a dl_phdr_info, size: usize) -> Self {
+        // SAFETY: a name, if any, is a string, and the headers are as many as stated.
+        let (name, headers) = unsafe {
+            let name = (!info.dlpi_name.is_null()).then(|| CStr::from_ptr(info.dlpi_name));
+            let count = usize::from(info.dlpi_phnum);
+            let headers = (count > 0).then(|| slice::from_raw_parts(info.dlpi_phdr, count));
+            (name.unwrap_or_default(), headers.unwrap_or_default())
+        };
+        // A linker from before the counters passes a shorter structure.
+        let counted = size >= mem::offset_of!(dl_phdr_info, dlpi_subs) + size_of::<u64>();
+        Self {
+            name: OsStr::from_bytes(name.to_bytes()),
+            bias: info.dlpi_addr as usize,
+            headers,
+            generation: if counted {
+                Generation {
+                    adds: info.dlpi_adds,
+                    subs: info.dlpi_subs,
+                }
+            } else {
+                Generation::default()
+            },
+        }
+    }
+
+    fn dynamic(&self) -> Range<usize> {
+        let dynamic = self.headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC);
+        dynamic.map_or(0..0, |header| {
+            let start = self.bias.wrapping_add(header.p_vaddr as usize);
+            start..start.saturating_add(header.p_memsz as usize)
+        })
+    }
+
+    fn describes(&self, module: &Module) -> bool {
+        self.bias == module.bias
+            && self.headers.as_ptr().addr() == module.headers
+            && (module.kind != Kind::Library || self.name == module.path)
+    }
+}
+
+/// Calls `visit` for one module after the other while it returns true, with the linker's lock
+/// held.
+fn for_each_info(mut visit: impl FnMut(&Info<'_>) -> bool) {
+    let mut visit: &mut dyn FnMut(&Info<'_>) -> bool = &mut visit;
+    let data: *mut &mut dyn FnMut(&Info<'_>) -> bool = &mut visit;
+    // SAFETY: the callback is called with `data`, which lives until the end of this function.
+    unsafe { libc::dl_iterate_phdr(Some(callback), data.cast()) };
+}
+
+unsafe extern "C" fn callback(info: *mut dl_phdr_info, size: usize, data: *mut c_void) -> c_int {
+    let visit: *mut &mut dyn FnMut(&Info<'_>) -> bool = data.cast();
+    // SAFETY: `info` and `size` are the linker's, and `data` is that of `for_each_info`, which
+    // nobody else uses meanwhile.
+    let goes_on = unsafe { (*visit)(&Info::new(&*info, size)) };
+    c_int::from(!goes_on)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::process::Command;
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+    use fgraph_needs::{CLANG, GCC, Missing, Need, needs, skip};
+    use fgraph_symbols::demangle;
+    use fgraph_symbols::functions::Functions;
+
+    /// A directory of one test, which goes when this is dropped.
+    pub(crate) struct Directory(PathBuf);
+
+    impl Directory {
+        pub(crate) fn new(test: &str) -> Self {
+            let name = format!("fgraph-{test}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        pub(crate) fn path(&self) -> &Path {
+            &self.0
+        }
+
+        /// Compiles C code into a shared library.
+        pub(crate) fn compile(
+            &self,
+            compiler: &Need,
+            source: &str,
+            options: &str,
+        ) -> Result<PathBuf, Missing> {
+            let [input, library] = ["code.c", "libcode.so"].map(|name| self.0.join(name));
+            fs::write(&input, source).unwrap();
+            let output = Command::new(compiler.find()?)
+                .args(["-shared", "-fPIC", "-O1", "-o"])
+                .args([&library, &input])
+                .args(options.split_whitespace())
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+            Ok(library)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Held while something is loaded, or while nothing must be.
+    static LOADING: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn libraries_come_and_go_while_one_is_kept_present() {
+        let directory = Directory::new("present");
+        let source = "int present(void) { return 7; }";
+        let path = needs!(directory.compile(&GCC, source, ""));
+        let other = directory.path().join("libother.so");
+        fs::copy(&path, &other).unwrap();
+        let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        let [path, other] = [path, other]
+            .map(|path| CString::new(path.into_os_string().into_encoded_bytes()).unwrap());
+        // SAFETY: libraries of this test's own.
+        let open = |path: &CStr| unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        let handle = open(&path);
+        assert!(!handle.is_null());
+        handle.expose_provenance();
+        let (all, generation) = loaded();
+        let is_it = |module: &&Module| module.path.as_os_str().as_bytes() == path.to_bytes();
+        let module = all.iter().find(is_it).unwrap();
+        let address = module.text().next().unwrap().start;
+        let is_loaded = || loaded().0.iter().any(|module| module.is_text(address));
+        let done = while_present(module, generation, || {
+            // In another thread, which has to wait for one that has the linker's lock.
+            let comes_and_goes = std::thread::scope(|scope| {
+                let handle = handle.addr();
+                let thread = scope.spawn(move || {
+                    let second = open(&other);
+                    // SAFETY: both are open.
+                    let closed = [second.expose_provenance(), handle].map(|handle| unsafe {
+                        libc::dlclose(ptr::with_exposed_provenance_mut(handle))
+                    });
+                    (second.is_null(), closed)
+                });
+                thread.join().unwrap()
+            });
+            assert_eq!(comes_and_goes, (false, [0, 0]));
+            assert!(is_loaded());
+        });
+        assert!(done.is_some());
+        assert!(!is_loaded());
+        assert!(while_present(module, generation, || ()).is_none());
+    }
+
+    /// Loads a library for good.
+    pub(crate) fn load(path: &Path) -> Module {
+        let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a string, and the library has no initialisers of its own.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "{path:?}");
+        let (modules, _) = loaded();
+        modules.into_iter().find(|m| m.path() == path).unwrap()
+    }
+
+    /// The names of functions at which the entries of a list are, with the distance to them.
+    fn listed(module: &Module, list: EntryList) -> Vec<(String, u64)> {
+        let file = ElfFile::parse(module.map().unwrap()).unwrap();
+        let functions = Functions::read(&file, None).unwrap();
+        let entries = listed_entries(module, &file).unwrap();
+        let in_list = entries.iter().filter(|entry| entry.list == list);
+        let mut names: Vec<_> = in_list
+            .map(|entry| {
+                let address = (entry.address - module.load_bias()) as u64;
+                let index = functions.containing(address).unwrap();
+                let name = functions.names(index).next().unwrap();
+                (name.to_string(), address - functions.get(index).address)
+            })
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    const TWO_FUNCTIONS: &str = "
+        int called(int);
+        int f(int n) { return called(n) + 1; }
+        __attribute__((noinline)) int called(int n) { return n * 3; }
+    ";
+
+    /// Both functions, and how far behind their starts the listed places are.
+    fn both(distance: u64) -> [(String, u64); 2] {
+        ["called", "f"].map(|name| (name.to_owned(), distance))
+    }
+
+    #[test]
+    fn padded_entries_are_listed() {
+        for (test, compiler, options, distance) in [
+            ("pad", GCC, "-fcf-protection=none", 0),
+            ("pad-cet", GCC, "-fcf-protection=branch", 4),
+            ("pad-clang", CLANG, "", 0),
+        ] {
+            let directory = Directory::new(test);
+            let options = format!("-fpatchable-function-entry=5 {options}");
+            let library = needs!(directory.compile(&compiler, TWO_FUNCTIONS, &options));
+            let module = load(&library);
+            assert_eq!(listed(&module, EntryList::Patchable), both(distance));
+            assert_eq!(listed(&module, EntryList::Mcount), []);
+        }
+    }
+
+    #[test]
+    fn calls_of_fentry_are_listed() {
+        // Stands for that of the C library, without a call of itself.
+        let fentry = "__attribute__((no_instrument_function)) void __fentry__(void) {}";
+        let source = format!("{fentry}\n{TWO_FUNCTIONS}");
+        for (protection, distance) in [("none", 0), ("branch", 4)] {
+            let directory = Directory::new(&format!("mcount-{protection}"));
+            let options = format!("-pg -mfentry -mrecord-mcount -fcf-protection={protection}");
+            let library = needs!(directory.compile(&GCC, &source, &options));
+            let module = load(&library);
+            assert_eq!(listed(&module, EntryList::Mcount), both(distance));
+        }
+    }
+
+    #[test]
+    fn entry_sleds_of_xray_are_listed() {
+        let directory = Directory::new("xray");
+        let options = "-fxray-instrument -fxray-instruction-threshold=1";
+        let library = needs!(directory.compile(&CLANG, TWO_FUNCTIONS, options));
+        let module = load(&library);
+        assert_eq!(listed(&module, EntryList::Xray), both(0));
+    }
+
+    #[test]
+    fn only_entry_sleds_of_xray_count() {
+        let mut sled = [0; XRAY_SLED];
+        sled[8..16].copy_from_slice(&(-0x108_i64).to_le_bytes());
+        sled[18] = 2;
+        assert_eq!(xray_entry(&sled, 0x1000), Some(0xf00));
+        for (kind, is_entry) in [(0, true), (1, false), (2, false), (3, true), (4, false)] {
+            sled[16] = kind;
+            assert_eq!(xray_entry(&sled, 0x1000).is_some(), is_entry, "{kind}");
+        }
+        // Before version 2 it was an address.
+        sled[16] = 0;
+        sled[18] = 1;
+        sled[8..16].copy_from_slice(&0x5000_u64.to_le_bytes());
+        assert_eq!(xray_entry(&sled, 0x1000), Some(0x5000));
+    }
+
+    fn program() -> Module {
+        loaded().0.into_iter().find(Module::is_program).unwrap()
+    }
+
+    fn address_of_this_test() -> usize {
+        a_function_of_this_program as fn() as usize
+    }
+
+    #[inline(never)]
+    fn a_function_of_this_program() {
+        std::hint::black_box(0);
+    }
+
+    #[test]
+    fn the_program_comes_first_and_once() {
+        let (modules, _) = loaded();
+        assert!(modules[0].is_program());
+        assert_eq!(modules.iter().filter(|m| m.is_program()).count(), 1);
+        assert_eq!(modules[0].path(), std::env::current_exe().unwrap());
+    }
+
+    #[test]
+    fn code_lies_in_the_text_of_its_module() {
+        let holds = |m: &Module, at| m.text().any(|range| range.contains(&at));
+        assert!(holds(&program(), address_of_this_test()));
+        let getpid = libc::getpid as unsafe extern "C" fn() -> _ as usize;
+        let local = 0;
+        assert!(loaded().0.iter().any(|m| holds(m, getpid)));
+        assert!(
+            !loaded()
+                .0
+                .iter()
+                .any(|m| holds(m, (&raw const local).addr()))
+        );
+    }
+
+    #[test]
+    fn every_module_has_a_file_it_was_loaded_from() {
+        for module in loaded().0 {
+            if module.path().starts_with(std::env::temp_dir()) {
+                continue; // another test's, which removes it
+            }
+            let file = ElfFile::parse(module.map().unwrap()).unwrap();
+            assert!(listed_entries(&module, &file).is_ok(), "{module:?}");
+        }
+    }
+
+    #[test]
+    fn the_vdso_is_a_file_in_memory() {
+        if auxiliary(libc::AT_SYSINFO_EHDR) == 0 {
+            return skip!("the kernel has given this process no vDSO");
+        }
+        let (modules, _) = loaded();
+        let vdso = modules.iter().find(|m| m.is_vdso()).unwrap();
+        assert_eq!(vdso.path(), Path::new("[vdso]"));
+        assert_eq!(
+            modules.iter().filter(|m| m.path() == vdso.path()).count(),
+            1
+        );
+        let bytes = vdso.map().unwrap();
+        assert!(bytes.len() >= file_len(bytes).unwrap());
+        let file = ElfFile::parse(bytes).unwrap();
+        assert_eq!(listed_entries(vdso, &file), Ok(Vec::new()));
+        let functions = Functions::read(&file, None).unwrap();
+        let time = (0..functions.len()).find(|&index| {
+            functions
+                .names(index)
+                .any(|n| n.symbol == "__vdso_clock_gettime")
+        });
+        let address = functions.get(time.unwrap()).address as usize;
+        assert!(vdso.is_text(vdso.load_bias() + address));
+    }
+
+    #[test]
+    fn a_file_ends_with_its_section_headers() {
+        let bytes = program().map().unwrap();
+        assert_eq!(file_len(bytes), Some(bytes.len()));
+        assert_eq!(file_len(&bytes[..61]), None);
+    }
+
+    #[test]
+    fn generations_change_with_the_list_only() {
+        let _nobody = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = generation();
+        let (modules, listed) = loaded();
+        assert_eq!(before, listed);
+        assert!(before.adds - before.subs >= modules.len() as u64);
+    }
+
+    // Listed as a compiler lists functions with padding; this program may have no other.
+    std::arch::global_asm!(
+        ".pushsection .text.padded_for_tests, \"ax\", @progbits",
+        ".type padded_for_tests, @function",
+        ".globl padded_for_tests",
+        "padded_for_tests:",
+        ".byte 0x0f, 0x1f, 0x44, 0x00, 0x08",
+        "ret",
+        ".size padded_for_tests, . - padded_for_tests",
+        ".popsection",
+        ".pushsection __patchable_function_entries, \"awo\", @progbits, .text.padded_for_tests",
+        ".p2align 3",
+        ".quad padded_for_tests",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        safe fn padded_for_tests();
+    }
+
+    #[test]
+    fn entries_are_starts_of_functions() {
+        let program = program();
+        let file = ElfFile::parse(program.map().unwrap()).unwrap();
+        let entries = listed_entries(&program, &file).unwrap();
+        assert!(entries.is_sorted());
+        padded_for_tests();
+        let padded = padded_for_tests as *const () as usize;
+        assert!(entries.iter().any(|entry| entry.address == padded));
+        let functions = Functions::read(&file, None).unwrap();
+        for entry in entries {
+            let address = (entry.address - program.load_bias()) as u64;
+            let function = functions.get(functions.containing(address).unwrap());
+            assert!(address - function.address <= 4, "{function:?}");
+        }
+    }
+
+    #[test]
+    fn another_file_is_not_believed() {
+        let (modules, _) = loaded();
+        let other = modules.iter().find(|m| !m.is_program()).unwrap();
+        let file = ElfFile::parse(other.map().unwrap()).unwrap();
+        assert_eq!(
+            listed_entries(&program(), &file),
+            Err(ElfError::NotTheLoadedFile)
+        );
+    }
+
+    #[test]
+    fn a_file_with_another_build_id_is_not_believed() {
+        let program = program();
+        let mut bytes = program.map().unwrap().to_vec();
+        let file = ElfFile::parse(&bytes).unwrap();
+        let Some((_, note)) = file.notes().next() else {
+            return skip!("this program is linked without a build id");
+        };
+        let last_of_note = note.as_ptr_range().end.addr() - 1 - bytes.as_ptr().addr();
+        bytes[last_of_note] ^= 1;
+        let file = ElfFile::parse(&bytes).unwrap();
+        assert_eq!(
+            listed_entries(&program, &file),
+            Err(ElfError::NotTheLoadedFile)
+        );
+    }
+
+    #[test]
+    fn an_unloaded_module_has_no_entries() {
+        let program = program();
+        let file = ElfFile::parse(program.map().unwrap()).unwrap();
+        let gone = Module {
+            bias: program.bias.wrapping_add(0x1000),
+            ..program
+        };
+        assert_eq!(listed_entries(&gone, &file), Err(ElfError::Unloaded));
+    }
+
+    #[test]
+    fn memory_outside_readable_segments_is_not_read() {
+        let program = program();
+        let first = program.with_flags(libc::PF_R).next().unwrap();
+        assert!(program.is_readable(&first));
+        assert!(!program.is_readable(&(first.start - 1..first.end)));
+        assert!(!program.is_readable(&(first.start..usize::MAX)));
+        assert!(!program.is_readable(&(0..8)));
+    }
+
+    #[test]
+    fn who_imports_a_function_may_call_it_and_who_defines_it_is_not_asked() {
+        let program = program();
+        let address = linker::symbol(c"malloc").addr();
+        assert!(program.may_call(c"malloc", address));
+        assert!(!program.may_call(c"no such function", 0));
+        let (modules, _) = loaded();
+        let libc = modules.iter().find(|module| module.is_text(address));
+        assert!(!libc.unwrap().may_call(c"malloc", address));
+        let names = libc.unwrap().symbol_names().unwrap();
+        assert!(names.windows(7).any(|name| name == b"malloc\0"));
+    }
+
+    #[test]
+    fn only_regular_files_with_content_are_read() {
+        let kind = |path: &str| read_file(path).unwrap_err().kind();
+        assert_eq!(kind("/nowhere/to/be/found"), io::ErrorKind::NotFound);
+        assert_eq!(kind("/dev/null"), io::ErrorKind::InvalidInput);
+        assert_eq!(kind("/"), io::ErrorKind::InvalidInput);
+        let empty = std::env::temp_dir().join(format!("fgraph-empty-{}", std::process::id()));
+        fs::write(&empty, "").unwrap();
+        let result = read_file(&empty);
+        fs::remove_file(&empty).unwrap();
+        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn the_executed_path_is_known_without_proc() {
+        assert_eq!(
+            fs::canonicalize(executed_path()).unwrap(),
+            fs::canonicalize(PROGRAM).unwrap()
+        );
+    }
+
+    fn functions_of(bytes: &'static [u8]) -> Functions<'static> {
+        Functions::read(&ElfFile::parse(bytes).unwrap(), None).unwrap()
+    }
+
+    #[test]
+    fn the_test_program_knows_its_own_functions() {
+        fn inside(functions: &Functions<'_>, address: u64) -> String {
+            let index = functions.containing(address).unwrap();
+            let name = functions.names(index).next().unwrap();
+            demangle::to_string(name.symbol)
+        }
+        let (loaded, _) = loaded();
+        let program = loaded.iter().find(|module| module.is_program()).unwrap();
+        let functions = functions_of(program.map().unwrap());
+        let here = inside as fn(&Functions<'_>, u64) -> String as usize - program.load_bias();
+        let path = "::tests::the_test_program_knows_its_own_functions::inside";
+        assert!(inside(&functions, here as u64 + 1).ends_with(path));
+    }
+
+    #[test]
+    fn versions_are_those_that_the_linker_gives() {
+        let (loaded, _) = loaded();
+        let libc = |m: &&Module| m.path().to_string_lossy().contains("/libc.so.6");
+        let Some(libc) = loaded.iter().find(libc) else {
+            return skip!("another C library than GNU's");
+        };
+        let functions = functions_of(libc.map().unwrap());
+        let all: Vec<_> = (0..functions.len())
+            .flat_map(|index| functions.names(index).map(move |name| (index, name)))
+            .collect();
+        let named = |wanted: &str| {
+            let found = all.iter().find(|(_, name)| name.to_string() == wanted);
+            found.unwrap_or_else(|| panic!("no {wanted}")).0
+        };
+        assert!(functions.get(named("memcpy@@GLIBC_2.14")).is_resolver);
+        let [new, old] = ["realpath@@GLIBC_2.3", "realpath@GLIBC_2.2.5"].map(named);
+        assert_ne!(new, old);
+        assert!(!functions.get(named("qsort@@GLIBC_2.2.5")).is_resolver);
+    }
+
+    #[test]
+    fn program_headers_agree_with_the_maps() {
+        let (modules, _) = loaded();
+        let here = program_headers_agree_with_the_maps as fn() as usize;
+        let as_loaded = Protections::as_loaded(modules.iter().flat_map(Module::segments));
+        assert!(
+            as_loaded
+                .of(here)
+                .is_some_and(|text| text.executable && !text.writable)
+        );
+        assert_eq!(as_loaded.of(here), protections().of(here));
+    }
+}

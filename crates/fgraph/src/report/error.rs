@@ -1,0 +1,336 @@
+//! What can go wrong, and what was refused.
+
+use core::convert::Infallible;
+use core::fmt;
+
+use crate::arch::relocate::RelocateError;
+use fgraph_core::MAX_USERS;
+
+use crate::FilterError;
+
+/// Why an operation was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// All 16 slots are taken.
+    NoFreeSlot,
+    /// No slot is free between those of the users that are to be asked before and after this one.
+    PriorityClash {
+        /// The priority that was asked for.
+        priority: i8,
+    },
+    /// The call was made from inside a callback, where it would wait for itself.
+    InsideCallback,
+    /// fgraph has stopped for good in this process.
+    Stopped(StopReason),
+    /// The filter is malformed.
+    Filter(FilterError),
+    /// The machine or the kernel lacks something that fgraph cannot do without.
+    Unsupported(Unsupported),
+    /// A thread has SIGTRAP blocked. While sites are patched a thread may meet a breakpoint, and
+    /// the kernel kills the process if the thread blocks the signal. Nothing was patched.
+    ///
+    /// The calling thread may have it blocked, unless [breakpoints](crate::allow_breakpoints) are
+    /// to stay.
+    SignalBlocked {
+        /// The kernel's id of the thread.
+        thread: u32,
+    },
+    /// Writing to the program's text failed. What had been written was put back; where that failed
+    /// too, fgraph has [stopped](StopReason::Text).
+    Text {
+        /// Where.
+        address: usize,
+        /// The system's error number.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFreeSlot => write!(f, "all {MAX_USERS} slots are taken"),
+            Self::PriorityClash { priority } => write!(
+                f,
+                "no slot is free between the users of lower and of higher priority than {priority}"
+            ),
+            Self::InsideCallback => f.write_str("not from inside a callback"),
+            Self::Stopped(stop) => write!(f, "fgraph has stopped: {stop}"),
+            Self::Filter(error) => error.fmt(f),
+            Self::Unsupported(error) => error.fmt(f),
+            Self::SignalBlocked { thread } => write!(
+                f,
+                "thread {thread} blocks SIGTRAP and would die at a site that is being patched"
+            ),
+            Self::Text { address, errno } => write!(
+                f,
+                "cannot write to the text at {address:#x}: {}",
+                std::io::Error::from_raw_os_error(*errno)
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl From<FilterError> for Error {
+    fn from(error: FilterError) -> Self {
+        Self::Filter(error)
+    }
+}
+
+impl From<Unsupported> for Error {
+    fn from(error: Unsupported) -> Self {
+        Self::Unsupported(error)
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// What the machine or the kernel lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// `membarrier(2)` with private expedited commands (Linux 4.16); the error number it gave.
+    Membarrier(i32),
+    /// A thread's state could not be mapped; the error number.
+    Memory(i32),
+    /// The handler of SIGTRAP could not be installed; the error number.
+    Sigtrap(i32),
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, errno) = match self {
+            Self::Membarrier(errno) => ("membarrier with private expedited sync-core", errno),
+            Self::Memory(errno) => ("memory for a thread's shadow stack", errno),
+            Self::Sigtrap(errno) => ("a handler of SIGTRAP", errno),
+        };
+        let error = std::io::Error::from_raw_os_error(*errno);
+        write!(f, "this system does not give {what}: {error}")
+    }
+}
+
+impl core::error::Error for Unsupported {}
+
+/// Why fgraph has stopped for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// [`stop`](crate::stop) was called.
+    Asked,
+    /// A call came back whose frame is not on its thread's shadow stack.
+    StrayFrame,
+    /// A site could not be written to, nor put back.
+    Text,
+}
+
+impl StopReason {
+    pub(crate) const fn code(self) -> u32 {
+        match self {
+            Self::Asked => 1,
+            Self::StrayFrame => fgraph_core::stop::STRAY_FRAME,
+            Self::Text => 3,
+        }
+    }
+
+    pub(crate) const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => None,
+            1 => Some(Self::Asked),
+            3 => Some(Self::Text),
+            _ => Some(Self::StrayFrame),
+        }
+    }
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "it was asked to",
+            Self::StrayFrame => "a call came back whose frame is not on its shadow stack",
+            Self::Text => "a site could not be written to, nor put back",
+        })
+    }
+}
+
+/// Why a function that a filter selects cannot be traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusalReason {
+    /// The instructions at its entry cannot be displaced.
+    Displace(RelocateError),
+    /// Another function jumps into its first instructions.
+    Entered {
+        /// How many bytes behind the entry.
+        to: usize,
+    },
+    /// Another function begins so near before it that the jump there reaches over its entry.
+    Overlap,
+    /// It would be misled by being traced; the reason.
+    Notrace(&'static str),
+    /// The bytes at its entry are not those of the file: somebody else has patched it.
+    Patched {
+        /// What is there.
+        found: [u8; 5],
+    },
+    /// An IFUNC's resolver, which runs while the program is being linked. The function that it
+    /// chooses goes by the same name, and can be traced.
+    Resolver,
+    /// It is not in memory that is executable text.
+    NotText,
+    /// Its text can be written to, so it may be changed by others at any time.
+    Writable,
+    /// Its text cannot be read.
+    Unreadable,
+    /// The bytes at its entry have changed since they were first read.
+    Changed {
+        /// What is there now. Where a [breakpoint](crate::TraceMethod::Breakpoint) would be, only
+        /// the first byte is looked at, and the others are those of the file.
+        found: [u8; 5],
+    },
+    /// No free memory within reach of a jump (2 GiB).
+    OutOfReach,
+    /// 2^24 functions have a [number](crate::Function::index) already.
+    NoIndex,
+    /// No free memory at any of the places where a stub could be, so that threads within the
+    /// function's first instructions are safe.
+    NoPlace,
+    /// The system does not let memory be made executable; the error number.
+    NotExecutable(i32),
+    /// Its module cannot be read.
+    Module(String),
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Displace(error) => error.fmt(f),
+            Self::Entered { to } => write!(
+                f,
+                "another function jumps to +{to:#x}, where the jump would be"
+            ),
+            Self::Overlap => f.write_str("the jump at the function before reaches over its entry"),
+            Self::Notrace(reason) => f.write_str(reason),
+            Self::Patched { found } => {
+                f.write_str("holds")?;
+                show(f, found)?;
+                f.write_str(", not what is in the file: patched by somebody else")
+            }
+            Self::Resolver => f.write_str("is the resolver of an IFUNC"),
+            Self::NotText => f.write_str("is not in executable text"),
+            Self::Writable => f.write_str("is in text that can be written to"),
+            Self::Unreadable => f.write_str("is in text that cannot be read"),
+            Self::Changed { found } => {
+                f.write_str("now holds")?;
+                show(f, found)
+            }
+            Self::OutOfReach => f.write_str("no free memory within 2 GiB for its stub"),
+            Self::NoIndex => f.write_str("16,777,216 functions have a number already"),
+            Self::NoPlace => f.write_str("no free memory where its stub could be"),
+            Self::NotExecutable(errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "no executable memory for its stub: {error}")
+            }
+            Self::Module(error) => f.write_str(error),
+        }
+    }
+}
+
+fn show(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, " {byte:02x}"))
+}
+
+/// A function, or a whole module, that cannot be traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedFunction {
+    /// Name of the function; empty for a module.
+    pub name: String,
+    /// Path of the module.
+    pub module: String,
+    /// Address of the function's entry; 0 for a module.
+    pub address: usize,
+    /// The reason.
+    pub reason: RefusalReason,
+}
+
+impl fmt::Display for RefusedFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.address == 0 {
+            write!(f, "{}: {}", self.module, self.reason)
+        } else {
+            write!(f, "{} at {:#x}: {}", self.name, self.address, self.reason)
+        }
+    }
+}
+
+/// How many functions a word of a filter has matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WordReport {
+    /// The word; with a `!` before it if it says what is not to be traced.
+    pub word: String,
+    /// How many functions match it, whether they can be traced or not, in the modules in which the
+    /// filter selects any.
+    pub functions: usize,
+}
+
+/// What a filter has come to.
+///
+/// ```
+/// # use fgraph::{Entry, FgraphOps};
+/// # struct Nothing;
+/// # impl FgraphOps for Nothing {
+/// #     type Data = ();
+/// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
+/// # }
+/// // SAFETY: its callbacks do nothing.
+/// let user = unsafe { fgraph::register(Nothing, "malloc no_such_function") }?;
+/// let report = user.report()?;
+/// assert_eq!(report.unmatched().collect::<Vec<_>>(), ["no_such_function"]);
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FilterReport {
+    /// Functions that the user's filter selects and that are traced now.
+    pub traced: usize,
+    /// Functions whose entry was patched when the filter was last changed; others that it selects
+    /// had a user already.
+    pub patched: usize,
+    /// Functions that the user's filter selects and that cannot be traced.
+    pub refused: Vec<RefusedFunction>,
+    /// How many functions match each word of the filter; of the one that was added or removed, when
+    /// that is reported.
+    pub words: Vec<WordReport>,
+}
+
+impl FilterReport {
+    /// Whether the filter selects no function at all: most likely not what was meant.
+    pub fn matches_nothing(&self) -> bool {
+        self.traced == 0 && self.refused.is_empty()
+    }
+
+    /// The words that match no function.
+    pub fn unmatched(&self) -> impl Iterator<Item = &str> {
+        let words = self.words.iter().filter(|word| word.functions == 0);
+        words.map(|word| &*word.word)
+    }
+}
+
+impl fmt::Display for FilterReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.matches_nothing() {
+            return f.write_str("warning: the filter matches no function");
+        }
+        write!(f, "{} functions traced", self.traced)?;
+        if !self.refused.is_empty() {
+            write!(f, ", {} refused", self.refused.len())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Which functions of a module need more registers to survive than the ABI says.
+
+use core::ops::Range;
+
+use super::classify::{Callers, is_rust};
+use crate::arch::reliance::{Code, ReliedOn, Search};
+use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::functions::Functions;
+
+/// So much code is looked at: more would take longer than everything else that is done with a
+/// module.
+const MAX_CODE: u64 = 4 << 20;
+
+/// What Go calls the table of its functions.
+const GO: &[u8] = b".gopclntab";
+
+/// A gap between functions that is longer than padding.
+const MIN_GAP: u64 = 64;
+
+/// The functions of a module whose callers may rely on more than the ABI.
+#[derive(Debug, Default)]
+pub(crate) struct Reliance {
+    /// That their code leaves registers alone. `None` if it is not known of which.
+    by_code: Option<ReliedOn>,
+    /// That their convention does.
+    by_convention: ReliedOn,
+}
+
+impl Reliance {
+    /// Looks at the code of a file, if that is needed, if it is not too much, if somebody says who
+    /// made it, and if it is not of Go, whose functions pass arguments and results as they like.
+    ///
+    /// `is_padded` says whether compilers have listed functions in it.
+    pub(crate) fn find(
+        file: &ElfFile<'_>,
+        functions: &Functions<'_>,
+        callers: Callers,
+        is_padded: bool,
+    ) -> Self {
+        if file.comment().next().is_none() || file.has_section(GO) {
+            return Self::default();
+        }
+        let text = file.text();
+        let non_rust = match callers {
+            Callers::Abi => Vec::new(),
+            Callers::LowRegisters | Callers::AllRegisters => non_rust_code(file, functions),
+        };
+        let has_others = len(&non_rust) != len(&text);
+        let by_code = callers != Callers::Abi && len(&non_rust) <= MAX_CODE;
+        // Callers that know the code of all functions know their conventions, too.
+        let by_convention = (has_others || is_padded) && len(&text) <= MAX_CODE;
+        let parts: Vec<usize> = file.unwind_starts().iter().map(|&at| at as usize).collect();
+        // Without it nobody knows where parts of functions stand.
+        if parts.is_empty() || !by_code && !by_convention {
+            return Self::default();
+        }
+        let starts = (0..functions.len()).map(|index| functions.get(index).address as usize);
+        let starts: Vec<usize> = starts.collect();
+        let (all, non_rust) = (code_at(file, &text), code_at(file, &non_rust));
+        let search = |code| Search::new(code, &starts, &parts);
+        let whole = by_convention.then(|| search(&all));
+        let by_convention = whole.as_ref().map(Search::by_convention);
+        let by_code = by_code.then(|| {
+            let same = whole.filter(|_| !has_others);
+            same.unwrap_or_else(|| search(&non_rust)).by_code()
+        });
+        Self {
+            by_code,
+            by_convention: by_convention.unwrap_or_default(),
+        }
+    }
+
+    /// Whether a caller may rely on what the code of the function at `address` leaves alone.
+    pub(crate) fn by_code(&self, address: u64) -> bool {
+        let relied = self.by_code.as_ref();
+        relied.is_none_or(|relied| relied.contains(address as usize))
+    }
+
+    /// Whether a caller relies on the convention of the function at `address`.
+    pub(crate) fn by_convention(&self, address: u64) -> bool {
+        self.by_convention.contains(address as usize)
+    }
+}
+
+/// How many bytes there are.
+fn len(code: &[Range<u64>]) -> u64 {
+    code.iter().map(|range| range.end - range.start).sum()
+}
+
+/// The bytes of code.
+fn code_at<'a>(file: &ElfFile<'a>, ranges: &[Range<u64>]) -> Vec<Code<'a>> {
+    let code = ranges.iter().filter_map(|range| {
+        let len = usize::try_from(range.end - range.start).ok()?;
+        Some(Code {
+            address: range.start as usize,
+            bytes: file.bytes_at(range.start, len)?,
+        })
+    });
+    code.collect()
+}
+
+/// The code that is not known to be rustc's.
+fn non_rust_code(file: &ElfFile<'_>, functions: &Functions<'_>) -> Vec<Range<u64>> {
+    let mut code: Vec<Range<u64>> = Vec::new();
+    let mut add = |range: Range<u64>| match code.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ if range.is_empty() => {}
+        _ => code.push(range),
+    };
+    for section in file.text() {
+        let mut at = section.start;
+        let first = functions.index_at_or_behind(at).unwrap_or(functions.len());
+        for index in first..functions.len() {
+            let function = functions.get(index);
+            if function.address >= section.end {
+                break;
+            }
+            let mut names = functions.names(index);
+            if function.address < at || !names.any(|name| is_rust(name.symbol)) {
+                continue;
+            }
+            add(at..function.address);
+            let end = function.address + function.size;
+            at = if function.limit.saturating_sub(end) < MIN_GAP {
+                function.limit
+            } else {
+                end
+            };
+            at = at.clamp(function.address, section.end);
+        }
+        add(at..section.end);
+    }
+    code
+}

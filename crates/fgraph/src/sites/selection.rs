@@ -1,0 +1,192 @@
+//! What the filters of users select of a module: a bit for each site, and for each function that
+//! cannot be traced, so that a change of a filter touches only what it changes.
+
+use core::iter;
+use core::ops::Range;
+
+use fgraph_core::site::Site;
+use fgraph_symbols::filter::{Bits, Catalog, FunctionFacts};
+
+use super::is_relay;
+use super::module::{Known, Left};
+use super::names::Names;
+
+/// What one user's filter selects of a module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selection {
+    /// By their place among the sites; `None` if there are none.
+    pub(super) sites: Option<Bits>,
+    /// The functions that cannot be traced, by their place among these.
+    pub(super) left: Option<Bits>,
+    /// The filter asks for this very module, which cannot be read.
+    pub(super) unreadable: bool,
+}
+
+/// How a selection becomes that of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It takes the place of what the user had.
+    Set,
+    /// It is added to what the user had.
+    Add,
+    /// It is removed from what the user had.
+    Remove,
+}
+
+impl Selection {
+    /// Changes the selection by `new`. Returns the sites that were selected and are not, or are and
+    /// were not.
+    pub(super) fn change(&mut self, new: Self, change: Change) -> Option<Bits> {
+        change_bits(&mut self.left, new.left, change);
+        self.unreadable = match change {
+            Change::Set => new.unreadable,
+            Change::Add => self.unreadable || new.unreadable,
+            Change::Remove => self.unreadable && !new.unreadable,
+        };
+        change_bits(&mut self.sites, new.sites, change)
+    }
+}
+
+fn change_bits(bits: &mut Option<Bits>, new: Option<Bits>, change: Change) -> Option<Bits> {
+    let changed = match (&mut *bits, new, change) {
+        (None, None, _) | (None, Some(_), Change::Remove) => None,
+        (Some(_), None, Change::Add | Change::Remove) => None,
+        (Some(_), None, Change::Set) => return bits.take(),
+        (None, Some(new), Change::Set | Change::Add) => {
+            *bits = Some(new.clone());
+            Some(new)
+        }
+        (Some(old), Some(mut new), Change::Set) => {
+            core::mem::swap(old, &mut new);
+            new.toggle(old);
+            Some(new)
+        }
+        (Some(old), Some(mut new), Change::Add) => {
+            new.remove(old);
+            old.add(&new);
+            Some(new)
+        }
+        (Some(old), Some(mut new), Change::Remove) => {
+            new.retain(old);
+            old.remove(&new);
+            Some(new)
+        }
+    };
+    if bits.as_ref().is_some_and(Bits::is_empty) {
+        *bits = None;
+    }
+    changed
+}
+
+/// The sites of a module, for filters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SiteCatalog<'a> {
+    pub(super) known: &'static Known,
+    pub(super) sites: &'static [Site],
+    pub(super) names: &'a Names,
+}
+
+impl Catalog for SiteCatalog<'_> {
+    fn len(&self) -> usize {
+        self.sites.len()
+    }
+
+    fn is_function(&self, index: usize) -> bool {
+        !is_relay(&self.sites[index])
+    }
+
+    fn names(&self, index: usize) -> impl Iterator<Item = &str> {
+        self.names.of(index)
+    }
+
+    fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize> {
+        let first = self
+            .sites
+            .partition_point(|site| site.address() < addresses.start);
+        let is_within = move |&index: &usize| self.sites[index].address() < addresses.end;
+        let within = (first..self.sites.len()).take_while(is_within);
+        within.filter(|&index| self.is_function(index))
+    }
+
+    fn facts<R>(&self, index: usize, with: impl FnOnce(&FunctionFacts<'_>) -> R) -> R {
+        let names: Vec<&str> = self.names.of(index).collect();
+        self.known.facts(self.sites[index].address(), &names, with)
+    }
+}
+
+/// The functions of a module that cannot be traced, for filters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeftCatalog<'a> {
+    pub(super) known: &'static Known,
+    pub(super) left: &'a [Left],
+}
+
+impl Catalog for LeftCatalog<'_> {
+    fn len(&self) -> usize {
+        self.left.len()
+    }
+
+    fn is_function(&self, _index: usize) -> bool {
+        true
+    }
+
+    fn names(&self, index: usize) -> impl Iterator<Item = &str> {
+        self.left[index].names.iter().map(String::as_str)
+    }
+
+    fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize> {
+        let left = self.left.iter().enumerate();
+        left.filter_map(move |(index, left)| addresses.contains(&left.address).then_some(index))
+    }
+
+    fn facts<R>(&self, index: usize, with: impl FnOnce(&FunctionFacts<'_>) -> R) -> R {
+        let names: Vec<&str> = self.names(index).collect();
+        self.known.facts(self.left[index].address, &names, with)
+    }
+}
+
+/// The indices of a selection.
+pub(super) fn indices(bits: Option<&Bits>) -> impl Iterator<Item = usize> {
+    bits.into_iter()
+        .flat_map(|bits| bits.iter())
+        .chain(iter::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(indices: &[usize]) -> Option<Bits> {
+        let mut bits = Bits::new(100);
+        indices.iter().for_each(|&index| bits.insert(index));
+        (!indices.is_empty()).then_some(bits)
+    }
+
+    #[test]
+    fn a_change_tells_what_it_changes() {
+        let changed = |old: &[usize], new: &[usize], change| {
+            let mut bits = of(old);
+            let changed = change_bits(&mut bits, of(new), change);
+            let all = |bits: Option<Bits>| indices(bits.as_ref()).collect::<Vec<_>>();
+            (all(bits), all(changed))
+        };
+        let sets: [&[usize]; 5] = [&[], &[1], &[1, 70], &[2, 70, 99], &[1, 2, 70]];
+        for (old, new) in sets.iter().flat_map(|old| sets.map(|new| (old, new))) {
+            for change in [Change::Set, Change::Add, Change::Remove] {
+                let is_selected = |index: &usize| match change {
+                    Change::Set => new.contains(index),
+                    Change::Add => old.contains(index) || new.contains(index),
+                    Change::Remove => old.contains(index) && !new.contains(index),
+                };
+                let selected: Vec<_> = (0..100).filter(is_selected).collect();
+                let differs = |index: &usize| old.contains(index) != selected.contains(index);
+                let differing: Vec<_> = (0..100).filter(differs).collect();
+                assert_eq!(
+                    changed(old, new, change),
+                    (selected, differing),
+                    "{change:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Spare stacks: for the machine stacks that are not the threads' own.
+//!
+//! A table says which spare stacks there are for a piece of memory, in the order of the addresses.
+//! Most often it is one: the stack of a coroutine is mapped by itself, with a page before it that
+//! cannot be touched. Several coroutines that were made within one mapping come to have one each
+//! when they get into each other's way.
+//!
+//! ```text
+//!   low      end
+//!   A000     B000    spare 3                one coroutine's
+//!   D000     F000    spare 1                what is mapped here holds the stacks
+//!   D000     F000    spare 2                of two
+//! ```
+//!
+//! It is read without a lock, and again if it changed meanwhile, because every switch of a
+//! coroutine leads to it. Who changes it has blocked all signals but those of traps, so no handler
+//! leaves in the middle.
+//!
+//! # Safety
+//!
+//! The unsafe code maps memory for the table and for spare stacks, which is never unmapped, blocks
+//! signals, and has the kernel read memory that may be gone.
+
+use core::ops::Range;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use arrayvec::ArrayVec;
+use fgraph_core::FGRAPH;
+use fgraph_core::dispatch;
+use fgraph_core::machine::Stack;
+use fgraph_core::thread::{StackProvider, Thread};
+use fgraph_core::version::Version;
+
+use crate::os::{self, PAGE, memory};
+use crate::threads;
+use crate::threads::stack_bounds;
+
+/// At most this many spare stacks exist for one piece of memory.
+const MAX_SHARERS: usize = 64;
+
+/// From this many entries on, those that are not needed are looked for.
+const SWEEP: usize = 64;
+
+/// What fgraph asks of the machine stacks.
+pub(crate) static STACKS: StackProvider = StackProvider {
+    find,
+    is_alternate: |address| keep_errno(|| stack_bounds::alternate(address).is_some()),
+    are_on_one: |thread, low, high| keep_errno(|| are_on_one(thread, low, high)),
+    is_gone: |return_slot_addr| keep_errno(|| is_gone(return_slot_addr)),
+};
+
+static TABLE: Table = Table {
+    version: Version::new(),
+    entries: AtomicPtr::new(ptr::null_mut()),
+    len: AtomicUsize::new(0),
+    capacity: AtomicUsize::new(0),
+    owner: AtomicU32::new(0),
+    next_sweep: AtomicUsize::new(SWEEP),
+    free: AtomicPtr::new(ptr::null_mut()),
+};
+
+/// Which spare stacks there are.
+#[derive(Debug)]
+struct Table {
+    /// Odd while the entries change.
+    version: Version,
+    entries: AtomicPtr<Entry>,
+    len: AtomicUsize,
+    capacity: AtomicUsize,
+    /// The kernel's id of the thread that is about to change it, or 0.
+    owner: AtomicU32,
+    /// When there are so many entries, look which are not needed any more.
+    next_sweep: AtomicUsize,
+    /// Spare stacks that are in no entry. They stay taken, so that nobody takes one who has found
+    /// it in an entry before.
+    free: AtomicPtr<Spare>,
+}
+
+/// A spare stack, and the memory that it is for. Entries with the same memory stand side by side;
+/// those of others do not overlap it.
+#[derive(Debug)]
+struct Entry {
+    low: AtomicUsize,
+    end: AtomicUsize,
+    spare: AtomicPtr<Spare>,
+}
+
+/// What is mapped for a spare stack; its frames are behind.
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Spare {
+    stack: Stack,
+    /// It is in no entry, or about to be.
+    is_free: AtomicBool,
+    next_free: AtomicPtr<Spare>,
+}
+
+/// The spare stacks for one piece of memory.
+#[derive(Debug)]
+struct Sharers {
+    bounds: Range<usize>,
+    spares: ArrayVec<&'static Spare, MAX_SHARERS>,
+}
+
+impl Sharers {
+    fn none(bounds: Range<usize>) -> Self {
+        Self {
+            bounds,
+            spares: ArrayVec::new(),
+        }
+    }
+}
+
+fn keep_errno<R>(work: impl FnOnce() -> R) -> R {
+    let errno = os::errno();
+    let result = work();
+    // SAFETY: the calling thread's own.
+    unsafe { *libc::__errno_location() = errno };
+    result
+}
+
+/// See [`StackProvider::find`].
+fn find(thread: &Thread, place: usize, tail: bool) -> bool {
+    // SAFETY: states are never unmapped.
+    let thread: &'static Thread = unsafe { &*ptr::from_ref(thread) };
+    keep_errno(|| {
+        thread.leave_stack();
+        if thread.home.contains(place) {
+            thread.enter_stack(&thread.home);
+            if dispatch::is_clear(thread, place, tail) {
+                return true;
+            }
+            thread.leave_stack();
+        }
+        let sharers = match TABLE.sharers(place) {
+            Some(sharers) => sharers,
+            None => match stack_bounds::alternate(place) {
+                Some(bounds) => Sharers::none(bounds),
+                None => {
+                    let around = stack_bounds::around(place);
+                    if around.is_own {
+                        let Range { start, end } = around.bounds;
+                        thread.home.set_bounds(start, end);
+                        thread.enter_stack(&thread.home);
+                        return dispatch::is_clear(thread, place, tail);
+                    }
+                    Sharers::none(around.bounds)
+                }
+            },
+        };
+        let add = || {
+            let is_room = !sharers.spares.is_full();
+            is_room.then(|| TABLE.add(thread, &sharers.bounds))?
+        };
+        let chosen = choose(thread, &sharers, place, tail);
+        let others = sharers.spares.len() - usize::from(chosen.is_some());
+        let found = chosen.or_else(add);
+        if let Some(spare) = found {
+            let Range { start, end } = sharers.bounds;
+            spare.stack.set_bounds(start, end);
+            spare.stack.set_shared(others != 0);
+            thread.enter_stack(&spare.stack);
+        }
+        found.is_some()
+    })
+}
+
+/// Takes the spare stack whose newest frame is the nearest one above `place`: it may be of a call
+/// around the one at `place`.
+fn choose(thread: &Thread, sharers: &Sharers, place: usize, tail: bool) -> Option<&'static Spare> {
+    let mut best: Option<(usize, &'static Spare)> = None;
+    for &spare in &sharers.spares {
+        if !spare.stack.claim.take(thread) {
+            continue;
+        }
+        let is_nearer = |newest| best.is_none_or(|(nearest, _)| newest < nearest);
+        let farther = match dispatch::make_way(thread, &spare.stack.shadow, place, tail) {
+            Some(newest) if is_nearer(newest) => best.replace((newest, spare)).map(|(_, one)| one),
+            _ => Some(spare),
+        };
+        if let Some(spare) = farther {
+            spare.stack.claim.give_back(thread);
+        }
+    }
+    best.map(|(_, spare)| spare)
+}
+
+/// See [`StackProvider::are_on_one`].
+fn are_on_one(thread: &Thread, low: usize, high: usize) -> bool {
+    if thread.home.contains(low) || thread.home.contains(high) {
+        return thread.home.contains(low) && thread.home.contains(high);
+    }
+    let bounds = match TABLE.sharers(low) {
+        Some(sharers) => sharers.bounds,
+        None => stack_bounds::around(low).bounds,
+    };
+    bounds.contains(&high)
+}
+
+/// See [`StackProvider::is_gone`].
+fn is_gone(return_slot_addr: usize) -> bool {
+    match memory::peek(return_slot_addr) {
+        Ok(word) => !FGRAPH.is_return_point(word),
+        // Not if the kernel does not want to read it for us.
+        Err(error) => error == libc::EFAULT,
+    }
+}
+
+impl Table {
+    fn entries(&self) -> &[Entry] {
+        // Acquire pairs with the Release in `grow`: so many entries there are.
+        let len = self.len.load(Ordering::Acquire);
+        match self.entries.load(Ordering::Acquire) {
+            entries if entries.is_null() => &[],
+            // SAFETY: arrays are never unmapped. One that was replaced between the two loads is
+            // longer, never shorter.
+            entries => unsafe { core::slice::from_raw_parts(entries, len) },
+        }
+    }
+
+    /// The spare stacks for the memory around `place`.
+    fn sharers(&self, place: usize) -> Option<Sharers> {
+        self.version
+            .read(|| self.look(place), std::thread::yield_now)
+    }
+
+    fn look(&self, place: usize) -> Option<Sharers> {
+        let entries = self.entries();
+        let after = entries.partition_point(|entry| entry.low() <= place);
+        let bounds = entries[..after].last()?.bounds();
+        let sharers = entries[..after].iter().rev();
+        let sharers = sharers.take_while(|entry| entry.low() == bounds.start);
+        let spares = sharers.map(Entry::spare).take(MAX_SHARERS).collect();
+        bounds
+            .contains(&place)
+            .then_some(Sharers { bounds, spares })
+    }
+
+    /// Runs `work` as the only one that changes the table. `None` if somebody else was about to who
+    /// is not in this process: in a child, perhaps, that was made by a bare system call.
+    fn change<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
+        os::without_signals(|| {
+            let id = os::thread_id();
+            // Acquire pairs with the Release below.
+            while let Err(owner) =
+                self.owner
+                    .compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed)
+            {
+                // Who is done with it may be gone as well.
+                if !os::thread_exists(owner) && self.owner.load(Ordering::Relaxed) == owner {
+                    return None;
+                }
+                os::nap();
+            }
+            let result = work();
+            self.owner.store(0, Ordering::Release);
+            Some(result)
+        })
+    }
+
+    /// A new spare stack for the memory in `bounds`, taken by `thread`.
+    fn add(&self, thread: &Thread, bounds: &Range<usize>) -> Option<&'static Spare> {
+        self.change(|| {
+            if self.len.load(Ordering::Relaxed) >= self.next_sweep.load(Ordering::Relaxed) {
+                self.sweep(thread);
+            }
+            let spare = self.take_free().or_else(map_spare)?;
+            spare.stack.claim.hand_to(thread);
+            let inserted = self.insert(spare, bounds);
+            if !inserted {
+                self.put_free(spare);
+            }
+            inserted.then_some(spare)
+        })?
+    }
+
+    fn insert(&self, spare: &'static Spare, bounds: &Range<usize>) -> bool {
+        let len = self.len.load(Ordering::Relaxed);
+        if len == self.capacity.load(Ordering::Relaxed) && !self.grow() {
+            return false;
+        }
+        // SAFETY: there is room for one more behind the entries, which only we change.
+        let entries =
+            unsafe { core::slice::from_raw_parts(self.entries.load(Ordering::Relaxed), len + 1) };
+        self.version.rewrite(|| {
+            // What overlaps was mapped otherwise before; now it is for the same memory.
+            let overlaps = |entry: &&Entry| entry.low() < bounds.end && bounds.start < entry.end();
+            for entry in entries[..len].iter().filter(overlaps) {
+                entry.set_bounds(bounds);
+            }
+            let at = entries[..len].partition_point(|entry| entry.low() <= bounds.start);
+            for index in (at..len).rev() {
+                entries[index + 1].copy_from(&entries[index]);
+            }
+            entries[at].set_bounds(bounds);
+            entries[at]
+                .spare
+                .store(ptr::from_ref(spare).cast_mut(), Ordering::Relaxed);
+            self.len.store(len + 1, Ordering::Release);
+        });
+        true
+    }
+
+    /// Takes the spare stacks without frames that may live out of the table. The thread is on none.
+    fn sweep(&self, thread: &Thread) {
+        let entries = self.entries();
+        for spare in entries.iter().map(Entry::spare) {
+            if !spare.stack.claim.take(thread) {
+                continue;
+            }
+            if dispatch::drop_gone(thread, &spare.stack.shadow) {
+                let (base, len) = spare.stack.shadow.memory();
+                memory::forget(base, len);
+                // SAFETY: the stack's own memory.
+                unsafe { spare.stack.shadow.reset(base, len, &spare.stack) };
+                spare.is_free.store(true, Ordering::Relaxed);
+            } else {
+                spare.stack.claim.give_back(thread);
+            }
+        }
+        self.version.rewrite(|| {
+            let mut kept = 0;
+            for entry in entries {
+                let spare = entry.spare();
+                if spare.is_free.load(Ordering::Relaxed) {
+                    self.put_free(spare);
+                } else {
+                    entries[kept].copy_from(entry);
+                    kept += 1;
+                }
+            }
+            self.len.store(kept, Ordering::Release);
+        });
+        let kept = self.len.load(Ordering::Relaxed);
+        self.next_sweep.store(2 * kept + SWEEP, Ordering::Relaxed);
+    }
+
+    /// Makes room for more entries.
+    fn grow(&self) -> bool {
+        let capacity = self.capacity.load(Ordering::Relaxed);
+        let larger = (2 * capacity).max(PAGE / size_of::<Entry>());
+        let Some(memory) = memory::map(larger * size_of::<Entry>()) else {
+            return false;
+        };
+        let entries = memory.cast::<Entry>();
+        for (index, entry) in self.entries().iter().enumerate() {
+            // SAFETY: a fresh mapping, in which zeros are entries, larger than the old one.
+            unsafe { (*entries.add(index)).copy_from(entry) };
+        }
+        // Release, so that the entries are there. The old ones stay, for who is reading them.
+        self.entries.store(entries, Ordering::Release);
+        self.capacity.store(larger, Ordering::Relaxed);
+        true
+    }
+
+    fn take_free(&self) -> Option<&'static Spare> {
+        // SAFETY: spare stacks are never unmapped.
+        let spare = unsafe { self.free.load(Ordering::Relaxed).as_ref() }?;
+        self.free
+            .store(spare.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+        spare.is_free.store(false, Ordering::Relaxed);
+        Some(spare)
+    }
+
+    fn put_free(&self, spare: &'static Spare) {
+        spare.is_free.store(true, Ordering::Relaxed);
+        spare
+            .next_free
+            .store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.free
+            .store(ptr::from_ref(spare).cast_mut(), Ordering::Relaxed);
+    }
+}
+
+impl Entry {
+    fn low(&self) -> usize {
+        self.low.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) -> usize {
+        self.end.load(Ordering::Relaxed)
+    }
+
+    fn spare(&self) -> &'static Spare {
+        // SAFETY: spare stacks are never unmapped, and every entry within the length has had one,
+        // also while it is being changed.
+        unsafe { &*self.spare.load(Ordering::Relaxed) }
+    }
+
+    fn bounds(&self) -> Range<usize> {
+        self.low()..self.end()
+    }
+
+    fn set_bounds(&self, bounds: &Range<usize>) {
+        self.low.store(bounds.start, Ordering::Relaxed);
+        self.end.store(bounds.end, Ordering::Relaxed);
+    }
+
+    fn copy_from(&self, other: &Self) {
+        self.set_bounds(&other.bounds());
+        self.spare
+            .store(other.spare.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Maps a new spare stack.
+fn map_spare() -> Option<&'static Spare> {
+    let shadow = threads::shadow_stack_size();
+    let memory = memory::map(size_of::<Spare>() + shadow)?;
+    // SAFETY: a fresh mapping, large enough, and never unmapped.
+    unsafe {
+        let spare = memory.cast::<Spare>();
+        spare.write(Spare {
+            stack: Stack::new(),
+            is_free: AtomicBool::new(false),
+            next_free: AtomicPtr::new(ptr::null_mut()),
+        });
+        let spare = &*spare;
+        let base = memory.add(size_of::<Spare>());
+        spare.stack.shadow.reset(base, shadow, &spare.stack);
+        Some(spare)
+    }
+}
+
+/// In a forked child: whoever was changing the table is not there, if it is not the forking thread,
+/// which does not fork meanwhile.
+pub(crate) fn after_fork() {
+    // The entries may be half changed then. Nothing is found any more; what is on spare stacks
+    // comes back all the same.
+    if TABLE.owner.swap(0, Ordering::Relaxed) != 0 {
+        TABLE.len.store(0, Ordering::Relaxed);
+        TABLE.version.end_change();
+        TABLE.free.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,257 @@
+//! States of threads: made at a thread's first hit, taken over when it is gone.
+//!
+//! No destructor runs at thread exit. Destructors of thread-local data need the allocator, and what
+//! runs after them would need a state again. Instead a thread that needs a state takes one whose
+//! owner the kernel does not know any more, before a new one is mapped: there are hardly ever more
+//! than twice as many as threads lived at once, and 16.
+//!
+//! # Safety
+//!
+//! The unsafe code maps memory for a state, which is never unmapped, and hands it to its thread.
+
+use core::marker::PhantomData;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use crate::arch::trampoline;
+use fgraph_core::FGRAPH;
+use fgraph_core::dispatch;
+use fgraph_core::thread::Thread;
+
+use crate::os::{self, memory};
+use crate::report::error::{Error, Unsupported};
+
+/// Bytes of a shadow stack: room for 4,094 calls without data.
+const DEFAULT_SHADOW_STACK: usize = 256 << 10;
+/// Room for one call, besides the frame that every shadow stack begins with.
+const MIN_SHADOW_STACK: usize = 128;
+/// More than this, distances between frames do not fit.
+const MAX_SHADOW_STACK: usize = 1 << 30;
+
+static SHADOW_STACK: AtomicUsize = AtomicUsize::new(DEFAULT_SHADOW_STACK);
+
+/// Bytes of a vector register that the trampoline saves.
+static VECTOR_BYTES: AtomicU32 = AtomicU32::new(16);
+
+/// States in the list.
+static STATES: AtomicUsize = AtomicUsize::new(0);
+/// When there are so many, look whose owners are gone before mapping another.
+static NEXT_REAP: AtomicUsize = AtomicUsize::new(16);
+/// Somebody is looking.
+static REAPING: AtomicBool = AtomicBool::new(false);
+
+/// Sets the size of the shadow stack of threads that hit their first site from now on, in bytes.
+///
+/// Each call that somebody wants the return of takes 64 bytes, and for each user with data that
+/// data, rounded up to 16, and 16 more. When a shadow stack is full, calls are not traced and
+/// counted as [`overrun`](crate::Counters::overrun). Memory is taken when it is touched. The
+/// default is 256 KiB; the value is kept between 128 bytes and 1 GiB.
+pub fn set_shadow_stack_size(bytes: usize) {
+    let bytes = bytes.clamp(MIN_SHADOW_STACK, MAX_SHADOW_STACK);
+    SHADOW_STACK.store(bytes & !15, Ordering::Relaxed);
+}
+
+/// Bytes of a new shadow stack.
+pub(crate) fn shadow_stack_size() -> usize {
+    SHADOW_STACK.load(Ordering::Relaxed)
+}
+
+/// Says how wide the vector registers are that the trampoline saves, in bytes.
+pub(crate) fn set_vector_bytes(bytes: u32) {
+    VECTOR_BYTES.store(bytes, Ordering::SeqCst);
+    // Nothing was traced before, so only this thread can have a state.
+    // SAFETY: the state is the running thread's own, as is said above.
+    for thread in unsafe { FGRAPH.threads.iter() } {
+        thread.vector_bytes.set(bytes);
+    }
+}
+
+/// Makes the state of the calling thread; null if there is no memory. Called by the entry
+/// trampoline, and so without the allocator.
+pub(crate) extern "C" fn attach() -> *const Thread {
+    let errno = os::errno();
+    let id = os::thread_id();
+    let thread = free_state(id).or_else(|| {
+        if STATES.load(Ordering::Relaxed) >= NEXT_REAP.load(Ordering::Relaxed) {
+            reap(id);
+            if let Some(thread) = free_state(id) {
+                return Some(thread);
+            }
+        }
+        new_state(id)
+    });
+    let state = match thread {
+        Some(thread) => {
+            // SAFETY: valid for as long as this thread lives.
+            thread.errno.set(unsafe { libc::__errno_location() });
+            ptr::from_ref(thread)
+        }
+        None => {
+            // Relaxed: a plain count.
+            FGRAPH.unattached.fetch_add(1, Ordering::Relaxed);
+            ptr::null()
+        }
+    };
+    // SAFETY: the calling thread's own.
+    unsafe { *libc::__errno_location() = errno };
+    state
+}
+
+/// Whether thread `id` still runs in this process, or another is ending what it has left.
+pub(crate) fn is_alive(id: u32) -> bool {
+    // Who is looking for states to free marks those that it ends, as their threads did.
+    REAPING.load(Ordering::SeqCst) || os::thread_exists(id)
+}
+
+/// Takes over a state that is nobody's.
+fn free_state(id: u32) -> Option<&'static Thread> {
+    // SAFETY: states are only claimed, until one is ours.
+    let mut states = unsafe { FGRAPH.threads.iter() };
+    let thread = states.find(|thread| thread.claim(id))?;
+    let (base, len) = thread.home.shadow.memory();
+    // SAFETY: the state's own memory, and the state is ours.
+    unsafe { thread.reset_home(base, len) };
+    Some(thread)
+}
+
+/// Counts the calls as lost that threads were in which are gone.
+pub(crate) fn count_lost() {
+    // No thread has this id.
+    reap(0);
+}
+
+/// Frees the states whose owners are gone, as all are that have the id of the calling thread, `id`.
+fn reap(id: u32) {
+    if REAPING.swap(true, Ordering::Acquire) {
+        return;
+    }
+    let mut alive = 0;
+    // SAFETY: besides the ids, only states of threads that are gone are used, and by one thread at
+    // a time.
+    for thread in unsafe { FGRAPH.threads.iter() } {
+        let owner = thread.id();
+        if owner == 0 {
+            continue;
+        }
+        // A state under our own id is that of a thread that had the id before us.
+        if owner != id && os::thread_exists(owner) {
+            alive += 1;
+            continue;
+        }
+        dispatch::abandon(thread);
+        let (base, len) = thread.home.shadow.memory();
+        memory::forget(base, len);
+        thread.release(owner);
+    }
+    NEXT_REAP.store(2 * alive + 16, Ordering::Relaxed);
+    REAPING.store(false, Ordering::Release);
+}
+
+/// Maps a new state: the thread's own, and behind it its shadow stack.
+fn new_state(id: u32) -> Option<&'static Thread> {
+    let shadow = shadow_stack_size();
+    // Right behind the state and not at a page of its own, where frames would have the addresses of
+    // the state's first words modulo 4 KiB, for which processors take them at first.
+    let offset = size_of::<Thread>().next_multiple_of(align_of::<Thread>());
+    let memory = memory::map(offset + shadow)?;
+    // SAFETY: a fresh mapping, large enough, page-aligned, and zero, which is not relied on.
+    unsafe {
+        let thread = memory.cast::<Thread>();
+        thread.write(Thread::new());
+        let thread = &*thread;
+        thread.claim(id);
+        thread.reset_home(memory.add(offset), shadow);
+        thread
+            .vector_bytes
+            .set(VECTOR_BYTES.load(Ordering::Relaxed));
+        STATES.fetch_add(1, Ordering::Relaxed);
+        FGRAPH.threads.push(thread);
+        // After it is in the list, so that `set_vector_bytes` cannot miss it.
+        thread.vector_bytes.set(VECTOR_BYTES.load(Ordering::SeqCst));
+        Some(thread)
+    }
+}
+
+/// In a forked child: the states of the threads that the child does not have are nobody's.
+pub(crate) fn after_fork() {
+    // Whoever was looking for states to free is not in the child.
+    REAPING.store(false, Ordering::Relaxed);
+    let own = trampoline::current();
+    // SAFETY: there is no other thread yet.
+    for thread in unsafe { FGRAPH.threads.iter() } {
+        if ptr::eq(thread, own) {
+            thread.rename(os::thread_id());
+        } else {
+            dispatch::abandon(thread);
+            thread.release(thread.id());
+        }
+    }
+}
+
+/// The calling thread is in fgraph's own code: what it calls is not traced.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    thread: &'static Thread,
+    /// What the thread was marked with before: nothing, or that it is not to be traced.
+    before: usize,
+    /// It ends in the thread that it began in.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Inside {
+    /// Enters, unless the thread is in a callback.
+    pub(crate) fn enter() -> Result<Self, Error> {
+        let thread = current().ok_or(Unsupported::Memory(libc::ENOMEM))?;
+        let before = thread.entered_sp.load(Ordering::Relaxed);
+        if before != 0 && before != Thread::UNTRACED {
+            return Err(Error::InsideCallback);
+        }
+        thread.entered_sp.store(Thread::INTERNAL, Ordering::Relaxed);
+        Ok(Self {
+            thread,
+            before,
+            _not_send: PhantomData,
+        })
+    }
+}
+
+/// The state of the calling thread, made if it has none; `None` if there is no memory.
+pub(crate) fn current() -> Option<&'static Thread> {
+    let mut thread = trampoline::current();
+    if thread.is_null() {
+        // As the entry trampoline does: what is called meanwhile must not make a second state.
+        // SAFETY: a state that is always inside, then this thread's own.
+        unsafe {
+            trampoline::set_current(trampoline::attaching());
+            thread = attach();
+            trampoline::set_current(thread);
+        }
+    }
+    // SAFETY: states are never unmapped.
+    unsafe { thread.as_ref() }
+}
+
+/// Whether the calling thread is in fgraph's own code, outside of any callback.
+pub(crate) fn in_own_code() -> bool {
+    // SAFETY: states are never unmapped.
+    let thread = unsafe { trampoline::current().as_ref() };
+    thread.is_some_and(|thread| thread.entered_sp.load(Ordering::Relaxed) == Thread::INTERNAL)
+}
+
+/// Runs `work` as fgraph's own code, in a thread that may be in a callback.
+pub(crate) fn as_own_code<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: states are never unmapped.
+    let Some(thread) = (unsafe { trampoline::current().as_ref() }) else {
+        return work();
+    };
+    let before = thread.entered_sp.swap(Thread::INTERNAL, Ordering::Relaxed);
+    let result = work();
+    thread.entered_sp.store(before, Ordering::Relaxed);
+    result
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.thread.entered_sp.store(self.before, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,4 @@
+//! How unwinders find their way through stubs, copies and trampolines.
+
+pub(crate) mod libgcc;
+pub(crate) mod registry;

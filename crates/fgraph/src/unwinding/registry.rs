@@ -1,0 +1,292 @@
+//! Unwind information of code that is in no module, for unwinders to find.
+//!
+//! `__register_frame` is made for this. But as soon as anything is registered, libgcc up to 12
+//! takes a lock whenever it looks for a frame. A signal handler that takes a backtrace while its
+//! thread has the lock waits for ever, and so does the child of a fork that throws when another
+//! thread had it. So libgcc is not told; it asks us:
+//!
+//! ```text
+//!   _Unwind_RaiseException ... -> call _Unwind_Find_FDE@plt -> jmp [slot]
+//!                              -> find -> _Unwind_Find_FDE
+//! ```
+//!
+//! The slot is libgcc's own, which the dynamic linker has filled. We look first, in lists that only
+//! grow, without a lock. LLVM's libunwind has a lock that many may have to read, and is told as
+//! usual.
+//!
+//! # Safety
+//!
+//! The unsafe code changes a word of libgcc's that the dynamic linker keeps functions of this type
+//! in. We are never unloaded after that. Unwind information stays for good.
+
+use core::ffi::{CStr, c_void};
+use core::ops::Range;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use crate::os::PAGE;
+use crate::os::maps::Protections;
+use crate::process::linker;
+use crate::process::modules::{self, Module};
+use fgraph_symbols::elf::ElfFile;
+
+/// What is looked for, by what libgcc calls it.
+pub(super) const FUNCTION: &CStr = c"_Unwind_Find_FDE";
+
+/// What libgcc called before; 0 as long as it does not call us.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the unwinder that we are linked to has to be told, since it does not ask.
+static IS_TOLD: AtomicBool = AtomicBool::new(true);
+
+/// The lists, the youngest first.
+static YOUNGEST: AtomicPtr<Frames> = AtomicPtr::new(ptr::null_mut());
+
+/// Where the description of a function's frames starts.
+#[derive(Debug)]
+struct Fde {
+    address: usize,
+    /// What it describes.
+    code: Range<usize>,
+}
+
+impl Fde {
+    /// # Safety
+    ///
+    /// One as [`Rows::finish`](crate::arch::unwind::Rows::finish) makes them must be at
+    /// `address`.
+    unsafe fn at(address: usize) -> Self {
+        // Behind the length and the distance to the CIE: the start, relative to this word, and the
+        // length.
+        let place = address + 8;
+        // SAFETY: as the caller says.
+        let [start, len] =
+            unsafe { ptr::with_exposed_provenance::<[i32; 2]>(place).read_unaligned() };
+        let start = place.wrapping_add_signed(start as isize);
+        let code = start..start + len.cast_unsigned() as usize;
+        Self { address, code }
+    }
+}
+
+/// Unwind information that is written, and known to unwinders or not.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    /// In order of the code.
+    fdes: Vec<Fde>,
+    is_known: AtomicBool,
+    next: *const Self,
+}
+
+// SAFETY: the next one is never changed nor freed.
+unsafe impl Send for Frames {}
+// SAFETY: as above.
+unsafe impl Sync for Frames {}
+
+impl Frames {
+    /// Puts FDEs, of which the addresses are given, on the list.
+    ///
+    /// # Safety
+    ///
+    /// There they must be, as [`Rows::finish`](crate::arch::unwind::Rows::finish) makes them, for
+    /// good.
+    pub(crate) unsafe fn new(fdes: impl Iterator<Item = usize>) -> &'static Self {
+        // SAFETY: as the caller says.
+        let mut fdes: Vec<Fde> = fdes.map(|fde| unsafe { Fde::at(fde) }).collect();
+        fdes.sort_unstable_by_key(|fde| fde.code.start);
+        let new = Box::leak(Box::new(Self {
+            fdes,
+            is_known: AtomicBool::new(false),
+            next: ptr::null(),
+        }));
+        let mut next = YOUNGEST.load(Ordering::Acquire);
+        loop {
+            new.next = next;
+            // Release: whoever finds it finds what it says.
+            match YOUNGEST.compare_exchange(next, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return new,
+                Err(other) => next = other,
+            }
+        }
+    }
+
+    /// Makes it known.
+    pub(crate) fn register(&self) {
+        self.is_known.store(true, Ordering::Release);
+        let is_told = IS_TOLD.load(Ordering::Relaxed);
+        for fde in self.fdes.iter().filter(|_| is_told) {
+            // SAFETY: a CIE, an FDE and a terminator, which stay.
+            unsafe { __register_frame(ptr::with_exposed_provenance(fde.address)) };
+        }
+    }
+
+    /// Undoes [`register`](Self::register).
+    pub(crate) fn withdraw(&self) {
+        self.is_known.store(false, Ordering::Release);
+        let is_told = IS_TOLD.load(Ordering::Relaxed);
+        for fde in self.fdes.iter().filter(|_| is_told) {
+            // SAFETY: it was registered.
+            unsafe { __deregister_frame(ptr::with_exposed_provenance(fde.address)) };
+        }
+    }
+
+    /// What describes the frame of the code at an address.
+    fn find(&self, address: usize) -> Option<&Fde> {
+        let (first, last) = (self.fdes.first()?, self.fdes.last()?);
+        if address < first.code.start || address >= last.code.end {
+            return None;
+        }
+        let behind = self.fdes.partition_point(|fde| fde.code.start <= address);
+        let fde = self.fdes.get(behind.checked_sub(1)?)?;
+        (address < fde.code.end && self.is_known.load(Ordering::Acquire)).then_some(fde)
+    }
+}
+
+/// What describes the frame of the code at an address, if that is ours.
+fn look_up(address: usize) -> Option<&'static Fde> {
+    let mut list = YOUNGEST.load(Ordering::Acquire).cast_const();
+    // SAFETY: null, or on the list for good.
+    while let Some(frames) = unsafe { list.as_ref() } {
+        if let Some(fde) = frames.find(address) {
+            return Some(fde);
+        }
+        list = frames.next;
+    }
+    None
+}
+
+/// What libgcc wants to know of a frame besides, its `struct dwarf_eh_bases`.
+#[repr(C)]
+struct Bases {
+    text: usize,
+    data: usize,
+    function: usize,
+}
+
+type FindFde = unsafe extern "C" fn(address: usize, bases: *mut Bases) -> *const c_void;
+
+/// Called by libgcc in place of its own.
+///
+/// # Safety
+///
+/// `bases` must point to where they can be written to.
+#[unsafe(link_section = "fgraph_text")]
+unsafe extern "C" fn find(address: usize, bases: *mut Bases) -> *const c_void {
+    if let Some(fde) = look_up(address) {
+        // SAFETY: as the caller says.
+        unsafe {
+            bases.write(Bases {
+                text: 0,
+                data: 0,
+                function: fde.code.start,
+            });
+        }
+        return ptr::with_exposed_provenance(fde.address);
+    }
+    // SAFETY: set before anybody calls this, to such a function.
+    unsafe {
+        let next = NEXT.load(Ordering::Relaxed);
+        let next = core::mem::transmute::<*const (), FindFde>(ptr::with_exposed_provenance(next));
+        next(address, bases)
+    }
+}
+
+/// Has libgcc, which is loaded as `module`, ask us. `own` is the address of its function. Where
+/// that cannot be done it is told, if it is what we are linked to.
+pub(super) fn answer(module: &Module, own: usize) -> Option<()> {
+    let bytes = module.map().ok()?;
+    let file = ElfFile::parse(bytes).ok()?;
+    modules::check(module, &file).ok()?;
+    let slot = match file.slots_of(FUNCTION.to_bytes())[..] {
+        [slot] => module.load_bias().wrapping_add(slot as usize),
+        _ => return None,
+    };
+    let page = slot / PAGE * PAGE;
+    let protection = Protections::now(core::iter::empty()).of(slot)?;
+    if !slot.is_multiple_of(align_of::<usize>()) || !linker::pin(find as *const c_void) {
+        return None;
+    }
+    // The linker may have made it read-only after it filled it.
+    let protect = |protection| {
+        // SAFETY: a page of libgcc's data, to which nobody else writes.
+        unsafe { libc::mprotect(ptr::with_exposed_provenance_mut(page), PAGE, protection) == 0 }
+    };
+    if !protection.writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+        return None;
+    }
+    // SAFETY: a word of libgcc's, which we are linked to or hold open; aligned and writable.
+    let slot = unsafe { AtomicUsize::from_ptr(ptr::with_exposed_provenance_mut(slot)) };
+    let before = slot.load(Ordering::Relaxed);
+    let ours = find as *const () as usize;
+    // In the child of a fork that came during the start it leads to us already.
+    if before != ours {
+        // It leads into libgcc also where the linker has not filled it yet. Anything else is
+        // another one of us.
+        let next = if module.is_text(before) { own } else { before };
+        NEXT.store(next, Ordering::Relaxed);
+        slot.store(ours, Ordering::Release);
+    }
+    let asks = module.is_text(__register_frame as *const () as usize);
+    IS_TOLD.store(!asks, Ordering::Relaxed);
+    if !protection.writable {
+        protect(libc::PROT_READ);
+    }
+    Some(())
+}
+
+unsafe extern "C" {
+    /// Of the unwinder: makes code known that is in no module.
+    fn __register_frame(begin: *const c_void);
+    fn __deregister_frame(begin: *const c_void);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::unwind::{EH_FRAME_FDE, Rows};
+    use fgraph_needs::skip;
+
+    /// FDEs for 16 bytes at each of these offsets in what could be code.
+    fn frames(places: &[usize]) -> &'static Frames {
+        let code = vec![0_u8; 128].leak().as_ptr().addr();
+        let mut memory = vec![0_u8; 64 * places.len()].leak().chunks_mut(64);
+        let fdes = places.iter().map(|place| {
+            let memory = memory.next().unwrap();
+            let start = memory.as_ptr().expose_provenance();
+            let bytes = Rows::new().finish(code + place, 16, start);
+            memory[..bytes.len()].copy_from_slice(&bytes);
+            start + EH_FRAME_FDE
+        });
+        // SAFETY: leaked.
+        unsafe { Frames::new(fdes.collect::<Vec<_>>().into_iter()) }
+    }
+
+    #[test]
+    fn code_is_found_from_its_first_to_its_last_byte_while_it_is_known() {
+        let frames = frames(&[64, 0, 32]);
+        let starts: Vec<usize> = frames.fdes.iter().map(|fde| fde.code.start).collect();
+        assert!(starts.is_sorted());
+        let found = |address| look_up(address).map(|fde| fde.code.start);
+        for start in starts {
+            assert_eq!(found(start), None);
+            frames.register();
+            assert_eq!(found(start), Some(start));
+            assert_eq!(found(start + 15), Some(start));
+            assert_eq!(found(start + 16), None);
+            assert_eq!(found(start - 1), None);
+            frames.withdraw();
+            assert_eq!(found(start), None);
+        }
+    }
+
+    #[test]
+    fn libgcc_has_one_slot_for_its_own_function() {
+        let (modules, _) = modules::loaded();
+        let libgcc = |module: &&Module| module.path().to_string_lossy().contains("/libgcc_s.so");
+        let Some(libgcc) = modules.iter().find(libgcc) else {
+            return skip!("libgcc is linked statically, or another library unwinds");
+        };
+        let file = ElfFile::parse(libgcc.map().unwrap()).unwrap();
+        assert_eq!(file.slots_of(FUNCTION.to_bytes()).len(), 1);
+        assert_eq!(file.slots_of(b"no such function"), []);
+    }
+}

@@ -1,0 +1,110 @@
+//! Storage per thread, as callbacks use it.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+
+use common::{register, scenario};
+use fgraph::{Entry, FgraphOps, PerThread, UserStatus};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn counted(a: u64) -> u64 {
+    std::hint::black_box(a) + 1
+}
+
+/// Counts calls, by thread.
+#[derive(Default)]
+struct Calls(PerThread<AtomicU64>);
+
+impl FgraphOps for Calls {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let calls = call.per_thread(&self.0)?;
+        calls.store(calls.load(Relaxed) + 1, Relaxed);
+        None
+    }
+}
+
+#[test]
+fn values_of_threads_that_have_ended_are_there_while_others_run_and_afterwards() {
+    scenario(
+        "values_of_threads_that_have_ended_are_there_while_others_run_and_afterwards",
+        || {
+            // More than have room in the first chunk, most of which take over the state of one
+            // before.
+            const THREADS: u64 = 60;
+            let calls = register(Calls::default(), "counted").unwrap();
+            for n in 1..=THREADS {
+                thread::spawn(move || (0..n).for_each(|i| assert_eq!(counted(i), i + 1)))
+                    .join()
+                    .unwrap();
+                let now: Vec<u64> = calls
+                    .0
+                    .iter()
+                    .map(|(_, calls)| calls.load(Relaxed))
+                    .collect();
+                assert_eq!(now, (1..=n).collect::<Vec<_>>());
+            }
+            counted(0);
+            let storage = calls.unregister().unwrap().0;
+            // This thread was the first that fgraph has seen.
+            let values = storage.into_values().map(|(_, calls)| calls.into_inner());
+            assert!(values.eq([1].into_iter().chain(1..=THREADS)));
+        },
+    );
+}
+
+#[test]
+fn storage_may_be_used_inside_the_allocator() {
+    scenario("storage_may_be_used_inside_the_allocator", || {
+        let calls = register(Calls::default(), "malloc:mod:libc.so.6").unwrap();
+        assert!(calls.report().unwrap().traced > 0, "{:?}", calls.report());
+        let threads: Vec<_> = (0..20)
+            .map(|_| thread::spawn(|| (1..100).map(|n| vec![1u8; n].len()).sum::<usize>()))
+            .collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), 4950);
+        }
+        assert_eq!(calls.status(), UserStatus::Active);
+        let values = calls.unregister().unwrap().0.into_values();
+        assert!(
+            values
+                .filter(|(_, calls)| calls.load(Relaxed) >= 99)
+                .count()
+                >= 20
+        );
+    });
+}
+
+#[test]
+fn a_value_that_panics_when_it_is_made_turns_the_user_off() {
+    scenario(
+        "a_value_that_panics_when_it_is_made_turns_the_user_off",
+        || {
+            static MADE: AtomicBool = AtomicBool::new(false);
+            struct Panics;
+            impl Default for Panics {
+                fn default() -> Self {
+                    MADE.store(true, Relaxed);
+                    panic!("on purpose");
+                }
+            }
+            #[derive(Default)]
+            struct User(PerThread<Panics>);
+            impl FgraphOps for User {
+                type Data = ();
+                fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+                    call.per_thread(&self.0).map(|_| ())
+                }
+            }
+            let user = register(User::default(), "counted").unwrap();
+            assert_eq!(counted(1), 2);
+            assert!(MADE.load(Relaxed));
+            assert_ne!(user.status(), UserStatus::Active);
+            assert_eq!(user.unregister().unwrap().0.iter().count(), 0);
+        },
+    );
+}

@@ -1,0 +1,343 @@
+//! What tests need beyond Rust and a C compiler, and which were skipped without it.
+//!
+//! A test looks for its tools when it runs. Where one is missing, or the machine cannot do what the
+//! test is about, the test says so and returns:
+//!
+//! ```text
+//! skipped: backtraces::gdb_shows_every_caller: no gdb (apt-get install gdb)
+//! ```
+//!
+//! Each such line also goes to a file that belongs to the run of cargo; `.cargo/rustdoc.sh`, which
+//! cargo starts for the examples in the docs when all tests have run, prints their number as the
+//! last line.
+//!
+//! ```no_run
+//! use fgraph_needs::{GDB, needs, skip};
+//!
+//! fn gdb_shows_every_caller() {
+//!     let gdb = needs!(GDB.find());
+//!     if std::fs::exists("/proc/self/maps").is_err() {
+//!         return skip!("no /proc here");
+//!     }
+//!     // ...
+//! #   drop(gdb);
+//! }
+//! ```
+//!
+//! `FGRAPH_WITHOUT=clang,gdb` hides tools from tests; `FGRAPH_WITHOUT=all` hides all but a C
+//! compiler. `.ci/bare.sh` runs a command where they are really gone.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+/// Names what is to be hidden from tests, separated by commas, or `all`.
+const WITHOUT: &str = "FGRAPH_WITHOUT";
+
+/// Names the file that lists what was skipped, in processes that a test starts.
+pub const RECORD: &str = "FGRAPH_SKIPPED";
+
+/// Something that a test needs, and the Debian package that has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    name: &'static str,
+    /// Commands, each as good as the others.
+    commands: &'static [&'static str],
+    package: &'static str,
+}
+
+const fn program(commands: &'static [&'static str], package: &'static str) -> Need {
+    Need {
+        name: commands[0],
+        commands,
+        package,
+    }
+}
+
+/// Any compiler of C.
+pub const CC: Need = program(&["cc", "gcc", "clang", "clang-14"], "gcc");
+/// GNU's compiler of C.
+pub const GCC: Need = program(&["gcc"], "gcc");
+/// GNU's compiler of C++.
+pub const GXX: Need = program(&["g++"], "g++");
+/// LLVM's compiler of C.
+pub const CLANG: Need = program(
+    &[
+        "clang", "clang-14", "clang-19", "clang-18", "clang-16", "clang-15",
+    ],
+    "clang",
+);
+/// LLVM's compiler of C++.
+pub const CLANGXX: Need = program(
+    &[
+        "clang++",
+        "clang++-14",
+        "clang++-19",
+        "clang++-18",
+        "clang++-16",
+        "clang++-15",
+    ],
+    "clang",
+);
+/// The compiler of Rust, which runs tests as well.
+pub const RUSTC: Need = program(&["rustc"], "rustc");
+/// GNU's debugger.
+pub const GDB: Need = program(&["gdb"], "gdb");
+/// The disassembler of GNU's binutils.
+pub const OBJDUMP: Need = program(&["objdump"], "binutils");
+/// What takes files of code apart.
+pub const OBJCOPY: Need = program(&["objcopy"], "binutils");
+/// The profiler of the Linux kernel.
+pub const PERF: Need = program(&["perf"], "linux-perf");
+/// What shows system calls.
+pub const STRACE: Need = program(&["strace"], "strace");
+/// The machine that checks memory.
+pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
+
+/// The library of SQLite.
+pub const SQLITE: Need = library("libsqlite3.so.0", "libsqlite3-0");
+
+/// A shared library, which the dynamic linker finds.
+const fn library(name: &'static str, package: &'static str) -> Need {
+    Need {
+        name,
+        commands: &[],
+        package,
+    }
+}
+
+/// These are no more than the README asks for, so `all` does not mean them.
+const ALWAYS: [&str; 3] = ["cc", "gcc", "rustc"];
+
+impl Need {
+    /// What it is called, as in `FGRAPH_WITHOUT`.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The first of its commands that is in the `PATH`; of a library the name alone.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it is hidden.
+    pub fn find(&self) -> Result<PathBuf, Missing> {
+        if self.is_hidden() {
+            return Err(self.missing());
+        }
+        if self.commands.is_empty() {
+            return Ok(self.name.into());
+        }
+        let path = env::var_os("PATH").unwrap_or_default();
+        let is_program = |path: &PathBuf| {
+            fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+        };
+        let places: Vec<PathBuf> = env::split_paths(&path).collect();
+        let names = self.commands.iter();
+        let mut all = names.flat_map(|&name| places.iter().map(move |place| place.join(name)));
+        all.find(is_program).ok_or_else(|| self.missing())
+    }
+
+    /// Looks whether the compiler that this is links a program with `flags`, which name libraries
+    /// of `package`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such compiler, when it does not link, or when `package` is hidden.
+    pub fn links(&self, flags: &[&str], package: &'static str) -> Result<(), Missing> {
+        let compiler = self.find()?;
+        let wanted = Need {
+            name: package,
+            commands: &[],
+            package,
+        };
+        if wanted.is_hidden() {
+            return Err(wanted.missing());
+        }
+        let mut child = Command::new(compiler)
+            .args(["-x", "c", "-", "-o", "/dev/null"])
+            .args(flags)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|_| self.missing())?;
+        let source = b"int main(void) { return 0; }\n";
+        let written = child.stdin.take().map(|mut input| input.write_all(source));
+        let links = child.wait().is_ok_and(|status| status.success());
+        if links && matches!(written, Some(Ok(()))) {
+            Ok(())
+        } else {
+            Err(wanted.missing())
+        }
+    }
+
+    /// That it is missing, where only its user can tell.
+    pub fn missing(&self) -> Missing {
+        Missing::new(format_args!(
+            "no {} (apt-get install {})",
+            self.name, self.package
+        ))
+    }
+
+    fn is_hidden(&self) -> bool {
+        let hidden = env::var(WITHOUT).unwrap_or_default();
+        hidden.split(',').any(|name| {
+            name == self.name
+                || name == "all" && !self.commands.iter().any(|name| ALWAYS.contains(name))
+        })
+    }
+}
+
+/// Why a test cannot run: what is missing and how to get it, or what the machine cannot do.
+#[derive(Clone, Debug)]
+pub struct Missing(String);
+
+impl Missing {
+    /// For another reason than that a [`Need`] is not met.
+    pub fn new(reason: impl fmt::Display) -> Self {
+        Self(reason.to_string())
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
+
+/// Says that `test` cannot run, and why, and counts it.
+pub fn skip(test: &str, reason: impl fmt::Display) {
+    let line = format!("{SKIPPED}{test}: {reason}\n");
+    // Not with a macro, whose output the test harness would keep to itself.
+    let _ = io::stderr().write_all(line.as_bytes());
+    if let Some(path) = record() {
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        // One write, for other processes append as well.
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
+}
+
+/// How a line begins that says which test was skipped and why.
+pub const SKIPPED: &str = "skipped: ";
+
+/// The file that lists what was skipped in this run of cargo: beside the test programs, named after
+/// the process that has started them.
+pub fn record() -> Option<PathBuf> {
+    if let Some(path) = env::var_os(RECORD) {
+        return Some(path.into());
+    }
+    let program = env::current_exe().ok()?;
+    let directory = program.parent()?.join("skipped");
+    let cargo = process::parent_id();
+    static CLEANED: Mutex<bool> = Mutex::new(false);
+    let mut cleaned = CLEANED.lock().ok()?;
+    if !*cleaned {
+        fs::create_dir_all(&directory).ok()?;
+        remove_old(&directory);
+        *cleaned = true;
+    }
+    Some(directory.join(format!("{cargo}-{}", started(cargo)?)))
+}
+
+/// When a process was started, in ticks of the clock: a number may come again, with another time.
+fn started(process: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name, in parentheses, is the second field and may contain anything.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(19).map(str::to_owned)
+}
+
+/// Removes the lists of runs that have ended.
+fn remove_old(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let goes_on = name.split_once('-').is_some_and(|(cargo, start)| {
+            let now = cargo.parse().ok().and_then(started);
+            now.as_deref() == Some(start)
+        });
+        if !goes_on {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The test function of which `inner` is the type name of an item or a closure within.
+pub fn test_of(inner: &'static str) -> &'static str {
+    let outer = inner.strip_suffix("::here").unwrap_or(inner);
+    outer.split("::{{closure}}").next().unwrap_or(outer)
+}
+
+/// The path of the function that it stands in.
+#[macro_export]
+macro_rules! test_name {
+    () => {{
+        fn here() {}
+        $crate::test_of(::std::any::type_name_of_val(&here))
+    }};
+}
+
+/// Ends the test that it stands in as skipped, for the reason that the arguments of `format!` make:
+/// `return skip!("no AVX")`.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)+) => {
+        $crate::skip($crate::test_name!(), ::std::format_args!($($reason)+))
+    };
+}
+
+/// The value of a `Result`, or the end of the test that it stands in, as skipped for the error.
+#[macro_export]
+macro_rules! needs {
+    ($found:expr) => {
+        match $found {
+            Ok(found) => found,
+            Err(missing) => return $crate::skip($crate::test_name!(), missing),
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Need = program(&["no-such-command-anywhere"], "no-such-package");
+
+    #[test]
+    fn what_is_missing_is_named_with_its_package() {
+        assert_eq!(
+            NOTHING.find().unwrap_err().to_string(),
+            "no no-such-command-anywhere (apt-get install no-such-package)"
+        );
+        assert_eq!(
+            CC.links(&["-lno-such-library"], "no-such-library-dev")
+                .unwrap_err()
+                .to_string(),
+            "no no-such-library-dev (apt-get install no-such-library-dev)"
+        );
+    }
+
+    #[test]
+    fn a_compiler_is_found_and_links() {
+        assert!(RUSTC.find().unwrap().is_absolute());
+        CC.links(&["-lm"], "libc6-dev").unwrap();
+    }
+
+    #[test]
+    fn a_test_knows_its_name_within_closures_too() {
+        const NAME: &str = "fgraph_needs::tests::a_test_knows_its_name_within_closures_too";
+        assert_eq!(test_name!(), NAME);
+        let inner = || || test_name!();
+        assert_eq!(inner()(), NAME);
+    }
+}

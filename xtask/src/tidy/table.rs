@@ -1,0 +1,55 @@
+//! The layers of our crates.
+
+use super::layers::{Exception, Layers};
+
+/// From top to bottom; each layer uses only those below it.
+pub(super) const LAYERS: &[Layers] = &[
+    Layers {
+        source: "crates/fgraph/src",
+        layers: &[
+            "api",
+            "control",
+            "patching",
+            "sites",
+            "code",
+            "unwinding",
+            "process",
+            "threads",
+            "os",
+            "report",
+            "arch",
+        ],
+        apart: &[("process", "threads")],
+        exceptions: &[],
+    },
+    Layers {
+        source: "crates/fgraph-x86_64/src",
+        layers: &["trampoline", "patch", "analyze", "emit", "cpu"],
+        apart: &[],
+        exceptions: &[],
+    },
+    Layers {
+        source: "crates/fgraph-core/src",
+        layers: &[
+            "dispatch",
+            "stop",
+            "fgraph",
+            "users",
+            "regs",
+            "thread",
+            "stacks",
+            "site",
+            "primitive",
+        ],
+        apart: &[],
+        exceptions: &[except(
+            "users/registration.rs",
+            "dispatch",
+            "a user's entry function ends by jumping to the next user's",
+        )],
+    },
+];
+
+const fn except(from: &'static str, to: &'static str, why: &'static str) -> Exception {
+    Exception { from, to, why }
+}

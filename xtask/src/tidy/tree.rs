@@ -1,0 +1,120 @@
+//! The files of the repository, as the rules look at them.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+/// A file and its text.
+#[derive(Debug)]
+pub(super) struct File {
+    /// From the repository's root, with slashes.
+    pub(super) path: String,
+    pub(super) text: String,
+}
+
+impl File {
+    pub(super) fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    pub(super) fn is_markdown(&self) -> bool {
+        self.path.ends_with(".md")
+    }
+
+    pub(super) fn finding(&self, line: usize, what: impl Into<String>) -> Finding {
+        Finding {
+            path: self.path.clone(),
+            line,
+            what: what.into(),
+        }
+    }
+}
+
+/// Files of the repository, by path.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub(super) files: Vec<File>,
+    /// Paths of files whose text is of no interest.
+    pub(super) others: Vec<String>,
+}
+
+impl Tree {
+    /// Reads what git knows of the repository at `root`, and what it would add.
+    pub(super) fn read(root: &Path) -> io::Result<Self> {
+        let output = Command::new("git")
+            .args([
+                "ls-files",
+                "-z",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+            ])
+            .current_dir(root)
+            .output()?;
+        if !output.status.success() {
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(io::Error::other(format!("git ls-files: {error}")));
+        }
+        let list = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut tree = Self::default();
+        for path in list.split_terminator('\0') {
+            let place = root.join(path);
+            if !place.is_file() {
+                continue; // Deleted, and git has not been told yet.
+            }
+            if [".rs", ".md", ".toml"]
+                .iter()
+                .any(|end| path.ends_with(end))
+            {
+                let text = fs::read_to_string(&place)
+                    .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+                tree.files.push(File {
+                    path: path.to_owned(),
+                    text,
+                });
+            } else {
+                tree.others.push(path.to_owned());
+            }
+        }
+        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(tree)
+    }
+
+    pub(super) fn file(&self, path: &str) -> Option<&File> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    /// The paths of all files.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        let files = self.files.iter().map(|file| &file.path);
+        files.chain(&self.others).map(String::as_str)
+    }
+
+    #[cfg(test)]
+    pub(super) fn made(files: &[(&str, &str)]) -> Self {
+        let file = |&(path, text): &(&str, &str)| File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
+        Self {
+            files: files.iter().map(file).collect(),
+            others: Vec::new(),
+        }
+    }
+}
+
+/// A rule that a line breaks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Finding {
+    pub(super) path: String,
+    pub(super) line: usize,
+    pub(super) what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.what)
+    }
+}
