@@ -6,13 +6,18 @@
 //! the handlers of traps search.
 
 mod branch_targets;
+mod build;
+mod candidates;
 mod classify;
+mod facts;
 pub(crate) mod indices;
+mod listing;
 mod module;
 mod names;
 mod reliance;
 mod selection;
 pub(crate) mod symbol_table;
+mod toolchain;
 
 use core::ffi::CStr;
 use core::ptr;
@@ -31,13 +36,14 @@ use crate::process::loader_event;
 use crate::process::modules::{self, Generation};
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
+use build::Common;
 #[cfg(feature = "testing")]
 pub(crate) use classify::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use indices::Indices;
-use module::{Common, ModuleSites};
 #[cfg(feature = "testing")]
-pub(crate) use module::{list, of_file};
+pub(crate) use listing::{list, of_file};
+use module::ModuleSites;
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
 pub(crate) use selection::{Change, Selection};

@@ -7,8 +7,9 @@ use core::ops::Range;
 use fgraph_core::site::Site;
 use fgraph_symbols::filter::{Bits, Catalog, FunctionFacts};
 
+use super::facts::Known;
 use super::is_relay;
-use super::module::{Known, Left};
+use super::module::Left;
 use super::names::Names;
 
 /// What one user's filter selects of a module.

@@ -7,7 +7,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::module::{Known, ModuleSites};
+use super::facts::Known;
+use super::module::ModuleSites;
 
 /// The code of the modules whose functions have been read, in order.
 type Table = [(Range<usize>, &'static Known)];
