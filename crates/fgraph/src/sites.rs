@@ -36,7 +36,7 @@ use crate::process::loader_event;
 use crate::process::modules::{self, Generation};
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
-use build::Common;
+use build::BuildContext;
 #[cfg(feature = "testing")]
 pub(crate) use classify::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
@@ -64,7 +64,7 @@ const CANCEL: &CStr = c"pthread_cancel";
 pub(crate) struct Sites {
     modules: Vec<ModuleSites>,
     generation: Option<Generation>,
-    common: Common,
+    context: BuildContext,
     /// Address of [`CANCEL`].
     cancel: usize,
     /// All that were ever published. Never freed; kept here so that leak checkers find them.
@@ -78,7 +78,7 @@ impl Sites {
             generation: None,
             cancel: 0,
             trap_tables: Vec::new(),
-            common: Common {
+            context: BuildContext {
                 trampolines: Trampolines::NONE,
                 stub_blocks: StubBlocks::new(),
                 indices: Indices::new(),
@@ -90,7 +90,7 @@ impl Sites {
 
     /// Says where the stubs jump to, and finds what is looked for in modules.
     pub(crate) fn start(&mut self, trampolines: Trampolines) {
-        self.common.trampolines = trampolines;
+        self.context.trampolines = trampolines;
         self.cancel = linker::symbol(CANCEL).addr();
     }
 
@@ -98,16 +98,16 @@ impl Sites {
     /// are made from now on.
     #[cfg(feature = "testing")]
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
-        self.common.ignore_inner = ignore;
+        self.context.ignore_inner = ignore;
     }
 
     pub(crate) fn breakpoints(&self) -> bool {
-        self.common.breakpoints
+        self.context.breakpoints
     }
 
     /// Whether functions may get breakpoints in modules whose sites are made from now on.
     pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
-        self.common.breakpoints = allow;
+        self.context.breakpoints = allow;
     }
 
     /// Takes in the modules that were loaded since the last time, and leaves out those that are
@@ -141,7 +141,7 @@ impl Sites {
             }
             if !trampoline::holds_cancellation() {
                 match modules::while_loaded(generation, || module.may_call(CANCEL, self.cancel)) {
-                    Some(true) => self.common.trampolines = trampoline::hold_cancellation(),
+                    Some(true) => self.context.trampolines = trampoline::hold_cancellation(),
                     Some(false) => {}
                     None => {
                         complete = false;
@@ -190,11 +190,11 @@ impl Sites {
                 continue;
             }
             module.read_lists();
-            let common = &mut self.common;
+            let context = &mut self.context;
             let now = modules::protections;
             let protections = protections.get_or_insert_with(now);
             let made =
-                module.while_present(generation, |module| module.prepare(common, protections));
+                module.while_present(generation, |module| module.prepare(context, protections));
             if made.is_none() {
                 return Ok(None);
             }
@@ -309,9 +309,9 @@ impl Sites {
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
-            let common = &self.common;
+            let context = &self.context;
             let done = module.while_present(generation, |module| {
-                module.inventory(common, matcher, &mut all, &protections)
+                module.inventory(context, matcher, &mut all, &protections)
             })?;
             if let Err(error) = done {
                 return Some(Err(error));

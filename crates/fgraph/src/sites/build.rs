@@ -6,10 +6,10 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64};
 use fgraph_core::site::{Module, Site, SiteName};
 use fgraph_symbols::filter::NameIndex;
 
-use super::classify::Choice;
-use super::facts::{Known, KnownSymbols, SiteNames, names_of, write_name};
+use super::classify::Plan;
+use super::facts::{FactsSymbols, ModuleFacts, SiteNames, names_of, write_name};
 use super::indices::Indices;
-use super::module::Left;
+use super::module::Unpatchable;
 use super::names::Names;
 use super::{OFF, is_relay, patched_len};
 use crate::arch::poke::Text as _;
@@ -24,7 +24,7 @@ use crate::report::error::RefusalReason;
 
 /// What all modules share.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct BuildContext {
     pub(crate) trampolines: Trampolines,
     pub(crate) stub_blocks: StubBlocks,
     pub(crate) indices: Indices,
@@ -46,9 +46,9 @@ pub(super) struct Prepared {
     pub(super) names: Option<&'static Names>,
     /// Of these.
     pub(super) index: NameIndex,
-    pub(super) left: Vec<Left>,
+    pub(super) unpatchable: Vec<Unpatchable>,
     /// Of their names.
-    pub(super) left_index: NameIndex,
+    pub(super) unpatchable_index: NameIndex,
     /// Whether functions could get breakpoints.
     pub(super) breakpoints: bool,
     /// Says that the module has the numbers of its functions, which others of its build id must not
@@ -57,70 +57,70 @@ pub(super) struct Prepared {
 }
 
 /// A function on its way to becoming a site.
-pub(super) struct Chosen {
+pub(super) struct Planned {
     /// Which function of the module; `None` for an entry that only a list names.
     pub(super) function: Option<usize>,
     pub(super) address: usize,
-    pub(super) choice: Choice,
+    pub(super) plan: Plan,
     /// What is at its entry, as far as it goes.
     pub(super) original: [u8; SITE_LEN],
     /// What is at the start of the NOP before it, if that becomes the jump.
     pub(super) relay: [u8; SITE_LEN],
 }
 
-impl Chosen {
+impl Planned {
     /// Address of what is patched.
     pub(super) fn entry(&self) -> usize {
-        self.address + self.choice.lead
+        self.address + self.plan.lead
     }
 }
 
-/// Makes records, stubs and copies for what was chosen.
+/// Makes records, stubs and copies for what was planned.
 pub(super) fn build(
-    known: &'static Known,
-    chosen: Vec<Chosen>,
+    known: &'static ModuleFacts,
+    planned: Vec<Planned>,
     breakpoints: bool,
-    common: &mut Common,
+    context: &mut BuildContext,
     refuse: &mut impl FnMut(Option<usize>, usize, RefusalReason),
 ) -> Prepared {
-    let (Some(first), Some(last)) = (chosen.first(), chosen.last()) else {
+    let (Some(first), Some(last)) = (planned.first(), planned.last()) else {
         return Prepared::default();
     };
     let windows = || {
-        chosen
+        planned
             .iter()
-            .filter_map(|chosen| chosen.choice.window.as_ref())
+            .filter_map(|planned| planned.plan.window.as_ref())
     };
-    let stubs: usize = chosen
+    let stubs: usize = planned
         .iter()
-        .map(|chosen| chosen.choice.variant.stub().stub_len())
+        .map(|planned| planned.plan.variant.stub().stub_len())
         .sum();
     let copies: usize = windows().map(Window::relocated_len).sum();
     let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
-        for chosen in chosen {
-            refuse(chosen.function, chosen.address, RefusalReason::OutOfReach);
+        for planned in planned {
+            refuse(planned.function, planned.address, RefusalReason::OutOfReach);
         }
         return Prepared::default();
     };
     let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
     let mut unwind = CopyUnwind::default();
     let mut text = Text::open();
-    let mut sites = Vec::with_capacity(chosen.len());
-    let mut variants = Vec::with_capacity(chosen.len());
+    let mut sites = Vec::with_capacity(planned.len());
+    let mut variants = Vec::with_capacity(planned.len());
     let (mut names, mut symbols) = (Names::default(), Names::default());
-    let (mut indices, is_loaded) = common.indices.of(known.file.build_id());
+    let (mut indices, is_loaded) = context.indices.of(known.file.build_id());
     let module: &'static Module = Box::leak(Box::new(Module {
         path: known.path,
-        symbols: Box::leak(Box::new(KnownSymbols(known))),
+        symbols: Box::leak(Box::new(FactsSymbols(known))),
     }));
-    for one in chosen {
+    for one in planned {
         let entry = one.entry();
-        let variant = one.choice.variant;
-        let mut patched = one.choice.patched_len();
+        let variant = one.plan.variant;
+        let mut patched = one.plan.patched_len();
         let mut body = entry + SITE_LEN;
         let mut inner = [0; 4];
         let mut starts = 1;
-        if let Some(window) = &one.choice.window {
+        if let Some(window) = &one.plan.window {
             let copy = match window.relocate(next_copy, arena.bytes(next_copy)) {
                 Ok(copy) => copy,
                 Err(error) => {
@@ -129,7 +129,7 @@ pub(super) fn build(
                 }
             };
             body = next_copy;
-            if !common.ignore_inner {
+            if !context.ignore_inner {
                 starts = window.boundaries();
                 for at in (1..SITE_LEN).filter(|at| starts >> at & 1 != 0) {
                     inner[at - 1] = copy.resume[at];
@@ -149,14 +149,14 @@ pub(super) fn build(
         let previous = sites
             .last()
             .map_or(0, |site: &Site| site.entry + patched_len(site));
-        if one.choice.relay.is_some_and(|nop| entry - nop < previous) {
+        if one.plan.relay.is_some_and(|nop| entry - nop < previous) {
             refuse(one.function, one.address, RefusalReason::NoPlace);
             continue;
         }
         let mut place = None;
         if starts != 1 {
-            let blocks = &mut common.stub_blocks;
-            place = blocks.take(entry, starts, len, &mut text, &common.trampolines);
+            let blocks = &mut context.stub_blocks;
+            place = blocks.take(entry, starts, len, &mut text, &context.trampolines);
             if place.is_none() && !breakpoints {
                 refuse(one.function, one.address, RefusalReason::NoPlace);
                 continue;
@@ -183,7 +183,7 @@ pub(super) fn build(
             stub,
             runtime: AtomicU64::new(word),
         };
-        if let Some(nop) = one.choice.relay {
+        if let Some(nop) = one.plan.relay {
             // Its own record is right before that of the function.
             names.push(core::iter::empty());
             symbols.push(core::iter::empty());
@@ -204,7 +204,7 @@ pub(super) fn build(
         let is_other = all.first().is_none_or(|name| name != symbol);
         symbols.push(is_other.then_some(symbol).into_iter());
         variants.push(variant);
-        let lead = one.choice.lead as u8;
+        let lead = one.plan.lead as u8;
         sites.push(site(entry, body, lead, super::word(one.original, patched)));
     }
     drop(indices);
@@ -244,7 +244,7 @@ pub(super) fn build(
         arena.bytes(site.stub)[..stub.len()].copy_from_slice(&stub);
         Ok(())
     });
-    let finished = written.and_then(|()| arena.finish(&common.trampolines, &unwind));
+    let finished = written.and_then(|()| arena.finish(&context.trampolines, &unwind));
     if let Err(errno) = finished {
         for site in sites {
             let index = known.index_of(site);

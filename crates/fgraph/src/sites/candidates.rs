@@ -9,7 +9,7 @@ use fgraph_symbols::functions::Functions;
 
 use super::branch_targets::Entered;
 use super::classify::{Callers, Candidate};
-use super::facts::Known;
+use super::facts::ModuleFacts;
 use super::module::ModuleSites;
 use super::toolchain::{is_own, notrace_of};
 use crate::arch::nop;
@@ -23,7 +23,7 @@ impl ModuleSites {
     /// Calls `each` with every function that may be traced, or that may not because of where it is.
     pub(super) fn each_candidate<'a>(
         &self,
-        known: &'static Known,
+        known: &'static ModuleFacts,
         protections: &Protections,
         mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, RefusalReason)>, Callers),
     ) {

@@ -1,5 +1,5 @@
-//! What is known of a module's functions for good: it is read from its file once, and kept also when
-//! the module is gone, since names of its functions may be held.
+//! What is known of a module's functions for good. It is read from the module's file once, and kept
+//! when the module is gone, since names of its functions may be held.
 
 use core::fmt::{self, Write as _};
 use std::io;
@@ -22,7 +22,7 @@ use crate::process::debug_file;
 
 /// What is known of a module for good.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct ModuleFacts {
     pub(super) path: &'static str,
     pub(super) bias: usize,
     pub(super) functions: Functions<'static>,
@@ -47,7 +47,7 @@ pub(super) struct SiteNames {
     pub(super) symbols: Names,
 }
 
-impl Known {
+impl ModuleFacts {
     /// Which function a site is of.
     pub(super) fn index_of(&self, site: &Site) -> Option<usize> {
         let address = site.address().wrapping_sub(self.bias);
@@ -86,7 +86,7 @@ impl Known {
     }
 }
 
-impl Known {
+impl ModuleFacts {
     /// The path of its file.
     pub(super) fn path(&self) -> &'static str {
         self.path
@@ -126,9 +126,9 @@ impl Known {
 
 /// A reference, since what it gives out lasts as long as what it is of.
 #[derive(Debug)]
-pub(super) struct KnownSymbols(pub(super) &'static Known);
+pub(super) struct FactsSymbols(pub(super) &'static ModuleFacts);
 
-impl Symbols for KnownSymbols {
+impl Symbols for FactsSymbols {
     fn symbol(&self, site: &Site) -> &'static str {
         let Some((names, place)) = self.0.names_of_site(site) else {
             return "";
@@ -206,7 +206,7 @@ pub(super) fn write_name(
 
 /// The names of a function as programmers know them, the best first, and behind them those with a
 /// version.
-pub(super) fn names_of(known: &Known, index: usize) -> Vec<String> {
+pub(super) fn names_of(known: &ModuleFacts, index: usize) -> Vec<String> {
     let symbols = || known.functions.names(index);
     if symbols().next().is_none() {
         let mut name = String::new();
@@ -229,7 +229,7 @@ pub(super) fn names_of(known: &Known, index: usize) -> Vec<String> {
 
 /// Whether `matcher` selects the function at `address`, by its index if it has one.
 pub(super) fn is_selected(
-    known: &Known,
+    known: &ModuleFacts,
     index: Option<usize>,
     address: usize,
     matcher: &ModuleMatcher<'_, '_>,

@@ -28,9 +28,9 @@ pub(super) fn decide(
     callers: Callers,
     breakpoints: bool,
 ) -> (Result<TraceMethod, RefusalReason>, bool) {
-    let choice = classify(candidate, callers, breakpoints);
-    let returns = choice.as_ref().is_ok_and(|choice| choice.variant.returns());
-    (choice.map(|choice| choice.how), returns)
+    let plan = classify(candidate, callers, breakpoints);
+    let returns = plan.as_ref().is_ok_and(|plan| plan.variant.returns());
+    (plan.map(|plan| plan.how), returns)
 }
 
 /// What is known of a function of the module at `path`, by its index if it has one, or else by

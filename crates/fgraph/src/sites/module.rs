@@ -17,12 +17,12 @@ use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::filter::ngrams::NgramBloom;
 use fgraph_symbols::filter::{FilterError, Matcher, ModuleMatcher};
 
-use super::build::{Chosen, Common, Prepared, build};
+use super::build::{BuildContext, Planned, Prepared, build};
 use super::classify::{self, classify};
-use super::facts::{Known, is_selected, names_of, parse};
+use super::facts::{ModuleFacts, is_selected, names_of, parse};
 use super::listing::{decide, info};
 use super::reliance::Reliance;
-use super::selection::{Change, LeftCatalog, Selection, SiteCatalog, indices};
+use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indices};
 use super::toolchain::{blocks_signals, callers, unnamed};
 use super::{OFF, ON, patched_len};
 use crate::arch::stub::SITE_LEN;
@@ -36,7 +36,7 @@ use crate::report::functions::SiteList;
 
 /// A function that has no site, and why.
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct Unpatchable {
     /// As of a site.
     pub(super) names: Vec<String>,
     pub(super) address: usize,
@@ -46,10 +46,10 @@ pub(super) struct Left {
 /// A module that is, or was, loaded.
 #[derive(Debug)]
 pub(crate) struct ModuleSites {
-    pub(super) loaded: modules::Module,
+    pub(super) loaded: modules::LoadedModule,
     path: String,
     /// `None` until a filter asks for the module.
-    known: Option<Result<&'static Known, String>>,
+    known: Option<Result<&'static ModuleFacts, String>>,
     /// What compilers have listed as entries. Empty until they can be read, which is when the
     /// module is relocated.
     pub(super) listed: Vec<ListedEntry>,
@@ -65,7 +65,7 @@ pub(crate) struct ModuleSites {
 }
 
 impl ModuleSites {
-    pub(crate) fn new(loaded: modules::Module) -> Self {
+    pub(crate) fn new(loaded: modules::LoadedModule) -> Self {
         Self {
             path: loaded.path().to_string_lossy().into_owned(),
             loaded,
@@ -80,12 +80,12 @@ impl ModuleSites {
     }
 
     /// Whether it is this module.
-    pub(crate) fn is(&self, loaded: &modules::Module) -> bool {
+    pub(crate) fn is(&self, loaded: &modules::LoadedModule) -> bool {
         self.loaded.load_bias() == loaded.load_bias() && self.loaded.path() == loaded.path()
     }
 
     /// Whether `loaded` has been loaded from the file that the sites were made from.
-    pub(crate) fn is_of(&self, loaded: &modules::Module) -> bool {
+    pub(crate) fn is_of(&self, loaded: &modules::LoadedModule) -> bool {
         let has_indices = self.has_indices();
         // Meanwhile they may have been given to the same file at another place.
         has_indices.is_none_or(|has_indices| !has_indices.load(Ordering::Relaxed))
@@ -93,7 +93,7 @@ impl ModuleSites {
     }
 
     /// It is loaded again, where it was: its text is as the compiler made it.
-    pub(crate) fn come_back(&mut self, loaded: modules::Module) {
+    pub(crate) fn come_back(&mut self, loaded: modules::LoadedModule) {
         self.loaded = loaded;
         self.set_loaded(true);
         self.is_new = true;
@@ -131,7 +131,9 @@ impl ModuleSites {
     }
 
     /// What is known of its functions, if they have been read, and where its code is.
-    pub(super) fn symbols(&self) -> Option<(&'static Known, impl Iterator<Item = Range<usize>>)> {
+    pub(super) fn symbols(
+        &self,
+    ) -> Option<(&'static ModuleFacts, impl Iterator<Item = Range<usize>>)> {
         match self.known {
             Some(Ok(known)) if self.is_loaded => Some((known, self.loaded.text())),
             _ => None,
@@ -235,7 +237,7 @@ impl ModuleSites {
         loader_event::event().is_some_and(is_here)
     }
 
-    fn known(&mut self) -> Result<&'static Known, &str> {
+    fn known(&mut self) -> Result<&'static ModuleFacts, &str> {
         if self.known.is_none() {
             self.known = Some(self.read());
         }
@@ -247,7 +249,7 @@ impl ModuleSites {
     }
 
     /// Reads the module's file.
-    fn read(&self) -> Result<&'static Known, String> {
+    fn read(&self) -> Result<&'static ModuleFacts, String> {
         let check = |file: &ElfFile<'_>| modules::check(&self.loaded, file);
         let (file, mut functions) = parse(self.loaded.map(), self.loaded.path(), check)?;
         // The resolvers of a library that is not relocated cannot be run.
@@ -255,7 +257,7 @@ impl ModuleSites {
             let targets = ifunc::targets(&self.loaded, &file, &functions);
             functions.add_names(targets.map_err(|error| error.to_string())?);
         }
-        Ok(Box::leak(Box::new(Known {
+        Ok(Box::leak(Box::new(ModuleFacts {
             path: self.path.clone().leak(),
             bias: self.bias(),
             callers: callers(&file, &functions, self.bias()),
@@ -295,11 +297,12 @@ impl ModuleSites {
             };
             selection.sites = matcher.select(&sites, &mut prepared.index, counts)?;
         }
-        let left = LeftCatalog {
+        let unpatchable = UnpatchableCatalog {
             known,
-            left: &prepared.left,
+            unpatchable: &prepared.unpatchable,
         };
-        selection.left = matcher.select(&left, &mut prepared.left_index, counts)?;
+        selection.unpatchable =
+            matcher.select(&unpatchable, &mut prepared.unpatchable_index, counts)?;
         Ok(selection)
     }
 
@@ -345,18 +348,18 @@ impl ModuleSites {
             }),
             _ => None,
         };
-        let left = self
+        let unpatchable = self
             .prepared
             .as_ref()
-            .map_or(&[][..], |prepared| &prepared.left);
-        let selected = indices(selection.left.as_ref()).map(|index| &left[index]);
+            .map_or(&[][..], |prepared| &prepared.unpatchable);
+        let selected = indices(selection.unpatchable.as_ref()).map(|index| &unpatchable[index]);
         module
             .into_iter()
-            .chain(selected.map(|left| RefusedFunction {
-                name: left.names.first().cloned().unwrap_or_default(),
+            .chain(selected.map(|unpatchable| RefusedFunction {
+                name: unpatchable.names.first().cloned().unwrap_or_default(),
                 module: self.path.clone(),
-                address: left.address,
-                reason: left.reason.clone(),
+                address: unpatchable.address,
+                reason: unpatchable.reason.clone(),
             }))
     }
 
@@ -400,20 +403,20 @@ impl ModuleSites {
     }
 
     /// Makes the sites. To be called while the module cannot be unloaded.
-    pub(crate) fn prepare(&mut self, common: &mut Common, protections: &Protections) {
+    pub(crate) fn prepare(&mut self, context: &mut BuildContext, protections: &Protections) {
         let Ok(known) = self.known() else {
             return;
         };
-        let mut left = Vec::new();
+        let mut unpatchable = Vec::new();
         let mut refuse = |function: Option<usize>, address, reason| {
-            left.push(Left {
+            unpatchable.push(Unpatchable {
                 names: function.map_or(Vec::new(), |index| names_of(known, index)),
                 address,
                 reason,
             });
         };
-        let mut chosen = Vec::with_capacity(known.functions.len());
-        let breakpoints = common.breakpoints && !blocks_signals(&known.functions);
+        let mut planned = Vec::with_capacity(known.functions.len());
+        let breakpoints = context.breakpoints && !blocks_signals(&known.functions);
         known.reliance.get_or_init(|| {
             let is_padded = !self.listed.is_empty();
             Reliance::find(&known.file, &known.functions, known.callers, is_padded)
@@ -425,32 +428,32 @@ impl ModuleSites {
                 Err((address, reason)) => refuse(function, address, reason),
                 Ok(candidate) => match classify(&candidate, callers, breakpoints) {
                     Err(reason) => refuse(function, candidate.address, reason),
-                    Ok(choice) => chosen.push(Chosen {
+                    Ok(plan) => planned.push(Planned {
                         function,
                         address: candidate.address,
-                        original: classify::first(&candidate.text[choice.lead..]),
-                        relay: choice.relay.map_or([0; SITE_LEN], |len| {
+                        original: classify::first(&candidate.text[plan.lead..]),
+                        relay: plan.relay.map_or([0; SITE_LEN], |len| {
                             classify::first(&candidate.padding[candidate.padding.len() - len..])
                         }),
-                        choice,
+                        plan,
                     }),
                 },
             },
         );
         // Symbols may be nested.
-        chosen.sort_unstable_by_key(Chosen::entry);
-        chosen.dedup_by(|next, previous| {
-            let overlaps = next.entry() < previous.entry() + previous.choice.patched_len();
+        planned.sort_unstable_by_key(Planned::entry);
+        planned.dedup_by(|next, previous| {
+            let overlaps = next.entry() < previous.entry() + previous.plan.patched_len();
             if overlaps {
                 refuse(next.function, next.address, RefusalReason::Overlap);
             }
             overlaps
         });
-        let prepared = build(known, chosen, breakpoints, common, &mut refuse);
+        let prepared = build(known, planned, breakpoints, context, &mut refuse);
         // Not needed any more.
         self.ngrams = None;
         self.prepared = Some(Prepared {
-            left,
+            unpatchable,
             breakpoints,
             ..prepared
         });
@@ -464,7 +467,7 @@ impl ModuleSites {
     /// If a predicate panics.
     pub(crate) fn inventory(
         &mut self,
-        common: &Common,
+        context: &BuildContext,
         matcher: &Matcher<'_>,
         list: &mut SiteList,
         protections: &Protections,
@@ -481,7 +484,7 @@ impl ModuleSites {
             return Ok(());
         };
         let breakpoints =
-            decided.unwrap_or_else(|| common.breakpoints && !blocks_signals(&known.functions));
+            decided.unwrap_or_else(|| context.breakpoints && !blocks_signals(&known.functions));
         if known.functions.is_stripped() {
             list.stripped.push(path.clone());
         }
