@@ -391,18 +391,22 @@ macro_rules! leave_aside {
             load_saved_results!($moves),
             jump!("jmp", "results_loaded", $stack),
             ".endif\n",
-            // The thread is inside fgraph when a body is back. If `entered_sp` is on the stack that
-            // the thread was last seen on, and deeper than this call, then a signal handler has
-            // left a callback by siglongjmp: `entered_sp` is stale.
+            // The thread is inside fgraph when a body is back. If `entered_sp` and this call are on
+            // the stack that the thread was last seen on, and `entered_sp` is deeper, then a signal
+            // handler has left a callback by siglongjmp: `entered_sp` is stale.
             // At this point: as at `tell`.
             label!("marked_at_return", $stack),
             "mov rax, [rcx + {entered_sp}]\n",
             "cmp rax, {untraced}\n",
             "jbe .Ldeferred_{v}\n",
-            "cmp rax, [rbp + {return_slot_addr}]\n",
+            "mov rdx, [rbp + {return_slot_addr}]\n",
+            "cmp rax, rdx\n",
             "jae .Ldeferred_{v}\n",
             "sub rax, [rcx + {stack_low}]\n",
             "cmp rax, [rcx + {stack_span}]\n",
+            "jae .Ldeferred_{v}\n",
+            "sub rdx, [rcx + {stack_low}]\n",
+            "cmp rdx, [rcx + {stack_span}]\n",
             "jae .Ldeferred_{v}\n",
             "mov dword ptr [rcx + {mark}], {no_mark}\n",
             "mov dword ptr [rcx + {listed}], 0\n",
