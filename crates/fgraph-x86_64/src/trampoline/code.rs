@@ -584,10 +584,9 @@ macro_rules! trampoline {
             ".if {returns}",
             "test rax, rax",
             "jz .Lbody_{v}",
-            // What the body must not see any more moves into the frame.
-            "mov rcx, [rbx + 8]",
+            // What the body must not see any more moves into the frame, where the return address
+            // is already.
             "mov [rax], rbp",
-            "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
             ".Lcall_{v}:",
