@@ -6,13 +6,18 @@
 //! the handlers of traps search.
 
 mod branch_targets;
+mod build;
+mod candidates;
 mod classify;
+mod facts;
 pub(crate) mod indices;
+mod listing;
 mod module;
 mod names;
 mod reliance;
 mod selection;
 pub(crate) mod symbol_table;
+mod toolchain;
 
 use core::ffi::CStr;
 use core::ptr;
@@ -31,13 +36,14 @@ use crate::process::loader_event;
 use crate::process::modules::{self, Generation};
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
+use build::BuildContext;
 #[cfg(feature = "testing")]
 pub(crate) use classify::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use indices::Indices;
-use module::{Common, ModuleSites};
 #[cfg(feature = "testing")]
-pub(crate) use module::{list, of_file};
+pub(crate) use listing::{list, of_file};
+use module::ModuleSites;
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
 pub(crate) use selection::{Change, Selection};
@@ -60,7 +66,7 @@ pub(crate) struct Sites {
     generation: Option<Generation>,
     /// Sites that are not patched any more, because their module was loaded anew where it was.
     renewed: Vec<&'static Site>,
-    common: Common,
+    context: BuildContext,
     /// Address of [`CANCEL`].
     cancel: usize,
     /// All that were ever published. Never freed; kept here so that leak checkers find them.
@@ -75,7 +81,7 @@ impl Sites {
             renewed: Vec::new(),
             cancel: 0,
             trap_tables: Vec::new(),
-            common: Common {
+            context: BuildContext {
                 trampolines: Trampolines::NONE,
                 stub_blocks: StubBlocks::new(),
                 indices: Indices::new(),
@@ -87,7 +93,7 @@ impl Sites {
 
     /// Says where the stubs jump to, and finds what is looked for in modules.
     pub(crate) fn start(&mut self, trampolines: Trampolines) {
-        self.common.trampolines = trampolines;
+        self.context.trampolines = trampolines;
         self.cancel = linker::symbol(CANCEL).addr();
     }
 
@@ -95,16 +101,16 @@ impl Sites {
     /// are made from now on.
     #[cfg(feature = "testing")]
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
-        self.common.ignore_inner = ignore;
+        self.context.ignore_inner = ignore;
     }
 
     pub(crate) fn breakpoints(&self) -> bool {
-        self.common.breakpoints
+        self.context.breakpoints
     }
 
     /// Whether functions may get breakpoints in modules whose sites are made from now on.
     pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
-        self.common.breakpoints = allow;
+        self.context.breakpoints = allow;
     }
 
     /// Takes in the modules that were loaded since the last time, and leaves out those that are
@@ -134,7 +140,7 @@ impl Sites {
             }
             if !trampoline::holds_cancellation() {
                 match modules::while_listed(&module, || module.may_call(CANCEL, self.cancel)) {
-                    Some(true) => self.common.trampolines = trampoline::hold_cancellation(),
+                    Some(true) => self.context.trampolines = trampoline::hold_cancellation(),
                     Some(false) => {}
                     None => continue,
                 }
@@ -177,10 +183,10 @@ impl Sites {
                 continue;
             }
             module.read_lists();
-            let common = &mut self.common;
+            let context = &mut self.context;
             let now = modules::protections;
             let protections = protections.get_or_insert_with(now);
-            match module.while_present(|module| module.prepare(common, protections)) {
+            match module.while_present(|module| module.prepare(context, protections)) {
                 Some(()) => prepared = true,
                 None => module.leave(),
             }
@@ -290,9 +296,9 @@ impl Sites {
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
-            let common = &self.common;
+            let context = &self.context;
             let done = module
-                .while_present(|module| module.inventory(common, matcher, &mut all, &protections));
+                .while_present(|module| module.inventory(context, matcher, &mut all, &protections));
             match done {
                 Some(result) => result?,
                 None => module.leave(),
