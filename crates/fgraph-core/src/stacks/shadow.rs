@@ -249,8 +249,8 @@ impl ShadowStack {
         true
     }
 
-    /// Begins a frame at the top, if its fixed part fits: without the return address, without users,
-    /// and without the caller's frame pointer, which is the machine layer's to fill in.
+    /// Begins a frame at the top, if its fixed part fits: without the return address, without
+    /// users, and without the caller's frame pointer, which is the machine layer's to fill in.
     #[inline(always)]
     pub(crate) fn open(
         &self,
