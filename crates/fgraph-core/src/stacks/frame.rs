@@ -188,10 +188,12 @@ impl Frame {
     /// # Safety
     ///
     /// The frame must be on a shadow stack.
+    #[inline(always)]
     pub(crate) unsafe fn end(frame: *mut Self) -> *mut u8 {
+        // As `finish` writes it, so that the processor hands it on from there.
         // SAFETY: the caller vouches for the frame.
-        let [low, middle, high] = unsafe { (*frame).len };
-        let len = u32::from_le_bytes([low, middle, high, 0]) as usize * ALIGN;
+        let word = unsafe { (&raw const (*frame).depth).cast::<u64>().read() };
+        let len = (word >> 36) as usize & !(ALIGN - 1);
         frame.cast::<u8>().wrapping_add(len)
     }
 
