@@ -1,12 +1,11 @@
 //! Functions that are not traced as others are, whatever a filter says.
 //!
-//! A traced call that somebody wants the return of is made by the trampoline, from another return
-//! address. What returns twice, or looks at its return address to see who called it, would be
-//! misled: such a function gets entry callbacks only. And some code only looks like a function: it
-//! is entered with something else than a return address on top of the stack, or with its arguments
-//! where no function has them. That is not touched at all. Nor is what the C library runs at the
-//! start and at the end of every thread, with all signals blocked: a thread that traps then is
-//! killed.
+//! A traced call whose return a user wants is made by the trampoline, from another return address.
+//! What returns twice, or looks at its return address to see who called it, would be misled: such a
+//! function gets entry callbacks only. And some code only looks like a function: it is entered with
+//! something else than a return address on top of the stack, or with its arguments where no
+//! function has them. That is not touched at all. Nor is what the C library runs at the start and
+//! at the end of every thread, with all signals blocked: a thread that traps then is killed.
 
 /// What is left out, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,7 +56,7 @@ pub(crate) struct Control {
     unfinished: bool,
     /// Sites that a user wants and that could not be changed the last time.
     failed: Vec<FailedSite>,
-    /// Users to be freed by whoever takes the lock next.
+    /// Users to be freed by the next thread that takes the lock.
     dropped: Vec<Dropped>,
     leave_out: Skip,
 }

@@ -19,7 +19,7 @@ impl Threads {
         }
     }
 
-    /// All states, also those that are nobody's at this moment.
+    /// All states, also those that have no thread at this moment.
     ///
     /// # Safety
     ///

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The code compares the frame that it was called from with the one noted here: it may have been
-//! jumped to, because nobody wanted the return, from a function that has a frame. If they are the
+//! jumped to, because no user wanted the return, from a function that has a frame. If they are the
 //! same it notes [`REPLACED`](crate::frame::REPLACED) there, for those who are told of the return.
 //! Calls that are not replaced pay nothing for any of this.
 
@@ -34,7 +34,7 @@ use crate::write::WriteError;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Replacement {
-    /// The frame that the call gets if somebody wants its return.
+    /// The frame that the call gets if a user wants its return.
     pub frame: *mut Frame,
     /// The values of the result, or the address to go on at.
     pub values: [u64; 2],

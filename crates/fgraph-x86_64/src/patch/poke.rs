@@ -14,7 +14,7 @@
 //!   1  trap      |cc|1f|44|00|08|       runs the old one, or traps
 //!      sync      +--+--+--+--+--+       now no thread runs the old one
 //!   2  tail      |cc|rr|rr|rr|rr|       traps
-//!      sync      +--+--+--+--+--+       now everybody sees the new tail
+//!      sync      +--+--+--+--+--+       now all threads see the new tail
 //!   3  head      |e9|rr|rr|rr|rr|       traps, or runs the new one
 //!      sync      +--+--+--+--+--+       now no thread traps
 //! ```

@@ -1,4 +1,4 @@
-//! A registered user, in the hands of whoever registered it.
+//! A registered user, in the hands of the code that registered it.
 //!
 //! # Safety
 //!
@@ -411,7 +411,7 @@ impl<T: FgraphOps> Handle<T> {
 
     /// Takes the user away and returns it.
     ///
-    /// Functions that nobody else wants become what they were. Calls that are going on return as
+    /// Functions that no other user wants become what they were. Calls that are going on return as
     /// they would have, but the user is not told. When this returns no callback of the user runs,
     /// or will ever run again; if one is running, it is waited for. One that was left by
     /// `siglongjmp` counts as running until its thread calls a traced function again, or ends.
@@ -451,8 +451,8 @@ impl<T: FgraphOps> Drop for Handle<T> {
 }
 
 /// A user that was not given back. After [`InsideCallback`](Error::InsideCallback) it is still
-/// registered; after any other error it gets no calls any more, but nobody can say that none is
-/// running.
+/// registered; after any other error it gets no calls any more, but one of its callbacks may still
+/// be running.
 pub struct UnregisterError<T: FgraphOps> {
     /// The user.
     pub handle: Handle<T>,

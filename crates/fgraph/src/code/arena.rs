@@ -19,7 +19,7 @@
 //! # Safety
 //!
 //! The unsafe code maps fresh memory where nothing is mapped, fills it, and takes the right to
-//! write away before anybody learns its address. Unwind information that it registers stays for
+//! write away before its address is known anywhere. Unwind information that it registers stays for
 //! good.
 
 use core::ffi::c_void;

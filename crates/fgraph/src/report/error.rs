@@ -173,7 +173,8 @@ pub enum RefusalReason {
     Overlap,
     /// It would be misled by being traced; the reason.
     Notrace(&'static str),
-    /// The bytes at its entry are not those of the file: somebody else has patched it.
+    /// The bytes at its entry are not those of the file: something other than fgraph has patched
+    /// it.
     Patched {
         /// What is there.
         found: [u8; 5],

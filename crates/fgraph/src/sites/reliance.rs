@@ -27,8 +27,9 @@ pub(crate) struct Reliance {
 }
 
 impl Reliance {
-    /// Looks at the code of a file, if that is needed, if it is not too much, if somebody says who
-    /// made it, and if it is not of Go, whose functions pass arguments and results as they like.
+    /// Looks at the code of a file, if that is needed, if it is not too much, if the file says
+    /// which compiler made it, and if it is not of Go, whose functions pass arguments and results
+    /// as they like.
     ///
     /// `is_padded` says whether compilers have listed functions in it.
     pub(crate) fn find(
