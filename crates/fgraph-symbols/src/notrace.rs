@@ -10,9 +10,9 @@
 /// What is left out, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notrace {
-    /// Everything.
+    /// Neither entry nor return may be traced.
     Entirely(&'static str),
-    /// The return.
+    /// The return may not be traced.
     Return(&'static str),
 }
 
@@ -23,7 +23,7 @@ const RESUMED: Notrace = Return("its return address is saved and used again late
 const CALLER: Notrace = Return("looks at its return address to see who called it");
 const UNWINDS: Notrace = Return("unwinds the stack from its return address on");
 const CHILD: Notrace = Return("a child process or thread starts on its stack frame");
-/// Of the dynamic linker's functions for thread-local data.
+/// The rule for the dynamic linker's functions for thread-local data.
 pub const PARTIAL: Notrace = Return("may be called with registers live that functions clobber");
 const FORKS: Notrace =
     Return("runs fgraph's own handlers, which mark the thread until the fork is done");

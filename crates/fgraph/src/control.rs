@@ -49,7 +49,7 @@ pub(crate) struct Control {
     filters: [Option<LiveFilter>; MAX_USERS],
     /// For each user, how many sites were patched at the last change of its filter.
     patched: [usize; MAX_USERS],
-    /// Of the users that have a filter.
+    /// The priorities of the users that have a filter, by slot.
     priorities: [i8; MAX_USERS],
     sites: Sites,
     /// Patching has failed: any site may differ from what its mask asks for.

@@ -65,13 +65,13 @@ pub fn note_unwound(word: &AtomicU64) {
 pub struct Claim(AtomicPtr<()>);
 
 impl Claim {
-    /// Without an owner.
+    /// A claim without an owner.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Without an owner.
+    /// A claim without an owner.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))

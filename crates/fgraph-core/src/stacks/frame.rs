@@ -50,7 +50,7 @@ pub struct Frame {
     pub frame_pointer: usize,
     /// Where the traced function returns to.
     pub return_address: usize,
-    /// The function.
+    /// The function that is called.
     pub site: *const Site,
     /// Where on the machine stack the return address stood.
     pub return_slot_addr: usize,

@@ -12,7 +12,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// No state yet.
+    /// A list without states.
     pub const fn new() -> Self {
         Self {
             head: AtomicPtr::new(ptr::null_mut()),

@@ -68,7 +68,7 @@ struct Cell<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// As mapped.
+/// The state of a cell as it is mapped.
 const EMPTY: u32 = 0;
 /// The thread is making its value.
 const MAKING: u32 = 1;

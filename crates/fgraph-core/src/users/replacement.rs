@@ -38,22 +38,22 @@ pub struct Replacement {
     pub frame: *mut Frame,
     /// The values of the result, or the address to go on at.
     pub values: [u64; 2],
-    /// The machine layer's own.
+    /// A word that belongs to the machine layer.
     pub reserved: usize,
 }
 
 /// What the code does that takes the place of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It returns.
+    /// The replacement returns without a result.
     Nothing,
-    /// It returns the first value as an integer.
+    /// The replacement returns the first value as an integer.
     Int,
     /// It returns both values as the two words of an integer.
     Ints,
     /// It returns the first value in the first vector register.
     Float,
-    /// It goes on where the first value says.
+    /// The replacement goes on where the first value says.
     Redirect,
 }
 

@@ -100,7 +100,7 @@ const PAGE: usize = 4096;
 /// What the five bytes of a site are, or are to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
-    /// The bytes.
+    /// The bytes at the site.
     pub bytes: [u8; SITE_LEN],
     /// Bit *k* is set if an instruction starts at byte *k*; bit 0 always is.
     pub starts: u8,
@@ -373,7 +373,7 @@ enum Part {
     Trap(Version),
     /// The bytes of that version at which none of its instructions starts.
     Tail(Version),
-    /// Those at which one does.
+    /// The bytes at which an instruction starts.
     Head(Version),
 }
 

@@ -21,7 +21,7 @@ use crate::sites::Change;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UserStatus {
-    /// It gets its calls.
+    /// The user gets its calls.
     Active,
     /// One of its callbacks panicked; it gets no calls until it is [resumed](Handle::resume).
     Panicked {
@@ -39,7 +39,7 @@ pub enum UserStatus {
 /// callback it only stops further callbacks, and the value is dropped later.
 #[must_use = "dropping the handle unregisters the user"]
 pub struct Handle<T: FgraphOps> {
-    /// From a box.
+    /// The user, from a box that the handle owns.
     registration: *const Registration<T>,
     slot: usize,
     /// The slot's counters when this user took it.
@@ -210,7 +210,7 @@ pub unsafe fn register_with<T: FgraphOps>(
 pub struct RegisterError<T> {
     /// The user, given back.
     pub ops: T,
-    /// Why not.
+    /// What went wrong.
     pub error: Error,
 }
 
@@ -456,7 +456,7 @@ impl<T: FgraphOps> Drop for Handle<T> {
 pub struct UnregisterError<T: FgraphOps> {
     /// The user.
     pub handle: Handle<T>,
-    /// Why not.
+    /// What went wrong.
     pub error: Error,
 }
 

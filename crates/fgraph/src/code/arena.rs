@@ -235,7 +235,7 @@ impl CopyUnwind {
 pub(crate) struct Unwind(Option<&'static Frames>);
 
 impl Unwind {
-    /// Makes it known.
+    /// Makes the unwind information known to unwinders.
     pub(crate) fn register(&self) {
         self.0.into_iter().for_each(Frames::register);
     }

@@ -238,7 +238,7 @@ impl Control {
 /// A user that has just been registered.
 #[derive(Debug)]
 pub(crate) struct Registered<T> {
-    /// From a box.
+    /// The user, from a box.
     pub(crate) registration: *const Registration<T>,
     pub(crate) slot: usize,
     /// The slot's counters when the user took it.

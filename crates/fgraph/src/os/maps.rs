@@ -23,7 +23,7 @@ pub(crate) struct Protection {
 /// The protection of all of the memory of the process at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Protections {
-    /// In order and apart from each other.
+    /// The ranges, in order and apart from each other.
     ranges: Vec<(Range<usize>, Protection)>,
 }
 

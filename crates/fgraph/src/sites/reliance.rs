@@ -20,9 +20,10 @@ const MIN_GAP: u64 = 64;
 /// The functions of a module whose callers may rely on more than the ABI.
 #[derive(Debug, Default)]
 pub(crate) struct Reliance {
-    /// That their code leaves registers alone. `None` if it is not known of which.
+    /// The functions whose callers rely on what their code leaves alone; `None` if it is not known
+    /// of which.
     by_code: Option<ReliedOn>,
-    /// That their convention does.
+    /// The functions whose convention keeps more registers than the ABI.
     by_convention: ReliedOn,
 }
 
