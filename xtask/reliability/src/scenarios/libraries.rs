@@ -307,6 +307,33 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "a library is closed, rebuilt and loaded again at the same place",
+            promise: "It is another library, with a build id and without one, also if the old one \
+                      was traced to the last.",
+            shown: Shown::Elsewhere(&[
+                test(
+                    LIBRARIES,
+                    "a_library_that_is_replaced_at_the_same_place_is_another",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_library_without_a_build_id_that_is_replaced_is_another",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_library_without_a_build_id_that_is_replaced_while_traced_is_another",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_file_with_the_number_of_the_one_before_is_another",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_smaller_library_takes_the_place_of_one_whose_sites_are_patched",
+                ),
+            ]),
+        },
+        Scenario {
             name: "libraries' files are removed and replaced before anybody looks at them",
             promise: "Nobody knows their functions any more: they are left alone. Who replaces \
                       them is traced when it is loaded.",
