@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 
 use common::{Count, Library, scenario};
@@ -359,6 +359,91 @@ fn a_smaller_library_takes_the_place_of_one_whose_sites_are_patched() {
         let replaces = count("joined_*");
         assert_eq!(replaces.functions().unwrap().len(), 1);
         assert_eq!(user.functions().unwrap().len(), 1);
+    });
+}
+
+/// A thread that loads a library when it is told to.
+struct Loader {
+    tell: mpsc::SyncSender<()>,
+    done: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Loader {
+    fn start(path: std::path::PathBuf) -> Self {
+        let (tell, told) = mpsc::sync_channel(1);
+        let (say, done) = mpsc::sync_channel(1);
+        thread::spawn(move || {
+            for () in told {
+                std::mem::forget(Library::open(&path));
+                say.send(()).unwrap();
+            }
+        });
+        let done = Mutex::new(done);
+        Self { tell, done }
+    }
+
+    fn load(&self) {
+        self.tell.send(()).unwrap();
+        self.done.lock().unwrap().recv().unwrap();
+    }
+}
+
+static LOADER: OnceLock<Loader> = OnceLock::new();
+
+/// What was loaded meanwhile is traced.
+fn assert_joined(user: &fgraph::Handle<Count>, path: &Path) {
+    let before = user.both().0;
+    sum(&Library::open(path))(2);
+    assert_eq!(user.both().0, before + 1);
+}
+
+#[test]
+fn a_library_that_is_loaded_during_a_fork_is_traced_after_it() {
+    let name = "a_library_that_is_loaded_during_a_fork_is_traced_after_it";
+    scenario(name, || {
+        extern "C" fn load() {
+            LOADER.get().unwrap().load();
+        }
+        let path = needs!(build(name));
+        LOADER.get_or_init(|| Loader::start(path.clone()));
+        // Before fgraph has its own, and so called after it.
+        // SAFETY: the other thread does not need the forking one.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(load), None, None) }, 0);
+        let user = count("joined_sum");
+        assert!(common::forked(|| 0).success());
+        assert_joined(&user, &path);
+    });
+}
+
+#[test]
+fn a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced() {
+    let name = "a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced";
+    scenario(name, || {
+        /// Has a library loaded when the filter is dropped that it is in.
+        struct Loads;
+        impl Drop for Loads {
+            fn drop(&mut self) {
+                LOADER.get().unwrap().load();
+            }
+        }
+        let path = needs!(build(name));
+        LOADER.get_or_init(|| Loader::start(path.clone()));
+        let user = count("joined_sum");
+        let loads = Loads;
+        let filter = Filter::new().predicate(move |_| {
+            let _ = &loads;
+            false
+        });
+        let dropped = Mutex::new(Some(common::register(Count::default(), filter).unwrap()));
+        let drops = move |_: &mut fgraph::Entry<'_, ()>| {
+            drop(dropped.lock().unwrap().take());
+            None
+        };
+        let drops = common::register(common::user(drops, |_, ()| ()), "getppid").unwrap();
+        // SAFETY: no arguments.
+        unsafe { libc::getppid() };
+        assert_joined(&user, &path);
+        drops.unregister().unwrap();
     });
 }
 

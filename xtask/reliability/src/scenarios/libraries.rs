@@ -146,6 +146,21 @@ pub(super) const GROUP: Group = Group {
             )]),
         },
         Scenario {
+            name: "a library is loaded during another thread's fork, or while a callback drops its \
+                   user",
+            promise: "It is traced when that is done.",
+            shown: Shown::Elsewhere(&[
+                test(
+                    LIBRARIES,
+                    "a_library_that_is_loaded_during_a_fork_is_traced_after_it",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced",
+                ),
+            ]),
+        },
+        Scenario {
             name: "a constructor forks while another thread waits for it with a new filter",
             promise: "The fork does not wait, and parent and child both have their users.",
             shown: Shown::Elsewhere(&[test(
