@@ -23,7 +23,7 @@ use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::{self, Trampolines};
 use crate::arch::trap::{TRAP_TABLE, TrapRange, TrapTable};
-use fgraph_core::site::Site;
+use fgraph_core::site::{Module, Site};
 
 use crate::code::stub_blocks::StubBlocks;
 use crate::process::linker;
@@ -321,6 +321,18 @@ impl Sites {
         modules::while_loaded(self.generation?, work)
     }
 
+    /// How often a module of sites was loaded; `None` while it is not.
+    pub(crate) fn arrivals(&self, module: &'static Module) -> Option<usize> {
+        self.loaded()
+            .find(|loaded| {
+                loaded
+                    .sites()
+                    .first()
+                    .is_some_and(|site| ptr::eq(site.module, module))
+            })
+            .map(|loaded| loaded.arrivals)
+    }
+
     /// All sites of the modules that are loaded.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'static Site> {
         self.loaded().flat_map(ModuleSites::sites)
@@ -370,7 +382,7 @@ impl Sites {
 }
 
 /// What [`Site::runtime`] holds: the bytes at the entry, and how many of them are patched.
-fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
+pub(crate) fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
     let mut word = [0; 8];
     word[..SITE_LEN].copy_from_slice(&original);
     word[SITE_LEN] = patched as u8;
@@ -378,7 +390,7 @@ fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
 }
 
 /// As [`word`], for the NOP before a function that becomes its jump.
-fn relay_word(original: [u8; SITE_LEN]) -> u64 {
+pub(crate) fn relay_word(original: [u8; SITE_LEN]) -> u64 {
     word(original, SITE_LEN) | 1 << (8 * RELAY)
 }
 

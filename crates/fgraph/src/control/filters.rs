@@ -12,7 +12,7 @@ use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
 use super::Control;
 use crate::os;
-use crate::patching::batch::{Batch, is_on};
+use crate::patching::batch::{Batch, FailedSite, is_on};
 use crate::process::loader_event;
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::{self, Change};
@@ -47,6 +47,7 @@ impl Control {
             (Some(user), Change::Remove) => user.remove(filter),
             (user, _) => *user = Some(LiveFilter::new(filter)),
         }
+        let patches = SITE_PATCHES.load(Ordering::Relaxed);
         match self.patch(changed) {
             Ok(patched) => {
                 self.patched[slot] = patched;
@@ -55,6 +56,10 @@ impl Control {
             Err(error) => {
                 self.filters[slot] = before;
                 self.select_anew(slot);
+                if SITE_PATCHES.load(Ordering::Relaxed) != patches {
+                    // What cannot be put back now is looked at again the next time.
+                    let _ = self.patch(Vec::new());
+                }
                 Err(error)
             }
         }
@@ -157,7 +162,33 @@ impl Control {
 
     /// Brings the text of `sites` in line with who wants them, and of those that could not be
     /// changed the last time. Returns how many jump to their stub that did not before.
+    ///
+    /// After an error some may be as they are wanted and some not: `unfinished` says so.
     pub(super) fn patch(&mut self, mut sites: Vec<&'static Site>) -> Result<usize, Error> {
+        let mut patched = 0;
+        loop {
+            let batch = self.plan(sites);
+            if batch.is_empty() {
+                self.failed.clear();
+                self.unfinished = false;
+                return Ok(patched);
+            }
+            self.unfinished = true;
+            batch.check_signals()?;
+            self.failed.clear();
+            let written = self.write(&batch)?;
+            patched += written.patched;
+            self.failed = written.failed;
+            self.unfinished = !written.is_complete;
+            if written.is_complete && written.came.is_empty() {
+                return Ok(patched);
+            }
+            sites = written.came;
+        }
+    }
+
+    /// The changes that `sites` are due; those of all sites if it is not known which are.
+    fn plan(&self, mut sites: Vec<&'static Site>) -> Batch {
         if self.unfinished {
             sites = self.sites.iter().collect();
         } else {
@@ -171,47 +202,73 @@ impl Control {
             sites.extend(self.sites.event());
             sites.extend(self.failed.iter().map(|(site, _)| *site));
         }
-        let batch = Batch::plan(sites, |site| self.is_wanted(site));
-        if batch.is_empty() {
-            self.failed.clear();
-            return Ok(0);
-        }
-        self.unfinished = true;
-        batch.check_signals()?;
-        let skip = self.leave_out;
-        let written = self
-            .sites
-            .while_loaded(|| os::with_traps(|| batch.write(skip)));
-        let Some((result, changed)) = written else {
-            // A library came or went meanwhile: look anew at all sites there are now.
-            self.refresh(None)?;
-            return self.patch(Vec::new());
+        Batch::plan(sites, |site| self.is_wanted(site))
+    }
+
+    /// Writes a batch, piece by piece: between two of them other threads load and unload libraries.
+    fn write(&mut self, batch: &Batch) -> Result<Written, Error> {
+        let mut written = Written {
+            is_complete: true,
+            ..Written::default()
         };
-        match result {
-            // Relaxed: a plain count.
-            Ok(done) => drop(SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed)),
-            Err(PokeError::Stuck { address, error }) => {
-                stop::stop(StopReason::Text.code());
-                return Err(Error::Text {
-                    address,
-                    errno: error,
-                });
+        let pieces: Vec<_> = batch
+            .pieces()
+            .map(|piece| (piece, self.sites.arrivals(piece.module())))
+            .collect();
+        for (piece, arrivals) in pieces {
+            loop {
+                if self.sites.arrivals(piece.module()) != arrivals {
+                    // Its library was unloaded.
+                    written.is_complete = false;
+                    break;
+                }
+                let write = || os::with_traps(|| piece.write(self.leave_out));
+                let Some((result, changed)) = self.sites.while_loaded(write) else {
+                    written.came.extend(self.refresh(None)?);
+                    continue;
+                };
+                let done = result.map_err(failure)?;
+                // Relaxed: a plain count.
+                SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed);
+                let (patched, failed) = piece.settle(&changed);
+                written.patched += patched;
+                written.failed.extend(failed);
+                break;
             }
-            Err(PokeError::Read { address, error } | PokeError::Write { address, error }) => {
-                return Err(Error::Text {
-                    address,
-                    errno: error,
-                });
-            }
-            Err(PokeError::Sync { error }) => {
-                return Err(Unsupported::Membarrier(error).into());
-            }
-            Err(error) => unreachable!("{error:?}"),
         }
-        self.unfinished = false;
-        let (patched, failed) = batch.settle(&changed);
-        self.failed = failed;
-        Ok(patched)
+        Ok(written)
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+struct Written {
+    /// How many sites jump to their stub that did not before.
+    patched: usize,
+    /// What could not be changed.
+    failed: Vec<FailedSite>,
+    /// What the users want of libraries that came meanwhile.
+    came: Vec<&'static Site>,
+    /// No library of the batch was unloaded meanwhile.
+    is_complete: bool,
+}
+
+/// Why text could not be changed. Stops fgraph where it could not be put back either.
+fn failure(error: PokeError<i32>) -> Error {
+    match error {
+        PokeError::Stuck { address, error } => {
+            stop::stop(StopReason::Text.code());
+            Error::Text {
+                address,
+                errno: error,
+            }
+        }
+        PokeError::Read { address, error } | PokeError::Write { address, error } => Error::Text {
+            address,
+            errno: error,
+        },
+        PokeError::Sync { error } => Unsupported::Membarrier(error).into(),
+        error => unreachable!("{error:?}"),
     }
 }
 

@@ -1,11 +1,12 @@
 //! A batch of sites whose text is changed together.
 
 use core::sync::atomic::Ordering;
+use core::{iter, ptr};
 
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
 use crate::arch::{punned_jump, stub};
-use fgraph_core::site::Site;
+use fgraph_core::site::{Module, Site};
 
 use super::signals;
 use crate::code::text_writer::Text;
@@ -14,7 +15,11 @@ use crate::process::loader_event;
 use crate::report::error::{Error, RefusalReason, RefusedFunction};
 use crate::sites::{self, OFF, ON};
 
-/// What is there instead, for each site of a batch that could not be changed.
+/// How many sites are written at once. While they are, no library can be loaded or unloaded, and
+/// calls of them may trap: some milliseconds.
+const PIECE: usize = 4096;
+
+/// What is there instead, for each site of a piece that could not be changed.
 pub(crate) type Changed = Vec<Option<[u8; SITE_LEN]>>;
 
 /// A site that a user wants and that could not be changed, and why.
@@ -61,11 +66,50 @@ impl Batch {
         Ok(())
     }
 
+    /// Its sites in parts that are written one after the other. A relay and its function are in
+    /// one: alone, the short jump would lead to a NOP.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        let mut rest = Piece {
+            sites: &self.sites,
+            pokes: &self.pokes,
+        };
+        iter::from_fn(move || {
+            let module = rest.sites.first()?.module;
+            let is_in = |site: &&&Site| ptr::eq(site.module, module);
+            let mut len = rest.sites.iter().take(PIECE).take_while(is_in).count();
+            if sites::is_relay(rest.sites[len - 1])
+                && rest.sites.get(len).is_some_and(|s| is_in(&s))
+            {
+                len += 1;
+            }
+            let (sites, pokes) = (rest.sites.split_at(len), rest.pokes.split_at(len));
+            (rest.sites, rest.pokes) = (sites.1, pokes.1);
+            Some(Piece {
+                sites: sites.0,
+                pokes: pokes.0,
+            })
+        })
+    }
+}
+
+/// Sites of one module that are written at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    sites: &'a [&'static Site],
+    pokes: &'a [Poke],
+}
+
+impl Piece<'_> {
+    /// The module of the sites.
+    pub(crate) fn module(self) -> &'static Module {
+        self.sites[0].module
+    }
+
     /// Writes all changes. To be called while no module can be unloaded.
-    pub(crate) fn write(&self, skip: Skip) -> (Result<usize, PokeError<i32>>, Changed) {
+    pub(crate) fn write(self, skip: Skip) -> (Result<usize, PokeError<i32>>, Changed) {
         let mut changed = vec![None; self.sites.len()];
         let refused = |index: usize, found| changed[index] = Some(found);
-        let result = poke::apply_with(&mut Text::open(), &self.pokes, refused, skip);
+        let result = poke::apply_with(&mut Text::open(), self.pokes, refused, skip);
         (result, changed)
     }
 
@@ -137,5 +181,67 @@ fn poke_of(site: &Site) -> Poke {
         len,
         old,
         new,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
+
+    use fgraph_core::site::SiteName;
+
+    use super::*;
+
+    /// `count` sites of a module, of which that at `relay` is the NOP before the next one.
+    fn sites(first: usize, count: usize, relay: usize) -> Vec<&'static Site> {
+        let module: &'static Module = Box::leak(Box::new(Module {
+            path: "lib.so",
+            symbols: &(),
+        }));
+        let site = |index| Site {
+            entry: first + 16 * index,
+            body: first + 16 * index + SITE_LEN,
+            interest: AtomicU16::new(1),
+            lead: 0,
+            state: AtomicU8::new(OFF),
+            inner: [0; 4],
+            name: SiteName::new(""),
+            index: index as u32,
+            module,
+            stub: first,
+            runtime: AtomicU64::new(if index == relay {
+                sites::relay_word([0x90; SITE_LEN])
+            } else {
+                sites::word([0x90; SITE_LEN], SITE_LEN)
+            }),
+        };
+        let all: Vec<Site> = (0..count).map(site).collect();
+        all.leak().iter().collect()
+    }
+
+    #[test]
+    fn a_piece_is_of_one_module_and_does_not_part_a_relay_from_its_function() {
+        let mut all = sites(1 << 20, PIECE + 10, PIECE - 1);
+        all.extend(sites(1 << 30, 3, usize::MAX));
+        let batch = Batch::plan(all.clone(), |_| true);
+        let pieces: Vec<_> = batch.pieces().collect();
+        assert_eq!(
+            pieces
+                .iter()
+                .map(|piece| piece.sites.len())
+                .collect::<Vec<_>>(),
+            [PIECE + 1, 9, 3]
+        );
+        let written = pieces
+            .iter()
+            .flat_map(|piece| piece.sites.iter().zip(piece.pokes));
+        assert_eq!(written.clone().count(), all.len());
+        for ((site, poke), expected) in written.zip(&all) {
+            assert!(ptr::eq(*site, *expected) && poke.address == site.entry);
+        }
+        assert!(pieces.iter().all(|piece| {
+            let module = piece.module();
+            piece.sites.iter().all(|site| ptr::eq(site.module, module))
+        }));
     }
 }

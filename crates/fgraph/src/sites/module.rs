@@ -247,6 +247,8 @@ pub(crate) struct ModuleSites {
     /// What each user selects of it.
     selections: [Selection; MAX_USERS],
     pub(crate) is_loaded: bool,
+    /// How often it was loaded.
+    pub(crate) arrivals: usize,
     /// Not all filters have been applied to it.
     pub(crate) is_new: bool,
 }
@@ -281,6 +283,7 @@ impl ModuleSites {
             prepared: None,
             selections: Default::default(),
             is_loaded: true,
+            arrivals: 1,
             is_new: true,
         }
     }
@@ -301,6 +304,7 @@ impl ModuleSites {
     /// It is loaded again, where it was: its text is as the compiler made it.
     pub(crate) fn come_back(&mut self, loaded: modules::Module) {
         self.loaded = loaded;
+        self.arrivals += 1;
         self.set_loaded(true);
         self.is_new = true;
         if let Some(prepared) = &self.prepared {
@@ -373,12 +377,14 @@ impl ModuleSites {
     /// the compiler made it, also where we have patched it. To be called while it cannot be
     /// unloaded.
     pub(crate) fn is_replaced(&self) -> bool {
-        self.sites().iter().any(|site| {
+        /// All of the text is new then, so a few sites tell. Another patcher may have some.
+        const LOOK_AT: usize = 64;
+        let is_on = |site: &&Site| site.state.load(Ordering::Relaxed) == ON;
+        self.sites().iter().filter(is_on).take(LOOK_AT).any(|site| {
             // SAFETY: a module is loaded there.
             let now = |at| unsafe { ((site.entry + at) as *const u8).read_volatile() };
             let original = super::original(site).bytes;
-            site.state.load(Ordering::Relaxed) == ON
-                && (0..patched_len(site)).all(|at| now(at) == original[at])
+            (0..patched_len(site)).all(|at| now(at) == original[at])
         })
     }
 
