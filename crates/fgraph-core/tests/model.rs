@@ -431,8 +431,13 @@ impl Machine {
         regs.link = link;
         regs.site = self.site;
         regs.thread = self.thread;
-        // SAFETY: the registers are those of a call of this thread.
-        unsafe { dispatch::enter(&mut regs, self.site, self.thread, return_slot_addr) }
+        // SAFETY: the registers are those of a call of this thread; a frame is on its stack.
+        unsafe {
+            let frame = dispatch::enter(&mut regs, self.site, self.thread, return_slot_addr);
+            // Told apart from a dead call by that before the machine layer goes on.
+            assert!(frame.is_null() || (*frame).return_address == (*regs.link).return_address);
+            frame
+        }
     }
 
     fn leave(&self, frame: *mut Frame) {

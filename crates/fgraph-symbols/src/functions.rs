@@ -277,7 +277,7 @@ pub struct FunctionSymbol {
 
 /// A function or a name of one, while they are collected.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct RawSymbol {
     offset: u32,
     size: u32,
     name: Option<NameRef>,
@@ -330,7 +330,7 @@ impl<'a> Functions<'a> {
     }
 
     /// Takes in a symbol table: functions into `found`, the rest into `others`.
-    fn take(&mut self, strings: Strings, table: &SymbolTable<'a>, found: &mut Vec<Found>) {
+    fn take(&mut self, strings: Strings, table: &SymbolTable<'a>, found: &mut Vec<RawSymbol>) {
         for symbol in table.defined() {
             let is_function = symbol.kind != SymbolKind::Other;
             let Some((offset, rest)) = self.place(symbol.address) else {
@@ -347,7 +347,7 @@ impl<'a> Functions<'a> {
                 self.others.push(offset);
                 continue;
             }
-            found.push(Found {
+            found.push(RawSymbol {
                 offset,
                 size: symbol.size.min(rest).try_into().unwrap_or(u32::MAX),
                 name: text.map(|_| name),
@@ -376,7 +376,7 @@ impl<'a> Functions<'a> {
                 continue;
             }
             starts.push(stretch.start);
-            unnamed.push(Found {
+            unnamed.push(RawSymbol {
                 offset,
                 size: stretch.len.min(rest).try_into().unwrap_or(u32::MAX),
                 name: None,
@@ -404,11 +404,11 @@ impl<'a> Functions<'a> {
     }
 
     /// Makes functions of what was found, in place of those that are there.
-    fn arrange(&mut self, mut found: Vec<Found>) {
+    fn arrange(&mut self, mut found: Vec<RawSymbol>) {
         // The same name at the same place is in several tables, and may have its version in one of
         // them only. So one without goes behind all that have one, and is the same as the last.
-        let name = |found: &Found| found.name.and_then(|name| self.name(name));
-        let by_name = |found: &Found| {
+        let name = |found: &RawSymbol| found.name.and_then(|name| self.name(name));
+        let by_name = |found: &RawSymbol| {
             let name = name(found);
             let version = name.and_then(|name| name.version);
             (name.map(|name| name.symbol), version.is_none(), version)
@@ -431,7 +431,7 @@ impl<'a> Functions<'a> {
             }
             same
         });
-        let by_rank = |found: &Found| {
+        let by_rank = |found: &RawSymbol| {
             let rank = found.name.map(|name| name.rank);
             let name = name(found);
             (
@@ -477,14 +477,14 @@ impl<'a> Functions<'a> {
     /// bias that was not known becomes a function of unknown size; one that is not in a section for
     /// functions is dropped. Indices may change.
     pub fn add_names(&mut self, names: impl IntoIterator<Item = (u64, Name<'a>)>) {
-        let mut found: Vec<Found> = self.found().collect();
+        let mut found: Vec<RawSymbol> = self.found().collect();
         for (address, name) in names {
             let Some((offset, _)) = self.place(address) else {
                 continue;
             };
             let at = self.added.len() as u32;
             self.added.push(name);
-            found.push(Found {
+            found.push(RawSymbol {
                 offset,
                 size: 0,
                 name: Some(NameRef {
@@ -499,13 +499,13 @@ impl<'a> Functions<'a> {
     }
 
     /// What was found, as far as it is told by the functions that were made of it.
-    fn found(&self) -> impl Iterator<Item = Found> {
+    fn found(&self) -> impl Iterator<Item = RawSymbol> {
         self.starts.iter().enumerate().flat_map(|(index, start)| {
             let names = self.name_refs(index);
             // One without a name must not get lost.
             let unnamed = names.is_empty().then_some(None);
             let names = names.iter().copied().map(Some);
-            unnamed.into_iter().chain(names).map(|name| Found {
+            unnamed.into_iter().chain(names).map(|name| RawSymbol {
                 offset: start.offset,
                 size: start.size,
                 name,

@@ -20,9 +20,8 @@ use crate::elf::ElfFile;
 const RSP: u64 = 7;
 const RETURN_ADDRESS: u64 = 16;
 
-/// As many bytes are looked at of what all stretches with one head have in common. Compilers write
-/// five.
-const MAX_COMMON: usize = 256;
+/// At most this many bytes of what stretches have in common (a CIE) are read. Compilers write five.
+const MAX_CIE: usize = 256;
 
 /// Code that is described in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,16 +40,15 @@ pub(crate) fn stretches(file: &ElfFile<'_>) -> Vec<Stretch> {
         return Vec::new();
     };
     let mut all = Vec::new();
-    let mut common: Option<(usize, Option<Common>)> = None;
+    let mut cie: Option<(usize, Option<Cie>)> = None;
     let mut rest = Reader::new(bytes);
     while let Some(mut record) = rest.record() {
         let id_at = record.at;
         let Some(id) = record.u32() else { continue };
         // The distance from here back to what it has in common with others.
         if let Some(head) = id_at.checked_sub(id as usize).filter(|_| id != 0) {
-            let known = common.filter(|(known, _)| *known == head);
-            let (_, head) =
-                *common.insert(known.unwrap_or_else(|| (head, Common::at(bytes, head))));
+            let known = cie.filter(|(known, _)| *known == head);
+            let (_, head) = *cie.insert(known.unwrap_or_else(|| (head, Cie::at(bytes, head))));
             all.extend(head.and_then(|head| head.stretch(&mut record, address)));
         }
     }
@@ -61,7 +59,7 @@ pub(crate) fn stretches(file: &ElfFile<'_>) -> Vec<Stretch> {
 
 /// What several stretches have in common (a CIE).
 #[derive(Clone, Copy, Debug)]
-struct Common {
+struct Cie {
     /// How addresses are written.
     encoding: u8,
     has_length: bool,
@@ -71,7 +69,7 @@ struct Common {
     state: State,
 }
 
-impl Common {
+impl Cie {
     /// The one at this place in the section.
     fn at(bytes: &[u8], at: usize) -> Option<Self> {
         let mut record = Reader { bytes, at }.one_record()??;
@@ -118,7 +116,7 @@ impl Common {
         } else if !letters.is_empty() {
             return None;
         }
-        let len = record.bytes.len().min(record.at.saturating_add(MAX_COMMON));
+        let len = record.bytes.len().min(record.at.saturating_add(MAX_CIE));
         record.bytes = &record.bytes[..len];
         let mut state = this.state;
         state.run(&mut record, &this)?;
@@ -168,14 +166,14 @@ impl State {
     }
 
     /// Carries out what is said of the first byte. `None` if that cannot be read.
-    fn run(&mut self, record: &mut Reader<'_>, common: &Common) -> Option<()> {
-        let scaled = |value: u64| (value as i64).wrapping_mul(common.data_unit);
+    fn run(&mut self, record: &mut Reader<'_>, cie: &Cie) -> Option<()> {
+        let scaled = |value: u64| (value as i64).wrapping_mul(cie.data_unit);
         while record.at < record.bytes.len() {
             let code = record.u8()?;
             let low = u64::from(code & 0x3f);
             match (code >> 6, code) {
                 // DW_CFA_advance_loc and its longer forms; a step of nothing is one, too.
-                (1, _) if low.wrapping_mul(common.code_unit) == 0 => {}
+                (1, _) if low.wrapping_mul(cie.code_unit) == 0 => {}
                 (1, _) | (_, 0x01..=0x04) => return Some(()),
                 // DW_CFA_offset.
                 (2, _) => {
@@ -183,7 +181,7 @@ impl State {
                     self.save(low, Some(offset));
                 }
                 // DW_CFA_restore: as at the start.
-                (3, _) => self.restore(low, common),
+                (3, _) => self.restore(low, cie),
                 // DW_CFA_nop, remember_state, restore_state.
                 (_, 0x00 | 0x0a | 0x0b) => {}
                 // DW_CFA_offset_extended.
@@ -194,7 +192,7 @@ impl State {
                 }
                 (_, 0x06) => {
                     let register = record.unsigned()?;
-                    self.restore(register, common);
+                    self.restore(register, cie);
                 }
                 // DW_CFA_undefined, same_value.
                 (_, 0x07 | 0x08) => {
@@ -237,9 +235,9 @@ impl State {
         }
     }
 
-    fn restore(&mut self, register: u64, common: &Common) {
+    fn restore(&mut self, register: u64, cie: &Cie) {
         if register == RETURN_ADDRESS {
-            self.return_address = common.state.return_address;
+            self.return_address = cie.state.return_address;
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::thread::Thread;
 use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
 
 /// Offers an entry to the users that want the function, and unmarks the thread; returns the frame
-/// to leave through, or null when nobody wants the return. The caller's frame pointer and the
-/// return address are not in the frame yet: the machine layer stores them.
+/// to leave through, or null when nobody wants the return. The caller's frame pointer is not in the
+/// frame yet: the machine layer stores it.
 ///
 /// # Safety
 ///
@@ -133,7 +133,7 @@ pub(crate) unsafe fn ask_next(
         return unsafe { (user.entry)(regs, thread, users, end, word, header) };
     }
     // SAFETY: handed on.
-    unsafe { asked_all(thread, users, end) }
+    unsafe { asked_all(regs, thread, users, end) }
 }
 
 /// Goes on after a user whose data found no room.
@@ -164,15 +164,24 @@ pub(crate) unsafe extern "C" fn unreserved(
 ///
 /// As for [`ask_next`].
 #[inline(always)]
-unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
+unsafe fn asked_all(
+    regs: *const EntryRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+) -> *mut Frame {
     thread.mark.clear();
     put_errno_back(thread, users);
     let accepted = (users >> ACCEPTED_SHIFT) as u16;
     let frame = if accepted == 0 {
         ptr::null_mut()
     } else {
-        // SAFETY: the frame was opened, `end` is behind its closed records.
-        unsafe { thread.shadow.commit(accepted, end) }
+        // SAFETY: the caller vouches for the registers; the frame was opened, `end` is behind its
+        // closed records.
+        unsafe {
+            let return_address = (*(*regs).link).return_address;
+            thread.shadow.commit(accepted, return_address, end)
+        }
     };
     clear_entered_sp(thread);
     frame

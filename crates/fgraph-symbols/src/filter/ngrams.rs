@@ -1,22 +1,23 @@
-//! Which short pieces the names of a module have, kept to tell at once that a filter selects none
-//! of them: a name that matches a glob has every piece of the glob between its wildcards.
+//! Which n-grams (short pieces) the names of a module have, kept to tell at once that a filter
+//! selects none of them: a name that matches a glob has every piece of the glob between its
+//! wildcards.
 //!
 //! ```text
 //!   main -> \0main\0 -> of 3 bytes: \0ma mai ain in\0 -> two bits of a word each
 //!                       of 6 bytes: \0main\0          -> two bits of a word
 //! ```
 //!
-//! NgramBloom of 6 bytes tell names apart in a library of many functions; those of 3 are for globs
+//! Those of 6 bytes tell names apart in a library of many functions; those of 3 are for globs
 //! with less text. A piece may seem to be there because others have its bits: then all names have
 //! to be looked at. It takes 8 to 16 bytes for each function.
 
-/// How many bytes pieces have.
+/// The lengths of the n-grams, in bytes.
 const LENS: [usize; 2] = [3, 6];
 
 /// What stands before a name and behind it. No name has it within.
 pub const END: char = '\0';
 
-/// The pieces of all names; see the module documentation.
+/// The n-grams of all names, as a Bloom filter; see the module documentation.
 #[derive(Debug)]
 pub struct NgramBloom {
     /// A power of two of them.
@@ -70,33 +71,33 @@ mod tests {
     use super::*;
 
     fn of(names: &[&str]) -> NgramBloom {
-        let mut pieces = NgramBloom::new(64);
-        names.iter().for_each(|name| pieces.add(name));
-        pieces
+        let mut ngrams = NgramBloom::new(64);
+        names.iter().for_each(|name| ngrams.add(name));
+        ngrams
     }
 
     #[test]
     fn every_part_of_a_name_is_found() {
         for name in ["", "a", "main", "app::Index::build", "naïve→"] {
-            let pieces = of(&["other", name]);
+            let ngrams = of(&["other", name]);
             let whole = format!("{END}{name}{END}");
             for (from, _) in whole.char_indices() {
                 for (to, _) in whole[from..].char_indices() {
-                    assert!(pieces.may_contain(&whole[from..from + to]), "{name}");
+                    assert!(ngrams.may_contain(&whole[from..from + to]), "{name}");
                 }
             }
-            assert!(pieces.may_contain(&whole));
+            assert!(ngrams.may_contain(&whole));
         }
     }
 
     #[test]
     fn what_no_name_has_is_missed() {
-        let pieces = of(&["__libc_start_main", "main_arena", "fnmatch"]);
-        assert!(pieces.may_contain("main"));
-        assert!(!pieces.may_contain("\0main\0"));
-        assert!(!pieces.may_contain("fn_"));
-        assert!(!pieces.may_contain("start_arena"));
+        let ngrams = of(&["__libc_start_main", "main_arena", "fnmatch"]);
+        assert!(ngrams.may_contain("main"));
+        assert!(!ngrams.may_contain("\0main\0"));
+        assert!(!ngrams.may_contain("fn_"));
+        assert!(!ngrams.may_contain("start_arena"));
         // Nothing is known of two bytes.
-        assert!(pieces.may_contain("xx"));
+        assert!(ngrams.may_contain("xx"));
     }
 }

@@ -364,8 +364,6 @@ macro_rules! leave_aside {
             ".if {preserve}\n",
             "mov rsi, [rsp + {saved_int}]\n",
             "mov rdi, [rsp + {saved_int} + 8]\n",
-            "mov r8, [rbp + {return_slot_addr}]\n",
-            "mov r8, [r8 - 16]\n",
             "mov r10, [rsp + {saved_int} + 24]\n",
             "mov r11, [rsp + {saved_int} + 32]\n",
             ".endif\n",
@@ -391,18 +389,22 @@ macro_rules! leave_aside {
             load_saved_results!($moves),
             jump!("jmp", "results_loaded", $stack),
             ".endif\n",
-            // The thread is inside fgraph when a body is back. If `entered_sp` is on the stack that
-            // the thread was last seen on, and deeper than this call, then a signal handler has
-            // left a callback by siglongjmp: `entered_sp` is stale.
+            // The thread is inside fgraph when a body is back. If `entered_sp` and this call are on
+            // the stack that the thread was last seen on, and `entered_sp` is deeper, then a signal
+            // handler has left a callback by siglongjmp: `entered_sp` is stale.
             // At this point: as at `tell`.
             label!("marked_at_return", $stack),
             "mov rax, [rcx + {entered_sp}]\n",
             "cmp rax, {untraced}\n",
             "jbe .Ldeferred_{v}\n",
-            "cmp rax, [rbp + {return_slot_addr}]\n",
+            "mov rdx, [rbp + {return_slot_addr}]\n",
+            "cmp rax, rdx\n",
             "jae .Ldeferred_{v}\n",
             "sub rax, [rcx + {stack_low}]\n",
             "cmp rax, [rcx + {stack_span}]\n",
+            "jae .Ldeferred_{v}\n",
+            "sub rdx, [rcx + {stack_low}]\n",
+            "cmp rdx, [rcx + {stack_span}]\n",
             "jae .Ldeferred_{v}\n",
             "mov dword ptr [rcx + {mark}], {no_mark}\n",
             "mov dword ptr [rcx + {listed}], 0\n",
@@ -582,10 +584,9 @@ macro_rules! trampoline {
             ".if {returns}",
             "test rax, rax",
             "jz .Lbody_{v}",
-            // What the body must not see any more moves into the frame.
-            "mov rcx, [rbx + 8]",
+            // What the body must not see any more moves into the frame, where the return address
+            // is already.
             "mov [rax], rbp",
-            "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
             ".Lcall_{v}:",
@@ -823,15 +824,19 @@ macro_rules! trampoline {
             ".endif",
             "mov rsp, [rbp + {return_slot_addr}]",
             "mov rcx, [rbp + 8]",
+            "mov r8, [rbp]",
+            // From here on another thread may take the frame for dead, and its place.
             "mov [rsp], rcx",
             ".Lrare_end_{v}:",
-            "mov rbp, [rbp]",
             ".cfi_def_cfa rsp, 8",
             ".cfi_offset rip, -8",
-            ".cfi_same_value rbp",
+            ".cfi_register rbp, r8",
             ".cfi_restore rsp",
+            "mov rbp, r8",
+            ".cfi_same_value rbp",
             ".if {preserve}",
             "mov rcx, [rsp - 8]",
+            "mov r8, [rsp - 16]",
             ".endif",
             "ret",
             ".endif",

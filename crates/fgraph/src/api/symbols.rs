@@ -52,7 +52,7 @@ pub fn function_at(address: usize) -> Option<Symbol> {
 
 /// A function of the process, whether it can be traced or not; from [`function_at`].
 #[derive(Clone, Copy)]
-pub struct Symbol(symbol_table::Found);
+pub struct Symbol(symbol_table::FunctionRow);
 
 impl Symbol {
     /// Its name as programmers know it; `module+0x1234` if it has none.
@@ -91,7 +91,7 @@ impl fmt::Debug for Symbol {
 /// Formatting it does not allocate, so the name of a C++ function of a module of which no filter
 /// has selected anything is written as it is in the symbol table.
 #[derive(Clone, Copy)]
-pub struct SymbolName(symbol_table::Found);
+pub struct SymbolName(symbol_table::FunctionRow);
 
 impl fmt::Display for SymbolName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

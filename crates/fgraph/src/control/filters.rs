@@ -12,7 +12,7 @@ use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
 use super::Control;
 use crate::os;
-use crate::patching::batch::{Batch, FailedSite, is_on};
+use crate::patching::batch::{Batch, is_on};
 use crate::process::loader_event;
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::{self, Change};
@@ -89,25 +89,22 @@ impl Control {
         &mut self,
         new: Option<&Matcher<'_>>,
     ) -> Result<Vec<&'static Site>, FilterError> {
-        loop {
-            if self.sites.refresh() && !self.failed.is_empty() {
-                // They may be in a module that is gone.
-                self.failed.clear();
-                self.unfinished = true;
-            }
-            let users: Vec<_> = match self.sites.has_new() {
-                true => self
-                    .filters
-                    .iter()
-                    .flatten()
-                    .map(Matcher::of_live)
-                    .collect(),
-                false => Vec::new(),
-            };
-            if self.sites.prepare(&users, new)?.is_some() {
-                return Ok(self.sites.join(&self.filters));
-            }
+        if self.sites.refresh() && !self.failed.is_empty() {
+            // They may be in a module that is gone.
+            self.failed.clear();
+            self.unfinished = true;
         }
+        let users: Vec<_> = match self.sites.has_new() {
+            true => self
+                .filters
+                .iter()
+                .flatten()
+                .map(Matcher::of_live)
+                .collect(),
+            false => Vec::new(),
+        };
+        self.sites.prepare(&users, new)?;
+        Ok(self.sites.join(&self.filters))
     }
 
     /// Whether a site is to be patched.
@@ -162,33 +159,7 @@ impl Control {
 
     /// Brings the text of `sites` in line with who wants them, and of those that could not be
     /// changed the last time. Returns how many jump to their stub that did not before.
-    ///
-    /// After an error some may be as they are wanted and some not: `unfinished` says so.
     pub(super) fn patch(&mut self, mut sites: Vec<&'static Site>) -> Result<usize, Error> {
-        let mut patched = 0;
-        loop {
-            let batch = self.plan(sites);
-            if batch.is_empty() {
-                self.failed.clear();
-                self.unfinished = false;
-                return Ok(patched);
-            }
-            self.unfinished = true;
-            batch.check_signals()?;
-            self.failed.clear();
-            let written = self.write(&batch)?;
-            patched += written.patched;
-            self.failed = written.failed;
-            self.unfinished = !written.is_complete;
-            if written.is_complete && written.came.is_empty() {
-                return Ok(patched);
-            }
-            sites = written.came;
-        }
-    }
-
-    /// The changes that `sites` are due; those of all sites if it is not known which are.
-    fn plan(&self, mut sites: Vec<&'static Site>) -> Batch {
         if self.unfinished {
             sites = self.sites.iter().collect();
         } else {
@@ -202,55 +173,40 @@ impl Control {
             sites.extend(self.sites.event());
             sites.extend(self.failed.iter().map(|(site, _)| *site));
         }
-        Batch::plan(sites, |site| self.is_wanted(site))
-    }
-
-    /// Writes a batch, piece by piece: between two of them other threads load and unload libraries.
-    fn write(&mut self, batch: &Batch) -> Result<Written, Error> {
-        let mut written = Written {
-            is_complete: true,
-            ..Written::default()
-        };
-        let pieces: Vec<_> = batch
-            .pieces()
-            .map(|piece| (piece, self.sites.arrivals(piece.module())))
-            .collect();
-        for (piece, arrivals) in pieces {
-            loop {
-                if self.sites.arrivals(piece.module()) != arrivals {
-                    // Its library was unloaded.
-                    written.is_complete = false;
-                    break;
-                }
-                let write = || os::with_traps(|| piece.write(self.leave_out));
-                let Some((result, changed)) = self.sites.while_loaded(write) else {
-                    written.came.extend(self.refresh(None)?);
-                    continue;
-                };
-                let done = result.map_err(failure)?;
-                // Relaxed: a plain count.
-                SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed);
-                let (patched, failed) = piece.settle(&changed);
-                written.patched += patched;
-                written.failed.extend(failed);
-                break;
-            }
+        let batch = Batch::plan(sites, |site| self.is_wanted(site));
+        if batch.is_empty() {
+            self.failed.clear();
+            return Ok(0);
         }
-        Ok(written)
+        self.unfinished = true;
+        batch.check_signals()?;
+        let (skip, mut left_out) = (self.leave_out, false);
+        let (mut patched, mut failed) = (0, Vec::new());
+        for (index, piece) in batch.pieces().enumerate() {
+            if index != 0 {
+                // Threads that wait for the linker's lock only get it if it is not taken at once.
+                os::nap();
+            }
+            let written = self.sites.while_locked(|gone| {
+                let write = || os::with_traps(|| piece.write(skip));
+                (!piece.is_gone(gone)).then(write)
+            });
+            let Some((result, changed)) = written else {
+                left_out = true;
+                continue;
+            };
+            let done = result.map_err(failure)?;
+            // Relaxed: a plain count.
+            SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed);
+            let (of_piece, failed_in_piece) = piece.settle(&changed);
+            patched += of_piece;
+            failed.extend(failed_in_piece);
+        }
+        // A module that was left out may be back where it was.
+        self.unfinished = left_out;
+        self.failed = failed;
+        Ok(patched)
     }
-}
-
-/// What became of a batch.
-#[derive(Debug, Default)]
-struct Written {
-    /// How many sites jump to their stub that did not before.
-    patched: usize,
-    /// What could not be changed.
-    failed: Vec<FailedSite>,
-    /// What the users want of libraries that came meanwhile.
-    came: Vec<&'static Site>,
-    /// No library of the batch was unloaded meanwhile.
-    is_complete: bool,
 }
 
 /// Why text could not be changed. Stops fgraph where it could not be put back either.

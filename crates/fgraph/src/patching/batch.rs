@@ -6,7 +6,7 @@ use core::{iter, ptr};
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
 use crate::arch::{punned_jump, stub};
-use fgraph_core::site::{Module, Site};
+use fgraph_core::site::Site;
 
 use super::signals;
 use crate::code::text_writer::Text;
@@ -16,8 +16,8 @@ use crate::report::error::{Error, RefusalReason, RefusedFunction};
 use crate::sites::{self, OFF, ON};
 
 /// How many sites are written at once. While they are, no library can be loaded or unloaded, and
-/// calls of them may trap: some milliseconds.
-const PIECE: usize = 4096;
+/// calls of them may trap: a few milliseconds.
+const PIECE: usize = 1024;
 
 /// What is there instead, for each site of a piece that could not be changed.
 pub(crate) type Changed = Vec<Option<[u8; SITE_LEN]>>;
@@ -100,9 +100,11 @@ pub(crate) struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// The module of the sites.
-    pub(crate) fn module(self) -> &'static Module {
-        self.sites[0].module
+    /// Whether its module is one of those that are gone, by their sites.
+    pub(crate) fn is_gone(self, gone: &[&'static [Site]]) -> bool {
+        let site = ptr::from_ref(self.sites[0]);
+        gone.iter()
+            .any(|sites| sites.as_ptr_range().contains(&site))
     }
 
     /// Writes all changes. To be called while no module can be unloaded.
@@ -188,12 +190,12 @@ fn poke_of(site: &Site) -> Poke {
 mod tests {
     use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 
-    use fgraph_core::site::SiteName;
+    use fgraph_core::site::{Module, SiteName};
 
     use super::*;
 
     /// `count` sites of a module, of which that at `relay` is the NOP before the next one.
-    fn sites(first: usize, count: usize, relay: usize) -> Vec<&'static Site> {
+    fn sites(first: usize, count: usize, relay: usize) -> &'static [Site] {
         let module: &'static Module = Box::leak(Box::new(Module {
             path: "lib.so",
             symbols: &(),
@@ -215,33 +217,32 @@ mod tests {
                 sites::word([0x90; SITE_LEN], SITE_LEN)
             }),
         };
-        let all: Vec<Site> = (0..count).map(site).collect();
-        all.leak().iter().collect()
+        (0..count).map(site).collect::<Vec<_>>().leak()
     }
 
     #[test]
     fn a_piece_is_of_one_module_and_does_not_part_a_relay_from_its_function() {
-        let mut all = sites(1 << 20, PIECE + 10, PIECE - 1);
-        all.extend(sites(1 << 30, 3, usize::MAX));
+        let [large, small] = [
+            sites(1 << 20, PIECE + 10, PIECE - 1),
+            sites(1 << 30, 3, usize::MAX),
+        ];
+        let all: Vec<&Site> = large.iter().chain(small).collect();
         let batch = Batch::plan(all.clone(), |_| true);
         let pieces: Vec<_> = batch.pieces().collect();
-        assert_eq!(
-            pieces
-                .iter()
-                .map(|piece| piece.sites.len())
-                .collect::<Vec<_>>(),
-            [PIECE + 1, 9, 3]
-        );
+        let lens: Vec<_> = pieces.iter().map(|piece| piece.sites.len()).collect();
+        assert_eq!(lens, [PIECE + 1, 9, 3]);
+        let pairs = |piece: &Piece<'_>| piece.sites.iter().zip(piece.pokes).count();
+        assert_eq!(pieces.iter().map(pairs).sum::<usize>(), all.len());
         let written = pieces
             .iter()
             .flat_map(|piece| piece.sites.iter().zip(piece.pokes));
-        assert_eq!(written.clone().count(), all.len());
-        for ((site, poke), expected) in written.zip(&all) {
-            assert!(ptr::eq(*site, *expected) && poke.address == site.entry);
+        for ((site, poke), expected) in written.zip(all) {
+            assert!(ptr::eq(*site, expected) && poke.address == site.entry);
         }
-        assert!(pieces.iter().all(|piece| {
-            let module = piece.module();
-            piece.sites.iter().all(|site| ptr::eq(site.module, module))
-        }));
+        let is_gone = |piece: &Piece<'_>| piece.is_gone(&[large]);
+        assert_eq!(
+            pieces.iter().map(is_gone).collect::<Vec<_>>(),
+            [true, true, false]
+        );
     }
 }

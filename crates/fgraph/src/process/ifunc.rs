@@ -14,8 +14,8 @@ use core::ffi::{CStr, c_void};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::process::linker::Library;
-use crate::process::modules::{self, Module};
+use crate::process::linker::DlHandle;
+use crate::process::modules::{self, LoadedModule};
 use fgraph_symbols::elf::{ElfError, ElfFile};
 use fgraph_symbols::functions::{Functions, Name};
 
@@ -30,7 +30,7 @@ use fgraph_symbols::functions::{Functions, Name};
 ///
 /// If the module was unloaded, or if `file` is not the file it was loaded from.
 pub(crate) fn targets<'a>(
-    module: &Module,
+    module: &LoadedModule,
     file: &ElfFile<'_>,
     functions: &Functions<'a>,
 ) -> Result<Vec<(u64, Name<'a>)>, ElfError> {
@@ -56,13 +56,13 @@ pub(crate) fn targets<'a>(
 }
 
 /// The module as the linker knows it. `None` if it is gone.
-fn library(module: &Module) -> Option<Library> {
+fn library(module: &LoadedModule) -> Option<DlHandle> {
     let path = CString::new(module.path().as_os_str().as_bytes()).ok()?;
-    Library::loaded((!module.is_program()).then_some(&path))
+    DlHandle::loaded((!module.is_program()).then_some(&path))
 }
 
 /// What others get who link against a name: perhaps something in another module.
-fn address_of(library: &Library, name: Name<'_>) -> Option<usize> {
+fn address_of(library: &DlHandle, name: Name<'_>) -> Option<usize> {
     let symbol = CString::new(name.symbol).ok()?;
     let address = match name.version {
         None => library.symbol(&symbol),
@@ -72,14 +72,14 @@ fn address_of(library: &Library, name: Name<'_>) -> Option<usize> {
 }
 
 #[cfg(target_env = "gnu")]
-fn of_version(library: &Library, symbol: &CStr, version: &str) -> Option<*mut c_void> {
+fn of_version(library: &DlHandle, symbol: &CStr, version: &str) -> Option<*mut c_void> {
     let version = CString::new(version).ok()?;
     Some(library.symbol_of_version(symbol, &version))
 }
 
 /// Other dynamic linkers know neither versions nor IFUNCs.
 #[cfg(not(target_env = "gnu"))]
-fn of_version(_library: &Library, _symbol: &CStr, _version: &str) -> Option<*mut c_void> {
+fn of_version(_library: &DlHandle, _symbol: &CStr, _version: &str) -> Option<*mut c_void> {
     None
 }
 
@@ -101,7 +101,7 @@ mod tests {
     ";
 
     /// The names of the function that has this one among them.
-    fn names_beside(module: &Module, wanted: &str) -> Vec<String> {
+    fn names_beside(module: &LoadedModule, wanted: &str) -> Vec<String> {
         let file = ElfFile::parse(module.map().unwrap()).unwrap();
         let mut functions = Functions::read(&file, None).unwrap();
         let targets = targets(module, &file, &functions).unwrap();
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn the_memcpy_that_runs_is_known() {
         let (loaded, _) = modules::loaded();
-        let libc = |m: &&Module| m.path().to_string_lossy().contains("/libc.so.6");
+        let libc = |m: &&LoadedModule| m.path().to_string_lossy().contains("/libc.so.6");
         let Some(libc) = loaded.iter().find(libc) else {
             return skip!("another C library than GNU's");
         };

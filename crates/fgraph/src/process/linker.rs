@@ -2,7 +2,7 @@
 //!
 //! It answers when no `dlopen` is going on in another thread, its constructors included, so who
 //! holds our lock says that it asks ([`Gate::ask`](super::gate::Gate::ask)). With the lock of its
-//! list of modules held ([`while_loaded`](crate::process::modules::while_loaded)) it must not be
+//! list of modules held ([`while_locked`](crate::process::modules::while_locked)) it must not be
 //! asked.
 //!
 //! # Safety
@@ -17,10 +17,10 @@ use libc::Dl_info;
 
 use super::gate::GATE;
 
-/// A module that is loaded. While there is one, the module is not unloaded.
-pub(crate) struct Library(*mut c_void);
+/// An open handle of a module that is loaded. While it is open, the module is not unloaded.
+pub(crate) struct DlHandle(*mut c_void);
 
-impl Library {
+impl DlHandle {
     /// The one of this path, or the program without one; `None` if it is not loaded. Nothing is
     /// loaded for this.
     pub(crate) fn loaded(path: Option<&CStr>) -> Option<Self> {
@@ -46,7 +46,7 @@ impl Library {
     }
 }
 
-impl Drop for Library {
+impl Drop for DlHandle {
     fn drop(&mut self) {
         // SAFETY: it was opened once, and is not used any more.
         GATE.ask(|| unsafe { libc::dlclose(self.0) });
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn what_is_not_loaded_is_not_closed_either() {
-        assert!(Library::loaded(Some(c"no-such-library.so")).is_none());
-        assert!(Library::loaded(None).is_some());
+        assert!(DlHandle::loaded(Some(c"no-such-library.so")).is_none());
+        assert!(DlHandle::loaded(None).is_some());
         assert!(symbol(c"no such function").is_null());
         assert!(!pin(ptr::null()));
     }

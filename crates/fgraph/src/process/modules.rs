@@ -2,8 +2,8 @@
 //! vDSO that the kernel gave it.
 //!
 //! The dynamic linker knows what is loaded and where, the file on disk has the names and the
-//! sections. A [`Module`] is the former, an [`ElfFile`] the latter, and both are needed to find
-//! the function entries that the compiler listed: the file says where the list is, but only in
+//! sections. A [`LoadedModule`] is the former, an [`ElfFile`] the latter, and both are needed to
+//! find the function entries that the compiler listed: the file says where the list is, but only in
 //! memory is that list relocated. The vDSO is a file in memory.
 //!
 //! The file may have been replaced since it was loaded, and the library may be unloaded at any
@@ -37,7 +37,7 @@ use object::elf;
 use crate::os::PAGE;
 use crate::os::maps::{self, Protections};
 use crate::process::image::read_file;
-use crate::process::linker::{self, Library};
+use crate::process::linker::{self, DlHandle};
 use crate::process::loader_event;
 use fgraph_symbols::elf::{ElfError, ElfFile, EntryList};
 
@@ -49,7 +49,7 @@ const VDSO: &str = "[vdso]";
 
 /// The program, a shared library, or the vDSO, as loaded into this process.
 #[derive(Clone, Debug)]
-pub(crate) struct Module {
+pub(crate) struct LoadedModule {
     path: PathBuf,
     kind: Kind,
     bias: usize,
@@ -72,10 +72,10 @@ struct Segment {
     flags: u32,
 }
 
-impl Module {
+impl LoadedModule {
     /// The path of the module's file.
     ///
-    /// The file may be another one by now, or gone: use [`Module::map`] to read it.
+    /// The file may be another one by now, or gone: use [`LoadedModule::map`] to read it.
     #[must_use]
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -264,27 +264,29 @@ pub(crate) fn generation() -> Generation {
     generation
 }
 
-/// Runs `work` with the linker's lock held, unless modules have been loaded or unloaded since
-/// `generation`: then `None`. Meanwhile none is.
+/// Runs `work` with the linker's lock held, and tells it the generation of modules. Meanwhile none
+/// is loaded or unloaded.
 ///
 /// `work` must not ask the linker for anything: `dlsym` and the like take another lock, which
 /// threads that load and unload take before this one.
-pub(crate) fn while_loaded<R>(generation: Generation, work: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn while_locked<R>(work: impl FnOnce(Generation) -> R) -> R {
     let mut work = Some(work);
     let mut result = None;
     for_each_info(|info| {
-        if info.generation == generation
-            && let Some(work) = work.take()
-        {
-            result = Some(work());
-        }
+        result = work.take().map(|work| work(info.generation));
         false
     });
-    result
+    result.expect("the program itself is listed")
 }
 
-/// Whether a module is loaded.
-fn is_present(module: &Module) -> bool {
+/// Runs `work` with the linker's lock held if `module` is loaded, or else `None`. As in
+/// [`while_locked`], `work` must not ask the linker for anything.
+pub(crate) fn while_listed<R>(module: &LoadedModule, work: impl FnOnce() -> R) -> Option<R> {
+    while_locked(|_| is_present(module).then(work))
+}
+
+/// Whether a module is loaded. The linker's lock may be held.
+pub(crate) fn is_present(module: &LoadedModule) -> bool {
     let mut is_present = false;
     for_each_info(|info| {
         is_present = info.describes(module);
@@ -294,42 +296,36 @@ fn is_present(module: &Module) -> bool {
 }
 
 /// Runs `work` while `module` cannot be unloaded; `None` if it is gone. Other modules may come and
-/// go meanwhile, and may have since `generation`, or a thread that loads them all the time would
-/// keep this one from its work.
+/// go meanwhile.
 ///
 /// This waits for any `dlopen` that another thread is in the middle of, including the constructors
 /// it runs. A thread that is itself in the middle of one keeps the linker's lock, as
-/// [`while_loaded`] does, and so does one whose module cannot be found by its path: then it is
-/// `None` as well if modules came or went since `generation`.
-pub(crate) fn while_present<R>(
-    module: &Module,
-    generation: Generation,
-    work: impl FnOnce() -> R,
-) -> Option<R> {
+/// [`while_listed`] does, and so does one whose module cannot be found by its path.
+pub(crate) fn while_present<R>(module: &LoadedModule, work: impl FnOnce() -> R) -> Option<R> {
     if loader_event::is_loading() {
-        return while_loaded(generation, work);
+        return while_listed(module, work);
     }
     let path = CString::new(module.path.as_os_str().as_bytes()).ok();
     // The program and the vDSO stay anyway.
     let handle = match module.kind {
-        Kind::Library => path.and_then(|path| Library::loaded(Some(&path)).map(Some)),
+        Kind::Library => path.and_then(|path| DlHandle::loaded(Some(&path)).map(Some)),
         Kind::Program | Kind::Vdso => Some(None),
     };
     match handle {
         Some(_handle) => is_present(module).then(work),
         // Not to be found by its path.
-        None => while_loaded(generation, work),
+        None => while_listed(module, work),
     }
 }
 
 /// All modules with a file, the program first, and the vDSO, and the generation they belong to.
 #[must_use]
-pub(crate) fn loaded() -> (Vec<Module>, Generation) {
+pub(crate) fn loaded() -> (Vec<LoadedModule>, Generation) {
     let mut modules = Vec::new();
     let mut generation = Generation::default();
     for_each_info(|info| {
         generation = info.generation;
-        modules.extend(Module::new(info));
+        modules.extend(LoadedModule::new(info));
         true
     });
     (modules, generation)
@@ -338,7 +334,7 @@ pub(crate) fn loaded() -> (Vec<Module>, Generation) {
 /// What may be done with the memory of the process now. Where `/proc` cannot be read it is what the
 /// program headers of all modules say.
 pub(crate) fn protections() -> Protections {
-    Protections::now(loaded().0.iter().flat_map(Module::segments))
+    Protections::now(loaded().0.iter().flat_map(LoadedModule::segments))
 }
 
 /// A place that a compiler listed as the entry of a function.
@@ -360,7 +356,7 @@ pub(crate) struct ListedEntry {
 ///
 /// If the module was unloaded, or if `file` is not the file it was loaded from.
 pub(crate) fn listed_entries(
-    module: &Module,
+    module: &LoadedModule,
     file: &ElfFile<'_>,
 ) -> Result<Vec<ListedEntry>, ElfError> {
     // SAFETY: the module is loaded and relocated while this is called.
@@ -375,7 +371,10 @@ pub(crate) fn listed_entries(
 /// # Errors
 ///
 /// If the module was unloaded, or if `file` is not the file it was loaded from.
-pub(crate) fn resolved(module: &Module, file: &ElfFile<'_>) -> Result<Vec<(usize, u64)>, ElfError> {
+pub(crate) fn resolved(
+    module: &LoadedModule,
+    file: &ElfFile<'_>,
+) -> Result<Vec<(usize, u64)>, ElfError> {
     when_relocated(module, file, || {
         let target = |(slot, resolver): (u64, u64)| {
             let start = module.bias.wrapping_add(slot as usize);
@@ -395,7 +394,7 @@ pub(crate) fn resolved(module: &Module, file: &ElfFile<'_>) -> Result<Vec<(usize
 ///
 /// If the module was unloaded, or if `file` is not the file it was loaded from.
 fn when_relocated<R>(
-    module: &Module,
+    module: &LoadedModule,
     file: &ElfFile<'_>,
     read: impl Fn() -> R,
 ) -> Result<R, ElfError> {
@@ -425,7 +424,7 @@ fn when_relocated<R>(
 /// # Errors
 ///
 /// If it is not.
-pub(crate) fn check(module: &Module, file: &ElfFile<'_>) -> Result<(), ElfError> {
+pub(crate) fn check(module: &LoadedModule, file: &ElfFile<'_>) -> Result<(), ElfError> {
     let mut result = Err(ElfError::Unloaded);
     for_each_info(|info| {
         let found = info.describes(module);
@@ -454,7 +453,7 @@ fn await_relocation() -> Generation {
 
 /// Whether the file is the one the module was loaded from: their program headers are the same,
 /// and so are their notes, among which is the build id.
-fn is_loaded_from(module: &Module, info: &Info<'_>, file: &ElfFile<'_>) -> bool {
+fn is_loaded_from(module: &LoadedModule, info: &Info<'_>, file: &ElfFile<'_>) -> bool {
     // SAFETY: program headers are plain integers without padding, so they may be seen as bytes.
     let headers =
         unsafe { slice::from_raw_parts(info.headers.as_ptr().cast(), size_of_val(info.headers)) };
@@ -472,7 +471,7 @@ fn is_loaded_from(module: &Module, info: &Info<'_>, file: &ElfFile<'_>) -> bool 
 /// # Safety
 ///
 /// The module must be loaded and relocated, and stay so.
-unsafe fn read_entries(module: &Module, file: &ElfFile<'_>) -> Vec<ListedEntry> {
+unsafe fn read_entries(module: &LoadedModule, file: &ElfFile<'_>) -> Vec<ListedEntry> {
     let mut entries = Vec::new();
     for (list, section) in file.entry_lists() {
         let start = module.bias.wrapping_add(section.start as usize);
@@ -527,7 +526,7 @@ fn xray_entry(sled: &[u8; XRAY_SLED], at: usize) -> Option<usize> {
 /// # Safety
 ///
 /// The module must be loaded, and stay so while the result is used.
-unsafe fn read<'a>(module: &'a Module, range: &Range<usize>) -> Option<&'a [u8]> {
+unsafe fn read<'a>(module: &'a LoadedModule, range: &Range<usize>) -> Option<&'a [u8]> {
     // SAFETY: a readable segment of a loaded module is mapped, and what is read of it here is
     // constant once relocated.
     module
@@ -641,7 +640,7 @@ impl<'a> Info<'a> {
         })
     }
 
-    fn describes(&self, module: &Module) -> bool {
+    fn describes(&self, module: &LoadedModule) -> bool {
         self.bias == module.bias
             && self.headers.as_ptr().addr() == module.headers
             && (module.kind != Kind::Library || self.name == module.path)
@@ -734,12 +733,12 @@ pub(crate) mod tests {
         let handle = open(&path);
         assert!(!handle.is_null());
         handle.expose_provenance();
-        let (all, generation) = loaded();
-        let is_it = |module: &&Module| module.path.as_os_str().as_bytes() == path.to_bytes();
+        let (all, _) = loaded();
+        let is_it = |module: &&LoadedModule| module.path.as_os_str().as_bytes() == path.to_bytes();
         let module = all.iter().find(is_it).unwrap();
         let address = module.text().next().unwrap().start;
         let is_loaded = || loaded().0.iter().any(|module| module.is_text(address));
-        let done = while_present(module, generation, || {
+        let done = while_present(module, || {
             // In another thread, which has to wait for one that has the linker's lock.
             let comes_and_goes = std::thread::scope(|scope| {
                 let handle = handle.addr();
@@ -758,11 +757,13 @@ pub(crate) mod tests {
         });
         assert!(done.is_some());
         assert!(!is_loaded());
-        assert!(while_present(module, generation, || ()).is_none());
+        assert!(while_present(module, || ()).is_none());
+        assert!(while_listed(module, || ()).is_none());
+        assert!(while_listed(&all[0], || ()).is_some());
     }
 
     /// Loads a library for good.
-    pub(crate) fn load(path: &Path) -> Module {
+    pub(crate) fn load(path: &Path) -> LoadedModule {
         let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
         let name = CString::new(path.as_os_str().as_bytes()).unwrap();
         // SAFETY: a string, and the library has no initialisers of its own.
@@ -773,7 +774,7 @@ pub(crate) mod tests {
     }
 
     /// The names of functions at which the entries of a list are, with the distance to them.
-    fn listed(module: &Module, list: EntryList) -> Vec<(String, u64)> {
+    fn listed(module: &LoadedModule, list: EntryList) -> Vec<(String, u64)> {
         let file = ElfFile::parse(module.map().unwrap()).unwrap();
         let functions = Functions::read(&file, None).unwrap();
         let entries = listed_entries(module, &file).unwrap();
@@ -857,8 +858,12 @@ pub(crate) mod tests {
         assert_eq!(xray_entry(&sled, 0x1000), Some(0x5000));
     }
 
-    fn program() -> Module {
-        loaded().0.into_iter().find(Module::is_program).unwrap()
+    fn program() -> LoadedModule {
+        loaded()
+            .0
+            .into_iter()
+            .find(LoadedModule::is_program)
+            .unwrap()
     }
 
     fn address_of_this_test() -> usize {
@@ -880,7 +885,7 @@ pub(crate) mod tests {
 
     #[test]
     fn code_lies_in_the_text_of_its_module() {
-        let holds = |m: &Module, at| m.text().any(|range| range.contains(&at));
+        let holds = |m: &LoadedModule, at| m.text().any(|range| range.contains(&at));
         assert!(holds(&program(), address_of_this_test()));
         let getpid = libc::getpid as unsafe extern "C" fn() -> _ as usize;
         let local = 0;
@@ -1015,7 +1020,7 @@ pub(crate) mod tests {
     fn an_unloaded_module_has_no_entries() {
         let program = program();
         let file = ElfFile::parse(program.map().unwrap()).unwrap();
-        let gone = Module {
+        let gone = LoadedModule {
             bias: program.bias.wrapping_add(0x1000),
             ..program
         };
@@ -1088,7 +1093,7 @@ pub(crate) mod tests {
     #[test]
     fn versions_are_those_that_the_linker_gives() {
         let (loaded, _) = loaded();
-        let libc = |m: &&Module| m.path().to_string_lossy().contains("/libc.so.6");
+        let libc = |m: &&LoadedModule| m.path().to_string_lossy().contains("/libc.so.6");
         let Some(libc) = loaded.iter().find(libc) else {
             return skip!("another C library than GNU's");
         };
@@ -1110,7 +1115,7 @@ pub(crate) mod tests {
     fn program_headers_agree_with_the_maps() {
         let (modules, _) = loaded();
         let here = program_headers_agree_with_the_maps as fn() as usize;
-        let as_loaded = Protections::as_loaded(modules.iter().flat_map(Module::segments));
+        let as_loaded = Protections::as_loaded(modules.iter().flat_map(LoadedModule::segments));
         assert!(
             as_loaded
                 .of(here)

@@ -62,7 +62,7 @@ pub(crate) enum Callers {
 
 /// How a function is traced.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub(crate) struct Plan {
     pub(crate) how: TraceMethod,
     /// Bytes before what is patched: an `endbr64`.
     pub(crate) lead: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Choice {
     pub(crate) variant: Variant,
 }
 
-impl Choice {
+impl Plan {
     /// How many bytes are patched.
     pub(crate) fn patched_len(&self) -> usize {
         match self.how {
@@ -91,7 +91,7 @@ pub(crate) fn classify(
     function: &Candidate<'_>,
     callers: Callers,
     breakpoints: bool,
-) -> Result<Choice, RefusalReason> {
+) -> Result<Plan, RefusalReason> {
     if let Some(Notrace::Entirely(reason)) = function.notrace {
         return Err(RefusalReason::Notrace(reason));
     }
@@ -137,7 +137,7 @@ pub(crate) fn classify(
         variant = variant.entry_only();
     }
     if let Ok(lead) = nop::find(entry) {
-        return Ok(Choice {
+        return Ok(Plan {
             how: TraceMethod::Nop,
             lead,
             relay: None,
@@ -177,7 +177,7 @@ pub(crate) fn classify(
     if callers != Callers::Abi && relocate::uses_frame_pointer_of_caller(&code) {
         variant = variant.entry_only();
     }
-    Ok(Choice {
+    Ok(Plan {
         how,
         lead,
         relay,
@@ -265,12 +265,9 @@ mod tests {
     fn what_has_no_room_for_a_jump_gets_a_breakpoint_only_if_that_is_allowed() {
         // xor eax, eax; ret
         let text = [0x31, 0xc0, 0xc3];
-        let choice = classify(&candidate(&text, "f"), Callers::Abi, true).unwrap();
-        assert_eq!(
-            (choice.how, choice.patched_len()),
-            (TraceMethod::Breakpoint, 1)
-        );
-        assert_eq!(choice.window.unwrap().len(), 2);
+        let plan = classify(&candidate(&text, "f"), Callers::Abi, true).unwrap();
+        assert_eq!((plan.how, plan.patched_len()), (TraceMethod::Breakpoint, 1));
+        assert_eq!(plan.window.unwrap().len(), 2);
         let refused = classify(&candidate(&text, "f"), Callers::Abi, false).unwrap_err();
         let short = RefusalReason::Displace(relocate::RelocateError::TooShort { have: 3 });
         assert_eq!(refused, short);
@@ -375,7 +372,7 @@ mod tests {
     #[test]
     fn what_a_function_does_with_registers_and_flags_shows_another_convention() {
         let variant = |text: &[u8]| {
-            classify(&candidate(text, "f"), Callers::Abi, false).map(|choice| choice.variant)
+            classify(&candidate(text, "f"), Callers::Abi, false).map(|plan| plan.variant)
         };
         // Behind the NOP: lea rax, [rdi + r11]; movaps [rsp], xmm8; stc.
         let nop = &NOP[..5];
@@ -415,9 +412,9 @@ mod tests {
                 entered,
                 ..candidate(&CODE, "f")
             };
-            let choice = |breakpoints| classify(&candidate, Callers::Abi, breakpoints);
-            let how = choice(true).map(|choice| choice.how);
-            (choice(false).map(|choice| choice.how), how)
+            let plan = |breakpoints| classify(&candidate, Callers::Abi, breakpoints);
+            let how = plan(true).map(|plan| plan.how);
+            (plan(false).map(|plan| plan.how), how)
         };
         let to = |to| {
             (
@@ -444,9 +441,9 @@ mod tests {
                 padding,
                 ..candidate(&text, "f")
             };
-            classify(&candidate, Callers::Abi, false).map(|choice| {
-                let len = choice.window.as_ref().map_or(0, Window::len);
-                (choice.relay, choice.patched_len(), len)
+            classify(&candidate, Callers::Abi, false).map(|plan| {
+                let len = plan.window.as_ref().map_or(0, Window::len);
+                (plan.relay, plan.patched_len(), len)
             })
         };
         let nop = [0x90, 0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];

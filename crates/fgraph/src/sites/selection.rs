@@ -7,8 +7,9 @@ use core::ops::Range;
 use fgraph_core::site::Site;
 use fgraph_symbols::filter::{Bits, Catalog, FunctionFacts};
 
+use super::facts::ModuleFacts;
 use super::is_relay;
-use super::module::{Known, Left};
+use super::module::Unpatchable;
 use super::names::Names;
 
 /// What one user's filter selects of a module.
@@ -17,7 +18,7 @@ pub(crate) struct Selection {
     /// By their place among the sites; `None` if there are none.
     pub(super) sites: Option<Bits>,
     /// The functions that cannot be traced, by their place among these.
-    pub(super) left: Option<Bits>,
+    pub(super) unpatchable: Option<Bits>,
     /// The filter asks for this very module, which cannot be read.
     pub(super) unreadable: bool,
 }
@@ -37,7 +38,7 @@ impl Selection {
     /// Changes the selection by `new`. Returns the sites that were selected and are not, or are and
     /// were not.
     pub(super) fn change(&mut self, new: Self, change: Change) -> Option<Bits> {
-        change_bits(&mut self.left, new.left, change);
+        change_bits(&mut self.unpatchable, new.unpatchable, change);
         self.unreadable = match change {
             Change::Set => new.unreadable,
             Change::Add => self.unreadable || new.unreadable,
@@ -81,7 +82,7 @@ fn change_bits(bits: &mut Option<Bits>, new: Option<Bits>, change: Change) -> Op
 /// The sites of a module, for filters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SiteCatalog<'a> {
-    pub(super) known: &'static Known,
+    pub(super) known: &'static ModuleFacts,
     pub(super) sites: &'static [Site],
     pub(super) names: &'a Names,
 }
@@ -116,14 +117,14 @@ impl Catalog for SiteCatalog<'_> {
 
 /// The functions of a module that cannot be traced, for filters.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LeftCatalog<'a> {
-    pub(super) known: &'static Known,
-    pub(super) left: &'a [Left],
+pub(super) struct UnpatchableCatalog<'a> {
+    pub(super) known: &'static ModuleFacts,
+    pub(super) unpatchable: &'a [Unpatchable],
 }
 
-impl Catalog for LeftCatalog<'_> {
+impl Catalog for UnpatchableCatalog<'_> {
     fn len(&self) -> usize {
-        self.left.len()
+        self.unpatchable.len()
     }
 
     fn is_function(&self, _index: usize) -> bool {
@@ -131,17 +132,20 @@ impl Catalog for LeftCatalog<'_> {
     }
 
     fn names(&self, index: usize) -> impl Iterator<Item = &str> {
-        self.left[index].names.iter().map(String::as_str)
+        self.unpatchable[index].names.iter().map(String::as_str)
     }
 
     fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize> {
-        let left = self.left.iter().enumerate();
-        left.filter_map(move |(index, left)| addresses.contains(&left.address).then_some(index))
+        let unpatchable = self.unpatchable.iter().enumerate();
+        unpatchable.filter_map(move |(index, unpatchable)| {
+            addresses.contains(&unpatchable.address).then_some(index)
+        })
     }
 
     fn facts<R>(&self, index: usize, with: impl FnOnce(&FunctionFacts<'_>) -> R) -> R {
         let names: Vec<&str> = self.names(index).collect();
-        self.known.facts(self.left[index].address, &names, with)
+        self.known
+            .facts(self.unpatchable[index].address, &names, with)
     }
 }
 

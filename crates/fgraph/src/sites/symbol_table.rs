@@ -7,10 +7,11 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::module::{Known, ModuleSites};
+use super::facts::ModuleFacts;
+use super::module::ModuleSites;
 
 /// The code of the modules whose functions have been read, in order.
-type Table = [(Range<usize>, &'static Known)];
+type Table = [(Range<usize>, &'static ModuleFacts)];
 
 /// The table of now, behind a pointer since its own has a length; null before the first one.
 static TABLE: AtomicPtr<&'static Table> = AtomicPtr::new(ptr::null_mut());
@@ -31,7 +32,7 @@ pub(super) fn publish<'a>(modules: impl Iterator<Item = &'a ModuleSites>) {
         .flat_map(|(known, text)| text.map(move |text| (text, known)))
         .collect();
     now.sort_unstable_by_key(|(text, _)| text.start);
-    type Row = (Range<usize>, &'static Known);
+    type Row = (Range<usize>, &'static ModuleFacts);
     let is_same = |(a, b): (&Row, &Row)| a.0 == b.0 && ptr::eq(a.1, b.1);
     let before = table();
     if now.len() == before.len() && now.iter().zip(before).all(is_same) {
@@ -47,22 +48,22 @@ pub(super) fn publish<'a>(modules: impl Iterator<Item = &'a ModuleSites>) {
 
 /// A function of a module, with a site or without.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
-    known: &'static Known,
+pub(crate) struct FunctionRow {
+    known: &'static ModuleFacts,
     index: usize,
     pub(crate) start: usize,
     pub(crate) size: usize,
 }
 
 /// The function that contains an address.
-pub(crate) fn find(address: usize) -> Option<Found> {
+pub(crate) fn find(address: usize) -> Option<FunctionRow> {
     let table = table();
     let behind = table.partition_point(|(text, _)| text.start <= address);
     let (text, known) = table.get(behind.checked_sub(1)?)?;
     let (index, start, size) = known
         .function_at(address)
         .filter(|_| text.contains(&address))?;
-    Some(Found {
+    Some(FunctionRow {
         known,
         index,
         start,
@@ -70,7 +71,7 @@ pub(crate) fn find(address: usize) -> Option<Found> {
     })
 }
 
-impl Found {
+impl FunctionRow {
     pub(crate) fn path(&self) -> &'static str {
         self.known.path()
     }

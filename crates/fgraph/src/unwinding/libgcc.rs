@@ -15,7 +15,7 @@ use core::mem::{ManuallyDrop, transmute};
 use super::registry;
 use crate::arch::trampoline::{self, Unwinder};
 use crate::process::linker;
-use crate::process::modules::{self, Module};
+use crate::process::modules::{self, LoadedModule};
 
 /// As the C library loads it.
 const LIBGCC: &CStr = c"libgcc_s.so.1";
@@ -28,7 +28,7 @@ const LIBRARIES: [&CStr; trampoline::MAX_UNWINDERS] =
 pub(crate) fn find() {
     let (modules, _) = modules::loaded();
     for name in LIBRARIES {
-        let Some(library) = Library::open(name, &modules) else {
+        let Some(library) = UnwinderLibrary::open(name, &modules) else {
             continue;
         };
         if let Some(unwinder) = library.unwinder() {
@@ -43,16 +43,16 @@ pub(crate) fn find() {
     }
 }
 
-/// A library that is loaded, and stays so.
-struct Library<'a> {
-    library: ManuallyDrop<linker::Library>,
-    module: &'a Module,
+/// A library with an unwinder that is loaded, and stays so.
+struct UnwinderLibrary<'a> {
+    library: ManuallyDrop<linker::DlHandle>,
+    module: &'a LoadedModule,
 }
 
-impl<'a> Library<'a> {
+impl<'a> UnwinderLibrary<'a> {
     /// Opens it, if it is loaded.
-    fn open(name: &CStr, modules: &'a [Module]) -> Option<Self> {
-        let library = ManuallyDrop::new(linker::Library::loaded(Some(name))?);
+    fn open(name: &CStr, modules: &'a [LoadedModule]) -> Option<Self> {
+        let library = ManuallyDrop::new(linker::DlHandle::loaded(Some(name))?);
         let start = library.symbol(c"_Unwind_GetIP");
         let module = modules.iter().find(|module| module.is_text(start.addr()))?;
         Some(Self { library, module })

@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::os::PAGE;
 use crate::os::maps::Protections;
 use crate::process::linker;
-use crate::process::modules::{self, Module};
+use crate::process::modules::{self, LoadedModule};
 use fgraph_symbols::elf::ElfFile;
 
 /// What is looked for, by what libgcc calls it.
@@ -192,7 +192,7 @@ unsafe extern "C" fn find(address: usize, bases: *mut Bases) -> *const c_void {
 
 /// Has libgcc, which is loaded as `module`, ask us. `own` is the address of its function. Where
 /// that cannot be done it is told, if it is what we are linked to.
-pub(super) fn answer(module: &Module, own: usize) -> Option<()> {
+pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
     let bytes = module.map().ok()?;
     let file = ElfFile::parse(bytes).ok()?;
     modules::check(module, &file).ok()?;
@@ -281,7 +281,8 @@ mod tests {
     #[test]
     fn libgcc_has_one_slot_for_its_own_function() {
         let (modules, _) = modules::loaded();
-        let libgcc = |module: &&Module| module.path().to_string_lossy().contains("/libgcc_s.so");
+        let libgcc =
+            |module: &&LoadedModule| module.path().to_string_lossy().contains("/libgcc_s.so");
         let Some(libgcc) = modules.iter().find(libgcc) else {
             return skip!("libgcc is linked statically, or another library unwinds");
         };

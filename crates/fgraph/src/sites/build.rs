@@ -1,0 +1,269 @@
+//! Records, stubs and copies, made for all functions of a module at once.
+
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64};
+
+use fgraph_core::site::{Module, Site, SiteName};
+use fgraph_symbols::filter::NameIndex;
+
+use super::classify::Plan;
+use super::facts::{FactsSymbols, ModuleFacts, SiteNames, names_of, write_name};
+use super::indices::Indices;
+use super::module::Unpatchable;
+use super::names::Names;
+use super::{OFF, is_relay, patched_len};
+use crate::arch::poke::Text as _;
+use crate::arch::relocate::Window;
+use crate::arch::stub::SITE_LEN;
+use crate::arch::trampoline::Trampolines;
+use crate::code::arena::{Arena, CopyUnwind, Unwind};
+use crate::code::stub_blocks::StubBlocks;
+use crate::code::text_writer::Text;
+use crate::process::loader_event;
+use crate::report::error::RefusalReason;
+
+/// What all modules share.
+#[derive(Debug)]
+pub(crate) struct BuildContext {
+    pub(crate) trampolines: Trampolines,
+    pub(crate) stub_blocks: StubBlocks,
+    pub(crate) indices: Indices,
+    /// For tests: threads between two instructions of a site are not heeded.
+    pub(crate) ignore_inner: bool,
+    /// Functions that have no room for a jump may get a breakpoint.
+    pub(crate) breakpoints: bool,
+}
+
+/// The sites of a module.
+#[derive(Debug, Default)]
+pub(super) struct Prepared {
+    /// By address.
+    pub(super) sites: &'static [Site],
+    /// How to unwind from those that are before a function and have its jump. It is known to
+    /// unwinders while the module is loaded.
+    pub(super) relay_unwind: Unwind,
+    /// Of each site; `None` if there are none.
+    pub(super) names: Option<&'static Names>,
+    /// Of these.
+    pub(super) index: NameIndex,
+    pub(super) unpatchable: Vec<Unpatchable>,
+    /// Of their names.
+    pub(super) unpatchable_index: NameIndex,
+    /// Whether functions could get breakpoints.
+    pub(super) breakpoints: bool,
+    /// Says that the module has the numbers of its functions, which others of its build id must not
+    /// have. `None` without a build id.
+    pub(super) has_indices: Option<&'static AtomicBool>,
+}
+
+/// A function on its way to becoming a site.
+pub(super) struct Planned {
+    /// Which function of the module; `None` for an entry that only a list names.
+    pub(super) function: Option<usize>,
+    pub(super) address: usize,
+    pub(super) plan: Plan,
+    /// What is at its entry, as far as it goes.
+    pub(super) original: [u8; SITE_LEN],
+    /// What is at the start of the NOP before it, if that becomes the jump.
+    pub(super) relay: [u8; SITE_LEN],
+}
+
+impl Planned {
+    /// Address of what is patched.
+    pub(super) fn entry(&self) -> usize {
+        self.address + self.plan.lead
+    }
+}
+
+/// Makes records, stubs and copies for what was planned.
+pub(super) fn build(
+    known: &'static ModuleFacts,
+    planned: Vec<Planned>,
+    breakpoints: bool,
+    context: &mut BuildContext,
+    refuse: &mut impl FnMut(Option<usize>, usize, RefusalReason),
+) -> Prepared {
+    let (Some(first), Some(last)) = (planned.first(), planned.last()) else {
+        return Prepared::default();
+    };
+    let windows = || {
+        planned
+            .iter()
+            .filter_map(|planned| planned.plan.window.as_ref())
+    };
+    let stubs: usize = planned
+        .iter()
+        .map(|planned| planned.plan.variant.stub().stub_len())
+        .sum();
+    let copies: usize = windows().map(Window::relocated_len).sum();
+    let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
+        for planned in planned {
+            refuse(planned.function, planned.address, RefusalReason::OutOfReach);
+        }
+        return Prepared::default();
+    };
+    let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
+    let mut unwind = CopyUnwind::default();
+    let mut text = Text::open();
+    let mut sites = Vec::with_capacity(planned.len());
+    let mut variants = Vec::with_capacity(planned.len());
+    let (mut names, mut symbols) = (Names::default(), Names::default());
+    let (mut indices, is_loaded) = context.indices.of(known.file.build_id());
+    let module: &'static Module = Box::leak(Box::new(Module {
+        path: known.path,
+        symbols: Box::leak(Box::new(FactsSymbols(known))),
+    }));
+    for one in planned {
+        let entry = one.entry();
+        let variant = one.plan.variant;
+        let mut patched = one.plan.patched_len();
+        let mut body = entry + SITE_LEN;
+        let mut inner = [0; 4];
+        let mut starts = 1;
+        if let Some(window) = &one.plan.window {
+            let copy = match window.relocate(next_copy, arena.bytes(next_copy)) {
+                Ok(copy) => copy,
+                Err(error) => {
+                    refuse(one.function, one.address, RefusalReason::Displace(error));
+                    continue;
+                }
+            };
+            body = next_copy;
+            if !context.ignore_inner {
+                starts = window.boundaries();
+                for at in (1..SITE_LEN).filter(|at| starts >> at & 1 != 0) {
+                    inner[at - 1] = copy.resume[at];
+                }
+            }
+            unwind.add(next_copy, copy.len, &copy.rows);
+            next_copy += copy.len;
+            if starts == 1 && loader_event::event() == Some(one.address) {
+                body = loader_event::take_place_of(body);
+            }
+        }
+        let Some(index) = indices.get(one.address.wrapping_sub(known.bias) as u64) else {
+            refuse(one.function, one.address, RefusalReason::NoIndex);
+            continue;
+        };
+        let len = variant.stub().stub_len();
+        let previous = sites
+            .last()
+            .map_or(0, |site: &Site| site.entry + patched_len(site));
+        if one.plan.relay.is_some_and(|nop| entry - nop < previous) {
+            refuse(one.function, one.address, RefusalReason::NoPlace);
+            continue;
+        }
+        let mut place = None;
+        if starts != 1 {
+            let blocks = &mut context.stub_blocks;
+            place = blocks.take(entry, starts, len, &mut text, &context.trampolines);
+            if place.is_none() && !breakpoints {
+                refuse(one.function, one.address, RefusalReason::NoPlace);
+                continue;
+            }
+            if place.is_none() {
+                // The copy serves as well.
+                (patched, inner) = (1, [0; 4]);
+            }
+        }
+        let stub = place.unwrap_or_else(|| {
+            next_stub += len;
+            next_stub - len
+        });
+        let site = |entry, body, lead, word| Site {
+            entry,
+            body,
+            interest: AtomicU16::new(0),
+            lead,
+            state: AtomicU8::new(OFF),
+            inner,
+            name: SiteName::new(""),
+            index,
+            module,
+            stub,
+            runtime: AtomicU64::new(word),
+        };
+        if let Some(nop) = one.plan.relay {
+            // Its own record is right before that of the function.
+            names.push(core::iter::empty());
+            symbols.push(core::iter::empty());
+            variants.push(variant);
+            sites.push(site(entry - nop, entry, 0, super::relay_word(one.relay)));
+        }
+        let all = match one.function {
+            Some(index) => names_of(known, index),
+            None => {
+                let mut name = String::new();
+                let address = one.address.wrapping_sub(known.bias) as u64;
+                write_name(&known.functions, None, known.path, address, &mut name);
+                vec![name]
+            }
+        };
+        names.push(all.iter().map(String::as_str));
+        let symbol = one.function.map_or("", |index| known.symbol(index));
+        let is_other = all.first().is_none_or(|name| name != symbol);
+        symbols.push(is_other.then_some(symbol).into_iter());
+        variants.push(variant);
+        let lead = one.plan.lead as u8;
+        sites.push(site(entry, body, lead, super::word(one.original, patched)));
+    }
+    drop(indices);
+    names.shrink();
+    symbols.shrink();
+    let names: &'static Names = Box::leak(Box::new(names));
+    for (index, site) in sites.iter_mut().enumerate() {
+        site.name = SiteName::new(names.best(index));
+    }
+    let sites: &'static [Site] = sites.leak();
+    sites.as_ptr().expose_provenance();
+    // Sites are made once.
+    let _ = known.site_names.set(SiteNames {
+        sites,
+        names,
+        symbols,
+    });
+    let written = sites.iter().zip(variants).try_for_each(|(site, variant)| {
+        // Its stub is the function's.
+        if is_relay(site) {
+            return Ok(());
+        }
+        let record = ptr::from_ref(site).addr() as u64;
+        let outside = !arena.contains(site.stub);
+        let header = if outside {
+            StubBlocks::header(site.stub)
+        } else {
+            arena.header()
+        };
+        let stub = variant
+            .stub()
+            .encode(site.stub, record, variant.word(header));
+        let stub = stub.expect("a header is within 2 GiB of its stubs");
+        if outside {
+            return text.write(site.stub, &stub);
+        }
+        arena.bytes(site.stub)[..stub.len()].copy_from_slice(&stub);
+        Ok(())
+    });
+    let finished = written.and_then(|()| arena.finish(&context.trampolines, &unwind));
+    if let Err(errno) = finished {
+        for site in sites {
+            let index = known.index_of(site);
+            refuse(index, site.address(), RefusalReason::NotExecutable(errno));
+        }
+        return Prepared::default();
+    }
+    let mut unwind = CopyUnwind::default();
+    for relay in sites.iter().filter(|site| is_relay(site)) {
+        unwind.add_jump(relay.entry);
+    }
+    // Without memory for it they work as well.
+    let relay_unwind = unwind.write().unwrap_or_default();
+    relay_unwind.register();
+    Prepared {
+        sites,
+        relay_unwind,
+        has_indices: is_loaded,
+        names: Some(names),
+        ..Prepared::default()
+    }
+}

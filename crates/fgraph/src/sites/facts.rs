@@ -1,0 +1,251 @@
+//! What is known of a module's functions for good. It is read from the module's file once, and kept
+//! when the module is gone, since names of its functions may be held.
+
+use core::fmt::{self, Write as _};
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use fgraph_core::site::{Site, Symbols};
+use fgraph_symbols::demangle;
+use fgraph_symbols::elf::{ElfError, ElfFile};
+use fgraph_symbols::filter::{FilterError, FunctionFacts, ModuleMatcher};
+use fgraph_symbols::functions::Functions;
+use fgraph_symbols::notrace::Notrace;
+
+use super::branch_targets::Entered;
+use super::classify::Callers;
+use super::is_relay;
+use super::names::Names;
+use super::reliance::Reliance;
+use crate::process::debug_file;
+
+/// What is known of a module for good.
+#[derive(Debug)]
+pub(super) struct ModuleFacts {
+    pub(super) path: &'static str,
+    pub(super) bias: usize,
+    pub(super) functions: Functions<'static>,
+    pub(super) callers: Callers,
+    /// What must not be traced of functions without a name.
+    pub(super) unnamed: Option<Notrace>,
+    /// Found out when it is first needed.
+    pub(super) entered: OnceLock<Entered>,
+    /// Which functions need more registers to survive; found out when it is first needed.
+    pub(super) reliance: OnceLock<Reliance>,
+    /// Of the sites, once there are any.
+    pub(super) site_names: OnceLock<SiteNames>,
+    pub(super) file: ElfFile<'static>,
+}
+
+/// What the sites of a module are called.
+#[derive(Debug)]
+pub(super) struct SiteNames {
+    pub(super) sites: &'static [Site],
+    pub(super) names: &'static Names,
+    /// In the symbol table, where that is not the best one of `names`: these are demangled.
+    pub(super) symbols: Names,
+}
+
+impl ModuleFacts {
+    /// Which function a site is of.
+    pub(super) fn index_of(&self, site: &Site) -> Option<usize> {
+        let address = site.address().wrapping_sub(self.bias);
+        self.functions.index_at(address as u64)
+    }
+
+    pub(super) fn symbol(&self, index: usize) -> &'static str {
+        symbol(&self.functions, index)
+    }
+
+    /// Calls `with` with what is known of the function at `address`, which goes by `names`.
+    pub(super) fn facts<R>(
+        &self,
+        address: usize,
+        names: &[&str],
+        with: impl FnOnce(&FunctionFacts<'_>) -> R,
+    ) -> R {
+        let in_file = address.wrapping_sub(self.bias) as u64;
+        let index = self.functions.index_at(in_file);
+        let symbols = index
+            .into_iter()
+            .flat_map(|index| self.functions.names(index));
+        let symbols: Vec<&str> = symbols.map(|name| name.symbol).collect();
+        let size = index.map_or(0, |index| self.functions.get(index).size as usize);
+        let facts = FunctionFacts::new(names, self.path);
+        with(&facts.with_symbols(&symbols).with_place(address, size))
+    }
+
+    /// The names of the sites, and the place of this one.
+    pub(super) fn names_of_site(&'static self, site: &Site) -> Option<(&'static SiteNames, usize)> {
+        let names = self.site_names.get()?;
+        let place = names
+            .sites
+            .binary_search_by_key(&site.entry, |site| site.entry);
+        Some((names, place.ok()?))
+    }
+}
+
+impl ModuleFacts {
+    /// The path of its file.
+    pub(super) fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// The function that contains an address, by its index; where it starts, and the number of its
+    /// bytes. Neither allocates nor locks.
+    pub(super) fn function_at(&self, address: usize) -> Option<(usize, usize, usize)> {
+        let in_file = address.wrapping_sub(self.bias) as u64;
+        let index = self.functions.containing(in_file)?;
+        let function = self.functions.get(index);
+        let start = self.bias.wrapping_add(function.address as usize);
+        Some((index, start, function.size as usize))
+    }
+
+    /// Writes the best name of a function without allocating: that of a C++ function without a site
+    /// is not demangled.
+    pub(super) fn write_name(
+        &'static self,
+        index: usize,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        let function = self.functions.get(index);
+        let start = self.bias.wrapping_add(function.address as usize);
+        if let Some(names) = self.site_names.get()
+            && let Ok(place) = names.sites.binary_search_by_key(&start, Site::address)
+            && !is_relay(&names.sites[place])
+        {
+            return f.pad(names.names.best(place));
+        }
+        match self.symbol(index) {
+            "" => write!(f, "{}+{:#x}", file_name(self.path), function.address),
+            symbol => demangle::write_without_allocating(symbol, f),
+        }
+    }
+}
+
+/// A reference, since what it gives out lasts as long as what it is of.
+#[derive(Debug)]
+pub(super) struct FactsSymbols(pub(super) &'static ModuleFacts);
+
+impl Symbols for FactsSymbols {
+    fn symbol(&self, site: &Site) -> &'static str {
+        let Some((names, place)) = self.0.names_of_site(site) else {
+            return "";
+        };
+        let mut symbols = names.symbols.of(place);
+        symbols.next().unwrap_or_else(|| names.names.best(place))
+    }
+
+    fn name(&self, site: &Site, nth: usize) -> Option<&'static str> {
+        let (names, place) = self.0.names_of_site(site)?;
+        names.names.of(place).nth(nth)
+    }
+
+    fn size(&self, site: &Site) -> usize {
+        let index = self.0.index_of(site);
+        index.map_or(0, |index| self.0.functions.get(index).size as usize)
+    }
+
+    fn write_full_name(&self, site: &Site, out: &mut dyn fmt::Write) -> fmt::Result {
+        match self.symbol(site) {
+            "" => out.write_str(site.name.as_str()),
+            symbol => demangle::write_full(symbol, out),
+        }
+    }
+}
+
+/// The file at `path`, which has been read, if `check` finds no fault in it, and the functions of
+/// it and of its debug file.
+///
+/// # Errors
+///
+/// Why it cannot be read.
+pub(super) fn parse(
+    bytes: io::Result<&'static [u8]>,
+    path: &Path,
+    check: impl FnOnce(&ElfFile<'_>) -> Result<(), ElfError>,
+) -> Result<(ElfFile<'static>, Functions<'static>), String> {
+    let text = |error: ElfError| error.to_string();
+    let file = ElfFile::parse(bytes.map_err(|error| error.to_string())?).map_err(text)?;
+    check(&file).map_err(text)?;
+    let debug = debug_file::find(path, &file);
+    let functions = Functions::read(&file, debug.as_ref()).map_err(text)?;
+    Ok((file, functions))
+}
+
+/// The name that a function goes by in the symbol table; empty if it has none.
+pub(super) fn symbol<'a>(functions: &Functions<'a>, index: usize) -> &'a str {
+    let name = functions.names(index).next();
+    name.map_or("", |name| name.symbol)
+}
+
+/// A path without its directories.
+pub(super) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Writes the best name of a function of the module at `path`: `module+0x1234`, with its address in
+/// the file, if it has none.
+pub(super) fn write_name(
+    functions: &Functions<'_>,
+    index: Option<usize>,
+    path: &str,
+    address: u64,
+    out: &mut String,
+) {
+    let symbol = index.map_or("", |index| symbol(functions, index));
+    let file = file_name(path);
+    // Writing to a string does not fail.
+    let _ = if symbol.is_empty() {
+        write!(out, "{file}+{address:#x}")
+    } else {
+        demangle::demangle_to(symbol, out)
+    };
+}
+
+/// The names of a function as programmers know them, the best first, and behind them those with a
+/// version.
+pub(super) fn names_of(known: &ModuleFacts, index: usize) -> Vec<String> {
+    let symbols = || known.functions.names(index);
+    if symbols().next().is_none() {
+        let mut name = String::new();
+        let address = known.functions.get(index).address;
+        write_name(
+            &known.functions,
+            Some(index),
+            known.path,
+            address,
+            &mut name,
+        );
+        return vec![name];
+    }
+    let plain = symbols().map(|name| demangle::to_string(name.symbol));
+    let versioned = symbols().filter(|name| name.version.is_some());
+    plain
+        .chain(versioned.map(|name| name.to_string()))
+        .collect()
+}
+
+/// Whether `matcher` selects the function at `address`, by its index if it has one.
+pub(super) fn is_selected(
+    known: &ModuleFacts,
+    index: Option<usize>,
+    address: usize,
+    matcher: &ModuleMatcher<'_, '_>,
+) -> Result<bool, FilterError> {
+    if matcher.is_everything() {
+        return Ok(true);
+    }
+    let names = match index {
+        Some(index) => names_of(known, index),
+        None => {
+            let (functions, in_file) = (&known.functions, address.wrapping_sub(known.bias));
+            let mut name = String::new();
+            write_name(functions, None, known.path, in_file as u64, &mut name);
+            vec![name]
+        }
+    };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    known.facts(address, &names, |facts| matcher.matches(facts))
+}

@@ -1,0 +1,138 @@
+//! What the compilers and the library behind a module let conclude of its functions.
+
+use core::fmt;
+use core::ops::Range;
+
+use fgraph_symbols::demangle;
+use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::functions::Functions;
+use fgraph_symbols::notrace::{self, Notrace};
+
+use super::classify::Callers;
+use crate::arch::cpu;
+use crate::arch::evex;
+use crate::arch::trampoline;
+
+/// What callers in a module may rely on, going by the compilers that have left their names.
+pub(super) fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize) -> Callers {
+    let mut comments = file.comment().peekable();
+    let unknown = comments.peek().is_none();
+    if !unknown && !comments.any(|comment| comment.starts_with("GCC")) {
+        return Callers::Abi;
+    }
+    let keeps_high_registers = |address: u64, size: u64| {
+        let bytes = file.bytes_at(address, usize::try_from(size).unwrap_or(0));
+        bytes.is_some_and(|bytes| evex::uses_evex_across_calls(bytes, address as usize))
+    };
+    let own_text = trampoline::own_text();
+    let function = |index| {
+        let function = functions.get(index);
+        let is_own = own_text.contains(&bias.wrapping_add(function.address as usize));
+        !is_own && keeps_high_registers(function.address, function.size)
+    };
+    let section = |text: Range<u64>| keeps_high_registers(text.start, text.end - text.start);
+    let all = cpu::vector_bytes() == 64
+        && if functions.is_stripped() {
+            // There may be functions without a symbol.
+            file.text().into_iter().any(section)
+        } else {
+            (0..functions.len()).any(function)
+        };
+    if all {
+        Callers::AllRegisters
+    } else {
+        Callers::LowRegisters
+    }
+}
+
+/// Whether functions of a module are called while all signals are blocked: those of the C library
+/// are, where it makes threads and processes. It is known by a function that others block signals
+/// with.
+pub(super) fn blocks_signals(functions: &Functions<'_>) -> bool {
+    (0..functions.len())
+        .flat_map(|index| functions.names(index))
+        .any(|name| name.symbol == "pthread_sigmask")
+}
+
+/// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
+pub(super) fn is_own(symbol: &str) -> bool {
+    struct Start(String);
+    impl fmt::Write for Start {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.push_str(text);
+            // Enough is known: demangling the rest would be a waste.
+            if self.0.len() < 16 {
+                Ok(())
+            } else {
+                Err(fmt::Error)
+            }
+        }
+    }
+    if !symbol.contains("fgraph") {
+        return false;
+    }
+    let mut start = Start(String::new());
+    let _ = demangle::demangle_to(symbol, &mut start);
+    let start = start.0.trim_start_matches(['<', '&']);
+    [
+        "fgraph::",
+        "fgraph_core::",
+        "fgraph_symbols::",
+        "fgraph_x86_64::",
+    ]
+    .iter()
+    .any(|own| start.starts_with(own))
+}
+
+/// What must not be traced of a function, by all of its names; `unnamed` if it has none.
+pub(super) fn notrace_of(
+    functions: &Functions<'_>,
+    index: usize,
+    unnamed: Option<Notrace>,
+) -> Option<Notrace> {
+    let mut names = functions.names(index).peekable();
+    if names.peek().is_none() {
+        return unnamed;
+    }
+    names.find_map(|name| notrace::look_up(name.symbol))
+}
+
+/// What must not be traced of the functions of a file that have no name: where others are left
+/// alone for what they are called, there may be more of their kind.
+pub(super) fn unnamed(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Notrace> {
+    const BESIDE: &str = "has no name, in a module with functions that must not be traced";
+    const UNWINDS: &str = "has no name, in a module that may have a copy of the unwinder in it";
+    let all = 0..functions.len();
+    // Every program has a `_start`.
+    let named = all.flat_map(|index| functions.names(index));
+    let known: Vec<Notrace> = named
+        .filter(|name| name.symbol != "_start")
+        .filter_map(|name| notrace::look_up(name.symbol))
+        .collect();
+    let is_linker = || known.contains(&notrace::PARTIAL);
+    let is_entire = |known: &Notrace| matches!(known, Notrace::Entirely(_));
+    if blocks_signals(functions) || is_linker() || known.iter().any(is_entire) {
+        return Some(Notrace::Entirely(BESIDE));
+    }
+    if !known.is_empty() {
+        return Some(Notrace::Return(BESIDE));
+    }
+    let imports = |wanted: fn(&[u8]) -> bool| file.imports().any(wanted);
+    let unwinds = imports(|name| name == b"dl_iterate_phdr")
+        && !imports(|name| name.starts_with(b"_Unwind_"));
+    unwinds.then_some(Notrace::Return(UNWINDS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_functions_of_fgraph_are_its_own() {
+        assert!(is_own("_ZN6fgraph8register17h0123456789abcdefE"));
+        assert!(is_own("_ZN11fgraph_core4slot17h0123456789abcdefE"));
+        assert!(!is_own("_ZN11fgraph_demo4main17h0123456789abcdefE"));
+        assert!(!is_own("_ZN4demo6fgraph17h0123456789abcdefE"));
+        assert!(!is_own("main"));
+    }
+}
