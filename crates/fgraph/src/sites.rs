@@ -122,15 +122,18 @@ impl Sites {
         let (loaded, generation) = modules::loaded();
         let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
         for known in &mut self.modules {
-            let is_listed = || loaded.iter().any(|module| known.is(module));
             // One that was gone stays so: what is at its place now is another, with its own text.
-            if known.is_loaded && !is_listed() {
-                known.leave();
+            if !known.is_loaded {
+                continue;
             }
-            if known.is_loaded && unloaded {
+            let Some(module) = loaded.iter().find(|module| known.is(module)) else {
+                known.leave();
+                continue;
+            };
+            if unloaded {
                 match known.while_listed(|| known.renew()) {
-                    Some(renewed) => self.renewed.extend(renewed),
-                    None => known.leave(),
+                    Some(renewed) if !known.is_older_than(module) => self.renewed.extend(renewed),
+                    _ => known.leave(),
                 }
             }
         }

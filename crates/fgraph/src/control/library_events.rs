@@ -56,6 +56,12 @@ pub(super) fn join_all() {
     }
 }
 
+/// [`join_all`] in a thread that may be in a callback or at a fork: it does not wait for the
+/// dynamic linker.
+pub(super) fn join_without_waiting() {
+    loader_event::as_loading(join_all);
+}
+
 impl Control {
     /// Applies the filters to libraries that came since the last time.
     fn join_pending(&mut self) {

@@ -268,5 +268,8 @@ pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const R
         FGRAPH.slots.retire_if(slot, registration.cast());
         return;
     }
-    threads::as_own_code(|| CONTROL.acquire().drop_later(slot, registration));
+    threads::as_own_code(|| {
+        CONTROL.acquire().drop_later(slot, registration);
+        library_events::join_without_waiting();
+    });
 }
