@@ -19,8 +19,8 @@
 //! more than one machine stack, and nothing that must not fail follows from an address there:
 //!
 //! - Only the thread that has *taken* a stack adds frames to it or removes some. It is given back
-//!   when the thread is seen elsewhere, and never taken away. So it is with homes, too: a thread may
-//!   go on with the context that another began with.
+//!   when the thread is seen elsewhere, and never taken away. Homes too are taken: a thread may go
+//!   on with the context that another began with.
 //! - A call that comes back finds its frame in rbp. If the frame is in a stack that another thread
 //!   has taken, or beneath frames that may live, the users are told, and the frame is left to be
 //!   dropped.
@@ -57,8 +57,8 @@ impl Stack {
     ///
     /// # Safety
     ///
-    /// It must be used as the module says: by the thread that has taken it, and not before its shadow
-    /// stack has memory.
+    /// It must be used as the module says: by the thread that has taken it, and not before its
+    /// shadow stack has memory.
     pub const unsafe fn new() -> Self {
         Self {
             low: Cell::new(0),
