@@ -56,7 +56,7 @@ pub(crate) const ON: u8 = 1;
 /// How many bytes the jump of a site to its relay has.
 const SHORT_JUMP_LEN: usize = 2;
 
-/// Who names it may cancel threads.
+/// A module that names it may cancel threads.
 const CANCEL: &CStr = c"pthread_cancel";
 
 /// All functions and sites.
