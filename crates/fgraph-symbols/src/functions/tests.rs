@@ -1,4 +1,5 @@
 use super::*;
+use crate::elf::ElfFile;
 use crate::testing;
 
 /// A symbol of a made-up file. Its address is in one of the sections below.

@@ -22,6 +22,8 @@
 //! - No address from a *file* is read before it was found to lie in such a segment.
 //! - The copy of a file is never freed, and the vDSO is never unmapped.
 
+mod listed_entries;
+
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
 use core::{fmt, mem, ptr, slice};
@@ -40,7 +42,8 @@ use crate::os::maps::{self, FileId, Maps, Protections};
 use crate::process::image::read_file;
 use crate::process::linker::{self, DlHandle};
 use crate::process::loader_event;
-use fgraph_symbols::elf::{ElfError, ElfFile, EntryList};
+use fgraph_symbols::elf::{ElfError, ElfFile};
+pub(crate) use listed_entries::{ListedEntry, listed_entries};
 
 /// A link to the file of the program, which works even if that was deleted.
 const PROGRAM: &str = "/proc/thread-self/exe";
@@ -399,32 +402,6 @@ pub(crate) fn protections() -> Protections {
     Protections::now(loaded().0.iter().flat_map(LoadedModule::segments))
 }
 
-/// A place that a compiler listed as the entry of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ListedEntry {
-    /// Where it is. That is the start of the function, or what follows its `endbr64`, or, with
-    /// [`EntryList::Mcount`] but without `-mfentry`, a place behind its prologue.
-    pub(crate) address: usize,
-    /// The list that it is in.
-    pub(crate) list: EntryList,
-}
-
-/// The function entries that compilers listed in a module, in order.
-///
-/// This waits for any `dlopen` that another thread is in the middle of, including the constructors
-/// it runs, since the list of a module is not complete before.
-///
-/// # Errors
-///
-/// If the module was unloaded, or if `file` is not the file it was loaded from.
-pub(crate) fn listed_entries(
-    module: &LoadedModule,
-    file: &ElfFile<'_>,
-) -> Result<Vec<ListedEntry>, ElfError> {
-    // SAFETY: the module is loaded and relocated while this is called.
-    when_relocated(module, file, || unsafe { read_entries(module, file) })
-}
-
 /// The functions that the linker found for the module's own calls of IFUNCs, each with its
 /// resolver.
 ///
@@ -523,61 +500,6 @@ fn is_loaded_from(module: &LoadedModule, info: &Info<'_>, file: &ElfFile<'_>) ->
         unsafe { read(module, &range) }.is_none_or(|loaded| loaded == content)
     };
     file.program_headers() == info.header_bytes() && file.notes().all(same_note)
-}
-
-/// Reads the lists of entries of a module that is loaded from `file`.
-///
-/// # Safety
-///
-/// The module must be loaded and relocated, and stay so.
-unsafe fn read_entries(module: &LoadedModule, file: &ElfFile<'_>) -> Vec<ListedEntry> {
-    let mut entries = Vec::new();
-    for (list, section) in file.entry_lists() {
-        let start = module.bias.wrapping_add(section.start as usize);
-        let range = start..start.saturating_add((section.end - section.start) as usize);
-        // SAFETY: as the caller promises.
-        let Some(bytes) = (unsafe { read(module, &range) }) else {
-            continue;
-        };
-        let entry = |address| ListedEntry { address, list };
-        if list == EntryList::Xray {
-            let (sleds, _) = bytes.as_chunks();
-            let addresses = (start..).step_by(XRAY_SLED);
-            let functions = sleds
-                .iter()
-                .zip(addresses)
-                .filter_map(|(s, at)| xray_entry(s, at));
-            entries.extend(functions.map(entry));
-        } else {
-            let (words, _) = bytes.as_chunks();
-            let addresses = words.iter().map(|word| usize::from_ne_bytes(*word));
-            entries.extend(addresses.map(entry));
-        }
-    }
-    // A section that was discarded by the linker leaves null entries behind.
-    entries.retain(|entry| module.is_text(entry.address));
-    entries.sort_unstable();
-    entries.dedup();
-    entries
-}
-
-/// The bytes that XRay writes down for each of its sleds.
-const XRAY_SLED: usize = 32;
-
-/// The function that a sled of XRay, written down at `at`, is the entry of.
-///
-/// ```text
-///   +0   the sled      from version 2 on relative to this word, else an address
-///   +8   its function  the same
-///   +16  kind          0 or 3 at the entry, 3 if it hands over the first argument
-///   +17  whether it is always instrumented
-///   +18  version
-/// ```
-fn xray_entry(sled: &[u8; XRAY_SLED], at: usize) -> Option<usize> {
-    let (kind, version) = (sled[16], sled[18]);
-    let function = usize::from_ne_bytes(*sled[8..].first_chunk()?);
-    let base = if version >= 2 { at.wrapping_add(8) } else { 0 };
-    matches!(kind, 0 | 3).then(|| base.wrapping_add(function))
 }
 
 /// The memory of a module, if all of the range is in a readable segment of it.

@@ -1,9 +1,11 @@
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use super::listed_entries::{XRAY_SLED, xray_entry};
 use super::*;
 use fgraph_needs::{CLANG, GCC, Missing, Need, needs, skip};
 use fgraph_symbols::demangle;
+use fgraph_symbols::elf::EntryList;
 use fgraph_symbols::functions::Functions;
 
 /// A directory of one test, which goes when this is dropped.
