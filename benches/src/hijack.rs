@@ -361,7 +361,7 @@ unsafe extern "C" fn hijack_enter(
 ) -> *mut Frame {
     // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the
     // state of this thread, which it has marked.
-    unsafe { enter(regs, site, thread, slot) }
+    unsafe { enter(regs, site, thread, slot, FGRAPH.wanting(site, thread)) }
 }
 
 /// Called by the trampolines at return; gives the true return address.
