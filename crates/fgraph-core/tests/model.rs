@@ -394,7 +394,7 @@ impl Machine {
             drop(unsafe { Box::from_raw(registration.cast::<Registration<User<N>>>()) });
         }
         let epoch = FGRAPH.epoch.advance();
-        let registration = Registration::new::<StdCatch>(User::<N>(user), slot, epoch);
+        let registration = Registration::new::<StdCatch>(User::<N>(user), slot, epoch, 1);
         let registration = Box::into_raw(Box::new(registration));
         // SAFETY: made for this slot; freed after it was retired, by the only thread.
         unsafe { FGRAPH.slots.publish(slot, registration.cast::<Header>()) };
@@ -432,7 +432,10 @@ impl Machine {
         regs.site = self.site;
         regs.thread = self.thread;
         // SAFETY: the registers are those of a call of this thread.
-        unsafe { dispatch::enter(&mut regs, self.site, self.thread, return_slot_addr) }
+        unsafe {
+            let users = FGRAPH.wanting(self.site, self.thread);
+            dispatch::enter(&mut regs, self.site, self.thread, return_slot_addr, users)
+        }
     }
 
     fn leave(&self, frame: *mut Frame) {
