@@ -1,7 +1,9 @@
 //! What threads, users and dispatch share in this process.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+};
 
 use crate::counters::Counters;
 use crate::grace::{self, Epoch};
@@ -127,13 +129,18 @@ impl Fgraph {
         self.enabled.load(Ordering::Relaxed) & 1 << slot != 0
     }
 
-    /// The users that want a call of the function of `site` in `thread`, a bit for each slot.
+    /// The users that want a call of the function of `site` in `thread`, a bit for each slot, and
+    /// the newest registration before these were read.
     #[inline(always)]
-    pub fn wanting(&self, site: &Site, thread: &Thread) -> u64 {
+    pub fn wanting(&self, site: &Site, thread: &Thread) -> (u64, u64) {
+        // Before the users: one that takes a slot in between is younger than the call, which is
+        // then not taken for one that it wants.
+        let epoch = self.epoch.now();
+        fence(Ordering::Acquire);
         // Relaxed: what changes at this moment may or may not hold for this call.
         let enabled = self.enabled.load(Ordering::Relaxed) as u16;
         let users = site.interest.load(Ordering::Relaxed) & enabled & thread.owner.users();
-        u64::from(users)
+        (u64::from(users), epoch)
     }
 
     /// Waits until no thread is in a callback of the user in slot `index`, which must have been

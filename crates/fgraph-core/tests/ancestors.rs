@@ -129,10 +129,9 @@ fn enter(thread: &Thread, memory: &mut Memory, number: u64, level: usize) -> (*m
     regs.link = link;
     regs.site = site;
     regs.thread = thread;
+    let (users, epoch) = FGRAPH.wanting(site, thread);
     // SAFETY: the registers are those of a call of this thread.
-    let users = FGRAPH.wanting(site, thread);
-    // SAFETY: as above.
-    let frame = unsafe { dispatch::enter(&mut regs, site, thread, return_slot_addr, users) };
+    let frame = unsafe { dispatch::enter(&mut regs, site, thread, return_slot_addr, users, epoch) };
     (frame, SHOWN.lock().unwrap().pop().unwrap())
 }
 

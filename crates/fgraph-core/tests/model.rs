@@ -431,10 +431,14 @@ impl Machine {
         regs.link = link;
         regs.site = self.site;
         regs.thread = self.thread;
-        // SAFETY: the registers are those of a call of this thread.
+        // SAFETY: the registers are those of a call of this thread; a frame is on its stack.
         unsafe {
-            let users = FGRAPH.wanting(self.site, self.thread);
-            dispatch::enter(&mut regs, self.site, self.thread, return_slot_addr, users)
+            let (site, thread) = (self.site, self.thread);
+            let (users, epoch) = FGRAPH.wanting(site, thread);
+            let frame = dispatch::enter(&mut regs, site, thread, return_slot_addr, users, epoch);
+            // Told apart from a dead call by that before the machine layer goes on.
+            assert!(frame.is_null() || (*frame).return_address == (*regs.link).return_address);
+            frame
         }
     }
 

@@ -1,97 +1,237 @@
-//! A thread checker: functions that only the main thread may call.
+//! A thread checker: directories that two threads read from.
 //!
-//! The program draws the letters of a file on a make-believe canvas, partly from the wrong thread.
-//! The user reports each place in the program that does so once, with the thread and its caller.
+//! `readdir` may not be called by two threads at once with the same directory. The user keeps who
+//! was the first to read from each that is open, and reports another thread that does, with the
+//! calls that have led both there. Its callbacks neither allocate nor lock.
 //!
-//!     cargo run --release --example threads -- README.md
+//! The job lists directories on several threads, and hands one over half-way.
+//!
+//!     cargo run --release --example threads -- crates docs
 
-use std::collections::BTreeMap;
 use std::error::Error;
-use std::hint::black_box;
-use std::sync::{Mutex, PoisonError};
-use std::{env, fs, thread};
+use std::fs::{self, ReadDir};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::{env, fmt, io, process, thread};
 
 use fgraph::{Entry, FgraphOps};
 
-/// Keeps one line for each call site from which another thread than `main` has called.
-struct OnlyOn {
-    /// The kernel's id of the thread that may call.
-    main: u32,
-    /// By the address of the call: what was called, by which thread, and how often.
-    wrong: Mutex<BTreeMap<usize, (String, String, u64)>>,
+/// The checked functions; then what their callers are looked for among: this program.
+const FILTER: &str = "readdir64 closedir :mod:threads";
+/// Directories that may be open at once, and reports.
+const ROOM: usize = 64;
+
+/// Who has made a call.
+#[derive(Default)]
+struct Trace {
+    /// The kernel's id of the thread; 0 if there is none.
+    thread: AtomicU32,
+    /// Where the calls return to, the innermost first.
+    callers: [AtomicUsize; 8],
 }
 
-impl FgraphOps for OnlyOn {
+impl Trace {
+    fn write(&self, call: &Entry<'_, ()>) {
+        let mut callers = [0; 8];
+        call.callers(&mut callers);
+        self.copy(call.thread_id(), callers);
+    }
+
+    fn copy(&self, thread: u32, callers: [usize; 8]) {
+        for (to, caller) in self.callers.iter().zip(callers) {
+            to.store(caller, Ordering::Relaxed);
+        }
+        self.thread.store(thread, Ordering::Release);
+    }
+
+    fn read(&self) -> (u32, [usize; 8]) {
+        let thread = self.thread.load(Ordering::Acquire);
+        (
+            thread,
+            self.callers
+                .each_ref()
+                .map(|caller| caller.load(Ordering::Relaxed)),
+        )
+    }
+}
+
+/// The calls by name.
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (thread, callers) = self.read();
+        let is_main = thread == process::id();
+        writeln!(
+            f,
+            "  thread {thread}{}",
+            if is_main { " (main)" } else { "" }
+        )?;
+        for &address in callers.iter().take_while(|&&address| address != 0) {
+            // The call is right before where it returns to.
+            match fgraph::function_at(address - 1) {
+                Some(function) => {
+                    let offset = address - 1 - function.address();
+                    writeln!(f, "    {}+{offset:#x}", function.name())?;
+                }
+                None => writeln!(f, "    {address:#x}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A directory that is open.
+#[derive(Default)]
+struct Directory {
+    /// What `readdir` is called with; 0 if the place is free.
+    handle: AtomicU64,
+    first: Trace,
+}
+
+/// Two threads that have read from a directory.
+#[derive(Default)]
+struct Report {
+    first: Trace,
+    other: Trace,
+}
+
+/// Keeps who reads from which directory.
+struct Checker {
+    open: [Directory; ROOM],
+    reports: [Report; ROOM],
+    /// How many reports there were, with those that found no room.
+    count: AtomicUsize,
+    /// Calls with a directory that found no room.
+    unchecked: AtomicU64,
+}
+
+impl Checker {
+    fn new() -> Self {
+        Self {
+            open: std::array::from_fn(|_| Directory::default()),
+            reports: std::array::from_fn(|_| Report::default()),
+            count: AtomicUsize::new(0),
+            unchecked: AtomicU64::new(0),
+        }
+    }
+
+    fn find(&self, handle: u64) -> Option<&Directory> {
+        let is_it = |directory: &&Directory| directory.handle.load(Ordering::Acquire) == handle;
+        self.open.iter().find(is_it)
+    }
+
+    fn read(&self, call: &Entry<'_, ()>, handle: u64) {
+        if let Some(directory) = self.find(handle) {
+            let (thread, callers) = directory.first.read();
+            if thread != call.thread_id() && thread != 0 {
+                let index = self.count.fetch_add(1, Ordering::Relaxed);
+                if let Some(report) = self.reports.get(index) {
+                    report.first.copy(thread, callers);
+                    report.other.write(call);
+                }
+                // Once is enough: from now on the directory is this thread's.
+                directory.first.write(call);
+            }
+            return;
+        }
+        let take = |directory: &&Directory| {
+            let free = &directory.handle;
+            free.compare_exchange(0, handle, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        };
+        match self.open.iter().find(take) {
+            Some(directory) => directory.first.write(call),
+            None => drop(self.unchecked.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    fn close(&self, handle: u64) {
+        if let Some(directory) = self.find(handle) {
+            directory.first.thread.store(0, Ordering::Relaxed);
+            directory.handle.store(0, Ordering::Release);
+        }
+    }
+}
+
+impl FgraphOps for Checker {
     type Data = ();
 
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
-        if call.thread_id() != self.main {
-            let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-            let row = wrong.entry(call.call_site()).or_insert_with(|| {
-                let thread = thread::current();
-                let name = thread.name().unwrap_or("?").to_owned();
-                (call.function().name().to_string(), name, 0)
-            });
-            row.2 += 1;
+        match call.function().name().as_str() {
+            "readdir" | "readdir64" => self.read(call, call.arg(0)?),
+            "closedir" => self.close(call.arg(0)?),
+            // `callers` tells of the calls whose return is wanted.
+            _ => return Some(()),
         }
         None
     }
 }
 
-mod canvas {
-    use super::black_box;
-
-    /// Draws a letter. Only the main thread may.
-    #[inline(never)]
-    pub(crate) fn draw(letter: char) {
-        black_box(letter);
+/// How many entries are left.
+#[inline(never)]
+fn count(directory: ReadDir) -> io::Result<usize> {
+    let mut count = 0;
+    for entry in directory {
+        entry?;
+        count += 1;
     }
+    Ok(count)
+}
 
-    /// Forgets everything. Only the main thread may.
-    #[inline(never)]
-    pub(crate) fn clear() {
-        black_box(());
-    }
+/// Lists a directory on one thread.
+#[inline(never)]
+fn list(path: &str) -> io::Result<usize> {
+    count(fs::read_dir(path)?)
+}
+
+/// Lists a directory, but for the first entry on another thread.
+#[inline(never)]
+fn list_in_parts(path: &str) -> io::Result<usize> {
+    let mut directory = fs::read_dir(path)?;
+    let first = usize::from(directory.next().transpose()?.is_some());
+    let rest = thread::spawn(|| count(directory))
+        .join()
+        .expect("no panic")?;
+    Ok(first + rest)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = env::args().nth(1).unwrap_or_else(|| "README.md".into());
-    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let only = OnlyOn {
-        main: std::process::id(),
-        wrong: Mutex::new(BTreeMap::new()),
-    };
-    // SAFETY: the callback locks and allocates, which is allowed in the functions of `canvas`: they
-    // are called by ordinary code of this program only, and not with the lock held.
-    let only = unsafe { fgraph::register(only, "threads::canvas::*") }?;
-    canvas::clear();
-    text.chars().take(100).for_each(canvas::draw);
-    let painter = |range: std::ops::Range<usize>| {
-        let letters = text.chars().skip(range.start).take(range.len());
-        move || {
-            canvas::clear();
-            letters.for_each(canvas::draw);
-        }
-    };
-    thread::scope(|scope| -> Result<(), std::io::Error> {
-        for (name, range) in [("painter", 0..30), ("helper", 30..50)] {
-            let thread = thread::Builder::new().name(name.to_owned());
-            thread.spawn_scoped(scope, painter(range))?;
+    let mut paths: Vec<String> = env::args().skip(1).collect();
+    if paths.is_empty() {
+        paths = ["crates", "docs"].map(str::to_owned).to_vec();
+    }
+    // SAFETY: the callbacks use memory of their own only, with atomics.
+    let checker = unsafe { fgraph::register(Checker::new(), FILTER) }?;
+    thread::scope(|scope| -> io::Result<()> {
+        let list = |path| scope.spawn(move || list(path));
+        let threads: Vec<_> = paths.iter().map(|path| list(path.as_str())).collect();
+        for (path, thread) in paths.iter().zip(threads) {
+            println!("{path}: {} entries", thread.join().expect("no panic")?);
         }
         Ok(())
     })?;
-    let wrong = only.unregister()?.wrong;
-    let wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for (site, (function, thread, calls)) in &wrong {
-        println!("{function} was called {calls} times at {site:#x}, first by the thread {thread}");
-    }
-    let calls: u64 = wrong.values().map(|row| row.2).sum();
+    let alone = checker.count.load(Ordering::Relaxed);
     println!(
-        "{calls} calls on the wrong thread, from {} places",
-        wrong.len()
+        "{}: {} entries, in parts",
+        paths[0],
+        list_in_parts(&paths[0])?
     );
-    if calls != 52 {
-        return Err("50 letters and two clears were drawn by other threads".into());
+    let checker = checker.unregister()?;
+
+    let count = checker.count.into_inner();
+    for report in checker.reports.iter().take(count) {
+        println!(
+            "\nA directory was read by two threads, first by\n{}then by\n{}",
+            report.first, report.other
+        );
+    }
+    let unchecked = checker.unchecked.into_inner();
+    println!("{count} reports, {unchecked} calls not checked");
+    if (alone, count, unchecked) != (0, 1, 0) {
+        return Err("one directory was handed over, all others were not".into());
+    }
+    let [first, other] = [&checker.reports[0].first, &checker.reports[0].other];
+    let is_named = |trace: &Trace, name: &str| trace.to_string().contains(name);
+    if !is_named(first, "threads::list_in_parts") || !is_named(other, "threads::count") {
+        return Err("the calls on the way are not named".into());
     }
     Ok(())
 }

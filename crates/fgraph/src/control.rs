@@ -179,14 +179,10 @@ impl Control {
     /// Every function that `filter` selects.
     pub(crate) fn inventory(&mut self, filter: &Filter) -> Result<SiteList, Error> {
         let matcher = Matcher::new(filter);
-        loop {
-            // What was loaded meanwhile is patched the next time.
-            self.unfinished |= !self.refresh(None)?.is_empty();
-            self.sites.check_addresses(filter)?;
-            if let Some(all) = self.sites.inventory(&matcher) {
-                return Ok(all?);
-            }
-        }
+        // What was loaded meanwhile is patched the next time.
+        self.unfinished |= !self.refresh(None)?.is_empty();
+        self.sites.check_addresses(filter)?;
+        Ok(self.sites.inventory(&matcher)?)
     }
 
     /// Sites, and how many of them are patched.

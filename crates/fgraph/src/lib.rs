@@ -33,8 +33,9 @@
 //! ```
 //!
 //! Any function of the program and of its libraries can be traced that has a name in a symbol
-//! table; [`sites()`] lists them, and says of each how, or why not. `ARCHITECTURE.md` says how
-//! fgraph works, and `docs/limits.md` what it does not promise.
+//! table; [`sites()`] lists them, and says of each how, or why not. `docs/guide.md` leads from an
+//! empty file to a user, `ARCHITECTURE.md` says how fgraph works, and `docs/limits.md` what it does
+//! not promise.
 
 #![warn(missing_docs)]
 
@@ -85,3 +86,8 @@ pub use threads::set_shadow_stack_size;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The programs of the guide are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide.md")]
+struct Guide;

@@ -64,6 +64,8 @@ const CANCEL: &CStr = c"pthread_cancel";
 pub(crate) struct Sites {
     modules: Vec<ModuleSites>,
     generation: Option<Generation>,
+    /// Sites that are not patched any more, because their module was loaded anew where it was.
+    renewed: Vec<&'static Site>,
     context: BuildContext,
     /// Address of [`CANCEL`].
     cancel: usize,
@@ -76,6 +78,7 @@ impl Sites {
         Self {
             modules: Vec::new(),
             generation: None,
+            renewed: Vec::new(),
             cancel: 0,
             trap_tables: Vec::new(),
             context: BuildContext {
@@ -118,9 +121,6 @@ impl Sites {
         }
         let (loaded, generation) = modules::loaded();
         let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
-        // Whether nothing was loaded or unloaded meanwhile; what could not be looked at is left for
-        // the next time.
-        let mut complete = true;
         for known in &mut self.modules {
             let is_listed = || loaded.iter().any(|module| known.is(module));
             // One that was gone stays so: what is at its place now is another, with its own text.
@@ -128,10 +128,9 @@ impl Sites {
                 known.leave();
             }
             if known.is_loaded && unloaded {
-                match modules::while_loaded(generation, || known.is_replaced()) {
-                    Some(true) => known.leave(),
-                    Some(false) => {}
-                    None => complete = false,
+                match known.while_listed(|| known.renew()) {
+                    Some(renewed) => self.renewed.extend(renewed),
+                    None => known.leave(),
                 }
             }
         }
@@ -140,13 +139,10 @@ impl Sites {
                 continue;
             }
             if !trampoline::holds_cancellation() {
-                match modules::while_loaded(generation, || module.may_call(CANCEL, self.cancel)) {
+                match modules::while_listed(&module, || module.may_call(CANCEL, self.cancel)) {
                     Some(true) => self.context.trampolines = trampoline::hold_cancellation(),
                     Some(false) => {}
-                    None => {
-                        complete = false;
-                        continue;
-                    }
+                    None => continue,
                 }
             }
             // Stubs may have few places, so what comes back to where it was gets those that it had.
@@ -160,12 +156,12 @@ impl Sites {
             .retain(|module| module.is_loaded || !module.sites().is_empty());
         self.publish_traps();
         symbol_table::publish(self.loaded());
-        self.generation = complete.then_some(generation);
+        self.generation = Some(generation);
         true
     }
 
     /// Makes the sites of the modules in which a filter selects anything: `new`, or one of `users`
-    /// in a module that is new. `None` if modules were loaded or unloaded since the last `refresh`.
+    /// in a module that is new.
     ///
     /// # Errors
     ///
@@ -174,10 +170,7 @@ impl Sites {
         &mut self,
         users: &[Matcher<'_>],
         new: Option<&Matcher<'_>>,
-    ) -> Result<Option<()>, FilterError> {
-        let Some(generation) = self.generation else {
-            return Ok(None);
-        };
+    ) -> Result<(), FilterError> {
         let mut prepared = false;
         let mut protections = None;
         for module in &mut self.modules {
@@ -193,18 +186,16 @@ impl Sites {
             let context = &mut self.context;
             let now = modules::protections;
             let protections = protections.get_or_insert_with(now);
-            let made =
-                module.while_present(generation, |module| module.prepare(context, protections));
-            if made.is_none() {
-                return Ok(None);
+            match module.while_present(|module| module.prepare(context, protections)) {
+                Some(()) => prepared = true,
+                None => module.leave(),
             }
-            prepared = true;
         }
         if prepared {
             self.publish_traps();
         }
         symbol_table::publish(self.loaded());
-        Ok(Some(()))
+        Ok(())
     }
 
     /// Whether there are modules to which the users' filters have not been applied.
@@ -212,9 +203,10 @@ impl Sites {
         self.loaded().any(|module| module.is_new)
     }
 
-    /// Applies the users' filters to the modules that are new. Returns the sites that they select.
+    /// Applies the users' filters to the modules that are new. Returns the sites that they select,
+    /// and those of modules that were loaded anew.
     pub(crate) fn join(&mut self, users: &[Option<LiveFilter>]) -> Vec<&'static Site> {
-        let mut changed = Vec::new();
+        let mut changed = core::mem::take(&mut self.renewed);
         let matchers: Vec<_> = if self.has_new() {
             let users = users.iter().enumerate();
             let users = users.filter_map(|(slot, user)| Some((slot, user.as_ref()?)));
@@ -295,36 +287,39 @@ impl Sites {
     }
 
     /// Every function that a filter selects.
-    /// `None` if modules were loaded or unloaded since the last `refresh`.
     ///
     /// # Errors
     ///
     /// If a predicate panics.
-    pub(crate) fn inventory(
-        &mut self,
-        matcher: &Matcher<'_>,
-    ) -> Option<Result<SiteList, FilterError>> {
-        let generation = self.generation?;
+    pub(crate) fn inventory(&mut self, matcher: &Matcher<'_>) -> Result<SiteList, FilterError> {
         let protections = modules::protections();
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
             let context = &self.context;
-            let done = module.while_present(generation, |module| {
-                module.inventory(context, matcher, &mut all, &protections)
-            })?;
-            if let Err(error) = done {
-                return Some(Err(error));
+            let done = module
+                .while_present(|module| module.inventory(context, matcher, &mut all, &protections));
+            match done {
+                Some(result) => result?,
+                None => module.leave(),
             }
         }
         symbol_table::publish(self.loaded());
-        Some(Ok(all))
+        Ok(all)
     }
 
-    /// Runs `work` while no library can be loaded or unloaded; `None` if one was since the last
-    /// `refresh`.
-    pub(crate) fn while_loaded<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
-        modules::while_loaded(self.generation?, work)
+    /// Runs `work` while no library can be loaded or unloaded. It gets the sites of each module
+    /// that was unloaded since the last `refresh`.
+    pub(crate) fn while_locked<R>(&self, work: impl FnOnce(&[&'static [Site]]) -> R) -> R {
+        modules::while_locked(|generation| {
+            let mut gone = Vec::new();
+            if self.generation != Some(generation) {
+                loader_event::set_pending();
+                let modules = self.loaded().filter(|module| !module.is_present());
+                gone.extend(modules.map(ModuleSites::sites));
+            }
+            work(&gone)
+        })
     }
 
     /// All sites of the modules that are loaded.

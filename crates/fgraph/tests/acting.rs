@@ -534,6 +534,54 @@ traceable!("inner_call", "sub rsp, 8", "call sum", "add rsp, 8", "ret");
 unsafe extern "C" {
     fn outer_call(a: u64, b: u64) -> u64;
     fn inner_call(a: u64, b: u64) -> u64;
+    fn jumping_call(a: u64, b: u64) -> u64;
+}
+
+traceable!("jumping_call", "jmp inner_call");
+
+#[test]
+fn callers_of_a_call_that_is_made_by_a_jump_are_those_of_the_one_that_jumped() {
+    scenario(
+        "callers_of_a_call_that_is_made_by_a_jump_are_those_of_the_one_that_jumped",
+        || {
+            let log = Log::new();
+            let (entries, returns) = (log.clone(), log.clone());
+            let seen = |address, addresses: &[usize]| {
+                assert_eq!(addresses.first(), Some(&address));
+                let start = inner_call as *const () as usize;
+                let behind = |address: &usize| address.wrapping_sub(start) < 32;
+                addresses.iter().map(behind).collect::<Vec<_>>()
+            };
+            let user = user(
+                move |call| {
+                    let mut addresses = [0; 8];
+                    let filled = call.callers(&mut addresses);
+                    entries.push(seen(call.return_address(), &addresses[..filled]));
+                    Some(())
+                },
+                move |call, ()| {
+                    let mut addresses = [0; 8];
+                    let filled = call.callers(&mut addresses);
+                    returns.push(seen(call.return_address(), &addresses[..filled]));
+                },
+            );
+            let _user = register(user, "jumping_call inner_call sum").unwrap();
+            // SAFETY: it takes any numbers.
+            assert_eq!(unsafe { jumping_call(2, 3) }, 5);
+            let [inner, test] = [true, false];
+            assert_eq!(
+                log.take(),
+                [
+                    vec![test],
+                    vec![test],
+                    vec![inner, test],
+                    vec![inner, test],
+                    vec![test],
+                    vec![test],
+                ]
+            );
+        },
+    );
 }
 
 #[test]

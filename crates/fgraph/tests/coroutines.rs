@@ -2,12 +2,18 @@
 
 mod common;
 
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Count, numbers, scenario};
+use common::{Count, numbers, scenario, user};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use fgraph::UserStatus;
+
+/// Where the coroutine is that has suspended last.
+static STACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Gives `n` numbers, from as many calls deep.
 #[inline(never)]
@@ -15,6 +21,7 @@ fn yields_from_below(yielder: &Yielder<u64, u64>, n: u64) -> u64 {
     if n == 0 {
         return 1;
     }
+    STACK.store((&raw const n).addr(), Ordering::Relaxed);
     let given = yielder.suspend(n);
     let below = yields_from_below(yielder, n - 1);
     black_box(given + below)
@@ -92,4 +99,62 @@ fn a_coroutine_that_is_dropped_is_unwound() {
         assert_eq!(user.all(), (calls, calls, calls));
         assert_eq!(numbers(user.counters()), [0; 5]);
     });
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn has_resumer(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+thread_local! {
+    static WAITING: RefCell<Option<Numbers>> = const { RefCell::new(None) };
+    static RESUMED: Cell<u64> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_call_that_returns_in_a_callback_on_a_higher_stack_leaves_the_callback_marked() {
+    scenario(
+        "a_call_that_returns_in_a_callback_on_a_higher_stack_leaves_the_callback_marked",
+        || {
+            struct First(Numbers);
+            // SAFETY: it has not begun.
+            unsafe impl Send for First {}
+
+            // Mapped before the thread's own, and so above it.
+            let first = First(numbers_from(1));
+            let yields = common::register(Count::default(), "*yields_from_below").unwrap();
+            let resumes = user(
+                |call| {
+                    let coroutine = WAITING.take();
+                    coroutine.map(|mut coroutine| {
+                        let result = coroutine.resume(1);
+                        RESUMED.set(u64::from(result.as_return().is_some()));
+                        // The mark of this callback keeps what it calls from being traced.
+                        has_resumer(1);
+                        call.arg(0)
+                    })?
+                },
+                |_, n: u64| assert_eq!(n, 7),
+            );
+            let around = common::register(Count::default(), "has_resumer").unwrap();
+            let resumes = common::register(resumes, "has_resumer").unwrap();
+            let thread = thread::spawn(move || {
+                let mut coroutine = { first }.0;
+                let local = 0;
+                assert!(coroutine.resume(1).as_yield() == Some(1));
+                assert!(STACK.load(Ordering::Relaxed) > (&raw const local).addr());
+                WAITING.set(Some(coroutine));
+                assert_eq!(has_resumer(7), 8);
+                assert_eq!(RESUMED.get(), 1);
+            });
+            thread.join().unwrap();
+            assert_eq!(resumes.status(), UserStatus::Active);
+            // One call was made in the callback, and one in the coroutine that it resumed.
+            assert_eq!(around.both(), (1, 1));
+            assert_eq!(numbers(around.counters()), [1, 0, 0, 0, 0]);
+            assert_eq!(yields.both(), (1, 0));
+            assert_eq!(yields.counters().missed, 1);
+        },
+    );
 }

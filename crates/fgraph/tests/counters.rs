@@ -503,6 +503,74 @@ fn a_call_whose_callback_was_left_by_siglongjmp_encloses_no_other() {
     );
 }
 
+/// Calls a function one instruction at a time, and leaves it after so many.
+const STEPPER: &str = r#"
+    #define _GNU_SOURCE
+    #include <setjmp.h>
+    #include <signal.h>
+    #include <stddef.h>
+    static sigjmp_buf env;
+    static volatile long left;
+    static void on_step(int signal, siginfo_t *info, void *context) {
+        (void)signal, (void)info, (void)context;
+        if (left-- == 0) siglongjmp(env, 1);
+    }
+    void prepare(void) {
+        struct sigaction action = {.sa_sigaction = on_step, .sa_flags = SA_SIGINFO};
+        sigaction(SIGTRAP, &action, NULL);
+    }
+    int leaves(long (*f)(long), long n, long steps) {
+        left = steps;
+        if (sigsetjmp(env, 1)) return 1;
+        __asm__ volatile("lea -128(%%rsp), %%rsp\n\tpushfq\n\torq $0x100, (%%rsp)\n\tpopfq\n\t"
+                         "lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+        f(n);
+        __asm__ volatile("lea -128(%%rsp), %%rsp\n\tpushfq\n\tandq $~0x100, (%%rsp)\n\tpopfq\n\t"
+                         "lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+        return 0;
+    }
+"#;
+
+#[test]
+fn a_call_has_its_own_data_wherever_one_within_it_was_left_by_siglongjmp() {
+    scenario(
+        "a_call_has_its_own_data_wherever_one_within_it_was_left_by_siglongjmp",
+        || {
+            /// What the call that is left is given.
+            const LEFT: u64 = 1 << 40;
+            static LEAVES: AtomicUsize = AtomicUsize::new(0);
+            static RETURNED: AtomicU64 = AtomicU64::new(0);
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn stays(steps: u64) -> u64 {
+                // SAFETY: the address of `leaves`.
+                let leaves: extern "C" fn(Function, u64, u64) -> i32 =
+                    unsafe { std::mem::transmute(LEAVES.load(Ordering::Relaxed)) };
+                black_box(leaves(inner, LEFT, steps)) as u64
+            }
+            let library = needs!(common::library("stepper", &CC, "stepper.c", STEPPER, &[]));
+            LEAVES.store(library.address("leaves") as usize, Ordering::Relaxed);
+            // SAFETY: its type. Before fgraph takes the signal: it hands on what is not its own.
+            unsafe { library.get::<extern "C" fn()>("prepare")() };
+            let keeps = user(
+                |call| call.arg(0),
+                |_, n: u64| {
+                    if n != LEFT {
+                        RETURNED.store(n, Ordering::Relaxed);
+                    }
+                },
+            );
+            let _keeps = common::register(keeps, "stays inner").unwrap();
+            let mut steps = 0;
+            while stays(steps) == 1 {
+                assert_eq!(RETURNED.load(Ordering::Relaxed), steps);
+                steps += 1;
+            }
+            assert!(steps > 100, "{steps}");
+        },
+    );
+}
+
 /// The next call after the jump is made at the depth of the one whose callback was left.
 #[test]
 fn a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced() {

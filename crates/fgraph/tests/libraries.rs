@@ -8,11 +8,12 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use common::{Count, Library, scenario};
+use fgraph::Filter;
 use fgraph_needs::{CC, Missing, needs};
 
 const C: &str = "
@@ -139,6 +140,61 @@ fn libraries_come_and_go_while_filters_change() {
         let (entries, returns) = kept.unregister().unwrap().both();
         assert_eq!(entries, returns);
         assert_eq!(fgraph::status().unwrap().patched, 0);
+    });
+}
+
+#[test]
+fn a_filter_is_changed_in_the_end_while_another_thread_loads_libraries_all_the_time() {
+    let name = "a_filter_is_changed_in_the_end_while_another_thread_loads_libraries_all_the_time";
+    scenario(name, || {
+        const COPIES: usize = 100;
+        let built = needs!(build(name));
+        let copy = move |index: usize| built.with_file_name(format!("libcopy{index}.so"));
+        for index in 0..COPIES {
+            fs::copy(copy(0).with_file_name("libjoined.so"), copy(index)).unwrap();
+        }
+        let (order, orders) = mpsc::channel::<usize>();
+        let (say, loaded) = mpsc::channel();
+        let libraries = thread::spawn(move || {
+            let load = |index| {
+                let library = Library::open(&copy(index));
+                say.send(()).unwrap();
+                library
+            };
+            drop(orders.iter().map(load).collect::<Vec<_>>());
+        });
+        // Whenever this thread looks at the newest library, the other thread loads another one.
+        let newest = Arc::new(AtomicUsize::new(0));
+        let (this, loads) = (thread::current().id(), Mutex::new((order, loaded)));
+        let load = {
+            let newest = newest.clone();
+            move |index| {
+                let loads = loads.lock().unwrap();
+                newest.store(index, Ordering::Relaxed);
+                loads.0.send(index).unwrap();
+                loads.1.recv().unwrap();
+            }
+        };
+        load(0);
+        let filter = Filter::new().predicate({
+            let newest = newest.clone();
+            move |function| {
+                let newest = newest.load(Ordering::Relaxed);
+                let is_newest = function.module().contains(&format!("libcopy{newest}."));
+                if is_newest && thread::current().id() == this && newest + 1 < COPIES {
+                    load(newest + 1);
+                }
+                function.name() == "joined_sum"
+            }
+        });
+        let user = common::register(Count::default(), filter).unwrap();
+        let before_it = newest.load(Ordering::Relaxed);
+        assert!(before_it < COPIES / 2, "{before_it} libraries came first");
+        // All but the one that the last look was waited for with.
+        let traced = user.functions().unwrap().len();
+        assert!(traced >= before_it, "{traced} of {before_it}");
+        user.unregister().unwrap();
+        libraries.join().unwrap();
     });
 }
 

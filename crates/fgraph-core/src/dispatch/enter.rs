@@ -14,15 +14,16 @@ use crate::thread::Thread;
 use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
 
 /// Offers an entry to `users`, a bit for each slot, and unmarks the thread; returns the frame to
-/// leave through, or null when nobody wants the return. The caller's frame pointer and the return
-/// address are not in the frame yet: the machine layer stores them.
+/// leave through, or null when nobody wants the return. The caller's frame pointer is not in the
+/// frame yet: the machine layer stores it.
 ///
 /// # Safety
 ///
 /// `regs` must hold the registers of a call that the running thread makes to the function of
 /// `site`, `thread` be the thread's state, and `return_slot_addr` where the return address stands;
-/// `regs` must name the same three; `users` must be what [`Fgraph::wanting`](crate::Fgraph::wanting)
-/// gave for this call; the thread must be marked as inside.
+/// `regs` must name the same three; `users` and `epoch` must be what
+/// [`Fgraph::wanting`](crate::Fgraph::wanting) gave for this call; the thread must be marked as
+/// inside.
 #[inline(always)]
 pub unsafe fn enter(
     regs: *mut EntryRegs,
@@ -30,16 +31,17 @@ pub unsafe fn enter(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     // Whatever happens seldom is left to a function that is jumped to, so that nothing needs to be
     // kept here. The machine layer looks for the stack as well, but before the thread is marked: a
     // signal handler may have been on another one since.
     if !thread.is_on_stack(return_slot_addr) || thread.shadow.has_dead(return_slot_addr) {
         // SAFETY: handed on.
-        return unsafe { enter_slowly(regs, site, thread, return_slot_addr, users) };
+        return unsafe { enter_slowly(regs, site, thread, return_slot_addr, users, epoch) };
     }
     // SAFETY: handed on.
-    unsafe { begin(regs, site, thread, return_slot_addr, users) }
+    unsafe { begin(regs, site, thread, return_slot_addr, users, epoch) }
 }
 
 /// [`enter`] for a call on another stack than before, or one that shows frames to be dead.
@@ -55,6 +57,7 @@ unsafe extern "C" fn enter_slowly(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     thread.set_deferred(ptr::null_mut());
     // SAFETY: the caller vouches for the registers.
@@ -66,7 +69,7 @@ unsafe extern "C" fn enter_slowly(
         return no_shadow_stack(thread, users);
     }
     // SAFETY: handed on.
-    let frame = unsafe { begin(regs, site, thread, return_slot_addr, users) };
+    let frame = unsafe { begin(regs, site, thread, return_slot_addr, users, epoch) };
     if !frame.is_null() {
         // Unwinders have to tell the frames of tail calls apart.
         // SAFETY: just put on the shadow stack.
@@ -87,9 +90,10 @@ unsafe fn begin(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     // What is known of the call goes into the frame at once, so that it need not be handed on.
-    let stamp = frame::stamp(FGRAPH.epoch.now());
+    let stamp = frame::stamp(epoch);
     let Some(frame) = thread.shadow.open(site, return_slot_addr, stamp) else {
         return overrun(thread, users);
     };
@@ -135,7 +139,7 @@ pub(crate) unsafe fn ask_next(
         return unsafe { (user.entry)(regs, thread, users, end, word, header) };
     }
     // SAFETY: handed on.
-    unsafe { asked_all(thread, users, end) }
+    unsafe { asked_all(regs, thread, users, end) }
 }
 
 /// Goes on after a user whose data found no room.
@@ -166,15 +170,24 @@ pub(crate) unsafe extern "C" fn unreserved(
 ///
 /// As for [`ask_next`].
 #[inline(always)]
-unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
+unsafe fn asked_all(
+    regs: *const EntryRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+) -> *mut Frame {
     thread.mark.clear();
     put_errno_back(thread, users);
     let accepted = (users >> ACCEPTED_SHIFT) as u16;
     let frame = if accepted == 0 {
         ptr::null_mut()
     } else {
-        // SAFETY: the frame was opened, `end` is behind its closed records.
-        unsafe { thread.shadow.commit(accepted, end) }
+        // SAFETY: the caller vouches for the registers; the frame was opened, `end` is behind its
+        // closed records.
+        unsafe {
+            let return_address = (*(*regs).link).return_address;
+            thread.shadow.commit(accepted, return_address, end)
+        }
     };
     clear_entered_sp(thread);
     frame

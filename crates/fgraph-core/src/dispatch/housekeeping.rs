@@ -62,7 +62,7 @@ pub fn abandon(thread: &Thread) {
     while !shadow.is_empty() && shadow.drop_newest_if(|_| true, lost) {}
 }
 
-/// Whether a call is surely over: while it goes on, our return point stands at its place.
+/// Whether a call is surely over.
 pub(super) fn is_gone(frame: &Frame) -> bool {
-    (FGRAPH.stacks().is_gone)(frame.return_slot_addr)
+    (FGRAPH.stacks().is_gone)(frame.return_slot_addr, frame.return_address)
 }

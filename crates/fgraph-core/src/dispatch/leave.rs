@@ -125,7 +125,9 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
     // SAFETY: the frame is on the stack; the rest handed on.
     unsafe {
         let users = u64::from((*frame).bitmap()) | errno(thread);
-        tell_next(regs, thread, users, thread.shadow.top(), (*frame).word)
+        // Not the top: a signal handler may have left a callback by `siglongjmp` after that was
+        // moved for a frame that has not become the newest.
+        tell_next(regs, thread, users, Frame::end(frame), (*frame).word)
     }
 }
 

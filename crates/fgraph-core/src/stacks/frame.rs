@@ -188,10 +188,12 @@ impl Frame {
     /// # Safety
     ///
     /// The frame must be on a shadow stack.
+    #[inline(always)]
     pub(crate) unsafe fn end(frame: *mut Self) -> *mut u8 {
+        // As `finish` writes it, so that the processor hands it on from there.
         // SAFETY: the caller vouches for the frame.
-        let [low, middle, high] = unsafe { (*frame).len };
-        let len = u32::from_le_bytes([low, middle, high, 0]) as usize * ALIGN;
+        let word = unsafe { (&raw const (*frame).depth).cast::<u64>().read() };
+        let len = (word >> 36) as usize & !(ALIGN - 1);
         frame.cast::<u8>().wrapping_add(len)
     }
 
@@ -371,6 +373,50 @@ pub(crate) unsafe fn going_on(frame: *mut Frame) -> impl Iterator<Item = *mut Fr
     });
     // SAFETY: as above. Relaxed: another thread may be telling the return of the frame.
     frames.filter(|&frame| users(unsafe { shared_word(frame) }.load(Ordering::Relaxed)) != 0)
+}
+
+/// Where a call returns to in the end whose return address stood at `slot_addr` and was `address`:
+/// a call that was made by a jump, from the call of `frame`, returns to our trampoline, and from
+/// there to where that one does.
+///
+/// # Safety
+///
+/// As for [`going_on`].
+pub(crate) unsafe fn behind_jumps(
+    mut frame: *mut Frame,
+    slot_addr: usize,
+    mut address: usize,
+) -> usize {
+    // SAFETY: the caller vouches for the frames.
+    unsafe {
+        while !frame.is_null() && (*frame).return_slot_addr == slot_addr {
+            (address, frame) = ((*frame).return_address, (*frame).previous);
+        }
+    }
+    address
+}
+
+/// Where the calls of [`going_on`] return to in the end, but for those whose return address stood
+/// at `slot_addr`; of calls that were made by a jump from each other, once.
+///
+/// # Safety
+///
+/// As for [`going_on`].
+pub(crate) unsafe fn callers(
+    frame: *mut Frame,
+    mut slot_addr: usize,
+) -> impl Iterator<Item = usize> {
+    // SAFETY: handed on.
+    let frames = unsafe { going_on(frame) };
+    frames.filter_map(move |frame| {
+        // SAFETY: the caller vouches for the frames.
+        let (frame, before) = unsafe { (&*frame, (*frame).previous) };
+        let is_told = frame.return_slot_addr == slot_addr;
+        slot_addr = frame.return_slot_addr;
+        // SAFETY: as above.
+        let address = || unsafe { behind_jumps(before, slot_addr, frame.return_address) };
+        (!is_told).then(address)
+    })
 }
 
 /// Those of [`going_on`] whose return the registration with `stamp` in `slot` wants.

@@ -249,8 +249,8 @@ impl ShadowStack {
         true
     }
 
-    /// Begins a frame at the top, if its fixed part fits: without the caller's registers, which are
-    /// the machine layer's to fill in, and without users.
+    /// Begins a frame at the top, if its fixed part fits: without the return address, without
+    /// users, and without the caller's frame pointer, which is the machine layer's to fill in.
     #[inline(always)]
     pub(crate) fn open(
         &self,
@@ -285,13 +285,19 @@ impl ShadowStack {
     ///
     /// A frame must have been [opened](Self::open), and `end` be behind its closed records.
     #[inline(always)]
-    pub(crate) unsafe fn commit(&self, bitmap: u16, end: *mut u8) -> *mut Frame {
+    pub(crate) unsafe fn commit(
+        &self,
+        bitmap: u16,
+        return_address: usize,
+        end: *mut u8,
+    ) -> *mut Frame {
         let frame = self.top.get().cast::<Frame>();
         let newest = self.newest.get();
         // SAFETY: the caller vouches for the frame; `newest` is a frame of this stack.
         unsafe {
             // The bitmap is empty until here.
             (*frame).word += u64::from(bitmap);
+            (*frame).return_address = return_address;
             (*frame).previous = newest;
             Frame::finish(frame, (*newest).depth + 1, end);
         }
@@ -421,7 +427,7 @@ mod tests {
         let push = |return_slot_addr| {
             let frame = stack.open(ptr::null(), return_slot_addr, 0).unwrap();
             // SAFETY: just opened, without records.
-            unsafe { stack.commit(1, frame.cast::<u8>().wrapping_add(HEADER)) }
+            unsafe { stack.commit(1, 0, frame.cast::<u8>().wrapping_add(HEADER)) }
         };
         let sentinel = stack.newest();
         let (older, newer) = (push(16), push(8));
@@ -447,7 +453,7 @@ mod tests {
         let frame = stack.open(ptr::null(), 8, crate::frame::stamp(3)).unwrap();
         // SAFETY: just opened, without records; then removed, and nothing put there.
         unsafe {
-            stack.commit(1, frame.cast::<u8>().wrapping_add(HEADER));
+            stack.commit(1, 0, frame.cast::<u8>().wrapping_add(HEADER));
             let top = stack.top();
             assert!(!stack.push_back(frame), "it is still there");
             stack.pop();

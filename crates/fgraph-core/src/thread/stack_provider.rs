@@ -14,9 +14,10 @@ pub struct StackProvider {
     pub is_alternate: fn(usize) -> bool,
     /// Whether two addresses, the lower one first, are on one machine stack of the thread.
     pub are_on_one: fn(&Thread, usize, usize) -> bool,
-    /// Whether our return point does not stand at an address of a machine stack, which may be gone
-    /// itself.
-    pub is_gone: fn(usize) -> bool,
+    /// Whether a call is surely over, told from where its return address stood and what that was.
+    /// Our return point stands there while the call goes on, and still the return address when
+    /// it is about to begin. The machine stack may be gone itself.
+    pub is_gone: fn(usize, usize) -> bool,
 }
 
 /// Of threads that have only their home.
@@ -24,5 +25,5 @@ pub(crate) static HOMES: StackProvider = StackProvider {
     find: |_, _, _| false,
     is_alternate: |_| false,
     are_on_one: |thread, low, high| thread.home.contains(low) && thread.home.contains(high),
-    is_gone: |_| true,
+    is_gone: |_, _| true,
 };

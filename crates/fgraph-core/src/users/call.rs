@@ -46,6 +46,16 @@ macro_rules! common {
             Function::of(self.site())
         }
 
+        /// Where the function returns to: the true address, also while it is traced.
+        ///
+        /// For a tail call that is where the function returns to that jumped here.
+        pub fn return_address(&self) -> usize {
+            let (slot_addr, address) = (self.return_slot_addr(), self.returns_to());
+            let frame = self.enclosing().unwrap_or(ptr::null_mut());
+            // SAFETY: the frames enclose this call.
+            unsafe { frame::behind_jumps(frame, slot_addr, address) }
+        }
+
         /// An address inside the call instruction, fit for looking up who called.
         ///
         /// For a tail call that is the call of the function that jumped here.
@@ -154,9 +164,7 @@ macro_rules! common {
         pub fn callers(&self, addresses: &mut [usize]) -> usize {
             let frame = self.enclosing().unwrap_or(ptr::null_mut());
             // SAFETY: the frames enclose this call.
-            let frames = unsafe { frame::going_on(frame) };
-            // SAFETY: as above.
-            let around = frames.map(|frame| unsafe { (*frame).return_address });
+            let around = unsafe { frame::callers(frame, self.return_slot_addr()) };
             let callers = core::iter::once(self.return_address()).chain(around);
             let filled = addresses.iter_mut().zip(callers);
             filled.map(|(place, address)| *place = address).count()
@@ -233,10 +241,16 @@ impl<D> Entry<'_, D> {
         (!thread.is_on_shared()).then(|| thread.shadow.newest())
     }
 
-    /// Where the function returns to: the true address, also while it is traced.
-    pub fn return_address(&self) -> usize {
+    /// The return address on the machine stack.
+    fn returns_to(&self) -> usize {
         // SAFETY: the link is on the machine stack until the entry is done.
         unsafe { (*self.regs().link).return_address }
+    }
+
+    /// Where on the machine stack the return address stands.
+    fn return_slot_addr(&self) -> usize {
+        // SAFETY: as in `returns_to`.
+        unsafe { self.regs().return_slot_addr() }
     }
 
     /// The gate to changing what the function is called with, and whether it is called at all.
@@ -286,8 +300,7 @@ impl<D> Entry<'_, D> {
     /// The stack pointer of the caller, just before its call instruction pushed the return
     /// address.
     pub fn stack_pointer(&self) -> usize {
-        // SAFETY: as in `return_address`.
-        unsafe { self.regs().return_slot_addr() + size_of::<usize>() }
+        self.return_slot_addr() + size_of::<usize>()
     }
 
     /// Integer or pointer argument `index`, of those that travel in registers (0 to 5).
@@ -382,9 +395,14 @@ impl<D> Return<'_, D> {
         is_known.then(|| unsafe { (*regs.frame).previous })
     }
 
-    /// Where the function returns to: the true address, also while it is traced.
-    pub fn return_address(&self) -> usize {
+    /// The return address that was on the machine stack.
+    fn returns_to(&self) -> usize {
         self.frame().return_address
+    }
+
+    /// Where on the machine stack the return address stood.
+    fn return_slot_addr(&self) -> usize {
+        self.frame().return_slot_addr
     }
 
     /// Traced calls that are going on around this one on this machine stack, of any user.
@@ -396,7 +414,7 @@ impl<D> Return<'_, D> {
     /// The stack pointer of the caller, just before its call instruction pushed the return
     /// address.
     pub fn stack_pointer(&self) -> usize {
-        self.frame().return_slot_addr + size_of::<usize>()
+        self.return_slot_addr() + size_of::<usize>()
     }
 
     /// Whether the function does not return but is left by a panic, a C++ exception, `pthread_exit`

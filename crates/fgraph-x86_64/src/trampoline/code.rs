@@ -365,8 +365,6 @@ macro_rules! leave_aside {
             ".if {preserve}\n",
             "mov rsi, [rsp + {saved_int}]\n",
             "mov rdi, [rsp + {saved_int} + 8]\n",
-            "mov r8, [rbp + {return_slot_addr}]\n",
-            "mov r8, [r8 - 16]\n",
             "mov r10, [rsp + {saved_int} + 24]\n",
             "mov r11, [rsp + {saved_int} + 32]\n",
             ".endif\n",
@@ -392,18 +390,22 @@ macro_rules! leave_aside {
             load_saved_results!($moves),
             jump!("jmp", "results_loaded", $stack),
             ".endif\n",
-            // The thread is inside fgraph when a body is back. If `entered_sp` is on the stack that
-            // the thread was last seen on, and deeper than this call, then a signal handler has
-            // left a callback by siglongjmp: `entered_sp` is stale.
+            // The thread is inside fgraph when a body is back. If `entered_sp` and this call are on
+            // the stack that the thread was last seen on, and `entered_sp` is deeper, then a signal
+            // handler has left a callback by siglongjmp: `entered_sp` is stale.
             // At this point: as at `tell`.
             label!("marked_at_return", $stack),
             "mov rax, [rcx + {entered_sp}]\n",
             "cmp rax, {untraced}\n",
             "jbe .Ldeferred_{v}\n",
-            "cmp rax, [rbp + {return_slot_addr}]\n",
+            "mov rdx, [rbp + {return_slot_addr}]\n",
+            "cmp rax, rdx\n",
             "jae .Ldeferred_{v}\n",
             "sub rax, [rcx + {stack_low}]\n",
             "cmp rax, [rcx + {stack_span}]\n",
+            "jae .Ldeferred_{v}\n",
+            "sub rdx, [rcx + {stack_low}]\n",
+            "cmp rdx, [rcx + {stack_span}]\n",
             "jae .Ldeferred_{v}\n",
             "mov dword ptr [rcx + {mark}], {no_mark}\n",
             "mov dword ptr [rcx + {listed}], 0\n",
@@ -465,10 +467,13 @@ macro_rules! is_own {
 }
 
 /// Finds who wants the call: the users of the site that are enabled and watch the thread, whose
-/// state rdx is. At this point r11 is the site. Leaves them in r8, and the flags by them.
+/// state rdx is. At this point r11 is the site. Leaves them in r8, and the flags by them; and in r9
+/// the newest registration before they were read: a user that takes a slot in between is younger
+/// than the call. What `Fgraph::wanting` does.
 macro_rules! users_wanting {
     () => {
-        "movzx r8d, word ptr [r11 + {interest}]
+        "mov r9, qword ptr [rip + {fgraph} + {epoch}]
+         movzx r8d, word ptr [r11 + {interest}]
          and r8d, dword ptr [rip + {fgraph} + {enabled}]
          and r8d, dword ptr [rdx + {watching}]"
     };
@@ -564,8 +569,8 @@ macro_rules! trampoline {
             "jae .Lother_stack_{v}",
             // From here on what a signal handler calls is not traced.
             // At this point: rdx is this thread's state, r11 the site, rbx S-8, rsp the EntryRegs.
-            // r8 the users that want the call. General registers are saved, vector registers hold
-            // what the caller had in them.
+            // r8 the users that want the call, r9 the epoch. General registers are saved, vector
+            // registers hold what the caller had in them.
             ".Lmark_{v}:",
             "mov [rdx + {entered_sp}], rsp",
             store_beyond!("rsp + {saved_beyond}", $opmask),
@@ -597,10 +602,9 @@ macro_rules! trampoline {
             ".if {returns}",
             "test rax, rax",
             "jz .Lbody_{v}",
-            // What the body must not see any more moves into the frame.
-            "mov rcx, [rbx + 8]",
+            // What the body must not see any more moves into the frame, where the return address
+            // is already.
             "mov [rax], rbp",
-            "mov [rax + 8], rcx",
             ".cfi_remember_state",
             "mov rbp, rax",
             ".Lcall_{v}:",
@@ -785,6 +789,7 @@ macro_rules! trampoline {
             ".Luntraced_{v}:",
             "mov rdx, [rsp + {int} + 16]",
             "mov r8, [rsp + {int} + 32]",
+            "mov r9, [rsp + {int} + 40]",
             // Not traced, or no user wants the return: on to the body as if nothing had been.
             // At this point: r11 is the site, rbx S-8, rsp the EntryRegs; all but rax, rcx, rbx and
             // r11 is as the body is to see it.
@@ -841,15 +846,19 @@ macro_rules! trampoline {
             ".endif",
             "mov rsp, [rbp + {return_slot_addr}]",
             "mov rcx, [rbp + 8]",
+            "mov r8, [rbp]",
+            // From here on another thread may take the frame for dead, and its place.
             "mov [rsp], rcx",
             ".Lrare_end_{v}:",
-            "mov rbp, [rbp]",
             ".cfi_def_cfa rsp, 8",
             ".cfi_offset rip, -8",
-            ".cfi_same_value rbp",
+            ".cfi_register rbp, r8",
             ".cfi_restore rsp",
+            "mov rbp, r8",
+            ".cfi_same_value rbp",
             ".if {preserve}",
             "mov rcx, [rsp - 8]",
+            "mov r8, [rsp - 16]",
             ".endif",
             "ret",
             ".endif",
@@ -901,6 +910,7 @@ macro_rules! trampoline {
             watching = const Thread::USERS,
             fgraph = sym FGRAPH,
             enabled = const offset_of!(Fgraph, enabled),
+            epoch = const offset_of!(Fgraph, epoch),
             total = const offset_of!(Thread, total),
             users = const offset_of!(Thread, users),
             missed = const offset_of!(LiveCounters, missed),

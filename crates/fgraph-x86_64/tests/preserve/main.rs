@@ -197,7 +197,7 @@ static STACKS: StackProvider = StackProvider {
     are_on_one: |thread, low, high| {
         clobbering(thread.home.contains(low) && thread.home.contains(high))
     },
-    is_gone: |_| clobbering(true),
+    is_gone: |_, _| clobbering(true),
 };
 
 fn clobbering(answer: bool) -> bool {

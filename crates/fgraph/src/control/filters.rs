@@ -84,25 +84,22 @@ impl Control {
         &mut self,
         new: Option<&Matcher<'_>>,
     ) -> Result<Vec<&'static Site>, FilterError> {
-        loop {
-            if self.sites.refresh() && !self.failed.is_empty() {
-                // They may be in a module that is gone.
-                self.failed.clear();
-                self.unfinished = true;
-            }
-            let users: Vec<_> = match self.sites.has_new() {
-                true => self
-                    .filters
-                    .iter()
-                    .flatten()
-                    .map(Matcher::of_live)
-                    .collect(),
-                false => Vec::new(),
-            };
-            if self.sites.prepare(&users, new)?.is_some() {
-                return Ok(self.sites.join(&self.filters));
-            }
+        if self.sites.refresh() && !self.failed.is_empty() {
+            // They may be in a module that is gone.
+            self.failed.clear();
+            self.unfinished = true;
         }
+        let users: Vec<_> = match self.sites.has_new() {
+            true => self
+                .filters
+                .iter()
+                .flatten()
+                .map(Matcher::of_live)
+                .collect(),
+            false => Vec::new(),
+        };
+        self.sites.prepare(&users, new)?;
+        Ok(self.sites.join(&self.filters))
     }
 
     /// Whether a site is to be patched.
@@ -171,7 +168,7 @@ impl Control {
             sites.extend(self.sites.event());
             sites.extend(self.failed.iter().map(|(site, _)| *site));
         }
-        let batch = Batch::plan(sites, |site| self.is_wanted(site));
+        let mut batch = Batch::plan(sites, |site| self.is_wanted(site));
         if batch.is_empty() {
             self.failed.clear();
             return Ok(0);
@@ -179,14 +176,11 @@ impl Control {
         self.unfinished = true;
         batch.check_signals()?;
         let skip = self.leave_out;
-        let written = self
-            .sites
-            .while_loaded(|| os::with_traps(|| batch.write(skip)));
-        let Some((result, changed)) = written else {
-            // A library came or went meanwhile: look anew at all sites there are now.
-            self.refresh(None)?;
-            return self.patch(Vec::new());
-        };
+        let mut left_out = false;
+        let (result, changed) = self.sites.while_locked(|gone| {
+            left_out = batch.leave_out(gone);
+            os::with_traps(|| batch.write(skip))
+        });
         match result {
             // Relaxed: a plain count.
             Ok(done) => drop(SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed)),
@@ -208,7 +202,8 @@ impl Control {
             }
             Err(error) => unreachable!("{error:?}"),
         }
-        self.unfinished = false;
+        // A module that was left out may be back where it was.
+        self.unfinished = left_out;
         let (patched, failed) = batch.settle(&changed);
         self.failed = failed;
         Ok(patched)

@@ -7,6 +7,7 @@
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
+use core::time::Duration;
 
 use crate::process::gate::Gate;
 
@@ -47,6 +48,11 @@ impl<T> Lock<T> {
     /// [`acquire`](Self::acquire), unless that had to wait.
     pub(super) fn try_acquire(&self) -> Option<Guard<'_, T>> {
         self.gate.try_take().then(|| self.guard())
+    }
+
+    /// [`acquire`](Self::acquire), unless it would have to wait for longer than `patience`.
+    pub(super) fn acquire_within(&self, patience: Duration) -> Option<Guard<'_, T>> {
+        self.gate.take_within(patience).then(|| self.guard())
     }
 }
 

@@ -90,10 +90,12 @@ pub(crate) fn peek(address: usize) -> Result<usize, i32> {
             libc::SYS_process_vm_readv,
             process,
             &local,
-            1,
+            1_usize,
             &remote,
-            1,
-            0,
+            1_usize,
+            // The sixth argument is on the stack, where the upper half of less than a word is left
+            // as it was.
+            0_usize,
         )
     };
     if read == size_of::<usize>() as i64 {

@@ -1,5 +1,6 @@
 //! A batch of sites whose text is changed together.
 
+use core::ptr;
 use core::sync::atomic::Ordering;
 
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
@@ -59,6 +60,20 @@ impl Batch {
             return Err(Error::SignalBlocked { thread });
         }
         Ok(())
+    }
+
+    /// Leaves out the sites of modules that are gone; whether there were any.
+    pub(crate) fn leave_out(&mut self, gone: &[&'static [Site]]) -> bool {
+        let is_gone = |site: &Site| {
+            let is_of = |sites: &&[Site]| sites.as_ptr_range().contains(&ptr::from_ref(site));
+            gone.iter().any(is_of)
+        };
+        let before = self.sites.len();
+        if !gone.is_empty() {
+            self.sites.retain(|site| !is_gone(site));
+            self.pokes = self.sites.iter().map(|site| poke_of(site)).collect();
+        }
+        self.sites.len() != before
     }
 
     /// Writes all changes. To be called while no module can be unloaded.

@@ -13,7 +13,9 @@
 //! ```
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use crate::os;
 
 /// How long a fork waits for a holder that asks. Most questions are answered at once, and the child
 /// may ask the linker too if none is going on.
@@ -73,6 +75,21 @@ impl Gate {
             Err(TryLockError::WouldBlock) => return false,
         };
         !core::mem::replace(&mut state.is_held, true)
+    }
+
+    /// [`take`](Self::take), unless that would have to wait for longer than `patience`; whether it
+    /// was taken. During a fork, nothing is waited for that this could be waiting for.
+    pub(crate) fn take_within(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            if self.try_take() {
+                return true;
+            }
+            if start.elapsed() >= patience {
+                return false;
+            }
+            os::nap();
+        }
     }
 
     /// Gives the gate back.

@@ -2,7 +2,7 @@
 //!
 //! It answers when no `dlopen` is going on in another thread, its constructors included, so who
 //! holds our lock says that it asks ([`Gate::ask`](super::gate::Gate::ask)). With the lock of its
-//! list of modules held ([`while_loaded`](crate::process::modules::while_loaded)) it must not be
+//! list of modules held ([`while_locked`](crate::process::modules::while_locked)) it must not be
 //! asked.
 //!
 //! # Safety

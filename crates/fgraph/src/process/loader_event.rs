@@ -92,9 +92,17 @@ pub(crate) fn is_event(address: usize) -> bool {
 }
 
 /// Whether this thread is in the middle of loading libraries: those that are new are not relocated
-/// yet.
+/// yet, and it waits for no other thread that is.
 pub(crate) fn is_loading() -> bool {
     IN_EVENT.get()
+}
+
+/// Runs `work` as if this thread were in the middle of loading libraries.
+pub(crate) fn as_loading<R>(work: impl FnOnce() -> R) -> R {
+    let outer = IN_EVENT.replace(true);
+    let result = work();
+    IN_EVENT.set(outer);
+    result
 }
 
 extern "C" fn on_event() {
@@ -107,17 +115,20 @@ extern "C" fn on_event() {
             return;
         }
     }
-    PENDING.store(true, Ordering::Release);
-    let outer = IN_EVENT.replace(true);
+    set_pending();
     if let Some(handler) = HANDLER.get() {
-        handler();
+        as_loading(handler);
     }
-    IN_EVENT.set(outer);
+}
+
+/// Says that libraries came or went.
+pub(crate) fn set_pending() {
+    PENDING.store(true, Ordering::SeqCst);
 }
 
 /// Whether libraries came or went; says so once.
 pub(crate) fn take_pending() -> bool {
-    PENDING.swap(false, Ordering::AcqRel)
+    PENDING.swap(false, Ordering::SeqCst)
 }
 
 /// Whether libraries came or went since [`take_pending`].

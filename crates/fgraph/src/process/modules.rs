@@ -264,27 +264,29 @@ pub(crate) fn generation() -> Generation {
     generation
 }
 
-/// Runs `work` with the linker's lock held, unless modules have been loaded or unloaded since
-/// `generation`: then `None`. Meanwhile none is.
+/// Runs `work` with the linker's lock held, and tells it the generation of modules. Meanwhile none
+/// is loaded or unloaded.
 ///
 /// `work` must not ask the linker for anything: `dlsym` and the like take another lock, which
 /// threads that load and unload take before this one.
-pub(crate) fn while_loaded<R>(generation: Generation, work: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn while_locked<R>(work: impl FnOnce(Generation) -> R) -> R {
     let mut work = Some(work);
     let mut result = None;
     for_each_info(|info| {
-        if info.generation == generation
-            && let Some(work) = work.take()
-        {
-            result = Some(work());
-        }
+        result = work.take().map(|work| work(info.generation));
         false
     });
-    result
+    result.expect("the program itself is listed")
 }
 
-/// Whether a module is loaded.
-fn is_present(module: &LoadedModule) -> bool {
+/// Runs `work` with the linker's lock held if `module` is loaded, or else `None`. As in
+/// [`while_locked`], `work` must not ask the linker for anything.
+pub(crate) fn while_listed<R>(module: &LoadedModule, work: impl FnOnce() -> R) -> Option<R> {
+    while_locked(|_| is_present(module).then(work))
+}
+
+/// Whether a module is loaded. The linker's lock may be held.
+pub(crate) fn is_present(module: &LoadedModule) -> bool {
     let mut is_present = false;
     for_each_info(|info| {
         is_present = info.describes(module);
@@ -294,20 +296,14 @@ fn is_present(module: &LoadedModule) -> bool {
 }
 
 /// Runs `work` while `module` cannot be unloaded; `None` if it is gone. Other modules may come and
-/// go meanwhile, and may have since `generation`, or a thread that loads them all the time would
-/// keep this one from its work.
+/// go meanwhile.
 ///
 /// This waits for any `dlopen` that another thread is in the middle of, including the constructors
 /// it runs. A thread that is itself in the middle of one keeps the linker's lock, as
-/// [`while_loaded`] does, and so does one whose module cannot be found by its path: then it is
-/// `None` as well if modules came or went since `generation`.
-pub(crate) fn while_present<R>(
-    module: &LoadedModule,
-    generation: Generation,
-    work: impl FnOnce() -> R,
-) -> Option<R> {
+/// [`while_listed`] does, and so does one whose module cannot be found by its path.
+pub(crate) fn while_present<R>(module: &LoadedModule, work: impl FnOnce() -> R) -> Option<R> {
     if loader_event::is_loading() {
-        return while_loaded(generation, work);
+        return while_listed(module, work);
     }
     let path = CString::new(module.path.as_os_str().as_bytes()).ok();
     // The program and the vDSO stay anyway.
@@ -318,7 +314,7 @@ pub(crate) fn while_present<R>(
     match handle {
         Some(_handle) => is_present(module).then(work),
         // Not to be found by its path.
-        None => while_loaded(generation, work),
+        None => while_listed(module, work),
     }
 }
 
@@ -737,12 +733,12 @@ pub(crate) mod tests {
         let handle = open(&path);
         assert!(!handle.is_null());
         handle.expose_provenance();
-        let (all, generation) = loaded();
+        let (all, _) = loaded();
         let is_it = |module: &&LoadedModule| module.path.as_os_str().as_bytes() == path.to_bytes();
         let module = all.iter().find(is_it).unwrap();
         let address = module.text().next().unwrap().start;
         let is_loaded = || loaded().0.iter().any(|module| module.is_text(address));
-        let done = while_present(module, generation, || {
+        let done = while_present(module, || {
             // In another thread, which has to wait for one that has the linker's lock.
             let comes_and_goes = std::thread::scope(|scope| {
                 let handle = handle.addr();
@@ -761,7 +757,9 @@ pub(crate) mod tests {
         });
         assert!(done.is_some());
         assert!(!is_loaded());
-        assert!(while_present(module, generation, || ()).is_none());
+        assert!(while_present(module, || ()).is_none());
+        assert!(while_listed(module, || ()).is_none());
+        assert!(while_listed(&all[0], || ()).is_some());
     }
 
     /// Loads a library for good.

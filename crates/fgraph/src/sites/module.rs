@@ -30,7 +30,7 @@ use crate::arch::trap::TrapRange;
 use crate::os::maps::Protections;
 use crate::process::ifunc;
 use crate::process::loader_event;
-use crate::process::modules::{self, Generation, ListedEntry};
+use crate::process::modules::{self, ListedEntry};
 use crate::report::error::{RefusalReason, RefusedFunction};
 use crate::report::functions::SiteList;
 
@@ -165,17 +165,22 @@ impl ModuleSites {
         })
     }
 
-    /// Whether the same file was unloaded and loaded at the same place again: then its text is as
-    /// the compiler made it, also where we have patched it. To be called while it cannot be
-    /// unloaded.
-    pub(crate) fn is_replaced(&self) -> bool {
-        self.sites().iter().any(|site| {
+    /// The sites that are as the compiler made them although they were patched: the same file was
+    /// unloaded and loaded at the same place again. They count as not patched from now on. To be
+    /// called while the module cannot be unloaded.
+    pub(crate) fn renew(&self) -> Vec<&'static Site> {
+        let is_renewed = |site: &&Site| {
             // SAFETY: a module is loaded there.
             let now = |at| unsafe { ((site.entry + at) as *const u8).read_volatile() };
             let original = super::original(site).bytes;
             site.state.load(Ordering::Relaxed) == ON
                 && (0..patched_len(site)).all(|at| now(at) == original[at])
-        })
+        };
+        let renewed: Vec<_> = self.sites().iter().filter(is_renewed).collect();
+        for site in &renewed {
+            site.state.store(OFF, Ordering::Relaxed);
+        }
+        renewed
     }
 
     /// Whether sites have to be made before the filter of `matcher` can be applied.
@@ -391,15 +396,20 @@ impl ModuleSites {
         }
     }
 
-    /// Runs `work` while the module cannot be unloaded; `None` if modules were loaded or unloaded
-    /// since `generation`.
-    pub(crate) fn while_present<R>(
-        &mut self,
-        generation: Generation,
-        work: impl FnOnce(&mut Self) -> R,
-    ) -> Option<R> {
+    /// Runs `work` while the module cannot be unloaded; `None` if it is gone.
+    pub(crate) fn while_present<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> Option<R> {
         let loaded = self.loaded.clone();
-        modules::while_present(&loaded, generation, || work(self))
+        modules::while_present(&loaded, || work(self))
+    }
+
+    /// Runs `work` with the linker's lock held; `None` if the module is gone.
+    pub(crate) fn while_listed<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
+        modules::while_listed(&self.loaded, work)
+    }
+
+    /// Whether the module is loaded. To be called with the linker's lock held.
+    pub(crate) fn is_present(&self) -> bool {
+        modules::is_present(&self.loaded)
     }
 
     /// Makes the sites. To be called while the module cannot be unloaded.

@@ -47,7 +47,7 @@ pub(crate) static STACKS: StackProvider = StackProvider {
     find,
     is_alternate: |address| keep_errno(|| stack_bounds::alternate(address).is_some()),
     are_on_one: |thread, low, high| keep_errno(|| are_on_one(thread, low, high)),
-    is_gone: |return_slot_addr| keep_errno(|| is_gone(return_slot_addr)),
+    is_gone: |place, return_address| keep_errno(|| is_gone(place, return_address)),
 };
 
 static TABLE: Table = Table {
@@ -199,9 +199,11 @@ fn are_on_one(thread: &Thread, low: usize, high: usize) -> bool {
 }
 
 /// See [`StackProvider::is_gone`].
-fn is_gone(return_slot_addr: usize) -> bool {
+fn is_gone(return_slot_addr: usize, return_address: usize) -> bool {
     match memory::peek(return_slot_addr) {
-        Ok(word) => !FGRAPH.is_return_point(word),
+        // The return address is there until the trampoline has called the body, and who is
+        // interrupted in between may be away for long.
+        Ok(word) => !FGRAPH.is_return_point(word) && word != return_address,
         // Not if the kernel does not want to read it for us.
         Err(error) => error == libc::EFAULT,
     }
@@ -432,5 +434,18 @@ pub(crate) fn after_fork() {
         TABLE.len.store(0, Ordering::Relaxed);
         TABLE.version.end_change();
         TABLE.free.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_gone;
+
+    #[test]
+    fn a_call_that_is_about_to_begin_is_not_gone() {
+        static WORD: usize = 0x1234;
+        let place = (&raw const WORD).addr();
+        assert!(!is_gone(place, 0x1234));
+        assert!(is_gone(place, 0x5678));
     }
 }

@@ -138,6 +138,14 @@ pub(super) const GROUP: Group = Group {
             ]),
         },
         Scenario {
+            name: "a filter is changed while another thread loads libraries all the time",
+            promise: "The change is done after a few libraries.",
+            shown: Shown::Elsewhere(&[test(
+                LIBRARIES,
+                "a_filter_is_changed_in_the_end_while_another_thread_loads_libraries_all_the_time",
+            )]),
+        },
+        Scenario {
             name: "a constructor forks while another thread waits for it with a new filter",
             promise: "The fork does not wait, and parent and child both have their users.",
             shown: Shown::Elsewhere(&[test(

@@ -12,7 +12,7 @@ static PROVIDER: StackProvider = StackProvider {
     find: |_, _, _| true,
     is_alternate: |_| true,
     are_on_one: |_, _, _| true,
-    is_gone: |_| true,
+    is_gone: |_, _| true,
 };
 
 extern "C" fn attach() -> *const Thread {
