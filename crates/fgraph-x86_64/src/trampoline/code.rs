@@ -1036,7 +1036,7 @@ macro_rules! twins {
     };
 }
 
-/// For machines without AVX.
+/// The trampolines for machines without AVX.
 macro_rules! sse {
     ($variant:ident, $name:literal, $enter:tt) => {
         twins!(
@@ -1052,7 +1052,7 @@ macro_rules! sse {
     };
 }
 
-/// For machines with AVX.
+/// The trampolines for machines with AVX.
 macro_rules! avx {
     ($variant:ident, $name:literal, $enter:tt) => {
         twins!(
@@ -1068,7 +1068,7 @@ macro_rules! avx {
     };
 }
 
-/// For machines with AVX-512 whose opmasks have 16 bits.
+/// The trampolines for machines with AVX-512 whose opmasks have 16 bits.
 macro_rules! avx512f {
     ($variant:ident, $name:literal, $enter:tt, $wide:ident) => {
         twins!(
@@ -1084,7 +1084,7 @@ macro_rules! avx512f {
     };
 }
 
-/// For machines with AVX-512 whose opmasks have 64 bits.
+/// The trampolines for machines with AVX-512 whose opmasks have 64 bits.
 macro_rules! avx512bw {
     ($variant:ident, $name:literal, $enter:tt) => {
         twins!(
@@ -1337,7 +1337,7 @@ macro_rules! points {
     }};
 }
 
-/// By variant and by machine.
+/// The addresses inside the trampolines, by variant and by machine.
 static POINTS: [[[Points; 2]; 4]; Variant::ALL.len()] = [
     [
         points!("fgraph_plain_sse", "_return"),
