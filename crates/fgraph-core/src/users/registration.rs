@@ -191,8 +191,8 @@ pub struct Registration<T> {
 }
 
 impl<T: FgraphOps> Registration<T> {
-    /// Makes a registration for slot `slot`, number `epoch`, whose panics are caught by `C`. The user
-    /// gets one call of `period` in each thread, and all if that is 0 or 1.
+    /// Makes a registration for slot `slot`, number `epoch`, whose panics are caught by `C`. The
+    /// user gets one call of `period` in each thread, and all if that is 0 or 1.
     pub fn new<C: Catch>(ops: T, slot: usize, epoch: u64, period: u32) -> Self {
         const {
             assert!(

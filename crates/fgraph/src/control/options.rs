@@ -43,7 +43,8 @@ impl Options {
         self
     }
 
-    /// Registers the user without giving it calls until [`Handle::set_enabled`](crate::Handle::set_enabled) says so, if `false`.
+    /// Registers the user without giving it calls until
+    /// [`Handle::set_enabled`](crate::Handle::set_enabled) says so, if `false`.
     pub const fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
