@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads memory of modules that are loaded and relocated, as that of `modules` does.
+//! The unsafe code reads memory of modules that are loaded and relocated, as that of `modules`
+//! does.
 
 use fgraph_symbols::elf::{ElfError, ElfFile, EntryList};
 
@@ -87,4 +88,26 @@ fn xray_entry(sled: &[u8; XRAY_SLED], at: usize) -> Option<usize> {
     let function = usize::from_ne_bytes(*sled[8..].first_chunk()?);
     let base = if version >= 2 { at.wrapping_add(8) } else { 0 };
     matches!(kind, 0 | 3).then(|| base.wrapping_add(function))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_entry_sleds_of_xray_count() {
+        let mut sled = [0; XRAY_SLED];
+        sled[8..16].copy_from_slice(&(-0x108_i64).to_le_bytes());
+        sled[18] = 2;
+        assert_eq!(xray_entry(&sled, 0x1000), Some(0xf00));
+        for (kind, is_entry) in [(0, true), (1, false), (2, false), (3, true), (4, false)] {
+            sled[16] = kind;
+            assert_eq!(xray_entry(&sled, 0x1000).is_some(), is_entry, "{kind}");
+        }
+        // Before version 2 it was an address.
+        sled[16] = 0;
+        sled[18] = 1;
+        sled[8..16].copy_from_slice(&0x5000_u64.to_le_bytes());
+        assert_eq!(xray_entry(&sled, 0x1000), Some(0x5000));
+    }
 }

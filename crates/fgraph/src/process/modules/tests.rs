@@ -1,7 +1,6 @@
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use super::listed_entries::{XRAY_SLED, xray_entry};
 use super::*;
 use fgraph_needs::{CLANG, GCC, Missing, Need, needs, skip};
 use fgraph_symbols::demangle;
@@ -173,23 +172,6 @@ fn entry_sleds_of_xray_are_listed() {
     let library = needs!(directory.compile(&CLANG, TWO_FUNCTIONS, options));
     let module = load(&library);
     assert_eq!(listed(&module, EntryList::Xray), both(0));
-}
-
-#[test]
-fn only_entry_sleds_of_xray_count() {
-    let mut sled = [0; XRAY_SLED];
-    sled[8..16].copy_from_slice(&(-0x108_i64).to_le_bytes());
-    sled[18] = 2;
-    assert_eq!(xray_entry(&sled, 0x1000), Some(0xf00));
-    for (kind, is_entry) in [(0, true), (1, false), (2, false), (3, true), (4, false)] {
-        sled[16] = kind;
-        assert_eq!(xray_entry(&sled, 0x1000).is_some(), is_entry, "{kind}");
-    }
-    // Before version 2 it was an address.
-    sled[16] = 0;
-    sled[18] = 1;
-    sled[8..16].copy_from_slice(&0x5000_u64.to_le_bytes());
-    assert_eq!(xray_entry(&sled, 0x1000), Some(0x5000));
 }
 
 fn program() -> LoadedModule {
