@@ -57,7 +57,7 @@ pub(crate) const ON: u8 = 1;
 /// How many bytes the jump of a site to its relay has.
 const SHORT_JUMP_LEN: usize = 2;
 
-/// Who names it may cancel threads.
+/// A module that names it may cancel threads.
 const CANCEL: &CStr = c"pthread_cancel";
 
 /// All functions and sites.
@@ -123,15 +123,18 @@ impl Sites {
         let (loaded, generation) = modules::loaded();
         let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
         for known in &mut self.modules {
-            let is_listed = || loaded.iter().any(|module| known.is(module));
             // One that was gone stays so: what is at its place now is another, with its own text.
-            if known.is_loaded && !is_listed() {
-                known.leave();
+            if !known.is_loaded {
+                continue;
             }
-            if known.is_loaded && unloaded {
+            let Some(module) = loaded.iter().find(|module| known.is(module)) else {
+                known.leave();
+                continue;
+            };
+            if unloaded {
                 match known.while_listed(|| known.renew()) {
-                    Some(renewed) => self.renewed.extend(renewed),
-                    None => known.leave(),
+                    Some(renewed) if !known.is_older_than(module) => self.renewed.extend(renewed),
+                    _ => known.leave(),
                 }
             }
         }

@@ -4,12 +4,14 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 
 use common::{Count, Library, scenario};
@@ -195,6 +197,253 @@ fn a_filter_is_changed_in_the_end_while_another_thread_loads_libraries_all_the_t
         assert!(traced >= before_it, "{traced} of {before_it}");
         user.unregister().unwrap();
         libraries.join().unwrap();
+    });
+}
+
+/// Two versions of a library that differ in an operand of the first instruction only.
+fn versions(name: &str, options: &[&str]) -> Result<[std::path::PathBuf; 2], Missing> {
+    let build = |version: &str| {
+        let source = format!("int joined_version(void) {{ return {version}; }}");
+        let file = format!("version{version}.c");
+        common::build_library(name, &CC, &file, &source, options)
+    };
+    Ok([build("1")?, build("2")?])
+}
+
+/// Where the library with this symbol is.
+fn extent(library: &Library, symbol: &str) -> Range<usize> {
+    // SAFETY: a live local, and any address may be asked for.
+    let start = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        assert_ne!(libc::dladdr(library.address(symbol).cast(), &mut info), 0);
+        info.dli_fbase.addr()
+    };
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let mut place = start..start;
+    for line in maps.lines().filter(|line| line.contains(".so")) {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+        if start == place.end {
+            place.end = end;
+        }
+    }
+    place
+}
+
+/// Takes memory where nothing is.
+fn reserve(range: Range<usize>) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let place = std::ptr::without_provenance_mut(range.start);
+    // SAFETY: only where nothing is.
+    unsafe { libc::mmap(place, range.len(), libc::PROT_NONE, flags, -1, 0) };
+}
+
+/// Loads the library with this symbol at a place that is free. Others that are free are taken
+/// first.
+fn open_at(path: &Path, symbol: &str, place: usize) -> Library {
+    for _ in 0..1000 {
+        let library = Library::open(path);
+        let taken = extent(&library, symbol);
+        if taken.start == place {
+            return library;
+        }
+        library.close();
+        reserve(taken);
+    }
+    panic!("{path:?} does not come to {place:x}");
+}
+
+/// A library is closed, replaced and loaded again, while its functions are traced or in between.
+fn replace(name: &str, options: &[&str], is_traced: bool) {
+    scenario(name, || {
+        let [first, second] = needs!(versions(name, options));
+        let call = |library: &Library| {
+            // SAFETY: its type.
+            let version: extern "C" fn() -> i32 = unsafe { library.get("joined_version") };
+            version()
+        };
+        let library = Library::open(&first);
+        let place = extent(&library, "joined_version").start;
+        let user = count("joined_version");
+        assert_eq!((call(&library), user.both()), (1, (1, 1)));
+        let user = is_traced.then_some(user);
+        let path = library.close();
+        fs::rename(second, &path).unwrap();
+        let library = open_at(&path, "joined_version", place);
+        let user = user.unwrap_or_else(|| count("joined_version"));
+        let before = user.both().0;
+        assert_eq!((call(&library), user.both().0), (2, before + 1));
+        user.unregister().unwrap();
+        assert_eq!(call(&library), 2);
+    });
+}
+
+#[test]
+fn a_library_that_is_replaced_at_the_same_place_is_another() {
+    let name = "a_library_that_is_replaced_at_the_same_place_is_another";
+    replace(name, &[], false);
+}
+
+#[test]
+fn a_library_without_a_build_id_that_is_replaced_is_another() {
+    let name = "a_library_without_a_build_id_that_is_replaced_is_another";
+    replace(name, &["-Wl,--build-id=none"], false);
+}
+
+#[test]
+fn a_library_without_a_build_id_that_is_replaced_while_traced_is_another() {
+    let name = "a_library_without_a_build_id_that_is_replaced_while_traced_is_another";
+    replace(name, &["-Wl,--build-id=none"], true);
+}
+
+#[test]
+fn a_file_with_the_number_of_the_one_before_is_another() {
+    let name = "a_file_with_the_number_of_the_one_before_is_another";
+    scenario(name, || {
+        let [first, second] = needs!(versions(name, &["-Wl,--build-id=none"]));
+        let library = Library::open(&first);
+        let place = extent(&library, "joined_version").start;
+        let user = count("joined_version");
+        user.unregister().unwrap();
+        let path = library.close();
+        // The file stays the same, not what is in it.
+        fs::write(&path, fs::read(second).unwrap()).unwrap();
+        let library = open_at(&path, "joined_version", place);
+        let user = count("joined_version");
+        // SAFETY: its type.
+        let version: extern "C" fn() -> i32 = unsafe { library.get("joined_version") };
+        assert_eq!((version(), user.both()), (2, (1, 1)));
+    });
+}
+
+thread_local! {
+    /// The library that is replaced, and the file that takes its place.
+    static LIBRARY: Cell<Option<(Library, std::path::PathBuf)>> = const { Cell::new(None) };
+}
+
+#[test]
+fn a_smaller_library_takes_the_place_of_one_whose_sites_are_patched() {
+    let name = "a_smaller_library_takes_the_place_of_one_whose_sites_are_patched";
+    scenario(name, || {
+        let functions = (0..2000)
+            .map(|n| format!("int joined_{n}(int n) {{ return n * {n} + joined_first(n); }}\n"));
+        let first = "__attribute__((noinline)) int joined_first(int n) { return n * 7 + 1; }\n";
+        let many = [first.to_owned()]
+            .into_iter()
+            .chain(functions)
+            .collect::<String>();
+        let build = |file, source| common::build_library(name, &CC, file, source, &[]);
+        let (large, small) = (
+            needs!(build("large.c", &many)),
+            needs!(build("small.c", first)),
+        );
+        let library = Library::open(&small);
+        let len = extent(&library, "joined_first").len();
+        library.close();
+        let user = count("joined_*");
+        LIBRARY.set(Some((Library::open(&large), small)));
+        // In a callback nothing is seen of libraries that come and go.
+        let entry = move |_: &mut fgraph::Entry<'_, ()>| {
+            let (library, small) = LIBRARY.take()?;
+            let place = extent(&library, "joined_first");
+            library.close();
+            fs::rename(&small, &large).unwrap();
+            reserve(place.start + len..place.end);
+            LIBRARY.set(Some((open_at(&large, "joined_first", place.start), small)));
+            None
+        };
+        let replaces = common::register(common::user(entry, |_, ()| ()), "getppid").unwrap();
+        // SAFETY: no arguments.
+        unsafe { libc::getppid() };
+        replaces.unregister().unwrap();
+        let replaces = count("joined_*");
+        assert_eq!(replaces.functions().unwrap().len(), 1);
+        assert_eq!(user.functions().unwrap().len(), 1);
+    });
+}
+
+/// A thread that loads a library when it is told to.
+struct Loader {
+    tell: mpsc::SyncSender<()>,
+    done: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Loader {
+    fn start(path: std::path::PathBuf) -> Self {
+        let (tell, told) = mpsc::sync_channel(1);
+        let (say, done) = mpsc::sync_channel(1);
+        thread::spawn(move || {
+            for () in told {
+                std::mem::forget(Library::open(&path));
+                say.send(()).unwrap();
+            }
+        });
+        let done = Mutex::new(done);
+        Self { tell, done }
+    }
+
+    fn load(&self) {
+        self.tell.send(()).unwrap();
+        self.done.lock().unwrap().recv().unwrap();
+    }
+}
+
+static LOADER: OnceLock<Loader> = OnceLock::new();
+
+/// What was loaded meanwhile is traced.
+fn assert_joined(user: &fgraph::Handle<Count>, path: &Path) {
+    let before = user.both().0;
+    sum(&Library::open(path))(2);
+    assert_eq!(user.both().0, before + 1);
+}
+
+#[test]
+fn a_library_that_is_loaded_during_a_fork_is_traced_after_it() {
+    let name = "a_library_that_is_loaded_during_a_fork_is_traced_after_it";
+    scenario(name, || {
+        extern "C" fn load() {
+            LOADER.get().unwrap().load();
+        }
+        let path = needs!(build(name));
+        LOADER.get_or_init(|| Loader::start(path.clone()));
+        // Before fgraph has its own, and so called after it.
+        // SAFETY: the other thread does not need the forking one.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(load), None, None) }, 0);
+        let user = count("joined_sum");
+        assert!(common::forked(|| 0).success());
+        assert_joined(&user, &path);
+    });
+}
+
+#[test]
+fn a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced() {
+    let name = "a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced";
+    scenario(name, || {
+        /// Has a library loaded when the filter is dropped that it is in.
+        struct Loads;
+        impl Drop for Loads {
+            fn drop(&mut self) {
+                LOADER.get().unwrap().load();
+            }
+        }
+        let path = needs!(build(name));
+        LOADER.get_or_init(|| Loader::start(path.clone()));
+        let user = count("joined_sum");
+        let loads = Loads;
+        let filter = Filter::new().predicate(move |_| {
+            let _ = &loads;
+            false
+        });
+        let dropped = Mutex::new(Some(common::register(Count::default(), filter).unwrap()));
+        let drops = move |_: &mut fgraph::Entry<'_, ()>| {
+            drop(dropped.lock().unwrap().take());
+            None
+        };
+        let drops = common::register(common::user(drops, |_, ()| ()), "getppid").unwrap();
+        // SAFETY: no arguments.
+        unsafe { libc::getppid() };
+        assert_joined(&user, &path);
+        drops.unregister().unwrap();
     });
 }
 

@@ -131,9 +131,9 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
     }
 }
 
-/// Tells the next user of a return, or ends the return when there is none. `users` says who is yet
-/// to be told, and what `errno` was; `end` is where the last of their records ends. A chain of
-/// jumps, as [`ask_next`](super::enter::ask_next).
+/// Tells the next user of a return, or ends the return when there is none. `users` says which users
+/// are yet to be told, and what `errno` was; `end` is where the last of their records ends. A chain
+/// of jumps, as [`ask_next`](super::enter::ask_next).
 ///
 /// # Safety
 ///

@@ -37,7 +37,7 @@ use crate::shadow::ShadowStack;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Stack {
-    /// Lowest address.
+    /// The lowest address of the stack.
     pub low: Cell<usize>,
     /// Bytes; 0 while it is not known.
     pub span: Cell<usize>,

@@ -7,7 +7,7 @@
 //!
 //! It belongs to one machine stack ([`stack`](crate::machine)) and is used by the thread that runs
 //! on it. A frame is *built* above the top, where nothing is in use, and becomes part of the stack
-//! with `commit` when at least one user wants the return; so a call that nobody wants leaves no
+//! with `commit` when at least one user wants the return; so a call that no user wants leaves no
 //! trace, and neither does a signal handler that leaves in the middle by `siglongjmp`. No second
 //! call is ever built at the same time: the thread is marked as inside fgraph meanwhile, and what a
 //! signal handler calls is then not traced.
@@ -60,7 +60,7 @@ impl ShadowStack {
     /// # Safety
     ///
     /// The bytes must be readable and writable, aligned to [`frame::ALIGN`], at least
-    /// [`frame::HEADER`], at most 2^32 - 1, and nobody else's for as long as the stack is used.
+    /// [`frame::HEADER`], at most 2^32 - 1, and used by nothing else for as long as the stack is.
     pub unsafe fn reset(&self, base: *mut u8, len: usize, stack: *const Stack) {
         debug_assert!(base.addr().is_multiple_of(frame::ALIGN));
         debug_assert!(len >= HEADER && u32::try_from(len).is_ok());
@@ -112,7 +112,7 @@ impl ShadowStack {
         unsafe { (*self.newest.get()).depth }
     }
 
-    /// Whether there is no frame, not even of a call that nobody wants the return of.
+    /// Whether there is no frame, not even of a call whose return no user wants.
     pub(crate) fn is_empty(&self) -> bool {
         // Also where there is no memory.
         self.newest.get().cast() == self.base.get()
@@ -212,7 +212,7 @@ impl ShadowStack {
         }
     }
 
-    /// Drops the newest frame if nobody wants its return any more, or if `is_gone` says that it is
+    /// Drops the newest frame if no user wants its return any more, or if `is_gone` says that it is
     /// dead.
     pub(crate) fn drop_newest_if(
         &self,
@@ -383,7 +383,7 @@ impl ShadowStack {
         unsafe { (*self.newest.get()).is_unwound() }
     }
 
-    /// Ends `frame`, which is unwound, without giving up its memory: nobody wants its return any
+    /// Ends `frame`, which is unwound, without giving up its memory: no user wants its return any
     /// more.
     ///
     /// # Safety

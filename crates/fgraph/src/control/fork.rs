@@ -7,6 +7,7 @@ use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use std::sync::Once;
 
+use super::library_events;
 use crate::process::gate::{Frozen, GATE};
 use crate::threads::{self, Inside, spare_stacks};
 
@@ -44,6 +45,10 @@ extern "C" fn before() {
 
 extern "C" fn in_parent() {
     after(|_| ());
+    if FORKS.get() == 0 && !threads::in_own_code() {
+        // Those who have loaded libraries meanwhile have not waited.
+        threads::as_own_code(library_events::join_without_waiting);
+    }
 }
 
 extern "C" fn in_child() {

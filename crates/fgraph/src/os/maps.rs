@@ -1,8 +1,8 @@
 //! What may be done with the memory of the process, as it is now.
 //!
 //! A program header says how a segment was mapped at the start. A program may change that with
-//! `mprotect`, and then the text that fgraph is about to change is perhaps being written by
-//! somebody else, or cannot be read. `/proc/self/maps` knows.
+//! `mprotect`, and then the text that fgraph is about to change is perhaps being written by the
+//! program, or cannot be read. `/proc/self/maps` knows.
 
 use core::ops::Range;
 use std::fs;
@@ -23,7 +23,7 @@ pub(crate) struct Protection {
 /// The protection of all of the memory of the process at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Protections {
-    /// In order and apart from each other.
+    /// The ranges, in order and apart from each other.
     ranges: Vec<(Range<usize>, Protection)>,
 }
 
@@ -32,8 +32,7 @@ impl Protections {
     /// `as_loaded` say.
     #[must_use]
     pub(crate) fn now(as_loaded: impl Iterator<Item = (Range<usize>, u32)>) -> Self {
-        let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
-        let this = Self::parse(&maps);
+        let this = Self::parse(&Maps::now().0);
         if this.ranges.is_empty() {
             Self::as_loaded(as_loaded)
         } else {
@@ -75,16 +74,44 @@ impl Protections {
     }
 }
 
+/// A file, by its device as in `/proc/self/maps`, and its number there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: Box<[u8]>,
+    pub(crate) inode: u64,
+}
+
+/// What `/proc/self/maps` said at one time; nothing in a process that cannot see `/proc`.
+#[derive(Debug)]
+pub(crate) struct Maps(Vec<u8>);
+
+impl Maps {
+    pub(crate) fn now() -> Self {
+        Self(fs::read("/proc/thread-self/maps").unwrap_or_default())
+    }
+
+    /// The line of the mapping at `address`.
+    fn line_at(&self, address: usize) -> Option<&[u8]> {
+        let mut lines = self.0.split(|&byte| byte == b'\n');
+        lines.find(|line| mapping(line).is_some_and(|(range, _)| range.contains(&address)))
+    }
+
+    /// The file that is mapped at `address`.
+    pub(crate) fn file_at(&self, address: usize) -> Option<FileId> {
+        // Range, rights, offset, device, inode.
+        let mut words = self.line_at(address)?.split(|&byte| byte == b' ').skip(3);
+        let device = words.next()?.into();
+        let inode = str::from_utf8(words.next()?).ok()?.parse().ok()?;
+        Some(FileId { device, inode })
+    }
+}
+
 /// Whether the file that is mapped at `address` is no longer there by its name: removed, or
 /// replaced by another one. `false` in a process that cannot see `/proc`.
 pub(crate) fn is_deleted(address: usize) -> bool {
-    let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
-    let lines = maps.split(|&byte| byte == b'\n');
-    let is_meant = |line: &&[u8]| mapping(line).is_some_and(|(range, _)| range.contains(&address));
-    let mut deleted = lines
-        .filter(is_meant)
-        .map(|line| line.ends_with(b" (deleted)"));
-    deleted.next().unwrap_or(false)
+    let maps = Maps::now();
+    let line = maps.line_at(address);
+    line.is_some_and(|line| line.ends_with(b" (deleted)"))
 }
 
 /// What a line of `/proc/self/maps` says: `55d0a000-55d0b000 r-xp ...`.
@@ -125,6 +152,15 @@ mod tests {
         assert_eq!(this.of(0x4000), None);
         assert!(!this.of(0x8000).unwrap().readable);
         assert_eq!(this.of(usize::MAX), None);
+    }
+
+    #[test]
+    fn a_line_of_the_maps_says_which_file_is_there() {
+        let maps = Maps(b"1000-3000 r-xp 00000000 fe:01 12 /a b\n3000-4000 rw-p 0 0:0 0\n".into());
+        let id = maps.file_at(0x2000).unwrap();
+        assert_eq!((&*id.device, id.inode), (&b"fe:01"[..], 12));
+        assert_eq!(maps.file_at(0x3000).unwrap().inode, 0);
+        assert_eq!(maps.file_at(0x4000), None);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Those of `sites` that are not as `is_wanted` says.
+    /// The pokes for those of `sites` that are not as `is_wanted` says.
     pub(crate) fn plan(mut sites: Vec<&'static Site>, is_wanted: impl Fn(&Site) -> bool) -> Self {
         sites.retain(|site| is_wanted(site) != is_on(site));
         sites.sort_unstable_by_key(|site| site.entry);

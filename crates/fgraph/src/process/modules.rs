@@ -29,13 +29,14 @@ use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libc::{Elf64_Phdr, dl_phdr_info};
 use object::elf;
 
 use crate::os::PAGE;
-use crate::os::maps::{self, Protections};
+use crate::os::maps::{self, FileId, Maps, Protections};
 use crate::process::image::read_file;
 use crate::process::linker::{self, DlHandle};
 use crate::process::loader_event;
@@ -55,6 +56,10 @@ pub(crate) struct LoadedModule {
     bias: usize,
     headers: usize,
     segments: Vec<Segment>,
+    /// The bytes of its program headers, and of its notes, among which is the build id.
+    headers_and_notes: [Vec<u8>; 2],
+    /// Of a library without a build id.
+    file: Option<MappedFile>,
     /// Where the linker finds what it needs; empty if there is nothing.
     dynamic: Range<usize>,
 }
@@ -64,6 +69,15 @@ enum Kind {
     Program,
     Library,
     Vdso,
+}
+
+/// The file that a module was mapped from.
+#[derive(Clone, Debug)]
+struct MappedFile {
+    id: FileId,
+    /// When it was changed last, if it still goes by its path: that tells it from another one which
+    /// got its number when it was gone.
+    changed: Option<(i64, i64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -130,6 +144,40 @@ impl LoadedModule {
             ));
         }
         read_file(&self.path)
+    }
+
+    /// Whether it is at the place of `other` by the same name, from a file with the same program
+    /// headers and the same build id; without one, from the same file.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let id = |module: &Self| module.file.as_ref().map(|file| file.id.clone());
+        self.bias == other.bias
+            && self.path == other.path
+            && self.headers_and_notes == other.headers_and_notes
+            && id(self) == id(other)
+    }
+
+    /// Whether the file was changed since `other` was loaded, as far as that is not seen by
+    /// [`is`](Self::is).
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        let changed = |module: &Self| module.file.as_ref().and_then(|file| file.changed);
+        changed(self) != changed(other)
+    }
+
+    /// Notes the file of a library that has no build id.
+    fn identify(&mut self, maps: &mut Option<Maps>) {
+        // The type of such a note, and its owner.
+        const BUILD_ID: &[u8] = b"\x03\0\0\0GNU\0";
+        let [_, notes] = &self.headers_and_notes;
+        let has_build_id = notes.windows(BUILD_ID.len()).any(|note| note == BUILD_ID);
+        if self.kind == Kind::Library && !has_build_id {
+            let id = maps.get_or_insert_with(Maps::now).file_at(self.headers);
+            self.file = id.map(|id| {
+                let now = fs::metadata(&self.path).ok();
+                let now = now.filter(|now| now.ino() == id.inode);
+                let changed = now.map(|now| (now.ctime(), now.ctime_nsec()));
+                MappedFile { id, changed }
+            });
+        }
     }
 
     fn with_flags(&self, flags: u32) -> impl Iterator<Item = Range<usize>> {
@@ -220,14 +268,18 @@ impl LoadedModule {
         if path.as_os_str().is_empty() {
             return None;
         }
-        Some(Self {
+        let mut this = Self {
             path,
             kind,
             bias: info.bias,
             headers,
             segments,
+            headers_and_notes: Default::default(),
+            file: None,
             dynamic: info.dynamic(),
-        })
+        };
+        this.headers_and_notes = [info.header_bytes().to_vec(), info.notes(&this)];
+        Some(this)
     }
 }
 
@@ -282,17 +334,23 @@ pub(crate) fn while_locked<R>(work: impl FnOnce(Generation) -> R) -> R {
 /// Runs `work` with the linker's lock held if `module` is loaded, or else `None`. As in
 /// [`while_locked`], `work` must not ask the linker for anything.
 pub(crate) fn while_listed<R>(module: &LoadedModule, work: impl FnOnce() -> R) -> Option<R> {
-    while_locked(|_| is_present(module).then(work))
+    while_locked(|_| is_described(module).then(work))
 }
 
-/// Whether a module is loaded. The linker's lock may be held.
+/// Whether a module is loaded, from the same file. The linker's lock may be held.
 pub(crate) fn is_present(module: &LoadedModule) -> bool {
-    let mut is_present = false;
+    let is_it = |file: &MappedFile| Maps::now().file_at(module.headers).as_ref() == Some(&file.id);
+    is_described(module) && module.file.as_ref().is_none_or(is_it)
+}
+
+/// Whether the linker [describes](Info::describes) a module.
+fn is_described(module: &LoadedModule) -> bool {
+    let mut is_described = false;
     for_each_info(|info| {
-        is_present = info.describes(module);
-        !is_present
+        is_described = info.describes(module);
+        !is_described
     });
-    is_present
+    is_described
 }
 
 /// Runs `work` while `module` cannot be unloaded; `None` if it is gone. Other modules may come and
@@ -321,14 +379,18 @@ pub(crate) fn while_present<R>(module: &LoadedModule, work: impl FnOnce() -> R) 
 /// All modules with a file, the program first, and the vDSO, and the generation they belong to.
 #[must_use]
 pub(crate) fn loaded() -> (Vec<LoadedModule>, Generation) {
-    let mut modules = Vec::new();
-    let mut generation = Generation::default();
-    for_each_info(|info| {
-        generation = info.generation;
-        modules.extend(LoadedModule::new(info));
-        true
-    });
-    (modules, generation)
+    while_locked(|generation| {
+        let mut modules = Vec::new();
+        for_each_info(|info| {
+            modules.extend(LoadedModule::new(info));
+            true
+        });
+        let mut maps = None;
+        for module in &mut modules {
+            module.identify(&mut maps);
+        }
+        (modules, generation)
+    })
 }
 
 /// What may be done with the memory of the process now. Where `/proc` cannot be read it is what the
@@ -454,16 +516,13 @@ fn await_relocation() -> Generation {
 /// Whether the file is the one the module was loaded from: their program headers are the same,
 /// and so are their notes, among which is the build id.
 fn is_loaded_from(module: &LoadedModule, info: &Info<'_>, file: &ElfFile<'_>) -> bool {
-    // SAFETY: program headers are plain integers without padding, so they may be seen as bytes.
-    let headers =
-        unsafe { slice::from_raw_parts(info.headers.as_ptr().cast(), size_of_val(info.headers)) };
     let same_note = |(address, content): (u64, &[u8])| {
         let start = module.bias.wrapping_add(address as usize);
         let range = start..start.saturating_add(content.len());
         // SAFETY: the module is loaded, since `info` describes it.
         unsafe { read(module, &range) }.is_none_or(|loaded| loaded == content)
     };
-    file.program_headers() == headers && file.notes().all(same_note)
+    file.program_headers() == info.header_bytes() && file.notes().all(same_note)
 }
 
 /// Reads the lists of entries of a module that is loaded from `file`.
@@ -640,10 +699,36 @@ impl<'a> Info<'a> {
         })
     }
 
+    fn header_bytes(&self) -> &[u8] {
+        // SAFETY: program headers are plain integers without padding, so they may be seen as bytes.
+        unsafe { slice::from_raw_parts(self.headers.as_ptr().cast(), size_of_val(self.headers)) }
+    }
+
+    /// The bytes of all notes of `module`, which has these program headers.
+    fn notes(&self, module: &LoadedModule) -> Vec<u8> {
+        let notes = self.headers.iter().filter(|h| h.p_type == libc::PT_NOTE);
+        let content = |header: &Elf64_Phdr| {
+            let start = self.bias.wrapping_add(header.p_vaddr as usize);
+            // SAFETY: the module is loaded, since this describes it.
+            unsafe {
+                read(
+                    module,
+                    &(start..start.saturating_add(header.p_memsz as usize)),
+                )
+            }
+        };
+        notes.filter_map(content).flatten().copied().collect()
+    }
+
+    /// Whether this is the module, which was not replaced by that of another file, unless that has
+    /// no build id and the same program headers.
     fn describes(&self, module: &LoadedModule) -> bool {
+        let [headers, notes] = &module.headers_and_notes;
         self.bias == module.bias
             && self.headers.as_ptr().addr() == module.headers
             && (module.kind != Kind::Library || self.name == module.path)
+            && self.header_bytes() == headers
+            && self.notes(module) == *notes
     }
 }
 

@@ -37,7 +37,7 @@ use crate::report::error::{RefusalReason, RefusedFunction};
 /// A function that has no site, and why.
 #[derive(Debug)]
 pub(super) struct Unpatchable {
-    /// As of a site.
+    /// All names of the function, as a site has them.
     pub(super) names: Vec<String>,
     pub(super) address: usize,
     reason: RefusalReason,
@@ -81,7 +81,7 @@ impl ModuleSites {
 
     /// Whether it is this module.
     pub(crate) fn is(&self, loaded: &modules::LoadedModule) -> bool {
-        self.loaded.load_bias() == loaded.load_bias() && self.loaded.path() == loaded.path()
+        self.loaded.is(loaded)
     }
 
     /// Whether `loaded` has been loaded from the file that the sites were made from.
@@ -89,7 +89,15 @@ impl ModuleSites {
         let has_indices = self.has_indices();
         // Meanwhile they may have been given to the same file at another place.
         has_indices.is_none_or(|has_indices| !has_indices.load(Ordering::Relaxed))
+            && !self.is_older_than(loaded)
             && matches!(&self.known, Some(Ok(known)) if modules::check(loaded, &known.file).is_ok())
+    }
+
+    /// Whether the file was changed since this module was loaded. That may be while it is loaded,
+    /// but not if none of its sites is patched any more.
+    pub(crate) fn is_older_than(&self, loaded: &modules::LoadedModule) -> bool {
+        let is_on = |site: &Site| site.state.load(Ordering::Relaxed) == ON;
+        loaded.is_newer_than(&self.loaded) && !(self.is_loaded && self.sites().iter().any(is_on))
     }
 
     /// It is loaded again, where it was: its text is as the compiler made it.

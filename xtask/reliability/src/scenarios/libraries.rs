@@ -146,6 +146,21 @@ pub(super) const GROUP: Group = Group {
             )]),
         },
         Scenario {
+            name: "a library is loaded during another thread's fork, or while a callback drops its \
+                   user",
+            promise: "It is traced when that is done.",
+            shown: Shown::Elsewhere(&[
+                test(
+                    LIBRARIES,
+                    "a_library_that_is_loaded_during_a_fork_is_traced_after_it",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced",
+                ),
+            ]),
+        },
+        Scenario {
             name: "a constructor forks while another thread waits for it with a new filter",
             promise: "The fork does not wait, and parent and child both have their users.",
             shown: Shown::Elsewhere(&[test(
@@ -305,6 +320,33 @@ pub(super) const GROUP: Group = Group {
                 filter: ":mod:libpart.so :mod:libother.so :mod:copied.so",
                 ..LOADING
             }),
+        },
+        Scenario {
+            name: "a library is closed, rebuilt and loaded again at the same place",
+            promise: "It is another library, with a build id and without one, also if the old one \
+                      was traced to the last.",
+            shown: Shown::Elsewhere(&[
+                test(
+                    LIBRARIES,
+                    "a_library_that_is_replaced_at_the_same_place_is_another",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_library_without_a_build_id_that_is_replaced_is_another",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_library_without_a_build_id_that_is_replaced_while_traced_is_another",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_file_with_the_number_of_the_one_before_is_another",
+                ),
+                test(
+                    LIBRARIES,
+                    "a_smaller_library_takes_the_place_of_one_whose_sites_are_patched",
+                ),
+            ]),
         },
         Scenario {
             name: "libraries' files are removed and replaced before anybody looks at them",
