@@ -1,6 +1,6 @@
 //! Who may change a shadow stack, and who tells of a return.
 //!
-//! *Claim.* One thread at a time adds frames to a [spare stack](crate::machine) and drops some. It
+//! *Claim.* One thread at a time adds frames to a [stack](crate::machine) and drops some. It
 //! gives the stack back when it goes elsewhere; no other thread takes it away.
 //!
 //! *Word.* A call may come back in a thread that does not have the stack of its frame. It tells the
@@ -60,7 +60,7 @@ pub fn note_unwound(word: &AtomicU64) {
     word.store(UNWOUND, Ordering::Release);
 }
 
-/// The owner of a spare stack, told by an address.
+/// The owner of a stack, told by an address.
 #[derive(Debug)]
 pub struct Claim(AtomicPtr<()>);
 

@@ -153,26 +153,6 @@ impl ShadowStack {
         return_slot_addr >= unsafe { (*self.newest.get()).return_slot_addr }
     }
 
-    /// Drops the frames that a call whose return address stands at `return_slot_addr` shows to be
-    /// dead.
-    ///
-    /// `tail` tells whether the call returns to our trampoline. The word of each dropped frame is
-    /// given to `lost`.
-    pub fn drop_dead(&self, return_slot_addr: usize, tail: bool, mut lost: impl FnMut(u64)) {
-        loop {
-            let newest = self.newest.get();
-            // SAFETY: a frame of this stack.
-            let frame = unsafe { &*newest };
-            if return_slot_addr < frame.return_slot_addr
-                || (return_slot_addr == frame.return_slot_addr && tail)
-            {
-                return;
-            }
-            lost(frame.word);
-            self.drop_newest();
-        }
-    }
-
     /// Removes the newest frame, which is dead.
     fn drop_newest(&self) {
         // SAFETY: frames of this stack, or the sentinel.
@@ -188,9 +168,12 @@ impl ShadowStack {
         }
     }
 
-    /// As [`drop_dead`](Self::drop_dead), but where an address alone does not say that a frame is
-    /// dead: it is if the call stands at its own place, or if `is_gone` says so. `false` if one
-    /// that may live is in the way.
+    /// Drops the frames in the way of a call whose return address stands at `return_slot_addr`:
+    /// those not above it that are dead, because they stand at the same place, or because `is_gone`
+    /// says so. `false` if one in the way may live, or another thread tells of its return.
+    ///
+    /// `tail` tells whether the call returns to our trampoline. The word of each dropped frame is
+    /// given to `lost`.
     pub(crate) fn drop_gone(
         &self,
         return_slot_addr: usize,
@@ -234,19 +217,16 @@ impl ShadowStack {
         ended.is_some()
     }
 
-    /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
-    /// frame on this stack.
-    pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u64)) -> bool {
-        if !self.has(frame) {
-            return false;
-        }
-        while self.newest.get() != frame {
-            let newest = self.newest.get();
-            // SAFETY: a frame of this stack.
-            lost(unsafe { (*newest).word });
-            self.pop();
-        }
-        true
+    /// Drops the newest frames above `frame` that `is_gone` says are dead. Whether it is the newest
+    /// then.
+    pub(crate) fn drop_above(
+        &self,
+        frame: *mut Frame,
+        is_gone: impl Fn(&Frame) -> bool,
+        mut lost: impl FnMut(u64),
+    ) -> bool {
+        while self.newest.get() > frame && self.drop_newest_if(&is_gone, &mut lost) {}
+        self.newest.get() == frame
     }
 
     /// Begins a frame at the top, if its fixed part fits: without the return address, without
