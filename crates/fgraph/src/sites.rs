@@ -301,7 +301,8 @@ impl Sites {
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
             let listing = module.inventory(&self.context, matcher, &protections)?;
-            all.modules.extend(listing.map(|listing| Arc::new(listing) as _));
+            all.modules
+                .extend(listing.map(|listing| Arc::new(listing) as _));
         }
         symbol_table::publish(self.loaded());
         Ok(all)

@@ -168,10 +168,10 @@ impl Candidates {
             _ => return Err(RefusalReason::Unreadable),
         }
         match source {
-            // SAFETY: readable text of a module that stays loaded while it is looked at.
-            Source::Memory => Ok(unsafe {
-                core::slice::from_raw_parts(address as *const u8, end - address)
-            }),
+            Source::Memory => {
+                // SAFETY: readable text of a module that stays loaded while it is looked at.
+                Ok(unsafe { core::slice::from_raw_parts(address as *const u8, end - address) })
+            }
             Source::File => self
                 .known
                 .bytes_at(address, end - address)

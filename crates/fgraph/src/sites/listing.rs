@@ -13,6 +13,7 @@ use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::filter::{FilterError, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
 
+use super::ON;
 #[cfg(feature = "testing")]
 use super::branch_targets::Entered;
 #[cfg(feature = "testing")]
@@ -24,7 +25,6 @@ use super::facts::{ModuleFacts, is_selected, write_name};
 use super::facts::{parse, symbol};
 #[cfg(feature = "testing")]
 use super::toolchain::{blocks_signals, callers, notrace_of, unnamed};
-use super::ON;
 use crate::os::memory;
 use crate::report::error::RefusalReason;
 #[cfg(feature = "testing")]
@@ -89,7 +89,11 @@ impl ModuleListing {
 
     /// Whether the site of the function at an address is patched.
     fn is_on(&self, address: usize) -> bool {
-        let sites = self.known.site_names.get().map_or(&[][..], |names| names.sites);
+        let sites = self
+            .known
+            .site_names
+            .get()
+            .map_or(&[][..], |names| names.sites);
         let site = sites.binary_search_by_key(&address, Site::address);
         site.is_ok_and(|site| sites[site].state.load(Ordering::Relaxed) == ON)
     }

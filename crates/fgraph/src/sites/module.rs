@@ -18,8 +18,8 @@ use fgraph_symbols::filter::ngrams::NgramBloom;
 use fgraph_symbols::filter::{FilterError, Matcher, ModuleMatcher};
 
 use super::build::{BuildContext, Planned, Prepared, build};
-use super::classify::{self, classify};
 use super::candidates::{Candidates, Found, Source};
+use super::classify::{self, classify};
 use super::facts::{ModuleFacts, names_of, parse};
 use super::listing::ModuleListing;
 use super::reliance::Reliance;
@@ -413,11 +413,7 @@ impl ModuleSites {
     }
 
     /// Makes the sites. To be called while the module cannot be unloaded.
-    pub(crate) fn prepare(
-        &mut self,
-        context: &mut BuildContext,
-        protections: &Arc<Protections>,
-    ) {
+    pub(crate) fn prepare(&mut self, context: &mut BuildContext, protections: &Arc<Protections>) {
         let Ok(known) = self.known() else {
             return;
         };
