@@ -7,7 +7,7 @@
 //! memory is that list relocated. The vDSO is a file in memory.
 //!
 //! The file may have been replaced since it was loaded, and the library may be unloaded at any
-//! time. So [`listed_entries`] compares the two before it believes the file, and does all of it
+//! time. So [`listed_entries()`] compares the two before it believes the file, and does all of it
 //! with the lock of the dynamic linker's list held.
 //!
 //! # Safety
@@ -405,7 +405,7 @@ pub(crate) fn protections() -> Protections {
 /// The functions that the linker found for the module's own calls of IFUNCs, each with its
 /// resolver.
 ///
-/// As [`listed_entries`], this waits for any `dlopen`.
+/// As [`listed_entries()`], this waits for any `dlopen`.
 ///
 /// # Errors
 ///
