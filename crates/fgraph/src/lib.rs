@@ -33,9 +33,9 @@
 //! ```
 //!
 //! Any function of the program and of its libraries can be traced that has a name in a symbol
-//! table; [`sites()`] lists them, and says of each how, or why not. `docs/guide.md` leads from an
-//! empty file to a user, `ARCHITECTURE.md` says how fgraph works, and `docs/limits.md` what it does
-//! not promise.
+//! table, or unwind information; [`sites()`] lists them, and says of each how, or why not.
+//! `docs/guide.md` leads from an empty file to a user, `ARCHITECTURE.md` says how fgraph works, and
+//! `docs/limits.md` what it does not promise.
 
 #![warn(missing_docs)]
 
