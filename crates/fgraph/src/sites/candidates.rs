@@ -11,7 +11,7 @@ use super::branch_targets::Entered;
 use super::classify::{Callers, Candidate};
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
-use super::toolchain::{is_own, notrace_of};
+use super::toolchain::is_own;
 use crate::arch::nop;
 use crate::arch::trampoline;
 use crate::os::maps::Protections;
@@ -101,7 +101,7 @@ impl ModuleSites {
                 convention_is_relied_on: reliance
                     .is_some_and(|reliance| reliance.by_convention(function.address)),
                 symbol,
-                notrace: notrace_of(functions, index, known.unnamed),
+                notrace: known.notrace.of(functions, index),
             });
             let candidate = candidate.map_err(|reason| (address, reason));
             each(Some(index), candidate, callers);

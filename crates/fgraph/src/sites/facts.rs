@@ -11,13 +11,13 @@ use fgraph_symbols::demangle;
 use fgraph_symbols::elf::{ElfError, ElfFile};
 use fgraph_symbols::filter::{FilterError, FunctionFacts, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
-use fgraph_symbols::notrace::Notrace;
 
 use super::branch_targets::Entered;
 use super::classify::Callers;
 use super::is_relay;
 use super::names::Names;
 use super::reliance::Reliance;
+use super::toolchain::NotraceRules;
 use crate::process::debug_file;
 
 /// What is known of a module for good.
@@ -27,8 +27,7 @@ pub(super) struct ModuleFacts {
     pub(super) bias: usize,
     pub(super) functions: Functions<'static>,
     pub(super) callers: Callers,
-    /// What must not be traced of functions without a name.
-    pub(super) unnamed: Option<Notrace>,
+    pub(super) notrace: NotraceRules,
     /// Found out when it is first needed.
     pub(super) entered: OnceLock<Entered>,
     /// Which functions need more registers to survive; found out when it is first needed.

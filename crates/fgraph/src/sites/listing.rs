@@ -16,7 +16,7 @@ use super::facts::write_name;
 #[cfg(feature = "testing")]
 use super::facts::{parse, symbol};
 #[cfg(feature = "testing")]
-use super::toolchain::{blocks_signals, callers, notrace_of, unnamed};
+use super::toolchain::{NotraceRules, blocks_signals, callers};
 use crate::report::error::RefusalReason;
 #[cfg(feature = "testing")]
 use crate::report::functions::SiteList;
@@ -77,7 +77,7 @@ pub(crate) fn list(
     let (callers, path) = (callers(file, functions, 0), path.to_string_lossy());
     let breakpoints = breakpoints && !blocks_signals(functions);
     let entered = Entered::find(file, functions);
-    let unnamed = unnamed(file, functions);
+    let notrace = NotraceRules::find(file, functions);
     let info = |index| {
         let function = functions.get(index);
         let symbol = symbol(functions, index);
@@ -96,7 +96,7 @@ pub(crate) fn list(
             code_is_relied_on: true,
             convention_is_relied_on: false,
             symbol,
-            notrace: notrace_of(functions, index, unnamed),
+            notrace: notrace.of(functions, index),
         };
         let decided = if function.is_resolver {
             (Err(RefusalReason::Resolver), false)

@@ -23,7 +23,7 @@ use super::facts::{ModuleFacts, is_selected, names_of, parse};
 use super::listing::{decide, info};
 use super::reliance::Reliance;
 use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indices};
-use super::toolchain::{blocks_signals, callers, unnamed};
+use super::toolchain::{NotraceRules, blocks_signals, callers};
 use super::{OFF, ON, patched_len};
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trap::TrapRange;
@@ -274,7 +274,7 @@ impl ModuleSites {
             path: self.path.clone().leak(),
             bias: self.bias(),
             callers: callers(&file, &functions, self.bias()),
-            unnamed: unnamed(&file, &functions),
+            notrace: NotraceRules::find(&file, &functions),
             functions,
             entered: OnceLock::new(),
             reliance: OnceLock::new(),
