@@ -8,8 +8,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads a file into a buffer on the stack, asks the kernel for a mapping, and reads
-//! words that the kernel and the C library keep for every process and thread.
+//! The unsafe code reads a file into a buffer on the stack, asks the kernel for a mapping, and
+//! reads words that the kernel and the C library keep for every process and thread.
 
 use core::ops::Range;
 
