@@ -79,7 +79,7 @@ pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use report::error::{
     Error, FilterReport, RefusalReason, RefusedFunction, StopReason, Unsupported, WordReport,
 };
-pub use report::functions::{ModuleCount, SiteInfo, SiteList, TraceMethod};
+pub use report::functions::{ModuleCount, SiteInfo, SiteIter, SiteList, TraceMethod};
 pub use threads::set_shadow_stack_size;
 
 /// The samples of the README are tests.

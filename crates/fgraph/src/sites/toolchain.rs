@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::ops::Range;
+use std::sync::OnceLock;
 
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
@@ -88,28 +89,33 @@ pub(super) fn is_own(symbol: &str) -> bool {
 /// What must not be traced in a module, whatever the code of a function is.
 #[derive(Debug)]
 pub(super) struct NotraceRules {
-    /// For functions without a name.
-    unnamed: Option<Notrace>,
     /// The indices of the functions that the program begins with, which no caller has called.
     first: Vec<usize>,
+    /// For functions without a name; found out when it is first needed.
+    unnamed: OnceLock<Option<Notrace>>,
 }
 
 impl NotraceRules {
-    pub(super) fn find(file: &ElfFile<'_>, functions: &Functions<'_>) -> Self {
+    pub(super) fn new(file: &ElfFile<'_>, functions: &Functions<'_>) -> Self {
         Self {
-            unnamed: unnamed(file, functions),
             first: first(file, functions),
+            unnamed: OnceLock::new(),
         }
     }
 
-    /// The rule for a function, by its place and all of its names.
-    pub(super) fn of(&self, functions: &Functions<'_>, index: usize) -> Option<Notrace> {
+    /// The rule for a function of the file, by its place and all of its names.
+    pub(super) fn of(
+        &self,
+        file: &ElfFile<'_>,
+        functions: &Functions<'_>,
+        index: usize,
+    ) -> Option<Notrace> {
         if self.first.contains(&index) {
             return Some(notrace::NO_CALL);
         }
         let mut names = functions.names(index).peekable();
         if names.peek().is_none() {
-            return self.unnamed;
+            return *self.unnamed.get_or_init(|| unnamed(file, functions));
         }
         names.find_map(|name| notrace::look_up(name.symbol))
     }
