@@ -82,7 +82,7 @@ pub use report::error::{
     Error, FilterReport, GeneratedError, RefusalReason, RefusedFunction, StopReason, Unsupported,
     WordReport,
 };
-pub use report::functions::{ModuleCount, SiteInfo, SiteList, TraceMethod};
+pub use report::functions::{ModuleCount, SiteInfo, SiteIter, SiteList, TraceMethod};
 pub use threads::set_shadow_stack_size;
 
 /// The samples of the README are tests.

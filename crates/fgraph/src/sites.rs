@@ -22,6 +22,7 @@ mod toolchain;
 use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Arc;
 
 use crate::arch::poke::Content;
 use crate::arch::stub;
@@ -188,7 +189,7 @@ impl Sites {
             }
             module.read_lists();
             let context = &mut self.context;
-            let now = modules::protections;
+            let now = || Arc::new(modules::protections());
             let protections = protections.get_or_insert_with(now);
             match module.while_present(|module| module.prepare(context, protections)) {
                 Some(()) => prepared = true,
@@ -308,17 +309,13 @@ impl Sites {
     ///
     /// If a predicate panics.
     pub(crate) fn inventory(&mut self, matcher: &Matcher<'_>) -> Result<SiteList, FilterError> {
-        let protections = modules::protections();
+        let protections = Arc::new(modules::protections());
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
-            let context = &self.context;
-            let done = module
-                .while_present(|module| module.inventory(context, matcher, &mut all, &protections));
-            match done {
-                Some(result) => result?,
-                None => module.leave(),
-            }
+            let listing = module.inventory(&self.context, matcher, &protections)?;
+            all.modules
+                .extend(listing.map(|listing| Arc::new(listing) as _));
         }
         symbol_table::publish(self.loaded());
         Ok(all)

@@ -84,15 +84,15 @@ pub(super) fn is_own(symbol: &str) -> bool {
     .any(|own| start.starts_with(own))
 }
 
-/// What must not be traced of a function, by all of its names; `unnamed` if it has none.
+/// What must not be traced of a function, by all of its names; what `unnamed` says if it has none.
 pub(super) fn notrace_of(
     functions: &Functions<'_>,
     index: usize,
-    unnamed: Option<Notrace>,
+    unnamed: impl FnOnce() -> Option<Notrace>,
 ) -> Option<Notrace> {
     let mut names = functions.names(index).peekable();
     if names.peek().is_none() {
-        return unnamed;
+        return unnamed();
     }
     names.find_map(|name| notrace::look_up(name.symbol))
 }
