@@ -263,7 +263,7 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(file.bytes_at(0x348, 3), Some(&[3, 4, 5][..]));
-        assert_eq!(file.text(), [0x345..0x351]);
+        assert_eq!(file.text().first(), Some(&(0x345..0x351)));
         assert!(!read.is_stripped());
     }
 }
