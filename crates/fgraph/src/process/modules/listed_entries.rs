@@ -7,7 +7,7 @@
 
 use fgraph_symbols::elf::{ElfError, ElfFile, EntryList};
 
-use super::{LoadedModule, read, when_relocated};
+use super::{Kind, LoadedModule, read, when_relocated};
 
 /// A place that a compiler listed as the entry of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +31,9 @@ pub(crate) fn listed_entries(
     module: &LoadedModule,
     file: &ElfFile<'_>,
 ) -> Result<Vec<ListedEntry>, ElfError> {
+    if module.kind == Kind::Generated {
+        return Ok(Vec::new());
+    }
     // SAFETY: the module is loaded and relocated while this is called.
     when_relocated(module, file, || unsafe { read_entries(module, file) })
 }
