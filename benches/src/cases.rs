@@ -4,7 +4,7 @@ use core::fmt;
 use core::hint::black_box;
 use std::time::{Duration, Instant};
 
-use fgraph::{Counters, Error, Handle, MAX_USERS};
+use fgraph::{Counters, Error, Handle, MAX_USERS, Options};
 
 use crate::functions::{
     Function, NOT_WATCHED, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST,
@@ -27,6 +27,12 @@ pub enum Case {
     Declined,
     /// A user that does not want the return and whose data has this many bytes.
     DeclinedBytes(usize),
+    /// As `Declined`, while the user is disabled.
+    Disabled,
+    /// As `Declined`, while the user watches no thread.
+    OtherThread,
+    /// As `Declined`, of a user that gets one call of 100.
+    Sampled,
     /// A user that does not want the return and counts calls in storage per thread.
     PerThread,
     /// A user that does not want the return and sets `errno`.
@@ -83,7 +89,7 @@ pub enum Watched {
 
 impl Case {
     /// All cases.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::Plain,
         Self::Off,
         Self::FilteredOut,
@@ -92,6 +98,9 @@ impl Case {
         Self::DeclinedBytes(8),
         Self::DeclinedBytes(184),
         Self::DeclinedBytes(1024),
+        Self::Disabled,
+        Self::OtherThread,
+        Self::Sampled,
         Self::PerThread,
         Self::Errno,
         Self::Users(1),
@@ -132,6 +141,20 @@ impl Case {
                 184 => Box::new(watch(DecliningWords::<23>, WATCHED)?),
                 _ => Box::new(watch(DecliningWords::<128>, WATCHED)?),
             }),
+            Self::Disabled => {
+                let user = watch(Declining, WATCHED)?;
+                user.set_enabled(false);
+                active.declining = Some(user);
+            }
+            Self::OtherThread => {
+                let user = watch(Declining, WATCHED)?;
+                user.set_threads(Some(&[]))?;
+                active.declining = Some(user);
+            }
+            Self::Sampled => {
+                let options = Options::new().sample(100);
+                active.declining = Some(crate::register_with(Declining, WATCHED, &options)?);
+            }
             Self::PerThread => active
                 .empty
                 .push(Box::new(watch(Counting::default(), WATCHED)?)),
@@ -172,6 +195,9 @@ impl fmt::Display for Case {
             Self::DeclinedBytes(8) => "declined, 8 bytes",
             Self::DeclinedBytes(184) => "declined, 184 bytes",
             Self::DeclinedBytes(_) => "declined, 1024 bytes",
+            Self::Disabled => "disabled",
+            Self::OtherThread => "other threads watched",
+            Self::Sampled => "sampled, 1 in 100",
             Self::PerThread => "declined, per thread",
             Self::Errno => "declined, errno set",
             Self::Users(1) => "1 user",

@@ -101,7 +101,10 @@ fn times(times: Times, patch: Duration, unpatch: Duration) -> String {
 
 fn whole(whole: &Whole) -> String {
     format!(
-        r#"{{"functions":{},"traced":{},"list_ns":{},"enumerate_ns":{},"register_ns":{},"unregister_ns":{}}}"#,
+        concat!(
+            r#"{{"functions":{},"traced":{},"list_ns":{},"enumerate_ns":{},"#,
+            r#""register_ns":{},"unregister_ns":{}}}"#
+        ),
         whole.functions,
         whole.traced,
         whole.list.as_nanos(),

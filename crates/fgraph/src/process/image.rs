@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Only where there is no symbol table is data read: functions are found by unwind information and
-//! by pointers then. Text is mapped: it is most of a large library, and the process runs it from such a mapping
-//! itself. Cutting that off ends the process, also without fgraph. See `docs/decisions/files.md`.
+//! by pointers then. Text is mapped: it is most of a large library, and the process runs it from
+//! such a mapping itself. Cutting that off ends the process, also without fgraph. See
+//! `docs/decisions/files.md`.
 //!
 //! # Safety
 //!
