@@ -122,8 +122,9 @@ pub trait FgraphOps: Send + Sync + 'static {
     ///
     /// The calling thread may have the dynamic linker's locks: what holds in a callback while it
     /// works holds here, nothing must be asked of it (`dlopen`, `dlsym`, the first use of a
-    /// thread-local of a library), and no handle of a user be dropped. What is called here is not traced, but counted as
-    /// [missed](crate::Counters::missed). It is called also while the user is disabled.
+    /// thread-local of a library), and no handle of a user be dropped. What is called here is not
+    /// traced, but counted as [missed](crate::Counters::missed). This is called also while the user
+    /// is disabled.
     fn library(&self, event: &LibraryEvent<'_>) {
         let _ = event;
     }
