@@ -257,7 +257,7 @@ fn the_first_user_to_replace_a_call_wins() {
                     let mut writer = unsafe { call.rewrite() };
                     errors.push(writer.skip(2));
                     errors.push(writer.redirect(sum as *const ()));
-                    errors.push(writer.redirect(std::ptr::null()));
+                    errors.push(writer.redirect(ptr::null()));
                     None
                 },
                 |_, ()| (),
