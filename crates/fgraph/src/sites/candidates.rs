@@ -92,7 +92,12 @@ impl ModuleSites {
                 text: code,
                 file: known.file.bytes_at(function.address, code.len()),
                 listed: listed_starts.binary_search(&function.address).is_ok(),
+                relocated: known.relocated_behind(function.address),
                 padding: gap(functions, index)
+                    .filter(|&gap| {
+                        let relocated = known.relocated_behind(gap);
+                        relocated.is_none_or(|at| gap + at as u64 >= function.address)
+                    })
                     .and_then(|gap| text(known.bias.wrapping_add(gap as usize), address).ok())
                     .unwrap_or_default(),
                 entered: entered.of(index),
@@ -121,6 +126,7 @@ impl ModuleSites {
                 size: 0,
                 text,
                 file: known.file.bytes_at(in_file, text.len()),
+                relocated: known.relocated_behind(in_file),
                 listed: event != Some(address),
                 padding: &[],
                 entered: 0,

@@ -29,6 +29,8 @@ pub(super) struct ModuleFacts {
     pub(super) callers: Callers,
     /// What must not be traced of functions without a name.
     pub(super) unnamed: Option<Notrace>,
+    /// Where the linker writes to its code, in the file, in order.
+    pub(super) text_relocations: Vec<u64>,
     /// Found out when it is first needed.
     pub(super) entered: OnceLock<Entered>,
     /// Which functions need more registers to survive; found out when it is first needed.
@@ -56,6 +58,11 @@ impl ModuleFacts {
 
     pub(super) fn symbol(&self, index: usize) -> &'static str {
         symbol(&self.functions, index)
+    }
+
+    /// How many bytes behind `address`, in the file, is the first one that the linker writes to.
+    pub(super) fn relocated_behind(&self, address: u64) -> Option<usize> {
+        relocated_behind(&self.text_relocations, address)
     }
 
     /// Calls `with` with what is known of the function at `address`, which goes by `names`.
@@ -248,4 +255,13 @@ pub(super) fn is_selected(
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     known.facts(address, &names, |facts| matcher.matches(facts))
+}
+
+/// How many bytes behind `address` is the first one of the relocations at `places`, which are in
+/// order.
+pub(super) fn relocated_behind(places: &[u64], address: u64) -> Option<usize> {
+    const LEN: u64 = 8;
+    let next = places.partition_point(|place| place + LEN <= address);
+    let distance = places.get(next)?.saturating_sub(address);
+    usize::try_from(distance).ok()
 }

@@ -14,7 +14,7 @@ use super::candidates::gap;
 use super::classify::{Callers, Candidate, classify};
 use super::facts::write_name;
 #[cfg(feature = "testing")]
-use super::facts::{parse, symbol};
+use super::facts::{parse, relocated_behind, symbol};
 #[cfg(feature = "testing")]
 use super::toolchain::{blocks_signals, callers, notrace_of, unnamed};
 use crate::report::error::RefusalReason;
@@ -78,6 +78,7 @@ pub(crate) fn list(
     let breakpoints = breakpoints && !blocks_signals(functions);
     let entered = Entered::find(file, functions);
     let unnamed = unnamed(file, functions);
+    let relocations = file.text_relocations();
     let info = |index| {
         let function = functions.get(index);
         let symbol = symbol(functions, index);
@@ -89,6 +90,7 @@ pub(crate) fn list(
             text: text.unwrap_or_default(),
             file: None,
             listed: false,
+            relocated: relocated_behind(&relocations, function.address),
             padding: gap(functions, index)
                 .and_then(|gap| file.bytes_at(gap, (function.address - gap) as usize))
                 .unwrap_or_default(),

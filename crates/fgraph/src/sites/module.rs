@@ -276,6 +276,7 @@ impl ModuleSites {
             callers: callers(&file, &functions, self.bias()),
             unnamed: unnamed(&file, &functions),
             functions,
+            text_relocations: file.text_relocations(),
             entered: OnceLock::new(),
             reliance: OnceLock::new(),
             site_names: OnceLock::new(),
