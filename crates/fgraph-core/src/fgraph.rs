@@ -115,6 +115,17 @@ impl Fgraph {
         }
     }
 
+    /// Whether [`wait_for_grace`](Self::wait_for_grace) would not have to wait; `is_alive` says
+    /// whether the thread with an [id](Thread::id) is there.
+    pub fn is_grace_over(&self, index: usize, mut is_alive: impl FnMut(u32) -> bool) -> bool {
+        // SAFETY: only the marks and the ids are read.
+        let mut threads = unsafe { self.threads.iter() };
+        threads.all(|thread| {
+            let mark = core::iter::once(&thread.mark);
+            grace::is_over(index, mark, |_| is_alive(thread.id()))
+        })
+    }
+
     /// What was not traced in any thread since the start, for all users together.
     pub fn counters(&self) -> Counters {
         self.sum(|thread| thread.total.read())

@@ -213,8 +213,8 @@ impl<'a> ElfFile<'a> {
             .map(|relocation| (relocation.r_offset(Le), relocation.r_addend(Le) as u64))
     }
 
-    /// Where the linker writes to code when it loads the file, each time up to eight bytes: addresses
-    /// relative to the load bias, in order.
+    /// Where the linker writes to code when it loads the file, each time up to eight bytes:
+    /// addresses relative to the load bias, in order.
     pub fn text_relocations(&self) -> Vec<u64> {
         let is_text = |address: &u64| {
             let code = self.segments.iter();

@@ -18,6 +18,7 @@ mod lock;
 pub(crate) mod users;
 
 use core::mem::ManuallyDrop;
+use core::time::Duration;
 
 use crate::arch::poke::Skip;
 use crate::arch::trampoline;
@@ -56,7 +57,7 @@ pub(crate) struct Control {
     unfinished: bool,
     /// Sites that a user wants and that could not be changed the last time.
     failed: Vec<FailedSite>,
-    /// Users to be freed by whoever takes the lock next.
+    /// Users to be freed by whoever takes the lock when their last callback is over.
     dropped: Vec<Dropped>,
     leave_out: Skip,
 }
@@ -89,15 +90,27 @@ pub(crate) fn lock() -> Result<Locked, Error> {
         _inside: inside,
     };
     locked.control.start()?;
-    if !locked.control.dropped.is_empty() {
-        let dropped = core::mem::take(&mut locked.control.dropped);
-        drop(locked);
-        for user in dropped {
-            user.free_after_grace()?;
-        }
-        return lock();
+    let over = locked.control.take_dropped();
+    if over.is_empty() {
+        return Ok(locked);
     }
-    Ok(locked)
+    drop(locked);
+    over.into_iter().for_each(users::Over::free);
+    lock()
+}
+
+/// [`lock`] to register a user. If there is no slot for one of `priority`, it waits for the
+/// callbacks of those that were dropped while these ran.
+pub(crate) fn lock_for(priority: i8) -> Result<Locked, Error> {
+    const PAUSE: Duration = Duration::from_millis(1);
+    loop {
+        let locked = lock()?;
+        if locked.control.dropped.is_empty() || locked.control.has_slot(priority) {
+            return Ok(locked);
+        }
+        drop(locked);
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// The lock, held.

@@ -447,7 +447,8 @@ fn a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced() {
     });
 }
 
-/// The linker writes an address to the first instruction of one function, to a later one of another.
+/// The linker writes an address to the first instruction of one function, and to a later one of the
+/// other.
 const RELOCATED: &str = "
     int relocated_data = 42;
     __asm__(\".text\\n\"
@@ -456,7 +457,8 @@ const RELOCATED: &str = "
             \"relocated_first: movabs $relocated_data, %rax\\n movl (%rax), %eax\\n ret\\n\"
             \".size relocated_first, . - relocated_first\\n\"
             \".type relocated_later,@function\\n\"
-            \"relocated_later: movl $1, %eax\\n movabs $relocated_data, %rcx\\n addl (%rcx), %eax\\n ret\\n\"
+            \"relocated_later: movl $1, %eax\\n movabs $relocated_data, %rcx\\n\"
+            \"addl (%rcx), %eax\\n ret\\n\"
             \".size relocated_later, . - relocated_later\\n\");
 ";
 

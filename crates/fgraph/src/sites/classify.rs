@@ -31,7 +31,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) text: &'a [u8],
     /// The same bytes in the file, where they are to be had.
     pub(crate) file: Option<&'a [u8]>,
-    /// How many bytes behind the start the linker writes to its text or to what follows, if it does.
+    /// How many bytes behind the start the linker writes to its text or to what follows, if it
+    /// does.
     pub(crate) relocated: Option<usize>,
     /// Whether the compiler has listed it as one that is to be patched.
     pub(crate) listed: bool,

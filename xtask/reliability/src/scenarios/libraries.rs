@@ -162,8 +162,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library with text relocations",
-            promise: "Functions are refused that the dynamic linker writes to the first instructions \
-                      of; the others are traced.",
+            promise: "Functions are refused that the dynamic linker writes to the first \
+                      instructions of; the others are traced.",
             shown: Shown::Elsewhere(&[test(
                 LIBRARIES,
                 "functions_that_the_linker_writes_to_are_refused",
