@@ -1,9 +1,9 @@
-//! Chores of the workspace: `cargo xtask cost`, `coverage`, `foreign`, `hook`, `mutants`,
-//! `patch-test`, `reliability`, `soak`, `tidy`.
+//! Chores of the workspace: `cargo xtask cost`, `coverage`, `ecosystem`, `hook`,
+//! `mutants`, `patch-test`, `reliability`, `soak`, `tidy`.
 
 mod cost;
 mod coverage;
-mod foreign;
+mod ecosystem;
 mod hook;
 mod json;
 mod mutants;
@@ -35,7 +35,7 @@ enum Command {
     /// Count which functions of programs and libraries can be traced
     Coverage(coverage::Options),
     /// Run the tests of crates of others while all their functions are traced
-    Foreign(foreign::Options),
+    Ecosystem(ecosystem::Options),
     /// Trace all functions of programs that know nothing of it
     Hook(hook::Options),
     /// Change the code in small ways, and see whether the tests notice
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Cost(options) => cost::run(&options),
         Command::Coverage(options) => coverage::run(&options),
-        Command::Foreign(options) => foreign::run(&options),
+        Command::Ecosystem(options) => ecosystem::run(&options),
         Command::Hook(options) => hook::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),

@@ -131,7 +131,7 @@ impl Fgraph {
         self.sum(|thread| thread.total.read())
     }
 
-    /// What was not traced in any thread since the start, for whoever was in slot `index`.
+    /// What was not traced in any thread since the start, for all users that were in slot `index`.
     pub fn user_counters(&self, index: usize) -> Counters {
         self.sum(|thread| thread.users[index].read())
     }

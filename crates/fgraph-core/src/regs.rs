@@ -185,7 +185,7 @@ impl ReturnRegs {
         }
     }
 
-    /// Of a frame that is unwound.
+    /// The registers for the return of a frame that is unwound: there are no results.
     pub(crate) fn unwinding(frame: *mut Frame, thread: *const Thread) -> Self {
         Self {
             int: [0; RESULTS],

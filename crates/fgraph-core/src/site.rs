@@ -146,7 +146,7 @@ pub struct Site {
     pub name: SiteName,
     /// The function's number.
     pub index: u32,
-    /// Where it is from.
+    /// The program or library that the function is in.
     pub module: &'static Module,
     /// Address of its stub.
     pub stub: usize,

@@ -158,7 +158,7 @@ fn no_ancestor_is_shown_that_another_thread_may_use() {
     let (low, end) = memory.bounds();
     one.leave_stack();
     one.home.set_bounds(low, end);
-    one.enter_stack(&one.home);
+    assert!(one.enter_home());
     let (outer, _) = enter(one, &mut memory, 1, 0);
     let (inner, shown) = enter(one, &mut memory, 2, 1);
     assert_eq!(shown, (Some(1), Some(1)));
@@ -185,7 +185,7 @@ fn no_ancestor_is_shown_that_another_thread_may_use() {
     let (low, end) = others.bounds();
     other.leave_stack();
     other.home.set_bounds(low, end);
-    other.enter_stack(&other.home);
+    assert!(other.enter_home());
     enter(other, &mut others, 7, 0);
     let (own, shown) = enter(other, &mut others, 8, 1);
     assert_eq!(shown, (Some(7), Some(7)));

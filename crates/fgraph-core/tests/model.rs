@@ -365,7 +365,7 @@ impl Machine {
         let low = stack.as_ptr().addr();
         let end = low + size_of_val(stack.as_slice());
         thread.home.set_bounds(low, end);
-        thread.enter_stack(&thread.home);
+        assert!(thread.enter_home());
         thread.errno.set(thread.no_errno());
         let site = Box::leak(Box::new(Site {
             entry: 0x1000,

@@ -165,7 +165,7 @@ fn last_word(name: &str) -> Option<(usize, &str)> {
 /// Looks whether a name starts with a type in angle brackets, and where they close.
 #[derive(Default)]
 struct Brackets {
-    /// Bytes seen.
+    /// How many bytes have been written.
     len: usize,
     depth: usize,
     last: u8,

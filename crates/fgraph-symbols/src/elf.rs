@@ -477,15 +477,15 @@ impl<'a> SymbolTable<'a> {
 /// What a symbol of a [`SymbolTable`] says.
 #[derive(Clone, Copy, Debug)]
 pub struct TableSymbol {
-    /// What it stands for.
+    /// What the symbol stands for.
     pub kind: SymbolKind,
-    /// Where that is, relative to the load bias.
+    /// Where the function or data is, relative to the load bias.
     pub address: u64,
     /// The number of its bytes, 0 if the file does not say.
     pub size: u64,
     /// Where its name starts in the strings of the table.
     pub name: u32,
-    /// Who sees it.
+    /// Which modules see the symbol.
     pub binding: Binding,
     /// The index of its version, and [`HIDDEN_VERSION`]; 0 or 1 for none.
     pub version: u16,
@@ -518,11 +518,11 @@ pub enum SymbolSource {
 /// Who sees a symbol, the more the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
-    /// Only its own object file.
+    /// Only its own object file sees the symbol.
     Local,
-    /// All, unless another has the same name.
+    /// All modules see the symbol, unless another has the same name.
     Weak,
-    /// All.
+    /// All modules see the symbol.
     Global,
 }
 

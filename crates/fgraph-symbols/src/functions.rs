@@ -47,7 +47,7 @@ const NONE: u32 = u32::MAX;
 /// The functions of one program or shared library; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct Functions<'a> {
-    /// By address, each once.
+    /// The addresses at which functions start, in order, each once.
     starts: Vec<Start>,
     /// Those of the first function, then those of the second, and so on; the best first.
     names: Vec<NameRef>,
@@ -101,7 +101,7 @@ enum Strings {
 struct Rank(u8);
 
 impl Rank {
-    /// That of a name that was added.
+    /// The rank of a name that was added.
     const ADDED: Self = Self(8);
     const BINDING: u8 = 6;
     const IFUNC: u8 = 1;
@@ -128,7 +128,7 @@ impl Rank {
         self.0 & Self::BINDING
     }
 
-    /// That of a name that two symbols have.
+    /// The rank of a name that two symbols have.
     fn or(self, other: Self) -> Self {
         let flags = (self.0 | other.0) & !Self::BINDING;
         Self(self.binding().max(other.binding()) | flags)

@@ -1,19 +1,18 @@
 //! Functions that are not traced as others are, whatever a filter says.
 //!
-//! A traced call that somebody wants the return of is made by the trampoline, from another return
-//! address. What returns twice, or looks at its return address to see who called it, would be
-//! misled: such a function gets entry callbacks only. And some code only looks like a function: it
-//! is entered with something else than a return address on top of the stack, or with its arguments
-//! where no function has them. That is not touched at all. Nor is what the C library runs at the
-//! start and at the end of every thread, with all signals blocked: a thread that traps then is
-//! killed.
+//! A traced call whose return a user wants is made by the trampoline, from another return address.
+//! What returns twice, or looks at its return address to see who called it, would be misled: such a
+//! function gets entry callbacks only. And some code only looks like a function: it is entered with
+//! something else than a return address on top of the stack, or with its arguments where no
+//! function has them. That is not touched at all. Nor is what the C library runs at the start and
+//! at the end of every thread, with all signals blocked: a thread that traps then is killed.
 
 /// What is left out, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notrace {
-    /// Everything.
+    /// Neither entry nor return may be traced.
     Entirely(&'static str),
-    /// The return.
+    /// The return may not be traced.
     Return(&'static str),
 }
 
@@ -24,7 +23,7 @@ const RESUMED: Notrace = Return("its return address is saved and used again late
 const CALLER: Notrace = Return("looks at its return address to see who called it");
 const UNWINDS: Notrace = Return("unwinds the stack from its return address on");
 const CHILD: Notrace = Return("a child process or thread starts on its stack frame");
-/// Of the dynamic linker's functions for thread-local data.
+/// The rule for the dynamic linker's functions for thread-local data.
 pub const PARTIAL: Notrace = Return("may be called with registers live that functions clobber");
 const FORKS: Notrace =
     Return("runs fgraph's own handlers, which mark the thread until the fork is done");

@@ -50,14 +50,14 @@ pub(crate) struct Control {
     filters: [Option<LiveFilter>; MAX_USERS],
     /// For each user, how many sites were patched at the last change of its filter.
     patched: [usize; MAX_USERS],
-    /// Of the users that have a filter.
+    /// The priorities of the users that have a filter, by slot.
     priorities: [i8; MAX_USERS],
     sites: Sites,
     /// Patching has failed: any site may differ from what its mask asks for.
     unfinished: bool,
     /// Sites that a user wants and that could not be changed the last time.
     failed: Vec<FailedSite>,
-    /// Users to be freed by whoever takes the lock when their last callback is over.
+    /// Users to be freed by the next thread that takes the lock when their last callback is over.
     dropped: Vec<Dropped>,
     leave_out: Skip,
 }

@@ -2,7 +2,7 @@
 //!
 //! Each user is a value whose type implements [`FgraphOps`]. [`register`] puts it to work for the
 //! functions that a [`Filter`] selects, while the program runs; up to 16 users share the functions
-//! as they like, each with data of its own that it carries from entry to return. Where nobody
+//! as they like, each with data of its own that it carries from entry to return. Where no user
 //! looks, functions are as the compiler made them.
 //!
 //! ```

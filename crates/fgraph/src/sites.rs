@@ -56,7 +56,7 @@ pub(crate) const ON: u8 = 1;
 /// How many bytes the jump of a site to its relay has.
 const SHORT_JUMP_LEN: usize = 2;
 
-/// Who names it may cancel threads.
+/// A module that names it may cancel threads.
 const CANCEL: &CStr = c"pthread_cancel";
 
 /// All functions and sites.
@@ -374,7 +374,7 @@ impl Sites {
 }
 
 /// What [`Site::runtime`] holds: the bytes at the entry, and how many of them are patched.
-fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
+pub(crate) fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
     let mut word = [0; 8];
     word[..SITE_LEN].copy_from_slice(&original);
     word[SITE_LEN] = patched as u8;
@@ -382,7 +382,7 @@ fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
 }
 
 /// As [`word`], for the NOP before a function that becomes its jump.
-fn relay_word(original: [u8; SITE_LEN]) -> u64 {
+pub(crate) fn relay_word(original: [u8; SITE_LEN]) -> u64 {
     word(original, SITE_LEN) | 1 << (8 * RELAY)
 }
 

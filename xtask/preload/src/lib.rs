@@ -1,10 +1,10 @@
 //! Traces a program that knows nothing of fgraph.
 //!
-//! `cargo xtask hook` and `foreign` preload it. Before the program's `main` it registers users with
-//! the filter in `FGRAPH_FILTER`, as many as `FGRAPH_USERS` says, or one; they count. When the
-//! program exits they are unregistered, and what they have counted is appended as one JSON object,
-//! a line, to the file `FGRAPH_OUT`. Programs that the program starts are left alone. Without a
-//! filter it does nothing.
+//! `cargo xtask hook` and `cargo xtask ecosystem` preload it. Before the program's `main` it
+//! registers users with the filter in `FGRAPH_FILTER`, as many as `FGRAPH_USERS` says, or one; they
+//! count. When the program exits they are unregistered, and what they have counted is appended as
+//! one JSON object, a line, to the file `FGRAPH_OUT`. Programs that the program starts are left
+//! alone. Without a filter it does nothing.
 //!
 //! # Safety
 //!

@@ -14,8 +14,8 @@ use crate::thread::Thread;
 use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
 
 /// Offers an entry to the users that want the function, and unmarks the thread; returns the frame
-/// to leave through, or null when nobody wants the return. The caller's frame pointer is not in the
-/// frame yet: the machine layer stores it.
+/// to leave through, or null when no user wants the return. The caller's frame pointer is not in
+/// the frame yet: the machine layer stores it.
 ///
 /// # Safety
 ///
@@ -96,8 +96,8 @@ unsafe fn begin(
     unsafe { ask_next(regs, thread, wanted | errno(thread), end, stamp) }
 }
 
-/// Asks the next user, or ends the entry when there is none. `users` says who is yet to be asked
-/// and who has accepted, and what `errno` was.
+/// Asks the next user, or ends the entry when there is none. `users` says which users are yet to be
+/// asked and which have accepted, and what `errno` was.
 ///
 /// A user's entry function calls this when it is done, so the users form a chain of jumps, and the
 /// last one returns to the machine layer. That takes one jump for each user, where a loop takes a
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn unreserved(
     unsafe { ask_next(regs, thread, users, end, word) }
 }
 
-/// Ends an entry: puts the frame on the shadow stack if somebody has accepted.
+/// Ends an entry: puts the frame on the shadow stack if any user has accepted.
 ///
 /// # Safety
 ///

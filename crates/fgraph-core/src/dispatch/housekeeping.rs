@@ -24,10 +24,9 @@ pub fn is_clear(thread: &Thread, return_slot_addr: usize, tail: bool) -> bool {
     if return_slot_addr > newest && (FGRAPH.stacks().is_alternate)(return_slot_addr) {
         return false;
     }
-    thread
-        .shadow
-        .drop_dead(return_slot_addr, tail, |word| lost::lost(thread, word));
-    true
+    let lost = |word| lost::lost(thread, word);
+    let shadow = &thread.shadow;
+    shadow.drop_gone(return_slot_addr, tail, |_| true, lost)
 }
 
 /// Drops the frames on a spare stack, which the thread has taken, that are in the way of a call at
@@ -54,12 +53,18 @@ pub fn drop_gone(thread: &Thread, shadow: &ShadowStack) -> bool {
 }
 
 /// Ends what a thread that is gone has left in the middle: the calls that it was in are lost.
-pub fn abandon(thread: &Thread) {
+/// `false` if another thread has taken its own stack: then nothing there is touched.
+pub fn abandon(thread: &Thread) -> bool {
     thread.leave_stack();
     thread.set_deferred(ptr::null_mut());
+    if !thread.home.claim.take(thread) {
+        return false;
+    }
     let shadow = &thread.home.shadow;
     let lost = |word| lost::lost(thread, word);
     while !shadow.is_empty() && shadow.drop_newest_if(|_| true, lost) {}
+    thread.home.claim.give_back(thread);
+    true
 }
 
 /// Whether a call is surely over.

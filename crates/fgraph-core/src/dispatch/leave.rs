@@ -46,20 +46,15 @@ unsafe extern "C" fn leave_slowly(
         // SAFETY: handed on.
         return unsafe { end_deferred(regs, frame, thread) };
     }
+    if thread.is_home() && !thread.shadow.has(frame) {
+        // It was dropped. The return address in it may still be right, and nothing else of it is
+        // used.
+        stop::stop(stop::STRAY_FRAME);
+        return thread;
+    }
     let lost = |word| lost::lost(thread, word);
-    let shadow = &thread.shadow;
-    let is_newest = if thread.is_home() {
-        if !shadow.drop_above(frame, lost) {
-            // It was dropped. The return address in it may still be right, and nothing else of it
-            // is used.
-            stop::stop(stop::STRAY_FRAME);
-            return thread;
-        }
-        true
-    } else {
-        while shadow.newest() > frame && shadow.drop_newest_if(housekeeping::is_gone, lost) {}
-        shadow.newest() == frame
-    };
+    let is_gone = |above: &Frame| thread.is_home() || housekeeping::is_gone(above);
+    let is_newest = thread.shadow.drop_above(frame, is_gone, lost);
     // SAFETY: handed on.
     unsafe {
         if is_newest {
@@ -70,8 +65,7 @@ unsafe extern "C" fn leave_slowly(
     }
 }
 
-/// Moves the thread to the stack that holds `frame`, one that is going on in this thread; `false`
-/// if it is another thread's, or taken by one.
+/// Moves the thread to the stack that holds `frame`; `false` if another thread has taken it.
 pub(super) fn follow(thread: &Thread, frame: *const Frame) -> bool {
     // SAFETY: states are never unmapped.
     let home: &'static Stack = unsafe { &*ptr::from_ref(&thread.home) };
@@ -80,15 +74,14 @@ pub(super) fn follow(thread: &Thread, frame: *const Frame) -> bool {
     } else {
         // SAFETY: it is on a spare stack, whose frames are not dropped while they may live, or on
         // another thread's own, which that thread is not on.
-        let stack = unsafe { machine::holder(frame) };
-        if !stack.claim.take(thread) {
-            return false;
-        }
-        stack
+        unsafe { machine::holder(frame) }
     };
-    thread.leave_stack();
-    thread.enter_stack(stack);
-    true
+    let is_ours = stack.claim.take(thread);
+    if is_ours {
+        thread.leave_stack();
+        thread.enter_stack(stack);
+    }
+    is_ours
 }
 
 /// Tells the users of a frame that stays where it is, because others above it may live or another
@@ -131,9 +124,9 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
     }
 }
 
-/// Tells the next user of a return, or ends the return when there is none. `users` says who is yet
-/// to be told, and what `errno` was; `end` is where the last of their records ends. A chain of
-/// jumps, as [`ask_next`](super::enter::ask_next).
+/// Tells the next user of a return, or ends the return when there is none. `users` says which users
+/// are yet to be told, and what `errno` was; `end` is where the last of their records ends. A chain
+/// of jumps, as [`ask_next`](super::enter::ask_next).
 ///
 /// # Safety
 ///

@@ -1,10 +1,10 @@
 //! Who may change a shadow stack, and who tells of a return.
 //!
-//! *Claim.* One thread at a time adds frames to a [spare stack](crate::machine) and drops some. It
-//! gives the stack back when it goes elsewhere; nobody takes it away.
+//! *Claim.* One thread at a time adds frames to a [stack](crate::machine) and drops some. It
+//! gives the stack back when it goes elsewhere; no other thread takes it away.
 //!
 //! *Word.* A call may come back in a thread that does not have the stack of its frame. It tells the
-//! users, and leaves the frame to whoever has the stack. That one may drop the frame at the same
+//! users, and leaves the frame to the owner of the stack, who may drop the frame at the same
 //! moment, because it takes it for dead. The frame's word decides: one of the two gets its users,
 //! and the frame is not dropped while they are told.
 //!
@@ -33,7 +33,7 @@ const RETURNING: u64 = USERS;
 /// then the unwinder may read it.
 pub(crate) const UNWOUND: u64 = 1;
 
-/// Ends a frame, unless its return is being told: nobody wants it any more. Gives its word.
+/// Ends a frame, unless its return is being told: no user wants it any more. Gives its word.
 pub fn end(word: &AtomicU64) -> Option<u64> {
     let ended = |word| (word != RETURNING).then_some(0);
     // Acquire pairs with the Release of `end_return`: who has told the users has read the frame.
@@ -41,7 +41,7 @@ pub fn end(word: &AtomicU64) -> Option<u64> {
         .ok()
 }
 
-/// Says that the return of a frame is being told, and gives its word; `None` if nobody wants it.
+/// Says that the return of a frame is being told, and gives its word; `None` if no user wants it.
 pub fn begin_return(word: &AtomicU64) -> Option<u64> {
     let is_wanted = |word| word & USERS != 0 && word != RETURNING && word != UNWOUND;
     let wanted = |word| is_wanted(word).then_some(RETURNING);
@@ -60,24 +60,24 @@ pub fn note_unwound(word: &AtomicU64) {
     word.store(UNWOUND, Ordering::Release);
 }
 
-/// The one who has a spare stack, told by an address.
+/// The owner of a stack, told by an address.
 #[derive(Debug)]
 pub struct Claim(AtomicPtr<()>);
 
 impl Claim {
-    /// Nobody's.
+    /// A claim without an owner.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Nobody's.
+    /// A claim without an owner.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Takes it, unless somebody else has it.
+    /// Takes it, unless it has an owner already.
     pub fn take<T>(&self, who: *const T) -> bool {
         let who = who.cast_mut().cast();
         // Acquire pairs with the Release in `give_back`: the frames are as that thread left them.

@@ -1,4 +1,4 @@
-//! One frame of the shadow stack: a traced call that somebody wants the return of.
+//! One frame of the shadow stack: a traced call whose return some user wants.
 //!
 //! ```text
 //!            +----------------------+
@@ -33,7 +33,7 @@
 //! at +96, the end at +112.
 //!
 //! The oldest frame of a stack is a *sentinel*, no call's frame: its `return_slot_addr` is above
-//! any address and its bitmap empty, so it is never found dead and nobody is told of it.
+//! any address and its bitmap empty, so it is never found dead and no user is told of it.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ pub struct Frame {
     pub frame_pointer: usize,
     /// Where the traced function returns to.
     pub return_address: usize,
-    /// The function.
+    /// The function that is called.
     pub site: *const Site,
     /// Where on the machine stack the return address stood.
     pub return_slot_addr: usize,

@@ -18,8 +18,9 @@
 //! what is mapped as one piece may hold several of them. So a spare one may come to hold frames of
 //! more than one machine stack, and nothing that must not fail follows from an address there:
 //!
-//! - Only the thread that has *taken* a spare one adds frames to it or removes some. It is given
-//!   back when the thread is seen elsewhere, and never taken away.
+//! - Only the thread that has *taken* a stack adds frames to it or removes some. It is given back
+//!   when the thread is seen elsewhere, and never taken away. Homes too are taken: a thread may go
+//!   on with the context that another began with.
 //! - A call that comes back finds its frame in rbp. If the frame is in a stack that another thread
 //!   has taken, or beneath frames that may live, the users are told, and the frame is left to be
 //!   dropped.
@@ -37,19 +38,18 @@ use crate::shadow::ShadowStack;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Stack {
-    /// Lowest address.
+    /// The lowest address of the stack.
     pub low: Cell<usize>,
     /// Bytes; 0 while it is not known.
     pub span: Cell<usize>,
     /// The frames of the calls going on, but while a thread is on it.
     pub shadow: ShadowStack,
-    /// The thread that may change a spare one.
+    /// The thread that may change it.
     pub claim: Claim,
     shared: Cell<bool>,
 }
 
-// SAFETY: the cells are used by the thread whose home it is or that has taken it. The claim hands
-// them on.
+// SAFETY: the cells are used by the thread that has taken it. The claim hands them on.
 unsafe impl Sync for Stack {}
 
 impl Stack {
@@ -57,8 +57,8 @@ impl Stack {
     ///
     /// # Safety
     ///
-    /// It must be used as the module says: by the thread whose home it is, or by the one that has
-    /// taken it, and not before its shadow stack has memory.
+    /// It must be used as the module says: by the thread that has taken it, and not before its
+    /// shadow stack has memory.
     pub const unsafe fn new() -> Self {
         Self {
             low: Cell::new(0),

@@ -7,7 +7,7 @@
 //!
 //! It belongs to one machine stack ([`stack`](crate::machine)) and is used by the thread that runs
 //! on it. A frame is *built* above the top, where nothing is in use, and becomes part of the stack
-//! with `commit` when at least one user wants the return; so a call that nobody wants leaves no
+//! with `commit` when at least one user wants the return; so a call that no user wants leaves no
 //! trace, and neither does a signal handler that leaves in the middle by `siglongjmp`. No second
 //! call is ever built at the same time: the thread is marked as inside fgraph meanwhile, and what a
 //! signal handler calls is then not traced.
@@ -60,7 +60,7 @@ impl ShadowStack {
     /// # Safety
     ///
     /// The bytes must be readable and writable, aligned to [`frame::ALIGN`], at least
-    /// [`frame::HEADER`], at most 2^32 - 1, and nobody else's for as long as the stack is used.
+    /// [`frame::HEADER`], at most 2^32 - 1, and used by nothing else for as long as the stack is.
     pub unsafe fn reset(&self, base: *mut u8, len: usize, stack: *const Stack) {
         debug_assert!(base.addr().is_multiple_of(frame::ALIGN));
         debug_assert!(len >= HEADER && u32::try_from(len).is_ok());
@@ -112,7 +112,7 @@ impl ShadowStack {
         unsafe { (*self.newest.get()).depth }
     }
 
-    /// Whether there is no frame, not even of a call that nobody wants the return of.
+    /// Whether there is no frame, not even of a call whose return no user wants.
     pub(crate) fn is_empty(&self) -> bool {
         // Also where there is no memory.
         self.newest.get().cast() == self.base.get()
@@ -153,26 +153,6 @@ impl ShadowStack {
         return_slot_addr >= unsafe { (*self.newest.get()).return_slot_addr }
     }
 
-    /// Drops the frames that a call whose return address stands at `return_slot_addr` shows to be
-    /// dead.
-    ///
-    /// `tail` tells whether the call returns to our trampoline. The word of each dropped frame is
-    /// given to `lost`.
-    pub fn drop_dead(&self, return_slot_addr: usize, tail: bool, mut lost: impl FnMut(u64)) {
-        loop {
-            let newest = self.newest.get();
-            // SAFETY: a frame of this stack.
-            let frame = unsafe { &*newest };
-            if return_slot_addr < frame.return_slot_addr
-                || (return_slot_addr == frame.return_slot_addr && tail)
-            {
-                return;
-            }
-            lost(frame.word);
-            self.drop_newest();
-        }
-    }
-
     /// Removes the newest frame, which is dead.
     fn drop_newest(&self) {
         // SAFETY: frames of this stack, or the sentinel.
@@ -188,9 +168,12 @@ impl ShadowStack {
         }
     }
 
-    /// As [`drop_dead`](Self::drop_dead), but where an address alone does not say that a frame is
-    /// dead: it is if the call stands at its own place, or if `is_gone` says so. `false` if one
-    /// that may live is in the way.
+    /// Drops the frames in the way of a call whose return address stands at `return_slot_addr`:
+    /// those not above it that are dead, because they stand at the same place, or because `is_gone`
+    /// says so. `false` if one in the way may live, or another thread tells of its return.
+    ///
+    /// `tail` tells whether the call returns to our trampoline. The word of each dropped frame is
+    /// given to `lost`.
     pub(crate) fn drop_gone(
         &self,
         return_slot_addr: usize,
@@ -212,7 +195,7 @@ impl ShadowStack {
         }
     }
 
-    /// Drops the newest frame if nobody wants its return any more, or if `is_gone` says that it is
+    /// Drops the newest frame if no user wants its return any more, or if `is_gone` says that it is
     /// dead.
     pub(crate) fn drop_newest_if(
         &self,
@@ -234,19 +217,16 @@ impl ShadowStack {
         ended.is_some()
     }
 
-    /// Drops the frames above `frame`: they were left without a return. `false` if there is no such
-    /// frame on this stack.
-    pub fn drop_above(&self, frame: *mut Frame, mut lost: impl FnMut(u64)) -> bool {
-        if !self.has(frame) {
-            return false;
-        }
-        while self.newest.get() != frame {
-            let newest = self.newest.get();
-            // SAFETY: a frame of this stack.
-            lost(unsafe { (*newest).word });
-            self.pop();
-        }
-        true
+    /// Drops the newest frames above `frame` that `is_gone` says are dead. Whether it is the newest
+    /// then.
+    pub(crate) fn drop_above(
+        &self,
+        frame: *mut Frame,
+        is_gone: impl Fn(&Frame) -> bool,
+        mut lost: impl FnMut(u64),
+    ) -> bool {
+        while self.newest.get() > frame && self.drop_newest_if(&is_gone, &mut lost) {}
+        self.newest.get() == frame
     }
 
     /// Begins a frame at the top, if its fixed part fits: without the return address, without
@@ -383,7 +363,7 @@ impl ShadowStack {
         unsafe { (*self.newest.get()).is_unwound() }
     }
 
-    /// Ends `frame`, which is unwound, without giving up its memory: nobody wants its return any
+    /// Ends `frame`, which is unwound, without giving up its memory: no user wants its return any
     /// more.
     ///
     /// # Safety

@@ -89,7 +89,7 @@ pub struct LiveCounters {
 }
 
 impl LiveCounters {
-    /// All zero.
+    /// Counters that are all zero.
     pub const fn new() -> Self {
         Self {
             missed: AtomicU64::new(0),
@@ -101,7 +101,7 @@ impl LiveCounters {
         }
     }
 
-    /// Sets all of them.
+    /// Sets all counters.
     pub(crate) fn set(&self, to: Counters) {
         // Relaxed, as in `read`.
         self.missed.store(to.missed, Ordering::Relaxed);

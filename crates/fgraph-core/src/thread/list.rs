@@ -12,14 +12,14 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// No state yet.
+    /// A list without states.
     pub const fn new() -> Self {
         Self {
             head: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
-    /// All states, also those that are nobody's at this moment.
+    /// All states, also those that have no thread at this moment.
     ///
     /// # Safety
     ///

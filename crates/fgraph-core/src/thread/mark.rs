@@ -10,13 +10,13 @@ impl Mark {
     /// The value of a mark that names no slot.
     pub const NONE: u32 = u32::MAX;
 
-    /// In none.
+    /// The mark of a thread that is in no dispatch.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicU32::new(Self::NONE))
     }
 
-    /// In none.
+    /// The mark of a thread that is in no dispatch.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(AtomicU32::new(Self::NONE))

@@ -20,7 +20,7 @@ pub struct StackProvider {
     pub is_gone: fn(usize, usize) -> bool,
 }
 
-/// Of threads that have only their home.
+/// A provider for threads that have only their home.
 pub(crate) static HOMES: StackProvider = StackProvider {
     find: |_, _, _| false,
     is_alternate: |_| false,

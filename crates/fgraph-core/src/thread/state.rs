@@ -242,8 +242,17 @@ impl Thread {
         }
     }
 
-    /// Notes that the thread, which is on no stack, is on this one: its own, or one that it has
-    /// taken.
+    /// Notes that the thread, which is on no stack, is on its own; `false` if another thread has
+    /// taken that, to go on with calls there.
+    pub fn enter_home(&'static self) -> bool {
+        let is_ours = self.home.claim.take(self);
+        if is_ours {
+            self.enter_stack(&self.home);
+        }
+        is_ours
+    }
+
+    /// Notes that the thread, which is on no stack, is on this one, which it has taken.
     pub fn enter_stack(&self, stack: &'static Stack) {
         debug_assert!(self.on.get().is_null());
         self.shadow.copy_from(&stack.shadow);

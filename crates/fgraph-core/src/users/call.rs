@@ -156,7 +156,7 @@ macro_rules! common {
         /// room for.
         ///
         /// They are the true addresses, without any of fgraph's own code. Traced calls are those
-        /// whose return some user wants; functions between them that nobody watches are left out,
+        /// whose return some user wants; functions between them that no user watches are left out,
         /// since finding those takes an unwinder, which may allocate and lock. A call that is made
         /// by a jump returns to where the call that it was made from does. Where the calls around
         /// cannot be told, as for [`parent_data`](Self::parent_data), there is only the first

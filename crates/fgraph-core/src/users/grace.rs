@@ -35,13 +35,13 @@ impl Epoch {
     /// The bits that a frame keeps of an epoch; 2^48 registrations outlast the process.
     pub const BITS: u32 = 48;
 
-    /// No registration yet.
+    /// The epoch before any registration.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// No registration yet.
+    /// The epoch before any registration.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(AtomicU64::new(0))

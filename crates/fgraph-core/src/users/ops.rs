@@ -102,8 +102,8 @@ pub trait FgraphOps: Send + Sync + 'static {
 
     /// A function is entered. `Some` asks for its return, `None` lets the call go by.
     ///
-    /// Of functions that return twice, or look at their return address, nobody is told of the
-    /// return whatever is asked for: `fgraph::sites()` says which.
+    /// Of functions that return twice, or look at their return address, no user is told of the
+    /// return, whatever it asks for: `fgraph::sites()` says which.
     fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data>;
 
     /// A function whose entry was accepted returns, or is [unwound](Return::unwinding).

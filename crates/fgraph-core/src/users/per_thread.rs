@@ -13,8 +13,8 @@
 //!          0 to 15     16 to 47         48 to 111        twice as many each
 //! ```
 //!
-//! A chunk is mapped when the first thread needs it, and stays where it is, so nobody waits for
-//! anybody: a thread finds its own cell by arithmetic and two loads, and whoever walks the cells
+//! A chunk is mapped when the first thread needs it, and stays where it is, so no thread waits for
+//! another: a thread finds its own cell by arithmetic and two loads, and a walk over the cells
 //! passes over those that are not complete. Pages of a chunk that no thread writes take no memory.
 
 use core::cell::UnsafeCell;
@@ -68,7 +68,7 @@ struct Cell<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// As mapped.
+/// The state of a cell as it is mapped.
 const EMPTY: u32 = 0;
 /// The thread is making its value.
 const MAKING: u32 = 1;

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The code compares the frame that it was called from with the one noted here: it may have been
-//! jumped to, because nobody wanted the return, from a function that has a frame. If they are the
+//! jumped to, because no user wanted the return, from a function that has a frame. If they are the
 //! same it notes [`REPLACED`](crate::frame::REPLACED) there, for those who are told of the return.
 //! Calls that are not replaced pay nothing for any of this.
 
@@ -34,26 +34,26 @@ use crate::write::WriteError;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Replacement {
-    /// The frame that the call gets if somebody wants its return.
+    /// The frame that the call gets if a user wants its return.
     pub frame: *mut Frame,
     /// The values of the result, or the address to go on at.
     pub values: [u64; 2],
-    /// The machine layer's own.
+    /// A word that belongs to the machine layer.
     pub reserved: usize,
 }
 
 /// What the code does that takes the place of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It returns.
+    /// The replacement returns without a result.
     Nothing,
-    /// It returns the first value as an integer.
+    /// The replacement returns the first value as an integer.
     Int,
     /// It returns both values as the two words of an integer.
     Ints,
     /// It returns the first value in the first vector register.
     Float,
-    /// It goes on where the first value says.
+    /// The replacement goes on where the first value says.
     Redirect,
 }
 

@@ -33,7 +33,7 @@ unsafe impl<H: Sync> Sync for Slots<H> {}
 unsafe impl<H: Sync> Send for Slots<H> {}
 
 impl<H> Slots<H> {
-    /// All slots hold `stub`.
+    /// Slots that all hold `stub`.
     #[cfg(not(loom))]
     pub const fn new(stub: &'static H) -> Self {
         let stub: *const H = stub;
@@ -54,7 +54,7 @@ impl<H> Slots<H> {
         self
     }
 
-    /// All slots hold `stub`.
+    /// Slots that all hold `stub`.
     #[cfg(loom)]
     pub fn new(stub: &'static H) -> Self {
         let stub: *const H = stub;
@@ -125,7 +125,7 @@ pub struct FreeIndices {
 }
 
 impl FreeIndices {
-    /// All indices are free.
+    /// Indices that are all free.
     pub const fn new() -> Self {
         let mut ring = [0; MAX_USERS];
         let mut at = 0;

@@ -159,7 +159,7 @@ impl<'a> EntryWriter<'a> {
     ///
     /// # Safety
     ///
-    /// Behind the gate: whoever called [`rewrite`](crate::Entry::rewrite) has promised that the
+    /// Behind the gate: the caller of [`rewrite`](crate::Entry::rewrite) has promised that the
     /// program can do without what the function does, and that its callers may get this result, of
     /// the right kind.
     ///
@@ -207,7 +207,7 @@ impl<'a> EntryWriter<'a> {
     ///
     /// # Safety
     ///
-    /// Behind the gate: whoever called [`rewrite`](crate::Entry::rewrite) has promised that the
+    /// Behind the gate: the caller of [`rewrite`](crate::Entry::rewrite) has promised that the
     /// function at `target` takes these arguments, gives such a result, and does what the callers
     /// expect. Where compilers let a caller know the code of a function that it calls, as gcc's
     /// `-fipa-ra` does for calls within a file, the caller may keep values in any register that the

@@ -25,12 +25,12 @@ pub enum FilterError {
     NothingBehind {
         /// What should be followed by a glob: `!`, `:mod:`, `+` or `-`.
         mark: &'static str,
-        /// The whole word.
+        /// The whole word of the filter.
         word: String,
     },
     /// A `+` or `-` that no word precedes.
     NothingBefore(
-        /// Which of them.
+        /// The `+` or `-`.
         &'static str,
     ),
     /// The word has more than one `:mod:`.
@@ -39,7 +39,7 @@ pub enum FilterError {
     Address {
         /// What should be a hexadecimal number of at most 64 bits.
         part: String,
-        /// The whole word.
+        /// The whole word of the filter.
         word: String,
     },
     /// A range of addresses that has none in it.

@@ -66,7 +66,7 @@ pub(super) struct Hashes {
 }
 
 impl Hashes {
-    /// For hashes with an index each.
+    /// A table of hashes with an index each.
     pub(super) fn new(all: Vec<(u64, u32)>) -> Self {
         let buckets = all.len().next_power_of_two();
         let mut starts = vec![0_u32; buckets + 1];

@@ -23,7 +23,7 @@ pub(super) struct Step {
 }
 
 impl LiveFilter {
-    /// As `filter` is, before any change.
+    /// The live form of `filter`, before any change.
     #[must_use]
     pub fn new(filter: Filter) -> Self {
         let mut this = Self { steps: Vec::new() };

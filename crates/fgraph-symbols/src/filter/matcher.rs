@@ -69,7 +69,7 @@ struct MatcherStep<'f> {
 #[derive(Debug, Default)]
 struct List<'f> {
     names: Vec<NameEntry<'f>>,
-    /// Where in `names` a hash is.
+    /// The places in `names`, by hash.
     by_hash: OnceCell<Hashes>,
     others: Vec<Entry<'f>>,
 }
@@ -99,13 +99,13 @@ pub struct ModuleMatcher<'m, 'f> {
 }
 
 impl<'f> Matcher<'f> {
-    /// For what `filter` selects.
+    /// A matcher for what `filter` selects.
     #[must_use]
     pub fn new(filter: &'f Filter) -> Self {
         Self::of(filter.parts.iter().map(|part| (true, part)))
     }
 
-    /// For what `filter` selects after all its changes.
+    /// A matcher for what `filter` selects after all its changes.
     #[must_use]
     pub fn of_live(filter: &'f LiveFilter) -> Self {
         let steps = filter.steps.iter();

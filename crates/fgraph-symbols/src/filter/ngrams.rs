@@ -25,14 +25,14 @@ pub struct NgramBloom {
 }
 
 impl NgramBloom {
-    /// For so many functions.
+    /// An empty set, sized for a number of functions.
     pub fn new(functions: usize) -> Self {
         Self {
             words: vec![0; functions.next_power_of_two()].into(),
         }
     }
 
-    /// Takes in a name.
+    /// Adds the n-grams of a name.
     pub fn add(&mut self, name: &str) {
         // Before it there is nothing but ends.
         let mut last = 0;

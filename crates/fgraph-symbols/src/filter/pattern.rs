@@ -18,24 +18,24 @@ const PREDICATE: &str = ":predicate:";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pattern {
     pub(super) what: What,
-    /// Of all modules if `None`.
+    /// The modules whose functions match; all of them if `None`.
     pub(super) module: Option<Glob>,
 }
 
-/// Which functions.
+/// Which functions a pattern selects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum What {
-    /// Those that have this name.
+    /// Functions that have this name.
     Name(Box<str>),
     /// The one that has this symbol, which stands for `name` in the source.
     Symbol { symbol: Box<str>, name: Box<str> },
-    /// Those that have a name which matches.
+    /// Functions that have a name which matches.
     Glob(Glob),
     /// The one that begins there.
     Address(usize),
-    /// Those that begin there.
+    /// Functions that begin in this range.
     Range(Range<usize>),
-    /// Those of which it says so.
+    /// Functions for which the predicate is true.
     Predicate(Predicate),
 }
 

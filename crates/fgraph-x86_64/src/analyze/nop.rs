@@ -66,7 +66,7 @@ pub enum NopError {
         /// The first byte of its opcode: `e9`, `eb` or `ff`.
         opcode: u8,
     },
-    /// Some other instruction.
+    /// There is another instruction than a NOP.
     NotNop {
         /// The first bytes of it.
         bytes: [u8; SHOWN],

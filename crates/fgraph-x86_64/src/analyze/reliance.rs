@@ -162,7 +162,7 @@ impl<'a> Search<'a> {
 /// Functions of which more is expected than the ABI says.
 #[derive(Debug, Default)]
 pub struct ReliedOn {
-    /// Their addresses, in order.
+    /// The addresses of the functions that are relied upon, in order.
     functions: Vec<usize>,
 }
 
@@ -179,7 +179,7 @@ impl ReliedOn {
         self.functions.len()
     }
 
-    /// Whether there is none.
+    /// Whether no function is relied upon.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()

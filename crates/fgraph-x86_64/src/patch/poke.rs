@@ -14,7 +14,7 @@
 //!   1  trap      |cc|1f|44|00|08|       runs the old one, or traps
 //!      sync      +--+--+--+--+--+       now no thread runs the old one
 //!   2  tail      |cc|rr|rr|rr|rr|       traps
-//!      sync      +--+--+--+--+--+       now everybody sees the new tail
+//!      sync      +--+--+--+--+--+       now all threads see the new tail
 //!   3  head      |e9|rr|rr|rr|rr|       traps, or runs the new one
 //!      sync      +--+--+--+--+--+       now no thread traps
 //! ```
@@ -100,7 +100,7 @@ const PAGE: usize = 4096;
 /// What the five bytes of a site are, or are to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
-    /// The bytes.
+    /// The bytes at the site.
     pub bytes: [u8; SITE_LEN],
     /// Bit *k* is set if an instruction starts at byte *k*; bit 0 always is.
     pub starts: u8,
@@ -373,7 +373,7 @@ enum Part {
     Trap(Version),
     /// The bytes of that version at which none of its instructions starts.
     Tail(Version),
-    /// Those at which one does.
+    /// The bytes at which an instruction starts.
     Head(Version),
 }
 

@@ -1010,7 +1010,7 @@ macro_rules! twins {
     };
 }
 
-/// For machines without AVX.
+/// The trampolines for machines without AVX.
 macro_rules! sse {
     ($variant:ident, $name:literal, $enter:tt) => {
         twins!(
@@ -1026,7 +1026,7 @@ macro_rules! sse {
     };
 }
 
-/// For machines with AVX.
+/// The trampolines for machines with AVX.
 macro_rules! avx {
     ($variant:ident, $name:literal, $enter:tt) => {
         twins!(
@@ -1042,7 +1042,7 @@ macro_rules! avx {
     };
 }
 
-/// For machines with AVX-512 whose opmasks have 16 bits.
+/// The trampolines for machines with AVX-512 whose opmasks have 16 bits.
 macro_rules! avx512f {
     ($variant:ident, $name:literal, $enter:tt, $wide:ident) => {
         twins!(
@@ -1058,7 +1058,7 @@ macro_rules! avx512f {
     };
 }
 
-/// For machines with AVX-512 whose opmasks have 64 bits.
+/// The trampolines for machines with AVX-512 whose opmasks have 64 bits.
 macro_rules! avx512bw {
     ($variant:ident, $name:literal, $enter:tt) => {
         twins!(
@@ -1311,7 +1311,7 @@ macro_rules! points {
     }};
 }
 
-/// By variant and by machine.
+/// The addresses inside the trampolines, by variant and by machine.
 static POINTS: [[[Points; 2]; 4]; Variant::ALL.len()] = [
     [
         points!("fgraph_plain_sse", "_return"),

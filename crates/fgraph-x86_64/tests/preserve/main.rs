@@ -159,7 +159,7 @@ fn fresh_thread(stack: usize) -> &'static Thread {
     const REACH: usize = 256 << 10;
     THREAD.leave_stack();
     THREAD.home.set_bounds(stack - REACH, stack + REACH);
-    THREAD.enter_stack(&THREAD.home);
+    assert!(THREAD.enter_home());
     THREAD.errno.set(THREAD.no_errno());
     // SAFETY: no arguments.
     THREAD.rename(unsafe { libc::gettid() }.cast_unsigned());

@@ -54,8 +54,8 @@ pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
 /// These are functions of less than five bytes with the next one directly behind them, and such
 /// that call from their first five bytes or are branched into there: none in most programs, one in
 /// a hundred where functions are not aligned. (Where memory for the stubs of jumps is short there
-/// may be others.) The first byte of such a function becomes an `int3`, for as long as somebody
-/// wants its calls.
+/// may be others.) The first byte of such a function becomes an `int3`, for as long as a user wants
+/// its calls.
 ///
 /// It holds for each module whose functions are selected by a filter for the first time from now
 /// on; what was decided for a module stays. So call it before the first

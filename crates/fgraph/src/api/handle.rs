@@ -1,4 +1,4 @@
-//! A registered user, in the hands of whoever registered it.
+//! A registered user, in the hands of the code that registered it.
 //!
 //! # Safety
 //!
@@ -21,7 +21,7 @@ use crate::sites::Change;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UserStatus {
-    /// It gets its calls.
+    /// The user gets its calls.
     Active,
     /// One of its callbacks panicked; it gets no calls until it is [resumed](Handle::resume).
     Panicked {
@@ -40,7 +40,7 @@ pub enum UserStatus {
 /// fgraph next when no callback of it runs. What it panics with then is lost.
 #[must_use = "dropping the handle unregisters the user"]
 pub struct Handle<T: FgraphOps> {
-    /// From a box.
+    /// The user, from a box that the handle owns.
     registration: *const Registration<T>,
     slot: usize,
     /// The slot's counters when this user took it.
@@ -211,7 +211,7 @@ pub unsafe fn register_with<T: FgraphOps>(
 pub struct RegisterError<T> {
     /// The user, given back.
     pub ops: T,
-    /// Why not.
+    /// What went wrong.
     pub error: Error,
 }
 
@@ -412,7 +412,7 @@ impl<T: FgraphOps> Handle<T> {
 
     /// Takes the user away and returns it.
     ///
-    /// Functions that nobody else wants become what they were. Calls that are going on return as
+    /// Functions that no other user wants become what they were. Calls that are going on return as
     /// they would have, but the user is not told. When this returns no callback of the user runs,
     /// or will ever run again; if one is running, it is waited for. One that was left by
     /// `siglongjmp` counts as running until its thread calls a traced function again, or ends.
@@ -452,12 +452,12 @@ impl<T: FgraphOps> Drop for Handle<T> {
 }
 
 /// A user that was not given back. After [`InsideCallback`](Error::InsideCallback) it is still
-/// registered; after any other error it gets no calls any more, but nobody can say that none is
-/// running.
+/// registered; after any other error it gets no calls any more, but one of its callbacks may still
+/// be running.
 pub struct UnregisterError<T: FgraphOps> {
     /// The user.
     pub handle: Handle<T>,
-    /// Why not.
+    /// What went wrong.
     pub error: Error,
 }
 

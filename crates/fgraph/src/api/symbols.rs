@@ -67,7 +67,7 @@ impl Symbol {
         self.0.path()
     }
 
-    /// Where it starts.
+    /// The address at which the function starts.
     #[must_use]
     pub fn address(&self) -> usize {
         self.0.start

@@ -19,7 +19,7 @@
 //! # Safety
 //!
 //! The unsafe code maps fresh memory where nothing is mapped, fills it, and takes the right to
-//! write away before anybody learns its address. Unwind information that it registers stays for
+//! write away before its address is known anywhere. Unwind information that it registers stays for
 //! good.
 
 use core::ffi::c_void;
@@ -235,7 +235,7 @@ impl CopyUnwind {
 pub(crate) struct Unwind(Option<&'static Frames>);
 
 impl Unwind {
-    /// Makes it known.
+    /// Makes the unwind information known to unwinders.
     pub(crate) fn register(&self) {
         self.0.into_iter().for_each(Frames::register);
     }

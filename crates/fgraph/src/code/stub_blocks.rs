@@ -23,9 +23,10 @@
 //! only the last byte of the distance has all its places at the same offset in their blocks, which
 //! must not be the header's in all of them.
 //!
-//! A block is mapped as a whole, so that nobody else comes to lie between its stubs; pages of it
-//! that are never written take no memory. Like all text it is never writable: stubs are written as
-//! text is patched. It is never unmapped, because a thread may be about to run a stub at any time.
+//! A block is mapped as a whole, so that no other mapping comes to lie between its stubs; pages of
+//! it that are never written take no memory. Like all text it is never writable: stubs are written
+//! as text is patched. It is never unmapped, because a thread may be about to run a stub at any
+//! time.
 //!
 //! Where a site has several places, those are tried first that are at multiples of a power of two,
 //! so that the stubs of sites that are far apart gather on few pages.

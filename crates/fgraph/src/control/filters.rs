@@ -47,6 +47,7 @@ impl Control {
             (Some(user), Change::Remove) => user.remove(filter),
             (user, _) => *user = Some(LiveFilter::new(filter)),
         }
+        let patches = SITE_PATCHES.load(Ordering::Relaxed);
         match self.patch(changed) {
             Ok(patched) => {
                 self.patched[slot] = patched;
@@ -55,6 +56,10 @@ impl Control {
             Err(error) => {
                 self.filters[slot] = before;
                 self.select_anew(slot);
+                if SITE_PATCHES.load(Ordering::Relaxed) != patches {
+                    // What cannot be put back now is looked at again the next time.
+                    let _ = self.patch(Vec::new());
+                }
                 Err(error)
             }
         }
@@ -168,45 +173,58 @@ impl Control {
             sites.extend(self.sites.event());
             sites.extend(self.failed.iter().map(|(site, _)| *site));
         }
-        let mut batch = Batch::plan(sites, |site| self.is_wanted(site));
+        let batch = Batch::plan(sites, |site| self.is_wanted(site));
         if batch.is_empty() {
             self.failed.clear();
             return Ok(0);
         }
         self.unfinished = true;
         batch.check_signals()?;
-        let skip = self.leave_out;
-        let mut left_out = false;
-        let (result, changed) = self.sites.while_locked(|gone| {
-            left_out = batch.leave_out(gone);
-            os::with_traps(|| batch.write(skip))
-        });
-        match result {
+        let (skip, mut left_out) = (self.leave_out, false);
+        let (mut patched, mut failed) = (0, Vec::new());
+        for (index, piece) in batch.pieces().enumerate() {
+            if index != 0 {
+                // Threads that wait for the linker's lock only get it if it is not taken at once.
+                os::nap();
+            }
+            let written = self.sites.while_locked(|gone| {
+                let write = || os::with_traps(|| piece.write(skip));
+                (!piece.is_gone(gone)).then(write)
+            });
+            let Some((result, changed)) = written else {
+                left_out = true;
+                continue;
+            };
+            let done = result.map_err(failure)?;
             // Relaxed: a plain count.
-            Ok(done) => drop(SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed)),
-            Err(PokeError::Stuck { address, error }) => {
-                stop::stop(StopReason::Text.code());
-                return Err(Error::Text {
-                    address,
-                    errno: error,
-                });
-            }
-            Err(PokeError::Read { address, error } | PokeError::Write { address, error }) => {
-                return Err(Error::Text {
-                    address,
-                    errno: error,
-                });
-            }
-            Err(PokeError::Sync { error }) => {
-                return Err(Unsupported::Membarrier(error).into());
-            }
-            Err(error) => unreachable!("{error:?}"),
+            SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed);
+            let (of_piece, failed_in_piece) = piece.settle(&changed);
+            patched += of_piece;
+            failed.extend(failed_in_piece);
         }
         // A module that was left out may be back where it was.
         self.unfinished = left_out;
-        let (patched, failed) = batch.settle(&changed);
         self.failed = failed;
         Ok(patched)
+    }
+}
+
+/// Why text could not be changed. Stops fgraph where it could not be put back either.
+fn failure(error: PokeError<i32>) -> Error {
+    match error {
+        PokeError::Stuck { address, error } => {
+            stop::stop(StopReason::Text.code());
+            Error::Text {
+                address,
+                errno: error,
+            }
+        }
+        PokeError::Read { address, error } | PokeError::Write { address, error } => Error::Text {
+            address,
+            errno: error,
+        },
+        PokeError::Sync { error } => Unsupported::Membarrier(error).into(),
+        error => unreachable!("{error:?}"),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A thread that loads a library applies the filters to it, unless the lock is held: the holder may
 //! be waiting for the dynamic linker, whose locks the loading thread has. Then the holder applies
 //! them when it is done. While others load libraries all the time it is never done, so in its last
-//! round the holder asks the linker for nothing, and who loads libraries waits for it.
+//! round the holder asks the linker for nothing, and threads that load libraries wait for it.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;

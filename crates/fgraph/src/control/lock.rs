@@ -25,7 +25,7 @@ impl<T> Lock<T> {
     ///
     /// # Safety
     ///
-    /// There must be no other lock with the same gate, nor anybody else who takes it.
+    /// There must be no other lock with the same gate, nor may anything else take it.
     pub(super) const unsafe fn new(gate: &'static Gate, value: T) -> Self {
         Self {
             gate,

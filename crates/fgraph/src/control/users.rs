@@ -243,12 +243,12 @@ impl Control {
         }
     }
 
-    /// Takes the user in `slot` away, and leaves it to whoever takes the lock next to free it when
-    /// its callbacks are over.
+    /// Takes the user in `slot` away, and leaves it to the next thread that takes the lock to free
+    /// it when its callbacks are over.
     fn drop_later<T: FgraphOps>(&mut self, slot: usize, registration: *const Registration<T>) {
         /// # Safety
         ///
-        /// `header` must be that of a boxed `Registration<T>`, which nobody uses any more.
+        /// `header` must be that of a boxed `Registration<T>`, which is not used any more.
         unsafe fn free<T>(header: *const Header) {
             // SAFETY: the header is the registration's first field.
             drop(unsafe { Box::from_raw(header.cast_mut().cast::<Registration<T>>()) });
@@ -274,14 +274,14 @@ impl Control {
 /// A user that has just been registered.
 #[derive(Debug)]
 pub(crate) struct Registered<T> {
-    /// From a box.
+    /// The user, from a box.
     pub(crate) registration: *const Registration<T>,
     pub(crate) slot: usize,
     /// The slot's counters when the user took it.
     pub(crate) before: Counters,
 }
 
-/// What was not traced since the start for whoever was in `slot`.
+/// What was not traced since the start for all users that were in `slot`.
 pub(crate) fn counters(slot: usize) -> Counters {
     threads::count_lost();
     let mut counters = FGRAPH.user_counters(slot);
@@ -296,7 +296,8 @@ pub(crate) fn unregister(slot: usize) -> Result<(), Error> {
     wait_for_grace(slot)
 }
 
-/// Unregisters a user from inside a callback. It is freed later, by whoever takes the lock next.
+/// Unregisters a user from inside a callback. It is freed later, by the next thread that takes the
+/// lock.
 ///
 /// In a signal handler that has interrupted fgraph's own code, which may hold the lock, the user
 /// only loses its slot's contents: it is never freed, and its slot is not used again.

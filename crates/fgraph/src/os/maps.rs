@@ -1,8 +1,8 @@
 //! What may be done with the memory of the process, as it is now.
 //!
 //! A program header says how a segment was mapped at the start. A program may change that with
-//! `mprotect`, and then the text that fgraph is about to change is perhaps being written by
-//! somebody else, or cannot be read. `/proc/self/maps` knows.
+//! `mprotect`, and then the text that fgraph is about to change is perhaps being written by the
+//! program, or cannot be read. `/proc/self/maps` knows.
 
 use core::ops::Range;
 use std::fs;
@@ -23,7 +23,7 @@ pub(crate) struct Protection {
 /// The protection of all of the memory of the process at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Protections {
-    /// In order and apart from each other.
+    /// The ranges, in order and apart from each other.
     ranges: Vec<(Range<usize>, Protection)>,
 }
 

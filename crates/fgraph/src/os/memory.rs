@@ -26,7 +26,7 @@ pub(crate) fn map(len: usize) -> Option<*mut u8> {
     (memory != libc::MAP_FAILED).then_some(memory.cast())
 }
 
-/// For storage that callbacks ask for.
+/// How memory is mapped for storage that callbacks ask for.
 pub(crate) static MAPPINGS: Memory = Memory {
     map,
     unmap: |memory, len| {

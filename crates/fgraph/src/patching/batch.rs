@@ -1,7 +1,7 @@
 //! A batch of sites whose text is changed together.
 
-use core::ptr;
 use core::sync::atomic::Ordering;
+use core::{iter, ptr};
 
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
@@ -15,7 +15,11 @@ use crate::process::loader_event;
 use crate::report::error::{Error, RefusalReason, RefusedFunction};
 use crate::sites::{self, OFF, ON};
 
-/// What is there instead, for each site of a batch that could not be changed.
+/// How many sites are written at once. While they are, no library can be loaded or unloaded, and
+/// calls of them may trap: a few milliseconds.
+const PIECE: usize = 1024;
+
+/// What is there instead, for each site of a piece that could not be changed.
 pub(crate) type Changed = Vec<Option<[u8; SITE_LEN]>>;
 
 /// A site that a user wants and that could not be changed, and why.
@@ -29,7 +33,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Those of `sites` that are not as `is_wanted` says.
+    /// The pokes for those of `sites` that are not as `is_wanted` says.
     pub(crate) fn plan(mut sites: Vec<&'static Site>, is_wanted: impl Fn(&Site) -> bool) -> Self {
         sites.retain(|site| is_wanted(site) != is_on(site));
         sites.sort_unstable_by_key(|site| site.entry);
@@ -62,25 +66,52 @@ impl Batch {
         Ok(())
     }
 
-    /// Leaves out the sites of modules that are gone; whether there were any.
-    pub(crate) fn leave_out(&mut self, gone: &[&'static [Site]]) -> bool {
-        let is_gone = |site: &Site| {
-            let is_of = |sites: &&[Site]| sites.as_ptr_range().contains(&ptr::from_ref(site));
-            gone.iter().any(is_of)
+    /// Its sites in parts that are written one after the other. A relay and its function are in
+    /// one: alone, the short jump would lead to a NOP.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        let mut rest = Piece {
+            sites: &self.sites,
+            pokes: &self.pokes,
         };
-        let before = self.sites.len();
-        if !gone.is_empty() {
-            self.sites.retain(|site| !is_gone(site));
-            self.pokes = self.sites.iter().map(|site| poke_of(site)).collect();
-        }
-        self.sites.len() != before
+        iter::from_fn(move || {
+            let module = rest.sites.first()?.module;
+            let is_in = |site: &&&Site| ptr::eq(site.module, module);
+            let mut len = rest.sites.iter().take(PIECE).take_while(is_in).count();
+            if sites::is_relay(rest.sites[len - 1])
+                && rest.sites.get(len).is_some_and(|s| is_in(&s))
+            {
+                len += 1;
+            }
+            let (sites, pokes) = (rest.sites.split_at(len), rest.pokes.split_at(len));
+            (rest.sites, rest.pokes) = (sites.1, pokes.1);
+            Some(Piece {
+                sites: sites.0,
+                pokes: pokes.0,
+            })
+        })
+    }
+}
+
+/// Sites of one module that are written at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    sites: &'a [&'static Site],
+    pokes: &'a [Poke],
+}
+
+impl Piece<'_> {
+    /// Whether its module is one of those that are gone, by their sites.
+    pub(crate) fn is_gone(self, gone: &[&'static [Site]]) -> bool {
+        let site = ptr::from_ref(self.sites[0]);
+        gone.iter()
+            .any(|sites| sites.as_ptr_range().contains(&site))
     }
 
     /// Writes all changes. To be called while no module can be unloaded.
-    pub(crate) fn write(&self, skip: Skip) -> (Result<usize, PokeError<i32>>, Changed) {
+    pub(crate) fn write(self, skip: Skip) -> (Result<usize, PokeError<i32>>, Changed) {
         let mut changed = vec![None; self.sites.len()];
         let refused = |index: usize, found| changed[index] = Some(found);
-        let result = poke::apply_with(&mut Text::open(), &self.pokes, refused, skip);
+        let result = poke::apply_with(&mut Text::open(), self.pokes, refused, skip);
         (result, changed)
     }
 
@@ -152,5 +183,66 @@ fn poke_of(site: &Site) -> Poke {
         len,
         old,
         new,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
+
+    use fgraph_core::site::{Module, SiteName};
+
+    use super::*;
+
+    /// `count` sites of a module, of which that at `relay` is the NOP before the next one.
+    fn sites(first: usize, count: usize, relay: usize) -> &'static [Site] {
+        let module: &'static Module = Box::leak(Box::new(Module {
+            path: "lib.so",
+            symbols: &(),
+        }));
+        let site = |index| Site {
+            entry: first + 16 * index,
+            body: first + 16 * index + SITE_LEN,
+            interest: AtomicU16::new(1),
+            lead: 0,
+            state: AtomicU8::new(OFF),
+            inner: [0; 4],
+            name: SiteName::new(""),
+            index: index as u32,
+            module,
+            stub: first,
+            runtime: AtomicU64::new(if index == relay {
+                sites::relay_word([0x90; SITE_LEN])
+            } else {
+                sites::word([0x90; SITE_LEN], SITE_LEN)
+            }),
+        };
+        (0..count).map(site).collect::<Vec<_>>().leak()
+    }
+
+    #[test]
+    fn a_piece_is_of_one_module_and_does_not_part_a_relay_from_its_function() {
+        let [large, small] = [
+            sites(1 << 20, PIECE + 10, PIECE - 1),
+            sites(1 << 30, 3, usize::MAX),
+        ];
+        let all: Vec<&Site> = large.iter().chain(small).collect();
+        let batch = Batch::plan(all.clone(), |_| true);
+        let pieces: Vec<_> = batch.pieces().collect();
+        let lens: Vec<_> = pieces.iter().map(|piece| piece.sites.len()).collect();
+        assert_eq!(lens, [PIECE + 1, 9, 3]);
+        let pairs = |piece: &Piece<'_>| piece.sites.iter().zip(piece.pokes).count();
+        assert_eq!(pieces.iter().map(pairs).sum::<usize>(), all.len());
+        let written = pieces
+            .iter()
+            .flat_map(|piece| piece.sites.iter().zip(piece.pokes));
+        for ((site, poke), expected) in written.zip(all) {
+            assert!(ptr::eq(*site, expected) && poke.address == site.entry);
+        }
+        let is_gone = |piece: &Piece<'_>| piece.is_gone(&[large]);
+        assert_eq!(
+            pieces.iter().map(is_gone).collect::<Vec<_>>(),
+            [true, true, false]
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The handlers of SIGTRAP and SIGILL, and whoever had the signals before.
+//! The handlers of SIGTRAP and SIGILL, and the handlers that were there before.
 //!
 //! The handlers themselves are in `crate::arch::trap`; what they do not know they hand to
 //! `chain`. SIGILL is only taken when a site needs it: see [`crate::arch::punned_jump`].

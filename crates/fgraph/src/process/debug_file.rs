@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(path, Path::new("/debug/.build-id/0a/bcde.debug"));
     }
 
-    /// A library without symbols, and its debug file, which lies where nobody looks for it.
+    /// A library without symbols, and its debug file, which lies where it is not looked for.
     fn split(directory: &Directory, options: &str) -> Result<[PathBuf; 2], Missing> {
         let objcopy = OBJCOPY.find()?;
         let source = "static int __attribute__((noinline, used)) hidden(int n) { return n; }";

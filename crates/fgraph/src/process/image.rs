@@ -11,12 +11,11 @@
 //! ```
 //!
 //! Text is mapped: it is most of a large library, and the process runs it from such a mapping
-//! itself. Whoever cuts that off ends the process, also without fgraph. See
-//! `docs/decisions/files.md`.
+//! itself. Cutting that off ends the process, also without fgraph. See `docs/decisions/files.md`.
 //!
 //! # Safety
 //!
-//! The unsafe code makes a mapping that nobody else knows, writes to it while it is borrowed
+//! The unsafe code makes a mapping that nothing else knows, writes to it while it is borrowed
 //! exclusively, and hands it out when it is never written or unmapped again.
 
 use core::ops::Range;

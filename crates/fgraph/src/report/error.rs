@@ -39,7 +39,7 @@ pub enum Error {
     /// Writing to the program's text failed. What had been written was put back; where that failed
     /// too, fgraph has [stopped](StopReason::Text).
     Text {
-        /// Where.
+        /// The address that was to be written.
         address: usize,
         /// The system's error number.
         errno: i32,
@@ -173,9 +173,10 @@ pub enum RefusalReason {
     Overlap,
     /// It would be misled by being traced; the reason.
     Notrace(&'static str),
-    /// The bytes at its entry are not those of the file: somebody else has patched it.
+    /// The bytes at its entry are not those of the file: something other than fgraph has patched
+    /// it.
     Patched {
-        /// What is there.
+        /// The bytes that are there.
         found: [u8; 5],
     },
     /// An IFUNC's resolver, which runs while the program is being linked. The function that it

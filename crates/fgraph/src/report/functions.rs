@@ -39,7 +39,7 @@ pub struct SiteInfo {
     pub has_name: bool,
     /// Path of its module.
     pub module: String,
-    /// Where it starts.
+    /// The address at which the function starts.
     pub address: usize,
     /// The number of its bytes; 0 if its file does not say.
     pub size: usize,

@@ -22,7 +22,7 @@ use crate::code::text_writer::Text;
 use crate::process::loader_event;
 use crate::report::error::RefusalReason;
 
-/// What all modules share.
+/// What the making of sites needs, for all modules.
 #[derive(Debug)]
 pub(crate) struct BuildContext {
     pub(crate) trampolines: Trampolines,
@@ -37,17 +37,17 @@ pub(crate) struct BuildContext {
 /// The sites of a module.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
-    /// By address.
+    /// The sites, by address.
     pub(super) sites: &'static [Site],
     /// How to unwind from those that are before a function and have its jump. It is known to
     /// unwinders while the module is loaded.
     pub(super) relay_unwind: Unwind,
-    /// Of each site; `None` if there are none.
+    /// The names of each site; `None` if there are no sites.
     pub(super) names: Option<&'static Names>,
-    /// Of these.
+    /// The index of these names.
     pub(super) index: NameIndex,
     pub(super) unpatchable: Vec<Unpatchable>,
-    /// Of their names.
+    /// The index of the names of `unpatchable`.
     pub(super) unpatchable_index: NameIndex,
     /// Whether functions could get breakpoints.
     pub(super) breakpoints: bool,

@@ -198,8 +198,8 @@ pub(crate) fn classify(
     })
 }
 
-/// Plans for a short jump to the NOP before the function. Whoever comes by the NOP goes on with the
-/// function, so it may be a jump to the stub as well.
+/// Plans for a short jump to the NOP before the function. A thread that comes by the NOP goes on
+/// with the function, so it may be a jump to the stub as well.
 fn with_relay(
     function: &Candidate<'_>,
     code: &relocate::Code<'_>,

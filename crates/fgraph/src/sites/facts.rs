@@ -35,7 +35,7 @@ pub(super) struct ModuleFacts {
     pub(super) entered: OnceLock<Entered>,
     /// Which functions need more registers to survive; found out when it is first needed.
     pub(super) reliance: OnceLock<Reliance>,
-    /// Of the sites, once there are any.
+    /// The names of the sites, once there are any.
     pub(super) site_names: OnceLock<SiteNames>,
     pub(super) file: ElfFile<'static>,
 }

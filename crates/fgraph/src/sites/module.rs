@@ -37,7 +37,7 @@ use crate::report::functions::SiteList;
 /// A function that has no site, and why.
 #[derive(Debug)]
 pub(super) struct Unpatchable {
-    /// As of a site.
+    /// All names of the function, as a site has them.
     pub(super) names: Vec<String>,
     pub(super) address: usize,
     reason: RefusalReason,

@@ -25,7 +25,7 @@ impl Names {
         self.behind.push(self.ends.len() as u32);
     }
 
-    /// To be called when all are there.
+    /// Gives back memory that is not needed; to be called when all names are there.
     pub(crate) fn shrink(&mut self) {
         self.text.shrink_to_fit();
         self.ends.shrink_to_fit();

@@ -20,15 +20,17 @@ const MIN_GAP: u64 = 64;
 /// The functions of a module whose callers may rely on more than the ABI.
 #[derive(Debug, Default)]
 pub(crate) struct Reliance {
-    /// That their code leaves registers alone. `None` if it is not known of which.
+    /// The functions whose callers rely on what their code leaves alone; `None` if it is not known
+    /// of which.
     by_code: Option<ReliedOn>,
-    /// That their convention does.
+    /// The functions whose convention keeps more registers than the ABI.
     by_convention: ReliedOn,
 }
 
 impl Reliance {
-    /// Looks at the code of a file, if that is needed, if it is not too much, if somebody says who
-    /// made it, and if it is not of Go, whose functions pass arguments and results as they like.
+    /// Looks at the code of a file, if that is needed, if it is not too much, if the file says
+    /// which compiler made it, and if it is not of Go, whose functions pass arguments and results
+    /// as they like.
     ///
     /// `is_padded` says whether compilers have listed functions in it.
     pub(crate) fn find(

@@ -126,8 +126,7 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
     let thread: &'static Thread = unsafe { &*ptr::from_ref(thread) };
     keep_errno(|| {
         thread.leave_stack();
-        if thread.home.contains(place) {
-            thread.enter_stack(&thread.home);
+        if thread.home.contains(place) && thread.enter_home() {
             if dispatch::is_clear(thread, place, tail) {
                 return true;
             }
@@ -139,11 +138,14 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
                 Some(bounds) => Sharers::none(bounds),
                 None => {
                     let around = stack_bounds::around(place);
-                    if around.is_own {
+                    if around.is_own && thread.home.claim.take(thread) {
                         let Range { start, end } = around.bounds;
                         thread.home.set_bounds(start, end);
                         thread.enter_stack(&thread.home);
-                        return dispatch::is_clear(thread, place, tail);
+                        if dispatch::is_clear(thread, place, tail) {
+                            return true;
+                        }
+                        thread.leave_stack();
                     }
                     Sharers::none(around.bounds)
                 }

@@ -138,7 +138,11 @@ fn reap(id: u32) {
             alive += 1;
             continue;
         }
-        dispatch::abandon(thread);
+        if !dispatch::abandon(thread) {
+            // Another thread goes on with its calls.
+            alive += 1;
+            continue;
+        }
         let (base, len) = thread.home.shadow.memory();
         memory::forget(base, len);
         thread.release(owner);
@@ -177,14 +181,17 @@ pub(crate) fn after_fork() {
     // Whoever was looking for states to free is not in the child.
     REAPING.store(false, Ordering::Relaxed);
     let own = trampoline::current();
-    // SAFETY: there is no other thread yet.
-    for thread in unsafe { FGRAPH.threads.iter() } {
-        if ptr::eq(thread, own) {
-            thread.rename(os::thread_id());
-        } else {
-            dispatch::abandon(thread);
-            thread.release(thread.id());
-        }
+    // SAFETY: there is no other thread yet, here and below.
+    let others = || unsafe { FGRAPH.threads.iter() }.filter(|thread| !ptr::eq(*thread, own));
+    // First, so that none of their stacks is taken.
+    others().for_each(Thread::leave_stack);
+    for thread in others() {
+        dispatch::abandon(thread);
+        thread.release(thread.id());
+    }
+    // SAFETY: the calling thread's state, or null.
+    if let Some(own) = unsafe { own.as_ref() } {
+        own.rename(os::thread_id());
     }
 }
 

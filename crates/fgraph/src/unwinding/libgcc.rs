@@ -17,7 +17,7 @@ use crate::arch::trampoline::{self, Unwinder};
 use crate::process::linker;
 use crate::process::modules::{self, LoadedModule};
 
-/// As the C library loads it.
+/// The name by which the C library loads libgcc.
 const LIBGCC: &CStr = c"libgcc_s.so.1";
 
 /// Libraries that unwind: libgcc, LLVM's libunwind, and the other one of that name.

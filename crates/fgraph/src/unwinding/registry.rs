@@ -46,7 +46,7 @@ static YOUNGEST: AtomicPtr<Frames> = AtomicPtr::new(ptr::null_mut());
 #[derive(Debug)]
 struct Fde {
     address: usize,
-    /// What it describes.
+    /// The code that it describes.
     code: Range<usize>,
 }
 
@@ -71,7 +71,7 @@ impl Fde {
 /// Unwind information that is written, and known to unwinders or not.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// In order of the code.
+    /// The descriptions, in order of the code.
     fdes: Vec<Fde>,
     is_known: AtomicBool,
     next: *const Self,
@@ -109,7 +109,7 @@ impl Frames {
         }
     }
 
-    /// Makes it known.
+    /// Makes the descriptions known to unwinders.
     pub(crate) fn register(&self) {
         self.is_known.store(true, Ordering::Release);
         let is_told = IS_TOLD.load(Ordering::Relaxed);

@@ -102,6 +102,19 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "a thread goes on with the own stack of another",
+            promise: "As well: a call returns to its users, also when the other thread has not \
+                      been seen elsewhere.",
+            shown: Shown::By(Hostile {
+                source: "jump_threads.c",
+                args: &["3000"],
+                compilers: C,
+                functions: &["own_*"],
+                in_order: false,
+                ..Hostile::DEFAULT
+            }),
+        },
+        Scenario {
             name: "coroutines of corosensei",
             promise: "They are resumed in any order, on other threads, and unwound when they are \
                       dropped.",
@@ -113,6 +126,10 @@ pub(super) const GROUP: Group = Group {
                 Elsewhere {
                     file: "crates/fgraph/tests/coroutines.rs",
                     test: "a_coroutine_that_is_dropped_is_unwound",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/coroutines.rs",
+                    test: "a_call_that_returns_in_a_callback_on_a_higher_stack_leaves_the_callback_marked",
                 },
             ]),
         },

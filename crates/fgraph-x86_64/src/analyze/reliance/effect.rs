@@ -12,9 +12,9 @@ use super::registers::{GUESSED, LOW_BYTE, REST, SEEN, SYSTEM_ARGUMENTS, Set, bit
 pub(super) struct Effect {
     /// Read before anything is written there.
     pub(super) reads: Set,
-    /// Written, whatever happens.
+    /// Registers that are written, whatever happens.
     pub(super) kills: Set,
-    /// Written perhaps: guesses.
+    /// Registers that are perhaps written: guesses.
     pub(super) writes: Set,
 }
 

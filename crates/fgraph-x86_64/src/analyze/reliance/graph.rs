@@ -22,7 +22,7 @@ pub(super) enum End {
     /// The next block follows.
     Falls,
     Jumps(u32),
-    /// To the target or to the next block.
+    /// The block goes on at the target or at the next block.
     Branches(u32),
     Calls(u32),
     /// A function that the caller does not know.

@@ -22,7 +22,7 @@ pub(super) enum Reliance {
 /// What code writes to before it returns.
 struct Written {
     reliance: Reliance,
-    /// By block.
+    /// What may be written from each block on, before the function returns.
     may: Vec<Set>,
     /// What is saved from there on, before it is written and before anything is called; nothing if
     /// no caller relies on that.

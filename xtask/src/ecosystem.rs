@@ -1,11 +1,11 @@
-//! `cargo xtask foreign`: crates of others pass their own tests while all their functions are
+//! `cargo xtask ecosystem`: crates of others pass their own tests while all their functions are
 //! traced.
 //!
 //! Each crate's source is fetched from the registry, and its unit and integration tests run four
 //! times. The tracing is done by the library of `xtask/preload`, in the test programs only.
 //!
 //! ```text
-//!   target/foreign/NAME@VERSION/
+//!   target/ecosystem/NAME@VERSION/
 //!     scratch/   a package that depends on the crate, so that cargo fetches it
 //!     vendor/    the sources: those of the crate are NAME-VERSION/
 //!     plain/     what `cargo test` builds          run as it is, and traced: relocated
@@ -86,7 +86,7 @@ impl Tools {
         let cargo_fgraph = cargo::build("cargo-fgraph")?;
         let library = cargo::build("fgraph-preload-test")?;
         let target = library.ancestors().nth(2).expect("it is in target/release");
-        let directory = target.join("foreign");
+        let directory = target.join("ecosystem");
         fs::create_dir_all(&directory)?;
         Ok(Self {
             directory: directory.canonicalize()?,
