@@ -4,7 +4,7 @@ use core::fmt;
 use core::hint::black_box;
 use std::time::{Duration, Instant};
 
-use fgraph::{Counters, Error, Handle, MAX_USERS};
+use fgraph::{Counters, Error, Handle, MAX_USERS, Options};
 
 use crate::functions::{
     Function, NOT_WATCHED, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST,
@@ -23,6 +23,12 @@ pub enum Case {
     FilteredOut,
     /// A user that does not want the return.
     Declined,
+    /// As `Declined`, while the user is disabled.
+    Disabled,
+    /// As `Declined`, while the user watches no thread.
+    OtherThread,
+    /// As `Declined`, of a user that gets one call of 100.
+    Sampled,
     /// A user that does not want the return and counts calls in storage per thread.
     PerThread,
     /// A user that does not want the return and sets `errno`.
@@ -79,11 +85,14 @@ pub enum Watched {
 
 impl Case {
     /// All cases.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::Plain,
         Self::Off,
         Self::FilteredOut,
         Self::Declined,
+        Self::Disabled,
+        Self::OtherThread,
+        Self::Sampled,
         Self::PerThread,
         Self::Errno,
         Self::Users(1),
@@ -118,6 +127,20 @@ impl Case {
             Self::Off => {}
             Self::FilteredOut => active.empty.push(empty(0, NOT_WATCHED)?),
             Self::Declined => active.declining = Some(watch(Declining, WATCHED)?),
+            Self::Disabled => {
+                let user = watch(Declining, WATCHED)?;
+                user.set_enabled(false);
+                active.declining = Some(user);
+            }
+            Self::OtherThread => {
+                let user = watch(Declining, WATCHED)?;
+                user.set_threads(Some(&[]))?;
+                active.declining = Some(user);
+            }
+            Self::Sampled => {
+                let options = Options::new().sample(100);
+                active.declining = Some(crate::register_with(Declining, WATCHED, &options)?);
+            }
             Self::PerThread => active
                 .empty
                 .push(Box::new(watch(Counting::default(), WATCHED)?)),
@@ -154,6 +177,9 @@ impl fmt::Display for Case {
             Self::Off => "site off",
             Self::FilteredOut => "filtered out",
             Self::Declined => "declined return",
+            Self::Disabled => "disabled",
+            Self::OtherThread => "other threads watched",
+            Self::Sampled => "sampled, 1 in 100",
             Self::PerThread => "declined, per thread",
             Self::Errno => "declined, errno set",
             Self::Users(1) => "1 user",

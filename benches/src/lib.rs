@@ -26,10 +26,19 @@ pub mod sites;
 pub mod users;
 pub mod whole;
 
-use fgraph::{Error, FgraphOps, Handle};
+use fgraph::{Error, FgraphOps, Handle, Options};
 
 /// Registers a user that is measured.
 pub fn register<T: FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
+    register_with(ops, filter, &Options::new())
+}
+
+/// [`register`] with options.
+pub fn register_with<T: FgraphOps>(
+    ops: T,
+    filter: &str,
+    options: &Options,
+) -> Result<Handle<T>, Error> {
     // SAFETY: the users of the benches do nothing, or add to atomics, which is allowed everywhere.
-    unsafe { fgraph::register(ops, filter) }.map_err(|failed| failed.error)
+    unsafe { fgraph::register_with(ops, filter, options) }.map_err(|failed| failed.error)
 }

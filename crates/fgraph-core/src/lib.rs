@@ -54,7 +54,7 @@ pub mod stop;
 
 pub use site::MAX_USERS;
 pub use stacks::{claim, version};
-pub use thread::mark;
+pub use thread::{mark, owner};
 pub use users::{grace, slot};
 
 #[cfg(not(loom))]

@@ -1,6 +1,7 @@
 //! What each thread of the program carries: its state, its counters, and the list of all states.
 
 pub mod mark;
+pub mod owner;
 
 #[cfg(not(loom))]
 pub mod counters;

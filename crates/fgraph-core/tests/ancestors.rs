@@ -129,8 +129,9 @@ fn enter(thread: &Thread, memory: &mut Memory, number: u64, level: usize) -> (*m
     regs.link = link;
     regs.site = site;
     regs.thread = thread;
+    let (users, epoch) = FGRAPH.wanting(site, thread);
     // SAFETY: the registers are those of a call of this thread.
-    let frame = unsafe { dispatch::enter(&mut regs, site, thread, return_slot_addr) };
+    let frame = unsafe { dispatch::enter(&mut regs, site, thread, return_slot_addr, users, epoch) };
     (frame, SHOWN.lock().unwrap().pop().unwrap())
 }
 
@@ -148,7 +149,7 @@ fn leave(thread: &Thread, frame: *mut Frame) -> Shown {
 #[test]
 fn no_ancestor_is_shown_that_another_thread_may_use() {
     let epoch = FGRAPH.epoch.advance();
-    let user = Box::leak(Box::new(Registration::new::<StdCatch>(User, 0, epoch)));
+    let user = Box::leak(Box::new(Registration::new::<StdCatch>(User, 0, epoch, 1)));
     // SAFETY: made for this slot, and never freed.
     unsafe { FGRAPH.slots.publish(0, user.header()) };
 

@@ -394,7 +394,7 @@ impl Machine {
             drop(unsafe { Box::from_raw(registration.cast::<Registration<User<N>>>()) });
         }
         let epoch = FGRAPH.epoch.advance();
-        let registration = Registration::new::<StdCatch>(User::<N>(user), slot, epoch);
+        let registration = Registration::new::<StdCatch>(User::<N>(user), slot, epoch, 1);
         let registration = Box::into_raw(Box::new(registration));
         // SAFETY: made for this slot; freed after it was retired, by the only thread.
         unsafe { FGRAPH.slots.publish(slot, registration.cast::<Header>()) };
@@ -433,7 +433,9 @@ impl Machine {
         regs.thread = self.thread;
         // SAFETY: the registers are those of a call of this thread; a frame is on its stack.
         unsafe {
-            let frame = dispatch::enter(&mut regs, self.site, self.thread, return_slot_addr);
+            let (site, thread) = (self.site, self.thread);
+            let (users, epoch) = FGRAPH.wanting(site, thread);
+            let frame = dispatch::enter(&mut regs, site, thread, return_slot_addr, users, epoch);
             // Told apart from a dead call by that before the machine layer goes on.
             assert!(frame.is_null() || (*frame).return_address == (*regs.link).return_address);
             frame

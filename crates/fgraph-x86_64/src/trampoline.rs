@@ -181,10 +181,12 @@ unsafe extern "C" fn enter(
     site: &Site,
     thread: &Thread,
     return_slot_addr: usize,
+    users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the
     // state of this thread, which it has marked.
-    unsafe { dispatch::enter(regs, site, thread, return_slot_addr) }
+    unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) }
 }
 
 /// Called by the trampolines that never call a body: as [`enter`], but there is no frame
@@ -195,9 +197,11 @@ unsafe extern "C" fn enter_only(
     site: &Site,
     thread: &Thread,
     return_slot_addr: usize,
+    users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     // SAFETY: as in `enter`.
-    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr) };
+    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) };
     if !frame.is_null() {
         thread.retract(frame);
     }

@@ -15,6 +15,7 @@ pub(crate) mod filters;
 mod fork;
 pub(crate) mod library_events;
 mod lock;
+pub(crate) mod options;
 pub(crate) mod users;
 
 use core::mem::ManuallyDrop;

@@ -33,9 +33,9 @@
 //! ```
 //!
 //! Any function of the program and of its libraries can be traced that has a name in a symbol
-//! table; [`sites()`] lists them, and says of each how, or why not. `docs/guide.md` leads from an
-//! empty file to a user, `ARCHITECTURE.md` says how fgraph works, and `docs/limits.md` what it does
-//! not promise.
+//! table, or unwind information; [`sites()`] lists them, and says of each how, or why not.
+//! `docs/guide.md` leads from an empty file to a user, `ARCHITECTURE.md` says how fgraph works, and
+//! `docs/limits.md` what it does not promise.
 
 #![warn(missing_docs)]
 
@@ -60,14 +60,15 @@ pub use api::testing;
 
 pub use api::functions::{allow_breakpoints, sites, sites_of};
 pub use api::handle::{
-    Handle, Options, RegisterError, UnregisterError, UserStatus, register, register_with,
+    Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
 };
 pub use api::into_filter::IntoFilter;
-pub use api::status::{Status, ThreadStatus, status, stop, threads};
+pub use api::status::{Status, ThreadStatus, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count};
 pub use api::untraced::{Untraced, untraced};
 pub use arch::RelocateError;
 pub use code::text_writer::TextMethod;
+pub use control::options::Options;
 pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};
 pub use fgraph_core::site::{FullName, Name};
 pub use fgraph_core::{

@@ -31,10 +31,9 @@ pub(crate) fn is_main_thread() -> bool {
 /// Whether the process has a thread `id`.
 pub(crate) fn thread_exists(id: u32) -> bool {
     // SAFETY: signal 0 is not sent, only checked.
-    unsafe {
-        let process = libc::getpid();
-        libc::syscall(libc::SYS_tgkill, process, id, 0) == 0 || errno() != libc::ESRCH
-    }
+    let failed = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, 0) != 0 };
+    // The kernel calls what cannot be an id invalid.
+    !(failed && [libc::ESRCH, libc::EINVAL].contains(&errno()))
 }
 
 /// Lets others run for a moment, also those of a lower priority. This is no cancellation point.

@@ -79,6 +79,12 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             "ns",
         );
         add(
+            format!("{name}: disabled / declined, over plain"),
+            (ns(Case::Disabled) - plain) / (ns(Case::Declined) - plain),
+            0.5,
+            "",
+        );
+        add(
             format!("{name}: relocated Rust over NOP, 1 user"),
             ns(Case::Relocated(Compiler::Rust, Watched::OneUser)) - one,
             1.0,

@@ -1,7 +1,7 @@
 //! From the entry of a traced function to the users that want it.
 
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use super::{clear_entered_sp, errno, housekeeping, lost, put_errno_back};
 use crate::counters::LiveCounters;
@@ -13,31 +13,35 @@ use crate::site::Site;
 use crate::thread::Thread;
 use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
 
-/// Offers an entry to the users that want the function, and unmarks the thread; returns the frame
-/// to leave through, or null when no user wants the return. The caller's frame pointer is not in
-/// the frame yet: the machine layer stores it.
+/// Offers an entry to `users`, a bit for each slot, and unmarks the thread; returns the frame to
+/// leave through, or null when no user wants the return. The caller's frame pointer is not in the
+/// frame yet: the machine layer stores it.
 ///
 /// # Safety
 ///
 /// `regs` must hold the registers of a call that the running thread makes to the function of
 /// `site`, `thread` be the thread's state, and `return_slot_addr` where the return address stands;
-/// `regs` must name the same three; the thread must be marked as inside.
+/// `regs` must name the same three; `users` and `epoch` must be what
+/// [`Fgraph::wanting`](crate::Fgraph::wanting) gave for this call; the thread must be marked as
+/// inside.
 #[inline(always)]
 pub unsafe fn enter(
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
     return_slot_addr: usize,
+    users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     // Whatever happens seldom is left to a function that is jumped to, so that nothing needs to be
     // kept here. The machine layer looks for the stack as well, but before the thread is marked: a
     // signal handler may have been on another one since.
     if !thread.is_on_stack(return_slot_addr) || thread.shadow.has_dead(return_slot_addr) {
         // SAFETY: handed on.
-        return unsafe { enter_slowly(regs, site, thread, return_slot_addr) };
+        return unsafe { enter_slowly(regs, site, thread, return_slot_addr, users, epoch) };
     }
     // SAFETY: handed on.
-    unsafe { begin(regs, site, thread, return_slot_addr) }
+    unsafe { begin(regs, site, thread, return_slot_addr, users, epoch) }
 }
 
 /// [`enter`] for a call on another stack than before, or one that shows frames to be dead.
@@ -52,6 +56,8 @@ unsafe extern "C" fn enter_slowly(
     site: &Site,
     thread: &Thread,
     return_slot_addr: usize,
+    users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     thread.set_deferred(ptr::null_mut());
     // SAFETY: the caller vouches for the registers.
@@ -60,10 +66,10 @@ unsafe extern "C" fn enter_slowly(
     if !housekeeping::is_clear(thread, return_slot_addr, tail)
         && !(FGRAPH.stacks().find)(thread, return_slot_addr, tail)
     {
-        return no_shadow_stack(thread, site);
+        return no_shadow_stack(thread, users);
     }
     // SAFETY: handed on.
-    let frame = unsafe { begin(regs, site, thread, return_slot_addr) };
+    let frame = unsafe { begin(regs, site, thread, return_slot_addr, users, epoch) };
     if !frame.is_null() {
         // Unwinders have to tell the frames of tail calls apart.
         // SAFETY: just put on the shadow stack.
@@ -83,17 +89,17 @@ unsafe fn begin(
     site: &Site,
     thread: &Thread,
     return_slot_addr: usize,
+    users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     // What is known of the call goes into the frame at once, so that it need not be handed on.
-    let stamp = frame::stamp(FGRAPH.epoch.now());
+    let stamp = frame::stamp(epoch);
     let Some(frame) = thread.shadow.open(site, return_slot_addr, stamp) else {
-        return overrun(thread, site);
+        return overrun(thread, users);
     };
-    // Relaxed: a filter that changes at this moment may or may not see this call.
-    let wanted = u64::from(site.interest.load(Ordering::Relaxed));
     let end = frame.cast::<u8>().wrapping_add(HEADER);
     // SAFETY: handed on.
-    unsafe { ask_next(regs, thread, wanted | errno(thread), end, stamp) }
+    unsafe { ask_next(regs, thread, users | errno(thread), end, stamp) }
 }
 
 /// Asks the next user, or ends the entry when there is none. `users` says which users are yet to be
@@ -208,19 +214,19 @@ unsafe extern "C" fn ask_another(
 /// Ends an entry on a stack that is not the thread's own.
 #[cold]
 #[inline(never)]
-extern "C" fn no_shadow_stack(thread: &Thread, site: &Site) -> *mut Frame {
-    not_traced(thread, site, |counters| &counters.no_shadow_stack)
+extern "C" fn no_shadow_stack(thread: &Thread, users: u64) -> *mut Frame {
+    not_traced(thread, users, |counters| &counters.no_shadow_stack)
 }
 
 /// Ends an entry that the shadow stack has no room for.
 #[cold]
 #[inline(never)]
-extern "C" fn overrun(thread: &Thread, site: &Site) -> *mut Frame {
-    not_traced(thread, site, |counters| &counters.overrun)
+extern "C" fn overrun(thread: &Thread, users: u64) -> *mut Frame {
+    not_traced(thread, users, |counters| &counters.overrun)
 }
 
-fn not_traced(thread: &Thread, site: &Site, which: fn(&LiveCounters) -> &AtomicU64) -> *mut Frame {
-    lost::count(thread, site.interest.load(Ordering::Relaxed), which);
+fn not_traced(thread: &Thread, users: u64, which: fn(&LiveCounters) -> &AtomicU64) -> *mut Frame {
+    lost::count(thread, users as u16, which);
     clear_entered_sp(thread);
     ptr::null_mut()
 }

@@ -7,7 +7,9 @@
 //!
 //! ```text
 //!   lines 0, 1   entered_sp, machine stack, shadow stack, mark   written by every traced call
-//!   then         id, next                                    written when the state changes hands
+//!   line 1       owner                                       written when the state changes hands,
+//!                                                            or a user its filter of threads
+//!   then         next                                        written once
 //!   then         words of the users, counters                written by their owner
 //! ```
 //!
@@ -26,6 +28,7 @@ use crate::counters::{Counters, LiveCounters};
 use crate::frame::{self, Frame};
 use crate::machine::Stack;
 use crate::mark::Mark;
+use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
 use crate::thread::parents::Records;
 
@@ -52,6 +55,8 @@ pub struct Thread {
     /// Which users have a list of their records, a bit for each slot. The trampolines clear it when
     /// they find that a callback was left by `siglongjmp`.
     pub listed: Cell<u32>,
+    /// Whose state this is, and which users watch the thread.
+    pub owner: Owner,
     /// The thread's `errno`.
     pub errno: Cell<*mut i32>,
     /// The machine stack that the thread was last seen on; null in between.
@@ -71,7 +76,8 @@ pub struct Thread {
     pub(crate) number: Cell<u32>,
     /// How many of the program's guards keep the thread from being traced.
     untraced: Cell<u32>,
-    owner: CachePadded<Owner>,
+    seldom: CachePadded<Seldom>,
+    samples: [Sample; MAX_USERS],
     words: [Word; MAX_USERS],
     pub(super) records: [Records; MAX_USERS],
     /// Of all users together.
@@ -80,11 +86,9 @@ pub struct Thread {
     pub users: [LiveCounters; MAX_USERS],
 }
 
-/// Whose state this is.
+/// What no call uses.
 #[derive(Debug)]
-struct Owner {
-    /// The kernel's id of the thread; 0: nobody's.
-    id: AtomicU32,
+struct Seldom {
     next: AtomicPtr<Thread>,
     /// The counters when the present owner took the state over.
     before: LiveCounters,
@@ -98,6 +102,14 @@ pub struct Cancellation {
     pub state: i32,
     /// Where, as `pthread_setcanceltype` has it.
     pub kind: i32,
+}
+
+/// How many calls are left out until a user that samples gets one, and the registration that it is
+/// of.
+#[derive(Debug)]
+struct Sample {
+    left: Cell<u32>,
+    stamp: Cell<u64>,
 }
 
 /// A user's word, and the registration that it belongs to.
@@ -120,8 +132,10 @@ impl Thread {
     /// now.
     pub const UNTRACED: usize = 2;
 
-    /// Where in a state its [`id`](Self::id) stands. What is padded stands at the start.
-    pub const ID: usize = offset_of!(Self, owner) + offset_of!(Owner, id);
+    /// Where in a state its [`id`](Self::id) stands, 32 bits.
+    pub const ID: usize = offset_of!(Self, owner);
+    /// Where in a state [the users](Owner::users) stand that watch the thread, 16 bits.
+    pub const USERS: usize = Self::ID + Owner::USERS;
 
     /// A state that is nobody's.
     ///
@@ -139,6 +153,7 @@ impl Thread {
             mark: Mark::new(),
             vector_bytes: Cell::new(0),
             listed: Cell::new(0),
+            owner: Owner::new(),
             errno: Cell::new(ptr::null_mut()),
             on: Cell::new(ptr::null()),
             // SAFETY: handed on.
@@ -148,12 +163,17 @@ impl Thread {
             asked: Cell::new(ptr::null_mut()),
             number: Cell::new(0),
             untraced: Cell::new(0),
-            owner: CachePadded::new(Owner {
-                id: AtomicU32::new(0),
+            seldom: CachePadded::new(Seldom {
                 next: AtomicPtr::new(ptr::null_mut()),
                 before: LiveCounters::new(),
                 no_errno: Cell::new(0),
             }),
+            samples: [const {
+                Sample {
+                    left: Cell::new(0),
+                    stamp: Cell::new(0),
+                }
+            }; MAX_USERS],
             words: [const {
                 Word {
                     value: Cell::new(0),
@@ -298,34 +318,31 @@ impl Thread {
 
     /// The state before this one in the list of all.
     pub(super) fn next(&self) -> &AtomicPtr<Self> {
-        &self.owner.next
+        &self.seldom.next
     }
 
     /// The kernel's id of the thread; 0 when the state is nobody's.
     pub fn id(&self) -> u32 {
-        self.owner.id.load(Ordering::Relaxed)
+        self.owner.id()
     }
 
-    /// Tries to take the state over for thread `id`; it must be nobody's.
-    pub fn claim(&self, id: u32) -> bool {
-        // Acquire pairs with the Release in `release`: the former owner's writes come first.
-        let claimed = self
-            .owner
-            .id
-            .compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok();
+    /// Tries to take the state over for thread `id`; it must be nobody's. The users watch the
+    /// thread that `watched` says.
+    pub fn claim(&self, id: u32, watched: &Watched) -> bool {
+        let claimed = self.owner.claim(id, watched);
         if claimed {
             let before = self.total.read();
             // With the one in `counters`: who reads these reads totals that are no older.
             fence(Ordering::Release);
-            self.owner.before.set(before);
+            self.seldom.before.set(before);
             self.number.set(NUMBERS.fetch_add(1, Ordering::Relaxed));
             self.saved_cancel.set(None);
             self.asked.set(ptr::null_mut());
             self.untraced.set(0);
-            // The former owner's words are not ours. No registration has the epoch 0.
-            for word in &self.words {
+            // What was the former owner's is not ours. No registration has the epoch 0.
+            for (word, sample) in self.words.iter().zip(&self.samples) {
                 word.epoch.set(0);
+                sample.stamp.set(0);
             }
         }
         claimed
@@ -335,27 +352,33 @@ impl Thread {
     pub fn release(&self, id: u32) -> bool {
         self.mark.clear();
         self.entered_sp.store(0, Ordering::Relaxed);
-        self.owner
-            .id
-            .compare_exchange(id, 0, Ordering::Release, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    /// Notes that the thread goes by another id: a forked child's.
-    pub fn rename(&self, id: u32) {
-        self.owner.id.store(id, Ordering::Relaxed);
+        self.owner.release(id)
     }
 
     /// What was not traced in this thread since it took the state over.
     pub fn counters(&self) -> Counters {
-        let before = self.owner.before.read();
+        let before = self.seldom.before.read();
         fence(Ordering::Acquire);
         self.total.read() - before
     }
 
     /// Where errors are kept when the thread has no `errno`.
     pub fn no_errno(&self) -> *mut i32 {
-        self.owner.no_errno.as_ptr()
+        self.seldom.no_errno.as_ptr()
+    }
+
+    /// Whether the registration with `stamp` in `slot` gets this call: it does the last of each
+    /// `period`.
+    #[inline(always)]
+    pub(crate) fn samples(&self, slot: u32, stamp: u64, period: u32) -> bool {
+        let sample = &self.samples[slot as usize % MAX_USERS];
+        if sample.stamp.get() != stamp {
+            sample.stamp.set(stamp);
+            sample.left.set(period);
+        }
+        let left = sample.left.get() - 1;
+        sample.left.set(if left == 0 { period } else { left });
+        left == 0
     }
 
     /// The word of the user in `slot`, registered at `epoch`; zero at its first use.

@@ -96,7 +96,7 @@ pub trait FgraphOps: Send + Sync + 'static {
     ///     type Data = [u8; 1025];
     ///     fn entry(&self, _: &mut Entry<'_, Self::Data>) -> Option<Self::Data> { None }
     /// }
-    /// let _ = Registration::new::<NoCatch>(TooMuch, 0, 1);
+    /// let _ = Registration::new::<NoCatch>(TooMuch, 0, 1, 1);
     /// ```
     type Data: Copy + Send + 'static;
 

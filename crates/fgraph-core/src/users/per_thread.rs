@@ -309,6 +309,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::owner::Watched;
 
     static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -337,7 +338,7 @@ mod tests {
     fn thread(id: u32) -> Thread {
         // SAFETY: only the test has it.
         let thread = unsafe { Thread::new() };
-        assert!(thread.claim(id));
+        assert!(thread.claim(id, &Watched::new()));
         thread
     }
 
@@ -361,7 +362,7 @@ mod tests {
         let first = thread(7);
         storage.of(&first).unwrap().store(1, Ordering::Relaxed);
         assert_eq!(storage.of(&first).unwrap().load(Ordering::Relaxed), 1);
-        assert!(first.release(7) && first.claim(7));
+        assert!(first.release(7) && first.claim(7, &Watched::new()));
         assert_eq!(storage.of(&first).unwrap().load(Ordering::Relaxed), 0);
         storage.of(&first).unwrap().store(2, Ordering::Relaxed);
         let values = |(id, value): (u32, &AtomicU64)| (id, value.load(Ordering::Relaxed));

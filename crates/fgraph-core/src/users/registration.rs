@@ -7,6 +7,7 @@
 //!                               the largest, so it is younger than any frame
 //!                 slot          its index
 //!                 accepted      its bit among those that have accepted a call
+//!                 period    of how many calls it gets one, and the function that knows T then
 //!                 panicked
 //!        ops      the user's value
 //! ```
@@ -86,6 +87,10 @@ pub struct Header {
     pub(crate) slot: u32,
     /// The user's bit among those that have accepted, as `dispatch::ask_next` keeps them.
     accepted: u64,
+    /// Of how many calls in a thread the user gets one.
+    period: u32,
+    /// Asks the user about a call that it gets.
+    due: EntryFn,
     /// What the first panic was, as [`Catch`] has given it; null if there was none.
     panic: AtomicPtr<()>,
 }
@@ -99,6 +104,8 @@ impl Header {
             stamp: frame::stamp((1 << Epoch::BITS) - 1),
             slot: 0,
             accepted: 0,
+            period: 1,
+            due: stub_entry,
             panic: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -184,8 +191,9 @@ pub struct Registration<T> {
 }
 
 impl<T: FgraphOps> Registration<T> {
-    /// Makes a registration for slot `slot`, number `epoch`, whose panics are caught by `C`.
-    pub fn new<C: Catch>(ops: T, slot: usize, epoch: u64) -> Self {
+    /// Makes a registration for slot `slot`, number `epoch`, whose panics are caught by `C`. The
+    /// user gets one call of `period` in each thread, and all if that is 0 or 1.
+    pub fn new<C: Catch>(ops: T, slot: usize, epoch: u64, period: u32) -> Self {
         const {
             assert!(
                 size_of::<T::Data>() <= MAX_DATA_SIZE,
@@ -198,11 +206,13 @@ impl<T: FgraphOps> Registration<T> {
         }
         Self {
             header: Header {
-                entry: entry::<T, C>,
+                entry: if period > 1 { sampled } else { entry::<T, C> },
                 ret: ret::<T, C>,
                 stamp: frame::stamp(epoch),
                 slot: slot as u32,
                 accepted: (frame::bit(slot as u32) as u64) << chain::ACCEPTED_SHIFT,
+                period,
+                due: entry::<T, C>,
                 panic: AtomicPtr::new(ptr::null_mut()),
             },
             ops,
@@ -222,6 +232,31 @@ impl<T: FgraphOps> Registration<T> {
     /// The user's value, back.
     pub fn into_ops(self) -> T {
         self.ops
+    }
+}
+
+/// Asks a user about one call of several, and none about the others.
+///
+/// # Safety
+///
+/// As for [`entry`].
+unsafe extern "C" fn sampled(
+    regs: *mut EntryRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+    word: u64,
+    user: *const Header,
+) -> *mut Frame {
+    // SAFETY: the thread's mark names the registration.
+    let header = unsafe { &*user };
+    // SAFETY: handed on.
+    unsafe {
+        if thread.samples(header.slot, header.stamp, header.period) {
+            (header.due)(regs, thread, users, end, word, user)
+        } else {
+            dispatch::ask_next(regs, thread, users, end, word)
+        }
     }
 }
 

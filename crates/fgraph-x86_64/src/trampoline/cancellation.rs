@@ -165,10 +165,12 @@ pub(super) unsafe extern "C-unwind" fn enter_uncancelled(
     site: &Site,
     thread: &Thread,
     return_slot_addr: usize,
+    users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     let before = hold(thread);
     // SAFETY: as in `enter`.
-    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr) };
+    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) };
     // SAFETY: done.
     unsafe { release_at_entry(regs, thread, frame, before) };
     frame
@@ -181,11 +183,13 @@ pub(super) unsafe extern "C-unwind" fn enter_only_uncancelled(
     site: &Site,
     thread: &Thread,
     return_slot_addr: usize,
+    users: u64,
+    epoch: u64,
 ) -> *mut Frame {
     let before = hold(thread);
     // SAFETY: as in `enter`; done.
     unsafe {
-        let frame = super::enter_only(regs, site, thread, return_slot_addr);
+        let frame = super::enter_only(regs, site, thread, return_slot_addr, users, epoch);
         release_at_entry(regs, thread, frame, before);
         frame
     }

@@ -40,6 +40,7 @@ use core::ffi::c_void;
 use core::mem::offset_of;
 
 use fgraph_core::counters::LiveCounters;
+use fgraph_core::fgraph::{FGRAPH, Fgraph};
 use fgraph_core::frame::Frame;
 use fgraph_core::grace::Mark;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
@@ -465,13 +466,27 @@ macro_rules! is_own {
     };
 }
 
-/// Counts the call, for the thread and for each user that wants the function. Locked, because
-/// `ATTACHING` is shared.
+/// Finds who wants the call: the users of the site that are enabled and watch the thread, whose
+/// state rdx is. At this point r11 is the site. Leaves them in r8, and the flags by them; and in r9
+/// the newest registration before they were read: a user that takes a slot in between is younger
+/// than the call. What `Fgraph::wanting` does.
+macro_rules! users_wanting {
+    () => {
+        "mov r9, qword ptr [rip + {fgraph} + {epoch}]
+         movzx r8d, word ptr [r11 + {interest}]
+         and r8d, dword ptr [rip + {fgraph} + {enabled}]
+         and r8d, dword ptr [rdx + {watching}]"
+    };
+}
+
+/// Counts the call, for the thread and for each user that wants it. Locked, because `ATTACHING` is
+/// shared.
 macro_rules! count {
     ($counter:literal) => {
         concat!(
             "movzx eax, word ptr [r11 + {interest}]\n",
-            "test eax, eax\n",
+            "and eax, dword ptr [rip + {fgraph} + {enabled}]\n",
+            "and eax, dword ptr [rdx + {watching}]\n",
             "jz .Luntraced_{v}\n",
             "lock inc qword ptr [rdx + {total} + {",
             $counter,
@@ -543,6 +558,8 @@ macro_rules! trampoline {
             "mov rdx, fs:[rdx]",
             "test rdx, rdx",
             "jz .Lfirst_hit_{v}",
+            users_wanting!(),
+            "jz .Luntraced_{v}",
             "cmp qword ptr [rdx + {entered_sp}], 0",
             "jne .Lmarked_{v}",
             // Not on the machine stack that the thread was last seen on? Then it may be another.
@@ -552,14 +569,15 @@ macro_rules! trampoline {
             "jae .Lother_stack_{v}",
             // From here on what a signal handler calls is not traced.
             // At this point: rdx is this thread's state, r11 the site, rbx S-8, rsp the EntryRegs.
-            // General registers are saved, vector registers hold what the caller had in them.
+            // r8 the users that want the call, r9 the epoch. General registers are saved, vector
+            // registers hold what the caller had in them.
             ".Lmark_{v}:",
             "mov [rdx + {entered_sp}], rsp",
             store_beyond!("rsp + {saved_beyond}", $opmask),
             if_wide_args!($wide),
             store_args!($moves),
-            // At this point: as before, and every register is saved that has to be; any may be
-            // used.
+            // At this point: as before, and every register is saved that has to be; any other may
+            // be used.
             ".Lask_{v}:",
             "mov [rsp + {link}], rbx",
             "mov [rsp + {thread}], rdx",
@@ -675,6 +693,7 @@ macro_rules! trampoline {
             "mov rdx, rax",
             "test rax, rax",
             "jz .Lnot_attached_{v}",
+            users_wanting!(),
             "mov [rdx + {entered_sp}], rsp",
             "jmp .Lask_{v}",
             ".Lnot_attached_{v}:",
@@ -736,6 +755,7 @@ macro_rules! trampoline {
             "mov r11, [rsp + {site}]",
             "test al, al",
             "jz .Lnot_stale_{v}",
+            users_wanting!(),
             "mov dword ptr [rdx + {mark}], {no_mark}",
             "mov [rdx + {entered_sp}], rsp",
             "jmp .Lask_{v}",
@@ -768,6 +788,8 @@ macro_rules! trampoline {
             count!("no_shadow_stack"),
             ".Luntraced_{v}:",
             "mov rdx, [rsp + {int} + 16]",
+            "mov r8, [rsp + {int} + 32]",
+            "mov r9, [rsp + {int} + 40]",
             // Not traced, or no user wants the return: on to the body as if nothing had been.
             // At this point: r11 is the site, rbx S-8, rsp the EntryRegs; all but rax, rcx, rbx and
             // r11 is as the body is to see it.
@@ -885,6 +907,10 @@ macro_rules! trampoline {
             listed = const offset_of!(Thread, listed),
             gettid = const GETTID,
             id = const Thread::ID,
+            watching = const Thread::USERS,
+            fgraph = sym FGRAPH,
+            enabled = const offset_of!(Fgraph, enabled),
+            epoch = const offset_of!(Fgraph, epoch),
             total = const offset_of!(Thread, total),
             users = const offset_of!(Thread, users),
             missed = const offset_of!(LiveCounters, missed),

@@ -162,7 +162,9 @@ fn fresh_thread(stack: usize) -> &'static Thread {
     assert!(THREAD.enter_home());
     THREAD.errno.set(THREAD.no_errno());
     // SAFETY: no arguments.
-    THREAD.rename(unsafe { libc::gettid() }.cast_unsigned());
+    THREAD
+        .owner
+        .rename(unsafe { libc::gettid() }.cast_unsigned());
     THREAD
         .vector_bytes
         .set(MACHINES[MACHINE.load(Ordering::Relaxed)].width as u32);
@@ -208,7 +210,7 @@ fn set_up() -> MutexGuard<'static, ()> {
     let guard = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     ONCE.get_or_init(|| {
         let epoch = FGRAPH.epoch.advance();
-        let user = Registration::new::<StdCatch>(Clobbering, 0, epoch);
+        let user = Registration::new::<StdCatch>(Clobbering, 0, epoch, 1);
         // SAFETY: one thread at a time makes calls, `attach` gives it the one state, and its stack
         // is the only one. The user was made for that slot, and is never freed.
         unsafe {

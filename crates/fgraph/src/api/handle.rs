@@ -10,12 +10,14 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
 use fgraph_core::registration::{Header, Registration};
-use fgraph_core::{Counters, FgraphOps, Function, UserId};
+use fgraph_core::{Counters, FGRAPH, FgraphOps, Function, UserId};
 
 use super::into_filter::IntoFilter;
+use crate::control::options::Options;
 use crate::control::{self, users};
 use crate::report::error::{Error, FilterReport, StopReason};
 use crate::sites::Change;
+use crate::threads::watched;
 
 /// How a user is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,48 +129,6 @@ pub unsafe fn register<T: FgraphOps>(
     unsafe { register_with(ops, filter, &Options::new()) }
 }
 
-/// How a user is registered by [`register_with`].
-///
-/// ```
-/// let first = fgraph::Options::new().priority(-1);
-/// assert_ne!(first, fgraph::Options::default());
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "options do nothing by themselves"]
-pub struct Options {
-    priority: i8,
-    breakpoints: bool,
-}
-
-impl Options {
-    /// The options of [`register`].
-    pub const fn new() -> Self {
-        Self {
-            priority: 0,
-            breakpoints: false,
-        }
-    }
-
-    /// Asks the user before all users of higher priority and after all of lower, -128 to 127, 0 by
-    /// default. At return the order is the reverse, as the users enclose each other. The order
-    /// among users of one priority is not promised.
-    ///
-    /// A user that changes arguments for others to see, or [skips](crate::EntryWriter) calls, wants
-    /// a low one.
-    pub const fn priority(mut self, priority: i8) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// Lets functions have breakpoints that have no room for a jump, in modules of which this
-    /// user's filter is the first to select a function: see
-    /// [`allow_breakpoints`](crate::allow_breakpoints), which says it for all users.
-    pub const fn breakpoints(mut self, allow: bool) -> Self {
-        self.breakpoints = allow;
-        self
-    }
-}
-
 /// [`register`] with [`Options`].
 ///
 /// # Safety
@@ -194,7 +154,7 @@ pub unsafe fn register_with<T: FgraphOps>(
     };
     let control = &mut locked.control;
     let registered = control.with_breakpoints(options.breakpoints, |control| {
-        control.register(ops, filter, options.priority)
+        control.register(ops, filter, options)
     });
     match registered {
         Ok(registered) => Ok(Handle {
@@ -326,6 +286,80 @@ impl<T: FgraphOps> Handle<T> {
             return Err(Error::Stopped(stop));
         }
         locked.control.change_filter(self.slot, filter, change)
+    }
+
+    /// Whether the user gets the calls that begin from now on. That patches nothing, waits for
+    /// nothing, and may be called anywhere, also in callbacks and signal handlers.
+    ///
+    /// While the user is disabled a call costs it nothing where other users watch the function as
+    /// well, and less than half of one that it declines where none does. Of calls that it has
+    /// accepted before it is told when they return. A call that begins in another thread while this
+    /// runs may be told or not. Calls meanwhile are in no counter of the user's.
+    ///
+    /// The kernel's `tracing_on`, for one user.
+    ///
+    /// ```
+    /// # use fgraph::{Entry, FgraphOps};
+    /// # struct Nothing;
+    /// # impl FgraphOps for Nothing {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
+    /// # }
+    /// // SAFETY: its callbacks do nothing.
+    /// let user = unsafe { fgraph::register(Nothing, "*parse*") }?;
+    /// user.set_enabled(false);
+    /// // ... what is of no interest ...
+    /// user.set_enabled(true);
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    pub fn set_enabled(&self, enabled: bool) {
+        FGRAPH.set_enabled(self.slot, enabled);
+    }
+
+    /// Whether the user gets the calls that begin now: what [`set_enabled`](Self::set_enabled) was
+    /// told last.
+    pub fn is_enabled(&self) -> bool {
+        FGRAPH.is_enabled(self.slot)
+    }
+
+    /// Has the user watch only the threads with these ids of the kernel's, or all threads if
+    /// `None`. Nothing is patched. Calls in other threads cost as if the user was
+    /// [disabled](Self::set_enabled).
+    ///
+    /// The threads need not have called anything yet; [`thread_id`](crate::thread_id) tells a
+    /// thread its id. A thread that begins later is not watched until it is named: not even if it
+    /// gets the id of one that was named and has ended, unless that one never called a traced
+    /// function. In a forked child the one thread is watched if the one that forked was.
+    ///
+    /// Of calls that the user has accepted before it is told when they return, in any thread. Calls
+    /// that begin while this runs may be told or not.
+    ///
+    /// The kernel's `set_ftrace_pid`, for one user. To have no other thread watched from the start,
+    /// register with [`enabled(false)`](Options::enabled) first.
+    ///
+    /// ```
+    /// # use fgraph::{Entry, Error, FgraphOps};
+    /// # struct Nothing;
+    /// # impl FgraphOps for Nothing {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
+    /// # }
+    /// // SAFETY: its callbacks do nothing.
+    /// let user = unsafe { fgraph::register(Nothing, "*parse*") }?;
+    /// user.set_threads(Some(&[fgraph::thread_id()]))?;
+    /// assert_eq!(user.set_threads(Some(&[0])), Err(Error::NoSuchThread { id: 0 }));
+    /// user.set_threads(None)?;
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchThread`](Error::NoSuchThread) for an id that no thread of this process has,
+    /// [`InsideCallback`](Error::InsideCallback), and [`Unsupported`](Error::Unsupported) if there
+    /// is no memory. Nothing is changed then.
+    pub fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), Error> {
+        let _locked = control::lock()?;
+        watched::set(self.slot, ids)
     }
 
     /// What the filter has come to, in the libraries that are loaded now.

@@ -8,6 +8,7 @@ use fgraph_core::{Counters, FGRAPH};
 
 use crate::code::text_writer::{Text, TextMethod};
 use crate::control;
+use crate::os;
 use crate::report::error::{Error, StopReason};
 
 /// How fgraph is doing in this process.
@@ -90,12 +91,18 @@ pub struct ThreadStatus {
     pub counters: Counters,
 }
 
+/// The kernel's id of the calling thread, as [`Handle::set_threads`](crate::Handle::set_threads)
+/// takes it.
+pub fn thread_id() -> u32 {
+    os::thread_id()
+}
+
 /// The threads that have hit a traced function and whose state no other thread has taken over.
 pub fn threads() -> Vec<ThreadStatus> {
     // SAFETY: only ids and counters are read.
     let threads = unsafe { FGRAPH.threads.iter() };
     threads
-        .filter(|thread| thread.id() != 0)
+        .filter(|thread| thread.id() != 0 && !thread.owner.is_reserved())
         .map(|thread| ThreadStatus {
             id: thread.id(),
             counters: thread.counters(),

@@ -14,11 +14,12 @@ use fgraph_core::slot::FIRST_TAKEN;
 use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS};
 use fgraph_symbols::filter::Filter;
 
+use super::options::Options;
 use super::{CONTROL, Control, library_events, lock, stopped};
 use crate::os::membarrier;
 use crate::report::error::Error;
 use crate::sites::Change;
-use crate::threads::{self, Inside};
+use crate::threads::{self, Inside, watched};
 
 /// What a callback has panicked with.
 type Payload = Box<dyn Any + Send>;
@@ -124,24 +125,37 @@ impl Control {
         &mut self,
         ops: T,
         filter: Filter,
-        priority: i8,
+        options: &Options,
     ) -> Result<Registered<T>, (T, Error)> {
         if let Some(stop) = stopped() {
             return Err((ops, Error::Stopped(stop)));
         }
-        let slot = match self.free_slot(priority) {
+        let slot = match self.free_slot(options.priority) {
             Ok(slot) => slot,
             Err(error) => return Err((ops, error)),
         };
+        // What the former user of the slot has left.
+        if !FGRAPH.watched.is_set(slot)
+            && let Err(error) = watched::set(slot, None)
+        {
+            self.free.give_back(slot);
+            return Err((ops, error));
+        }
         // The slot is empty until all that can fail is done, so the user can be given back.
         if let Err(error) = self.change_filter(slot, filter, Change::Set) {
             self.free.give_back(slot);
             return Err((ops, error));
         }
-        self.priorities[slot] = priority;
+        self.priorities[slot] = options.priority;
+        FGRAPH.set_enabled(slot, options.enabled);
         let before = counters(slot);
         let epoch = FGRAPH.epoch.advance();
-        let registration = Box::new(Registration::new::<StdCatch>(ops, slot, epoch));
+        let registration = Box::new(Registration::new::<StdCatch>(
+            ops,
+            slot,
+            epoch,
+            options.period,
+        ));
         // A raw pointer before it is published: a box that is moved may not be pointed to.
         let registration: *const Registration<T> = Box::into_raw(registration);
         // SAFETY: made for this slot; it begins with its header, and is freed after the grace

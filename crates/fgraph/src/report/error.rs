@@ -36,6 +36,11 @@ pub enum Error {
         /// The kernel's id of the thread.
         thread: u32,
     },
+    /// A filter names a thread that this process does not have, or not any more.
+    NoSuchThread {
+        /// The kernel's id that was asked for.
+        id: u32,
+    },
     /// Writing to the program's text failed. What had been written was put back; where that failed
     /// too, fgraph has [stopped](StopReason::Text).
     Text {
@@ -62,6 +67,7 @@ impl fmt::Display for Error {
                 f,
                 "thread {thread} blocks SIGTRAP and would die at a site that is being patched"
             ),
+            Self::NoSuchThread { id } => write!(f, "this process has no thread {id}"),
             Self::Text { address, errno } => write!(
                 f,
                 "cannot write to the text at {address:#x}: {}",

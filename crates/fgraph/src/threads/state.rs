@@ -11,7 +11,7 @@
 
 use core::marker::PhantomData;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::arch::trampoline;
 use fgraph_core::FGRAPH;
@@ -71,19 +71,12 @@ pub(crate) fn set_vector_bytes(bytes: u32) {
 pub(crate) extern "C" fn attach() -> *const Thread {
     let errno = os::errno();
     let id = os::thread_id();
-    let thread = free_state(id).or_else(|| {
-        if STATES.load(Ordering::Relaxed) >= NEXT_REAP.load(Ordering::Relaxed) {
-            reap(id);
-            if let Some(thread) = free_state(id) {
-                return Some(thread);
-            }
-        }
-        new_state(id)
-    });
-    let state = match thread {
+    let state = match state(id) {
         Some(thread) => {
             // SAFETY: valid for as long as this thread lives.
             thread.errno.set(unsafe { libc::__errno_location() });
+            // After it is in the list, so that `set_vector_bytes` cannot miss it.
+            thread.vector_bytes.set(VECTOR_BYTES.load(Ordering::SeqCst));
             ptr::from_ref(thread)
         }
         None => {
@@ -103,11 +96,48 @@ pub(crate) fn is_alive(id: u32) -> bool {
     REAPING.load(Ordering::SeqCst) || os::thread_exists(id)
 }
 
+/// A state for the calling thread, `id`: the one that is reserved for it, or any.
+fn state(id: u32) -> Option<&'static Thread> {
+    let reserved = || {
+        // SAFETY: states are only taken, until one is ours.
+        let mut states = unsafe { FGRAPH.threads.iter() };
+        states.find(|thread| thread.owner.take_reserved(id))
+    };
+    reserved().or_else(|| {
+        let claimed = claim_state(id)?;
+        // Pairs with the one in `watched::set`: either a state that is reserved now is seen here,
+        // or the one that is claimed is seen there.
+        fence(Ordering::SeqCst);
+        let reserved = reserved();
+        if reserved.is_some() {
+            claimed.release(id);
+        }
+        reserved.or(Some(claimed))
+    })
+}
+
+/// Claims a state for thread `id`.
+pub(super) fn claim_state(id: u32) -> Option<&'static Thread> {
+    loop {
+        if let Some(thread) = free_state(id) {
+            return Some(thread);
+        }
+        if STATES.load(Ordering::Relaxed) >= NEXT_REAP.load(Ordering::Relaxed) {
+            reap(id);
+            if let Some(thread) = free_state(id) {
+                return Some(thread);
+            }
+        }
+        // Another thread may be faster to claim it.
+        add_state()?;
+    }
+}
+
 /// Takes over a state that is nobody's.
 fn free_state(id: u32) -> Option<&'static Thread> {
     // SAFETY: states are only claimed, until one is ours.
     let mut states = unsafe { FGRAPH.threads.iter() };
-    let thread = states.find(|thread| thread.claim(id))?;
+    let thread = states.find(|thread| thread.claim(id, &FGRAPH.watched))?;
     let (base, len) = thread.home.shadow.memory();
     // SAFETY: the state's own memory, and the state is ours.
     unsafe { thread.reset_home(base, len) };
@@ -133,9 +163,14 @@ fn reap(id: u32) {
         if owner == 0 {
             continue;
         }
+        let is_reserved = thread.owner.is_reserved();
         // A state under our own id is that of a thread that had the id before us.
-        if owner != id && os::thread_exists(owner) {
+        if (owner != id || is_reserved) && os::thread_exists(owner) {
             alive += 1;
+            continue;
+        }
+        if is_reserved {
+            thread.owner.cancel_reserved(owner);
             continue;
         }
         if !dispatch::abandon(thread) {
@@ -151,8 +186,8 @@ fn reap(id: u32) {
     REAPING.store(false, Ordering::Release);
 }
 
-/// Maps a new state: the thread's own, and behind it its shadow stack.
-fn new_state(id: u32) -> Option<&'static Thread> {
+/// Maps a new state, nobody's, and behind it its shadow stack.
+fn add_state() -> Option<()> {
     let shadow = shadow_stack_size();
     // Right behind the state and not at a page of its own, where frames would have the addresses of
     // the state's first words modulo 4 KiB, for which processors take them at first.
@@ -163,17 +198,11 @@ fn new_state(id: u32) -> Option<&'static Thread> {
         let thread = memory.cast::<Thread>();
         thread.write(Thread::new());
         let thread = &*thread;
-        thread.claim(id);
         thread.reset_home(memory.add(offset), shadow);
-        thread
-            .vector_bytes
-            .set(VECTOR_BYTES.load(Ordering::Relaxed));
         STATES.fetch_add(1, Ordering::Relaxed);
         FGRAPH.threads.push(thread);
-        // After it is in the list, so that `set_vector_bytes` cannot miss it.
-        thread.vector_bytes.set(VECTOR_BYTES.load(Ordering::SeqCst));
-        Some(thread)
     }
+    Some(())
 }
 
 /// In a forked child: the states of the threads that the child does not have are nobody's.
@@ -187,11 +216,14 @@ pub(crate) fn after_fork() {
     others().for_each(Thread::leave_stack);
     for thread in others() {
         dispatch::abandon(thread);
-        thread.release(thread.id());
+        let id = thread.id();
+        if !thread.owner.cancel_reserved(id) {
+            thread.release(id);
+        }
     }
     // SAFETY: the calling thread's state, or null.
     if let Some(own) = unsafe { own.as_ref() } {
-        own.rename(os::thread_id());
+        own.owner.rename(os::thread_id());
     }
 }
 

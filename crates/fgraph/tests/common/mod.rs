@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph::{Counters, Entry, Error, FgraphOps, FilterReport, Handle, IntoFilter, Return};
+use fgraph::{
+    Counters, Entry, Error, FgraphOps, FilterReport, Handle, IntoFilter, Options, Return,
+};
 use fgraph_needs::{Missing, Need, RECORD, SKIPPED};
 
 /// Defines a function in assembly that has a site, with a NOP as LLVM makes it.
@@ -189,6 +191,23 @@ pub(crate) fn register<T: FgraphOps>(ops: T, filter: impl IntoFilter) -> Result<
     // that signal handlers call, use atomics and memory that is there already. All others watch
     // functions that only the scenario itself calls, in ordinary code.
     unsafe { fgraph::register(ops, filter) }.map_err(|failed| failed.error)
+}
+
+/// [`register`] with options.
+pub(crate) fn register_with<T: FgraphOps>(
+    ops: T,
+    filter: impl IntoFilter,
+    options: &Options,
+) -> Result<Handle<T>, Error> {
+    // SAFETY: as in `register`.
+    unsafe { fgraph::register_with(ops, filter, options) }.map_err(|failed| failed.error)
+}
+
+/// Waits until the kernel does not know thread `id` any more, which has been joined.
+pub(crate) fn until_gone(id: u32) {
+    while Path::new(&format!("/proc/self/task/{id}")).exists() {
+        thread::yield_now();
+    }
 }
 
 /// Changes the filter of a user that [`register`] has registered.

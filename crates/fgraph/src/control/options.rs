@@ -1,0 +1,93 @@
+//! How a user is registered.
+
+/// How a user is registered by [`register_with`](crate::register_with).
+///
+/// ```
+/// let first = fgraph::Options::new().priority(-1);
+/// assert_ne!(first, fgraph::Options::default());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "options do nothing by themselves"]
+pub struct Options {
+    pub(crate) priority: i8,
+    pub(crate) enabled: bool,
+    pub(crate) period: u32,
+    pub(crate) breakpoints: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Options {
+    /// The options of [`register`](crate::register).
+    pub const fn new() -> Self {
+        Self {
+            priority: 0,
+            enabled: true,
+            period: 1,
+            breakpoints: false,
+        }
+    }
+
+    /// Asks the user before all users of higher priority and after all of lower, -128 to 127, 0 by
+    /// default. At return the order is the reverse, as the users enclose each other. The order
+    /// among users of one priority is not promised.
+    ///
+    /// A user that changes arguments for others to see, or [skips](crate::EntryWriter) calls, wants
+    /// a low one.
+    pub const fn priority(mut self, priority: i8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Registers the user without giving it calls until
+    /// [`Handle::set_enabled`](crate::Handle::set_enabled) says so, if `false`.
+    pub const fn enabled(mut self, enabled: bool) -> Self {
+        self.enabled = enabled;
+        self
+    }
+
+    /// Gives the user one call of `period`: in each thread the calls of all functions that it
+    /// watches are counted together, and it gets the last of each `period`. With 0 and 1 it gets
+    /// all.
+    ///
+    /// A call that is left out costs about what one costs that an empty callback declines, and is
+    /// in no counter. It is none of the user's enclosing calls.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// # use fgraph::{Entry, FgraphOps, Options};
+    /// # #[derive(Default)]
+    /// # struct Count(AtomicU64);
+    /// # impl FgraphOps for Count {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+    /// #         self.0.fetch_add(1, Ordering::Relaxed);
+    /// #         None
+    /// #     }
+    /// # }
+    /// let options = Options::new().sample(100);
+    /// // SAFETY: adding to an atomic is allowed wherever a function may be called.
+    /// let count = unsafe { fgraph::register_with(Count::default(), "getppid", &options) }?;
+    /// for _ in 0..1000 {
+    ///     std::os::unix::process::parent_id();
+    /// }
+    /// assert_eq!(count.0.load(Ordering::Relaxed), 10);
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    pub const fn sample(mut self, period: u32) -> Self {
+        self.period = period;
+        self
+    }
+
+    /// Lets functions have breakpoints that have no room for a jump, in modules of which this
+    /// user's filter is the first to select a function: see
+    /// [`allow_breakpoints`](crate::allow_breakpoints), which says it for all users.
+    pub const fn breakpoints(mut self, allow: bool) -> Self {
+        self.breakpoints = allow;
+        self
+    }
+}

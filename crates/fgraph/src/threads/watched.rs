@@ -1,0 +1,44 @@
+//! Filters by thread: which users watch which threads.
+//!
+//! How this gets along with threads that begin meanwhile is said in [`fgraph_core::owner`].
+
+use core::sync::atomic::{Ordering, fence};
+
+use fgraph_core::FGRAPH;
+
+use super::state::claim_state;
+use crate::os;
+use crate::report::error::{Error, Unsupported};
+
+/// Has the user in `slot` watch the threads with these ids, or all. The control lock must be held.
+///
+/// # Errors
+///
+/// [`NoSuchThread`](Error::NoSuchThread), and [`Unsupported`](Error::Unsupported) without memory
+/// for the state of a thread. Nothing is changed then.
+pub(crate) fn set(slot: usize, ids: Option<&[u32]>) -> Result<(), Error> {
+    let mut wanted = ids.unwrap_or_default().to_vec();
+    wanted.sort_unstable();
+    if let Some(&id) = wanted.iter().find(|&&id| !os::thread_exists(id)) {
+        return Err(Error::NoSuchThread { id });
+    }
+    let own = os::thread_id();
+    // SAFETY: only the owners are used.
+    let states = || unsafe { FGRAPH.threads.iter() };
+    let mut known: Vec<u32> = states().map(|thread| thread.id()).collect();
+    known.sort_unstable();
+    for &id in &wanted {
+        if known.binary_search(&id).is_err() {
+            let state = claim_state(own).ok_or(Unsupported::Memory(libc::ENOMEM))?;
+            state.owner.reserve_for(id);
+        }
+    }
+    FGRAPH.watched.set(slot, ids.is_none());
+    // Pairs with the one in `state`.
+    fence(Ordering::SeqCst);
+    for thread in states() {
+        let is_wanted = |id| ids.is_none() || wanted.binary_search(&id).is_ok();
+        thread.owner.set_user(slot, is_wanted);
+    }
+    Ok(())
+}
