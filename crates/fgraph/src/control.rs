@@ -84,6 +84,7 @@ static CONTROL: Lock<Control> = unsafe {
 /// Takes the lock, as a thread that is not in a callback.
 pub(crate) fn lock() -> Result<Locked, Error> {
     fork::handle();
+    threads::own_process();
     let inside = Inside::enter()?;
     let mut locked = Locked {
         control: ManuallyDrop::new(CONTROL.acquire()),
@@ -99,7 +100,7 @@ pub(crate) fn lock() -> Result<Locked, Error> {
     lock()
 }
 
-/// [`lock`] to register a user. If there is no slot for one of `priority`, it waits for the
+/// [`lock()`] to register a user. If there is no slot for one of `priority`, it waits for the
 /// callbacks of those that were dropped while these ran.
 pub(crate) fn lock_for(priority: i8) -> Result<Locked, Error> {
     const PAUSE: Duration = Duration::from_millis(1);
