@@ -85,6 +85,7 @@ static CONTROL: Lock<Control> = unsafe {
 /// Takes the lock, as a thread that is not in a callback.
 pub(crate) fn lock() -> Result<Locked, Error> {
     fork::handle();
+    threads::own_process();
     let inside = Inside::enter()?;
     let mut locked = Locked {
         control: ManuallyDrop::new(CONTROL.acquire()),
