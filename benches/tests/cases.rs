@@ -87,8 +87,15 @@ fn functions_without_nops_are_relocated_and_give_the_user_every_call() {
         (WATCHED_KEPT, Variant::Kept),
     ] {
         let sites = fgraph::sites_of(filter).unwrap();
-        let how: Vec<_> = sites.iter().map(|site| (&site.how, site.returns)).collect();
-        assert_eq!(how, [(&Ok(TraceMethod::Relocated), true); 2], "{filter}");
+        let how: Vec<_> = sites.iter().map(|site| (site.how, site.returns)).collect();
+        assert_eq!(
+            how,
+            [
+                (Ok(TraceMethod::Relocated), true),
+                (Ok(TraceMethod::Relocated), true)
+            ],
+            "{filter}"
+        );
         for function in Function::ALL {
             let user = fgraph_bench::register(Count::default(), filter).unwrap();
             function.run(variant, CALLS);

@@ -22,18 +22,20 @@ mod toolchain;
 use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Arc;
 
 use crate::arch::poke::Content;
 use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::{self, Trampolines};
 use crate::arch::trap::{TRAP_TABLE, TrapRange, TrapTable};
+use fgraph_core::MAX_USERS;
 use fgraph_core::site::Site;
 
 use crate::code::stub_blocks::StubBlocks;
 use crate::process::linker;
 use crate::process::loader_event;
-use crate::process::modules::{self, Generation};
+use crate::process::modules::{self, Generation, LoadedModule};
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
 use build::BuildContext;
@@ -187,7 +189,7 @@ impl Sites {
             }
             module.read_lists();
             let context = &mut self.context;
-            let now = modules::protections;
+            let now = || Arc::new(modules::protections());
             let protections = protections.get_or_insert_with(now);
             match module.while_present(|module| module.prepare(context, protections)) {
                 Some(()) => prepared = true,
@@ -274,6 +276,18 @@ impl Sites {
         changed
     }
 
+    /// Lets no user select anything of a module. Returns the sites that one did.
+    pub(crate) fn clear_module(&mut self, module: &LoadedModule) -> Vec<&'static Site> {
+        let mut changed = Vec::new();
+        let modules = self.modules.iter_mut().filter(|known| known.is_loaded);
+        for known in modules.filter(|known| known.is(module)) {
+            for slot in 0..MAX_USERS {
+                known.change(slot, Selection::default(), Change::Set, &mut changed);
+            }
+        }
+        changed
+    }
+
     /// Looks whether functions begin at all addresses that `filter` names.
     ///
     /// # Errors
@@ -295,17 +309,13 @@ impl Sites {
     ///
     /// If a predicate panics.
     pub(crate) fn inventory(&mut self, matcher: &Matcher<'_>) -> Result<SiteList, FilterError> {
-        let protections = modules::protections();
+        let protections = Arc::new(modules::protections());
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
-            let context = &self.context;
-            let done = module
-                .while_present(|module| module.inventory(context, matcher, &mut all, &protections));
-            match done {
-                Some(result) => result?,
-                None => module.leave(),
-            }
+            let listing = module.inventory(&self.context, matcher, &protections)?;
+            all.modules
+                .extend(listing.map(|listing| Arc::new(listing) as _));
         }
         symbol_table::publish(self.loaded());
         Ok(all)

@@ -265,7 +265,7 @@ fn the_list_of_functions_says_which_have_breakpoints() {
             let sites = fgraph::sites().unwrap();
             let how = |name: &str| {
                 let site = sites.iter().find(|site| site.name == name).unwrap();
-                site.how.clone().ok()
+                site.how.ok()
             };
             let tiny = allowed.then_some(TraceMethod::Breakpoint);
             assert_eq!((how("tiny_three"), how("loops_back")), (tiny, tiny));

@@ -134,7 +134,7 @@ fn a_name_pasted_from_the_listing_selects_its_function() {
         || {
             let sites = fgraph::sites_of("*Square*area*").unwrap();
             let listed: Vec<_> = sites.iter().collect();
-            let [area] = listed[..] else {
+            let [ref area] = listed[..] else {
                 panic!("{listed:?}");
             };
             assert!(area.name.contains(" as "), "{}", area.name);
@@ -371,7 +371,7 @@ fn many_names_are_found_with_what_does_not_exist_told() {
         let mut wanted: Vec<_> = sites
             .iter()
             .filter(|site| site.how.is_ok() && site.module.contains("libc.so"))
-            .map(|site| site.name.clone())
+            .map(|site| site.name)
             .collect();
         wanted.sort();
         wanted.dedup();

@@ -30,7 +30,7 @@ fn functions_without_a_name_are_traced_by_their_place_in_the_module() {
         let library = Library::open(&path);
         // SAFETY: its signature.
         let sum: extern "C" fn(i32) -> i32 = unsafe { library.get("identity_sum") };
-        let unnamed = |site: &&fgraph::SiteInfo| {
+        let unnamed = |site: &fgraph::SiteInfo| {
             site.module.ends_with("libidentity.so") && !site.has_name && site.how.is_ok()
         };
         let sites = fgraph::sites().unwrap();
@@ -62,12 +62,21 @@ fn functions_of_the_c_library_go_by_the_names_that_programs_use() {
         let at = |address: usize| {
             let mut all = sites.iter();
             let site = all.find(|site| site.address == address && site.how.is_ok());
-            site.map(|site| site.name.as_str())
+            site.map(|site| site.name)
         };
-        assert_eq!(at(libc::free as *const () as usize), Some("free"));
-        assert_eq!(at(libc::close as *const () as usize), Some("close"));
+        assert_eq!(
+            at(libc::free as *const () as usize),
+            Some("free".to_owned())
+        );
+        assert_eq!(
+            at(libc::close as *const () as usize),
+            Some("close".to_owned())
+        );
         // What an IFUNC resolves to.
-        assert_eq!(at(libc::memcpy as *const () as usize), Some("memcpy"));
+        assert_eq!(
+            at(libc::memcpy as *const () as usize),
+            Some("memcpy".to_owned())
+        );
     });
 }
 

@@ -252,7 +252,11 @@ fn an_entry_that_differs_from_the_file_is_refused_and_left_alone() {
                 [0xe9, 0, 0, 0, 0],
             ] {
                 let status = common::forked(|| {
+                    let listed = fgraph::sites_of("site_one").unwrap();
                     overwrite(ONE as usize, &found);
+                    // It is as it is when the list is read.
+                    let now = listed.iter().next().unwrap();
+                    assert_eq!(now.how, Err(RefusalReason::Patched { found }));
                     let user = count("site_*");
                     let report = user.report().unwrap();
                     assert_eq!((report.traced, report.refused.len()), (1, 1), "{report:?}");
@@ -433,6 +437,33 @@ fn the_status_says_how_much_is_patched() {
         drop((user, other));
         assert_eq!(patched(), 0);
     });
+}
+
+#[test]
+fn functions_of_a_list_are_counted_and_skipped_as_they_are_reached() {
+    scenario(
+        "functions_of_a_list_are_counted_and_skipped_as_they_are_reached",
+        || {
+            let sites = fgraph::sites_of("site_* close getpid").unwrap();
+            let all: Vec<_> = sites.iter().collect();
+            assert!(all.iter().any(|site| site.name == "site_two"));
+            assert!(all.iter().any(|site| site.module.contains("libc.so")));
+            assert_eq!((sites.len(), sites.iter().count()), (all.len(), all.len()));
+            for (index, site) in all.iter().enumerate() {
+                let mut rest = sites.iter();
+                assert_eq!(rest.nth(index).as_ref(), Some(site));
+                assert_eq!(rest.len(), all.len() - index - 1);
+                assert!(rest.eq(all[index + 1..].iter().cloned()));
+            }
+            assert_eq!(sites.iter().nth(all.len()), None);
+            let counts = sites.modules();
+            let sum = |count: &fgraph::ModuleCount| {
+                count.nops + count.relocated + count.breakpoints + count.refused
+            };
+            assert_eq!(counts.iter().map(sum).sum::<usize>(), all.len());
+            assert!(fgraph::sites_of("no_such_function").unwrap().is_empty());
+        },
+    );
 }
 
 #[test]

@@ -203,7 +203,7 @@ fn program() -> Result<(u64, u64), Box<dyn std::error::Error>> {
     let path = env::current_exe()?;
     let sites = fgraph::sites()?;
     let count = |how| {
-        let is_meant = |site: &&SiteInfo| site.how == Ok(how) && Path::new(&site.module) == path;
+        let is_meant = |site: &SiteInfo| site.how == Ok(how) && Path::new(&site.module) == path;
         sites.iter().filter(is_meant).count() as u64
     };
     Ok((count(TraceMethod::Nop), count(TraceMethod::Relocated)))

@@ -52,7 +52,7 @@ impl Count {
                 .count(),
             ..Self::default()
         };
-        sites.iter().for_each(|site| count.add(site));
+        sites.iter().for_each(|site| count.add(&site));
         Ok(count)
     }
 

@@ -90,9 +90,13 @@ fn times(times: Times, patch: Duration, unpatch: Duration) -> String {
 
 fn whole(whole: &Whole) -> String {
     format!(
-        r#"{{"functions":{},"traced":{},"enumerate_ns":{},"register_ns":{},"unregister_ns":{}}}"#,
+        concat!(
+            r#"{{"functions":{},"traced":{},"list_ns":{},"enumerate_ns":{},"#,
+            r#""register_ns":{},"unregister_ns":{}}}"#
+        ),
         whole.functions,
         whole.traced,
+        whole.list.as_nanos(),
         whole.enumerate.as_nanos(),
         whole.register.as_nanos(),
         whole.unregister.as_nanos()

@@ -101,6 +101,7 @@ impl Table<'_> {
             "the whole process", "functions", "per one"
         )?;
         for (name, functions, time) in [
+            ("listing", whole.functions, whole.list),
             ("enumerating", whole.functions, whole.enumerate),
             ("register", whole.traced, whole.register),
             ("unregister", whole.traced, whole.unregister),

@@ -9,7 +9,10 @@ use crate::report::functions::SiteList;
 
 /// Every function of the program and its libraries, and how it can be traced, or why it cannot.
 ///
-/// Nothing is patched or kept for this. fgraph's own functions are left out.
+/// Nothing is patched for this. fgraph's own functions are left out.
+///
+/// The first time, the symbol tables of all modules are read, and kept. What there is to say of a
+/// function is found out when the list is [read](SiteList::iter), which takes many times as long.
 ///
 /// ```
 /// let sites = fgraph::sites()?;
@@ -31,7 +34,7 @@ pub fn sites() -> Result<SiteList, Error> {
 /// The functions that a filter selects, and how they can be traced, or why they cannot: what
 /// [`register`](crate::register) would trace.
 ///
-/// Nothing is patched or kept for this.
+/// Nothing is patched for this.
 ///
 /// ```
 /// let close = fgraph::sites_of("close:mod:libc.so*")?;

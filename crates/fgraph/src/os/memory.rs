@@ -74,14 +74,19 @@ pub(crate) fn forget(base: *mut u8, len: usize) {
 
 /// The word at an address that may not be mapped, or the error of the system call.
 pub(crate) fn peek(address: usize) -> Result<usize, i32> {
-    let mut word = 0usize;
+    let mut word = [0; size_of::<usize>()];
+    read(address, &mut word).map(|()| usize::from_ne_bytes(word))
+}
+
+/// Reads from an address that may not be mapped, or gives the error of the system call.
+pub(crate) fn read(address: usize, into: &mut [u8]) -> Result<(), i32> {
     let local = libc::iovec {
-        iov_base: (&raw mut word).cast(),
-        iov_len: size_of::<usize>(),
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
     };
     let remote = libc::iovec {
         iov_base: ptr::without_provenance_mut(address),
-        iov_len: size_of::<usize>(),
+        iov_len: into.len(),
     };
     // SAFETY: writes to the local only.
     let read = unsafe {
@@ -98,8 +103,8 @@ pub(crate) fn peek(address: usize) -> Result<usize, i32> {
             0_usize,
         )
     };
-    if read == size_of::<usize>() as i64 {
-        Ok(word)
+    if usize::try_from(read) == Ok(into.len()) {
+        Ok(())
     } else {
         Err(errno())
     }

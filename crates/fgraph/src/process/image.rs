@@ -6,12 +6,14 @@
 //! and what is large:
 //!
 //! ```text
-//!   file    headers | names, tables | text   | data | .debug_* | symbol tables | names
-//!   image   read    | read          | mapped | read | zeros    | read          | read
+//!   file    headers | names, tables | text   | data  | .debug_* | symbol tables | names
+//!   image   read    | read          | mapped | zeros | zeros    | read          | read
 //! ```
 //!
-//! Text is mapped: it is most of a large library, and the process runs it from such a mapping
-//! itself. Cutting that off ends the process, also without fgraph. See `docs/decisions/files.md`.
+//! Only where there is no symbol table is data read: functions are found by unwind information and
+//! by pointers then. Text is mapped: it is most of a large library, and the process runs it from
+//! such a mapping itself. Cutting that off ends the process, also without fgraph. See
+//! `docs/decisions/files.md`.
 //!
 //! # Safety
 //!
@@ -27,13 +29,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use object::LittleEndian as Le;
-use object::elf::{self, FileHeader64};
+use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{FileHeader, SectionHeader};
 
 use crate::os::PAGE;
 use crate::os::memory;
 
-/// Reads a file, to keep it for the rest of the process. Its `.debug_*` sections are zero.
+/// Reads a file, to keep it for the rest of the process. Its `.debug_*` sections are zero, and, if
+/// it has a symbol table, its data.
 ///
 /// # Errors
 ///
@@ -186,12 +189,16 @@ impl Image {
         Some(vec![self.range(names.sh_offset(Le), names.sh_size(Le))?])
     }
 
-    /// Finds text and what is for debuggers, once the headers are read.
+    /// Finds text, and what is for debuggers and programs only, once the headers are read.
     fn add_parts(&self, parts: &mut Vec<Part>) {
         let Some(header) = self.header() else { return };
         let Ok(sections) = header.sections(Le, self.bytes()) else {
             return;
         };
+        let symtab = |section: &SectionHeader64<Le>| {
+            section.sh_type(Le) == elf::SHT_SYMTAB && section.sh_size(Le) != 0
+        };
+        let has_symbols = sections.iter().any(symtab);
         for section in sections.iter() {
             let (flags, kind) = (section.sh_flags(Le), section.sh_type(Le));
             let name = sections.section_name(Le, section).unwrap_or_default();
@@ -206,7 +213,11 @@ impl Image {
             } else {
                 start..end
             };
-            if (is_mapped || !is_loaded && name.starts_with(b".debug_")) && !range.is_empty() {
+            // Where parts of functions stand, and what tells files apart.
+            let is_kept = name == b".eh_frame_hdr" || name.starts_with(b".note");
+            let is_data = is_loaded && has_symbols && !is_kept;
+            let is_unread = is_data || !is_loaded && name.starts_with(b".debug_");
+            if (is_mapped || is_unread) && !range.is_empty() {
                 parts.push(Part { range, is_mapped });
             }
         }
@@ -225,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_the_file_but_for_what_debuggers_read() {
+    fn an_image_is_the_file_but_for_what_only_debuggers_and_programs_read() {
         let libc = "/lib/x86_64-linux-gnu/libc.so.6";
         let program = std::env::current_exe().unwrap();
         for path in [&program, Path::new(libc)]

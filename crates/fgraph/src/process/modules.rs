@@ -37,6 +37,7 @@ use object::elf;
 
 use crate::os::PAGE;
 use crate::os::maps::{self, FileId, Maps, Protections};
+use crate::process::generated;
 use crate::process::image::read_file;
 use crate::process::linker::{self, DlHandle};
 use crate::process::loader_event;
@@ -62,6 +63,8 @@ pub(crate) struct LoadedModule {
     file: Option<MappedFile>,
     /// Where the linker finds what it needs; empty if there is nothing.
     dynamic: Range<usize>,
+    /// The file of one that was generated.
+    image: &'static [u8],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,8 @@ enum Kind {
     Program,
     Library,
     Vdso,
+    /// Functions that the program has generated.
+    Generated,
 }
 
 /// The file that a module was mapped from.
@@ -132,6 +137,9 @@ impl LoadedModule {
         if self.is_vdso() {
             return Ok(self.vdso_image());
         }
+        if self.kind == Kind::Generated {
+            return Ok(self.image);
+        }
         if self.is_program()
             && let Ok(bytes) = read_file(PROGRAM)
         {
@@ -154,6 +162,7 @@ impl LoadedModule {
             && self.path == other.path
             && self.headers_and_notes == other.headers_and_notes
             && id(self) == id(other)
+            && self.image.as_ptr() == other.image.as_ptr()
     }
 
     /// Whether the file was changed since `other` was loaded, as far as that is not seen by
@@ -252,6 +261,30 @@ impl LoadedModule {
         at(start).or_else(|| at(self.bias.wrapping_add(start)))
     }
 
+    /// Functions that the program has generated, with their code at `text`, as the file `image`
+    /// describes them, which lives nowhere else.
+    pub(super) fn generated(
+        path: PathBuf,
+        bias: usize,
+        text: Range<usize>,
+        image: &'static [u8],
+    ) -> Self {
+        Self {
+            path,
+            kind: Kind::Generated,
+            bias,
+            headers: 0,
+            segments: vec![Segment {
+                range: text,
+                flags: libc::PF_R | libc::PF_X,
+            }],
+            headers_and_notes: Default::default(),
+            file: None,
+            dynamic: 0..0,
+            image,
+        }
+    }
+
     /// The module that the linker describes, unless it is one without a file.
     fn new(info: &Info<'_>) -> Option<Self> {
         let loads = info.headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
@@ -277,6 +310,7 @@ impl LoadedModule {
             headers_and_notes: Default::default(),
             file: None,
             dynamic: info.dynamic(),
+            image: &[],
         };
         this.headers_and_notes = [info.header_bytes().to_vec(), info.notes(&this)];
         Some(this)
@@ -345,6 +379,9 @@ pub(crate) fn is_present(module: &LoadedModule) -> bool {
 
 /// Whether the linker [describes](Info::describes) a module.
 fn is_described(module: &LoadedModule) -> bool {
+    if module.kind == Kind::Generated {
+        return generated::has(module);
+    }
     let mut is_described = false;
     for_each_info(|info| {
         is_described = info.describes(module);
@@ -367,7 +404,7 @@ pub(crate) fn while_present<R>(module: &LoadedModule, work: impl FnOnce() -> R) 
     // The program and the vDSO stay anyway.
     let handle = match module.kind {
         Kind::Library => path.and_then(|path| DlHandle::loaded(Some(&path)).map(Some)),
-        Kind::Program | Kind::Vdso => Some(None),
+        Kind::Program | Kind::Vdso | Kind::Generated => Some(None),
     };
     match handle {
         Some(_handle) => is_present(module).then(work),
@@ -389,6 +426,7 @@ pub(crate) fn loaded() -> (Vec<LoadedModule>, Generation) {
         for module in &mut modules {
             module.identify(&mut maps);
         }
+        modules.extend(generated::all());
         (modules, generation)
     })
 }
@@ -421,6 +459,9 @@ pub(crate) fn listed_entries(
     module: &LoadedModule,
     file: &ElfFile<'_>,
 ) -> Result<Vec<ListedEntry>, ElfError> {
+    if module.kind == Kind::Generated {
+        return Ok(Vec::new());
+    }
     // SAFETY: the module is loaded and relocated while this is called.
     when_relocated(module, file, || unsafe { read_entries(module, file) })
 }
@@ -437,6 +478,9 @@ pub(crate) fn resolved(
     module: &LoadedModule,
     file: &ElfFile<'_>,
 ) -> Result<Vec<(usize, u64)>, ElfError> {
+    if module.kind == Kind::Generated {
+        return Ok(Vec::new());
+    }
     when_relocated(module, file, || {
         let target = |(slot, resolver): (u64, u64)| {
             let start = module.bias.wrapping_add(slot as usize);
@@ -487,6 +531,9 @@ fn when_relocated<R>(
 ///
 /// If it is not.
 pub(crate) fn check(module: &LoadedModule, file: &ElfFile<'_>) -> Result<(), ElfError> {
+    if module.kind == Kind::Generated && generated::has(module) {
+        return Ok(());
+    }
     let mut result = Err(ElfError::Unloaded);
     for_each_info(|info| {
         let found = info.describes(module);
@@ -676,17 +723,21 @@ impl<'a> Info<'a> {
         };
         // A linker from before the counters passes a shorter structure.
         let counted = size >= mem::offset_of!(dl_phdr_info, dlpi_subs) + size_of::<u64>();
+        let (added, removed) = generated::changes();
         Self {
             name: OsStr::from_bytes(name.to_bytes()),
             bias: info.dlpi_addr as usize,
             headers,
             generation: if counted {
                 Generation {
-                    adds: info.dlpi_adds,
-                    subs: info.dlpi_subs,
+                    adds: info.dlpi_adds + added,
+                    subs: info.dlpi_subs + removed,
                 }
             } else {
-                Generation::default()
+                Generation {
+                    adds: added,
+                    subs: removed,
+                }
             },
         }
     }

@@ -1,7 +1,7 @@
 //! What there is to trace: every function, and how or why not.
 
 use core::fmt;
-use core::slice;
+use std::sync::Arc;
 
 use super::error::RefusalReason;
 
@@ -83,47 +83,136 @@ pub struct ModuleCount {
     pub stripped: bool,
 }
 
+/// The functions of a module, of which the details are found out when they are asked for.
+pub(crate) trait Listing: fmt::Debug + Send + Sync {
+    /// The path of the module.
+    fn path(&self) -> &str;
+
+    /// The number of functions.
+    fn len(&self) -> usize;
+
+    /// All that is known of the function at an index less than `len`.
+    fn get(&self, index: usize) -> SiteInfo;
+
+    /// How it is traced, or why it cannot be, and whether its returns are told.
+    fn how(&self, index: usize) -> (Result<TraceMethod, RefusalReason>, bool);
+
+    /// Whether a symbol table has a name for it.
+    fn has_name(&self, index: usize) -> bool;
+
+    /// Whether the module was stripped.
+    fn is_stripped(&self) -> bool;
+}
+
 /// All functions of the process, by module.
+///
+/// The list itself is small. What there is to say of a function is found out when the function is
+/// reached: its name is demangled and its code is looked at, some microseconds for each. It is as
+/// it is then, so a function that meanwhile got patched by another tool is refused.
 #[derive(Clone, Debug, Default)]
 pub struct SiteList {
-    pub(crate) all: Vec<SiteInfo>,
-    /// Paths of the modules that were stripped.
-    pub(crate) stripped: Vec<String>,
+    pub(crate) modules: Vec<Arc<dyn Listing>>,
 }
 
 impl SiteList {
     /// The functions, those of one module after those of the other, by address.
-    pub fn iter(&self) -> slice::Iter<'_, SiteInfo> {
-        self.all.iter()
-    }
-
-    /// The counts of each module that has functions.
-    pub fn modules(&self) -> Vec<ModuleCount> {
-        let modules = self.all.chunk_by(|a, b| a.module == b.module);
-        modules.map(|sites| self.count(sites)).collect()
-    }
-
-    fn count(&self, sites: &[SiteInfo]) -> ModuleCount {
-        let all = |wanted: fn(&SiteInfo) -> bool| sites.iter().filter(|site| wanted(site)).count();
-        let module = sites[0].module.clone();
-        ModuleCount {
-            nops: all(|site| site.how == Ok(TraceMethod::Nop)),
-            relocated: all(|site| site.how == Ok(TraceMethod::Relocated)),
-            breakpoints: all(|site| site.how == Ok(TraceMethod::Breakpoint)),
-            refused: all(|site| site.how.is_err()),
-            entry_only: all(|site| site.how.is_ok() && !site.returns),
-            unnamed: all(|site| !site.has_name),
-            stripped: self.stripped.contains(&module),
-            module,
+    ///
+    /// To count and to skip functions costs nothing; each that is reached costs some microseconds.
+    #[must_use]
+    pub fn iter(&self) -> SiteIter<'_> {
+        SiteIter {
+            modules: &self.modules,
+            next: 0,
         }
+    }
+
+    /// The number of functions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.modules.iter().map(|module| module.len()).sum()
+    }
+
+    /// Whether there is no function.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The counts of each module that has functions. The code of all functions is looked at.
+    #[must_use]
+    pub fn modules(&self) -> Vec<ModuleCount> {
+        let modules = self.modules.iter().filter(|module| module.len() != 0);
+        modules.map(|module| count(&**module)).collect()
     }
 }
 
-impl<'a> IntoIterator for &'a SiteList {
-    type Item = &'a SiteInfo;
-    type IntoIter = slice::Iter<'a, SiteInfo>;
+fn count(module: &dyn Listing) -> ModuleCount {
+    let mut count = ModuleCount {
+        module: module.path().to_owned(),
+        stripped: module.is_stripped(),
+        ..ModuleCount::default()
+    };
+    for index in 0..module.len() {
+        let (how, returns) = module.how(index);
+        *match how {
+            Ok(TraceMethod::Nop) => &mut count.nops,
+            Ok(TraceMethod::Relocated) => &mut count.relocated,
+            Ok(TraceMethod::Breakpoint) => &mut count.breakpoints,
+            Err(_) => &mut count.refused,
+        } += 1;
+        count.entry_only += usize::from(how.is_ok() && !returns);
+        count.unnamed += usize::from(!module.has_name(index));
+    }
+    count
+}
 
-    fn into_iter(self) -> Self::IntoIter {
+/// The functions of a [`SiteList`].
+#[derive(Clone, Debug)]
+pub struct SiteIter<'a> {
+    modules: &'a [Arc<dyn Listing>],
+    /// In the first of the modules.
+    next: usize,
+}
+
+impl Iterator for SiteIter<'_> {
+    type Item = SiteInfo;
+
+    fn next(&mut self) -> Option<SiteInfo> {
+        self.nth(0)
+    }
+
+    fn nth(&mut self, mut skipped: usize) -> Option<SiteInfo> {
+        while let Some((module, rest)) = self.modules.split_first() {
+            let left = module.len() - self.next;
+            if skipped < left {
+                let index = self.next + skipped;
+                self.next = index + 1;
+                return Some(module.get(index));
+            }
+            skipped -= left;
+            (self.modules, self.next) = (rest, 0);
+        }
+        None
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let all: usize = self.modules.iter().map(|module| module.len()).sum();
+        let left = all - self.next;
+        (left, Some(left))
+    }
+
+    fn count(self) -> usize {
+        self.len()
+    }
+}
+
+impl ExactSizeIterator for SiteIter<'_> {}
+
+impl<'a> IntoIterator for &'a SiteList {
+    type Item = SiteInfo;
+    type IntoIter = SiteIter<'a>;
+
+    fn into_iter(self) -> SiteIter<'a> {
         self.iter()
     }
 }

@@ -4,49 +4,61 @@
 //!
 //! The unsafe code reads text of a module that stays loaded meanwhile.
 
+use std::sync::Arc;
+
 use fgraph_symbols::elf::EntryList;
 use fgraph_symbols::functions::Functions;
 
-use super::branch_targets::Entered;
-use super::classify::{Callers, Candidate};
+use super::classify::Candidate;
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
-use super::toolchain::{is_own, notrace_of};
+use super::toolchain::is_own;
 use crate::arch::nop;
 use crate::arch::trampoline;
 use crate::os::maps::Protections;
 use crate::process::loader_event;
-use crate::process::modules::ListedEntry;
+use crate::process::modules::{ListedEntry, LoadedModule};
 use crate::report::error::RefusalReason;
 
-impl ModuleSites {
-    /// Calls `each` with every function that may be traced, or that may not because of where it is.
-    pub(super) fn each_candidate<'a>(
-        &self,
+/// Where the code of a module is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// In memory: to be asked for only while the module cannot be unloaded.
+    Memory,
+    /// In its file, which may differ where the code was patched.
+    File,
+}
+
+/// A function, or why it may not be traced because of where it is.
+pub(super) type Found<'a> = Result<Candidate<'a>, RefusalReason>;
+
+/// The functions of a module, and what is needed to look at one.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    known: &'static ModuleFacts,
+    loaded: LoadedModule,
+    protections: Arc<Protections>,
+    /// The functions that have listed entries, in order.
+    listed: Vec<u64>,
+    /// The entries that belong to no function.
+    others: Vec<usize>,
+}
+
+impl Candidates {
+    pub(super) fn new(
+        module: &ModuleSites,
         known: &'static ModuleFacts,
-        protections: &Protections,
-        mut each: impl FnMut(Option<usize>, Result<Candidate<'a>, (usize, RefusalReason)>, Callers),
-    ) {
-        let callers = known.callers;
-        let entered = known
-            .entered
-            .get_or_init(|| Entered::find(&known.file, &known.functions));
-        // It decides only by which trampoline functions go, so who lists them does not need it.
-        let reliance = known.reliance.get();
-        let own_text = trampoline::own_text();
+        protections: &Arc<Protections>,
+    ) -> Self {
         let functions = &known.functions;
         // What a list of mcount calls has without a symbol may be in the middle of a function.
         let padded = |entry: &&ListedEntry| entry.list != EntryList::Mcount;
-        let mut listed: Vec<usize> = self
-            .listed
-            .iter()
-            .filter(padded)
-            .map(|e| e.address)
-            .collect();
-        listed.dedup();
+        let padded = module.listed.iter().filter(padded);
+        let mut entries: Vec<usize> = padded.map(|entry| entry.address).collect();
+        entries.dedup();
         // The start of the function that a listed entry belongs to: its padding may begin before
         // it.
-        let listed_start = |&address: &usize| {
+        let start = |address: usize| {
             let in_file = address.wrapping_sub(known.bias) as u64;
             let around = functions.containing(in_file);
             let start = around.map(|index| functions.get(index).address);
@@ -59,83 +71,125 @@ impl ModuleSites {
                 nop::last_of(padding).map(|_| start)
             })
         };
-        let mut listed_starts: Vec<u64> = listed.iter().filter_map(listed_start).collect();
-        listed_starts.sort_unstable();
-        let text = |address: usize, limit: usize| {
-            let end = self.loaded.text().find(|text| text.contains(&address));
-            let end = end.ok_or(RefusalReason::NotText)?.end.min(limit);
-            match protections.of(address) {
-                Some(now) if !now.executable => return Err(RefusalReason::NotText),
-                Some(now) if now.writable => return Err(RefusalReason::Writable),
-                Some(now) if now.readable => {}
-                _ => return Err(RefusalReason::Unreadable),
-            }
-            // SAFETY: text of a module that stays loaded meanwhile, and readable.
-            Ok(unsafe { core::slice::from_raw_parts(address as *const u8, end - address) })
-        };
-        for index in 0..functions.len() {
-            let function = functions.get(index);
-            let symbol = known.symbol(index);
-            let address = known.bias.wrapping_add(function.address as usize);
-            let limit = known.bias.wrapping_add(function.limit as usize);
-            if own_text.contains(&address) || is_own(symbol) {
-                continue;
-            }
-            let candidate = if function.is_resolver {
-                Err(RefusalReason::Resolver)
-            } else {
-                text(address, limit)
-            };
-            let candidate = candidate.map(|code| Candidate {
-                address,
-                size: function.size as usize,
-                text: code,
-                file: known.file.bytes_at(function.address, code.len()),
-                listed: listed_starts.binary_search(&function.address).is_ok(),
-                relocated: known.relocated_behind(function.address),
-                padding: gap(functions, index)
-                    .filter(|&gap| {
-                        let relocated = known.relocated_behind(gap);
-                        relocated.is_none_or(|at| gap + at as u64 >= function.address)
-                    })
-                    .and_then(|gap| text(known.bias.wrapping_add(gap as usize), address).ok())
-                    .unwrap_or_default(),
-                entered: entered.of(index),
-                code_is_relied_on: reliance
-                    .is_none_or(|reliance| reliance.by_code(function.address)),
-                convention_is_relied_on: reliance
-                    .is_some_and(|reliance| reliance.by_convention(function.address)),
-                symbol,
-                notrace: notrace_of(functions, index, known.unnamed),
-            });
-            let candidate = candidate.map_err(|reason| (address, reason));
-            each(Some(index), candidate, callers);
-        }
+        let mut listed: Vec<u64> = entries.iter().filter_map(|&at| start(at)).collect();
+        listed.sort_unstable();
         let unnamed = |&event: &usize| {
             let in_file = event.wrapping_sub(known.bias) as u64;
-            self.has_event() && functions.index_at(in_file).is_none()
+            module.has_event() && functions.index_at(in_file).is_none()
         };
         let event = loader_event::event().filter(unnamed);
-        for &address in listed.iter().chain(&event) {
-            let in_file = address.wrapping_sub(known.bias) as u64;
-            if listed_start(&address).is_some() || own_text.contains(&address) {
-                continue;
+        let mut others: Vec<usize> = entries.into_iter().chain(event).collect();
+        others.retain(|&at| start(at).is_none() && !trampoline::own_text().contains(&at));
+        Self {
+            known,
+            loaded: module.loaded.clone(),
+            protections: protections.clone(),
+            listed,
+            others,
+        }
+    }
+
+    /// The functions that are not fgraph's own, by their indices.
+    pub(super) fn functions(&self) -> impl Iterator<Item = usize> + use<> {
+        let known = self.known;
+        (0..known.functions.len()).filter(move |&index| {
+            let is_own_text = trampoline::own_text().contains(&known.address(index));
+            !is_own_text && !is_own(known.symbol(index))
+        })
+    }
+
+    /// The entries that only a list or the linker names.
+    pub(super) fn others(&self) -> &[usize] {
+        &self.others
+    }
+
+    /// A function by its index.
+    pub(super) fn function(&self, index: usize, source: Source) -> Found<'static> {
+        let known = self.known;
+        let function = known.functions.get(index);
+        if function.is_resolver {
+            return Err(RefusalReason::Resolver);
+        }
+        let address = known.address(index);
+        let limit = known.bias.wrapping_add(function.limit as usize);
+        let text = self.text(address, limit, source)?;
+        let gap = gap(&known.functions, index).map(|gap| known.bias.wrapping_add(gap as usize));
+        // It decides only by which trampoline functions go, so who lists them does not need it.
+        let reliance = known.reliance.get();
+        Ok(Candidate {
+            address,
+            size: function.size as usize,
+            text,
+            file: self.file(address, text, source),
+            relocated: known.relocated_behind(address),
+            listed: self.listed.binary_search(&function.address).is_ok(),
+            padding: gap
+                .filter(|&gap| {
+                    let relocated = known.relocated_behind(gap);
+                    relocated.is_none_or(|distance| gap + distance >= address)
+                })
+                .and_then(|gap| self.text(gap, address, source).ok())
+                .unwrap_or_default(),
+            entered: known.entered().of(index),
+            code_is_relied_on: reliance.is_none_or(|reliance| reliance.by_code(function.address)),
+            convention_is_relied_on: reliance
+                .is_some_and(|reliance| reliance.by_convention(function.address)),
+            symbol: known.symbol(index),
+            notrace: known.notrace(index),
+        })
+    }
+
+    /// One of the entries that only a list or the linker names.
+    pub(super) fn other(&self, address: usize, source: Source) -> Found<'static> {
+        let text = self.text(address, address + 16, source)?;
+        Ok(Candidate {
+            address,
+            size: 0,
+            text,
+            file: self.file(address, text, source),
+            relocated: self.known.relocated_behind(address),
+            listed: loader_event::event() != Some(address),
+            padding: &[],
+            entered: 0,
+            code_is_relied_on: true,
+            convention_is_relied_on: false,
+            symbol: "",
+            notrace: None,
+        })
+    }
+
+    /// The code from an address up to a limit, or to the end of its segment.
+    fn text(
+        &self,
+        address: usize,
+        limit: usize,
+        source: Source,
+    ) -> Result<&'static [u8], RefusalReason> {
+        let end = self.loaded.text().find(|text| text.contains(&address));
+        let end = end.ok_or(RefusalReason::NotText)?.end.min(limit);
+        match self.protections.of(address) {
+            Some(now) if !now.executable => return Err(RefusalReason::NotText),
+            Some(now) if now.writable => return Err(RefusalReason::Writable),
+            Some(now) if now.readable => {}
+            _ => return Err(RefusalReason::Unreadable),
+        }
+        match source {
+            Source::Memory => {
+                // SAFETY: readable text of a module that stays loaded while it is looked at.
+                Ok(unsafe { core::slice::from_raw_parts(address as *const u8, end - address) })
             }
-            let candidate = text(address, address + 16).map(|text| Candidate {
-                address,
-                size: 0,
-                text,
-                file: known.file.bytes_at(in_file, text.len()),
-                relocated: known.relocated_behind(in_file),
-                listed: event != Some(address),
-                padding: &[],
-                entered: 0,
-                code_is_relied_on: true,
-                convention_is_relied_on: false,
-                symbol: "",
-                notrace: None,
-            });
-            each(None, candidate.map_err(|reason| (address, reason)), callers);
+            Source::File => self
+                .known
+                .bytes_at(address, end - address)
+                .ok_or(RefusalReason::NotText),
+        }
+    }
+
+    /// What the file has for code in memory.
+    fn file(&self, address: usize, text: &[u8], source: Source) -> Option<&'static [u8]> {
+        match source {
+            Source::Memory => self.known.bytes_at(address, text.len()),
+            Source::File => None,
         }
     }
 }

@@ -18,7 +18,7 @@ use fgraph_symbols::notrace::Notrace;
 
 /// The longest landing pad and window: `endbr64`, four bytes of other instructions, and the longest
 /// one.
-const ENTRY_BYTES: usize = 4 + 4 + 15;
+pub(super) const ENTRY_BYTES: usize = 4 + 4 + 15;
 
 /// A function as it is found.
 #[derive(Clone, Copy, Debug)]

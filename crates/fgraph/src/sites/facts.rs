@@ -18,6 +18,7 @@ use super::classify::Callers;
 use super::is_relay;
 use super::names::Names;
 use super::reliance::Reliance;
+use super::toolchain::{self, NotraceRules};
 use crate::process::debug_file;
 
 /// What is known of a module for good.
@@ -26,14 +27,12 @@ pub(super) struct ModuleFacts {
     pub(super) path: &'static str,
     pub(super) bias: usize,
     pub(super) functions: Functions<'static>,
-    pub(super) callers: Callers,
-    /// What must not be traced of functions without a name.
-    pub(super) unnamed: Option<Notrace>,
     /// Where the linker writes to its code, in the file, in order.
-    pub(super) text_relocations: Vec<u64>,
-    /// Found out when it is first needed.
-    pub(super) entered: OnceLock<Entered>,
-    /// Which functions need more registers to survive; found out when it is first needed.
+    text_relocations: Vec<u64>,
+    callers: OnceLock<Callers>,
+    notrace: NotraceRules,
+    entered: OnceLock<Entered>,
+    /// Which functions need more registers to survive; found out when sites are made.
     pub(super) reliance: OnceLock<Reliance>,
     /// The names of the sites, once there are any.
     pub(super) site_names: OnceLock<SiteNames>,
@@ -50,19 +49,70 @@ pub(super) struct SiteNames {
 }
 
 impl ModuleFacts {
+    pub(super) fn new(
+        path: &'static str,
+        bias: usize,
+        file: ElfFile<'static>,
+        functions: Functions<'static>,
+    ) -> Self {
+        Self {
+            path,
+            bias,
+            notrace: NotraceRules::new(&file, &functions),
+            functions,
+            text_relocations: file.text_relocations(),
+            callers: OnceLock::new(),
+            entered: OnceLock::new(),
+            reliance: OnceLock::new(),
+            site_names: OnceLock::new(),
+            file,
+        }
+    }
+
+    /// What callers in the module may rely on. The first time all code is looked at.
+    pub(super) fn callers(&self) -> Callers {
+        let find = || toolchain::callers(&self.file, &self.functions, self.bias);
+        *self.callers.get_or_init(find)
+    }
+
+    /// What must not be traced of a function, whatever its code is.
+    pub(super) fn notrace(&self, index: usize) -> Option<Notrace> {
+        self.notrace.of(&self.file, &self.functions, index)
+    }
+
+    /// Where functions are entered behind their first instruction. The first time all code is
+    /// looked at.
+    pub(super) fn entered(&self) -> &Entered {
+        let find = || Entered::find(&self.file, &self.functions);
+        self.entered.get_or_init(find)
+    }
+
     /// Which function a site is of.
     pub(super) fn index_of(&self, site: &Site) -> Option<usize> {
         let address = site.address().wrapping_sub(self.bias);
         self.functions.index_at(address as u64)
     }
 
+    /// Where the function at an index is in memory.
+    pub(super) fn address(&self, index: usize) -> usize {
+        let address = self.functions.get(index).address;
+        self.bias.wrapping_add(address as usize)
+    }
+
+    /// What the file has for an address in memory.
+    pub(super) fn bytes_at(&self, address: usize, len: usize) -> Option<&'static [u8]> {
+        let in_file = address.wrapping_sub(self.bias) as u64;
+        self.file.bytes_at(in_file, len)
+    }
+
     pub(super) fn symbol(&self, index: usize) -> &'static str {
         symbol(&self.functions, index)
     }
 
-    /// How many bytes behind `address`, in the file, is the first one that the linker writes to.
-    pub(super) fn relocated_behind(&self, address: u64) -> Option<usize> {
-        relocated_behind(&self.text_relocations, address)
+    /// How many bytes behind an address in memory is the first one that the linker writes to.
+    pub(super) fn relocated_behind(&self, address: usize) -> Option<usize> {
+        let in_file = address.wrapping_sub(self.bias) as u64;
+        relocated_behind(&self.text_relocations, in_file)
     }
 
     /// Calls `with` with what is known of the function at `address`, which goes by `names`.

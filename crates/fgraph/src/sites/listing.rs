@@ -1,33 +1,164 @@
 //! What lists tell of functions, of modules and of files that are not loaded.
 
+use core::sync::atomic::Ordering;
 #[cfg(feature = "testing")]
 use std::path::Path;
+#[cfg(feature = "testing")]
+use std::sync::Arc;
+
+use fgraph_core::site::Site;
 
 #[cfg(feature = "testing")]
 use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::filter::{FilterError, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
 
+use super::ON;
 #[cfg(feature = "testing")]
 use super::branch_targets::Entered;
 #[cfg(feature = "testing")]
 use super::candidates::gap;
-use super::classify::{Callers, Candidate, classify};
-use super::facts::write_name;
+use super::candidates::{Candidates, Source};
+use super::classify::{self, Callers, Candidate, ENTRY_BYTES, classify};
+use super::facts::{ModuleFacts, is_selected, write_name};
 #[cfg(feature = "testing")]
 use super::facts::{parse, relocated_behind, symbol};
 #[cfg(feature = "testing")]
-use super::toolchain::{blocks_signals, callers, notrace_of, unnamed};
+use super::toolchain::{NotraceRules, blocks_signals, callers};
+use crate::os::memory;
 use crate::report::error::RefusalReason;
 #[cfg(feature = "testing")]
 use crate::report::functions::SiteList;
-use crate::report::functions::{SiteInfo, TraceMethod};
+use crate::report::functions::{Listing, SiteInfo, TraceMethod};
 
 /// What can be done with a function, and whether its returns are told.
-pub(super) fn decide(
-    candidate: &Candidate<'_>,
-    callers: Callers,
+type Decision = (Result<TraceMethod, RefusalReason>, bool);
+
+/// The functions of a module that a filter has selected.
+#[derive(Debug)]
+pub(super) struct ModuleListing {
+    known: &'static ModuleFacts,
+    candidates: Candidates,
     breakpoints: bool,
-) -> (Result<TraceMethod, RefusalReason>, bool) {
+    /// By their indices.
+    functions: Vec<u32>,
+    /// Entries that only a list or the linker names.
+    others: Vec<usize>,
+}
+
+impl ModuleListing {
+    /// The functions that `matcher` selects.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate panics.
+    pub(super) fn new(
+        known: &'static ModuleFacts,
+        candidates: Candidates,
+        breakpoints: bool,
+        matcher: &ModuleMatcher<'_, '_>,
+    ) -> Result<Self, FilterError> {
+        let (mut functions, mut others) = (Vec::new(), Vec::new());
+        for index in candidates.functions() {
+            if is_selected(known, Some(index), known.address(index), matcher)? {
+                functions.push(index as u32);
+            }
+        }
+        for &address in candidates.others() {
+            if is_selected(known, None, address, matcher)? {
+                others.push(address);
+            }
+        }
+        functions.shrink_to_fit();
+        Ok(Self {
+            known,
+            candidates,
+            breakpoints,
+            functions,
+            others,
+        })
+    }
+
+    /// The function at a place of the list, by its index if it has one, and where it is.
+    fn at(&self, place: usize) -> (Option<usize>, usize) {
+        match self.functions.get(place) {
+            Some(&index) => (Some(index as usize), self.known.address(index as usize)),
+            None => (None, self.others[place - self.functions.len()]),
+        }
+    }
+
+    /// Whether the site of the function at an address is patched.
+    fn is_on(&self, address: usize) -> bool {
+        let sites = self
+            .known
+            .site_names
+            .get()
+            .map_or(&[][..], |names| names.sites);
+        let site = sites.binary_search_by_key(&address, Site::address);
+        site.is_ok_and(|site| sites[site].state.load(Ordering::Relaxed) == ON)
+    }
+}
+
+impl Listing for ModuleListing {
+    fn path(&self) -> &str {
+        self.known.path()
+    }
+
+    fn len(&self) -> usize {
+        self.functions.len() + self.others.len()
+    }
+
+    fn get(&self, place: usize) -> SiteInfo {
+        let (index, address) = self.at(place);
+        let in_file = address.wrapping_sub(self.known.bias) as u64;
+        let decision = self.how(place);
+        let functions = &self.known.functions;
+        let info = info(functions, index, self.known.path, in_file, decision);
+        SiteInfo { address, ..info }
+    }
+
+    fn how(&self, place: usize) -> Decision {
+        let (index, address) = self.at(place);
+        let found = match index {
+            Some(index) => self.candidates.function(index, Source::File),
+            None => self.candidates.other(address, Source::File),
+        };
+        let candidate = match found {
+            Ok(candidate) => candidate,
+            Err(reason) => return (Err(reason), false),
+        };
+        let decision = decide(&candidate, self.known.callers(), self.breakpoints);
+        if matches!(decision.0, Err(RefusalReason::Notrace(_))) || self.is_on(address) {
+            return decision;
+        }
+        let constant = candidate.relocated.unwrap_or(usize::MAX);
+        let entry = &candidate.text[..candidate.text.len().min(ENTRY_BYTES).min(constant)];
+        let mut now = [0; ENTRY_BYTES];
+        let now = &mut now[..entry.len()];
+        match memory::read(address, now) {
+            Ok(()) if now != entry => {
+                let found = classify::first(now);
+                (Err(RefusalReason::Patched { found }), false)
+            }
+            _ => decision,
+        }
+    }
+
+    fn has_name(&self, place: usize) -> bool {
+        let (index, _) = self.at(place);
+        has_name(&self.known.functions, index)
+    }
+
+    fn is_stripped(&self) -> bool {
+        self.known.functions.is_stripped()
+    }
+}
+
+fn has_name(functions: &Functions<'_>, index: Option<usize>) -> bool {
+    index.is_some_and(|index| functions.names(index).next().is_some())
+}
+
+fn decide(candidate: &Candidate<'_>, callers: Callers, breakpoints: bool) -> Decision {
     let plan = classify(candidate, callers, breakpoints);
     let returns = plan.as_ref().is_ok_and(|plan| plan.variant.returns());
     (plan.map(|plan| plan.how), returns)
@@ -35,23 +166,60 @@ pub(super) fn decide(
 
 /// What is known of a function of the module at `path`, by its index if it has one, or else by
 /// where it is in the file.
-pub(super) fn info(
+fn info(
     functions: &Functions<'_>,
     index: Option<usize>,
     path: &str,
     address: u64,
-    (how, returns): (Result<TraceMethod, RefusalReason>, bool),
+    (how, returns): Decision,
 ) -> SiteInfo {
     let mut name = String::new();
     write_name(functions, index, path, address, &mut name);
     SiteInfo {
         name,
-        has_name: index.is_some_and(|index| functions.names(index).next().is_some()),
+        has_name: has_name(functions, index),
         module: path.to_owned(),
         address: address as usize,
         size: index.map_or(0, |index| functions.get(index).size as usize),
         how,
         returns,
+    }
+}
+
+/// The functions of a file that is not loaded.
+#[cfg(feature = "testing")]
+#[derive(Debug)]
+struct FileListing {
+    path: String,
+    stripped: bool,
+    all: Vec<SiteInfo>,
+}
+
+#[cfg(feature = "testing")]
+impl Listing for FileListing {
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn get(&self, place: usize) -> SiteInfo {
+        self.all[place].clone()
+    }
+
+    fn how(&self, place: usize) -> Decision {
+        let info = &self.all[place];
+        (info.how.clone(), info.returns)
+    }
+
+    fn has_name(&self, place: usize) -> bool {
+        self.all[place].has_name
+    }
+
+    fn is_stripped(&self) -> bool {
+        self.stripped
     }
 }
 
@@ -77,7 +245,7 @@ pub(crate) fn list(
     let (callers, path) = (callers(file, functions, 0), path.to_string_lossy());
     let breakpoints = breakpoints && !blocks_signals(functions);
     let entered = Entered::find(file, functions);
-    let unnamed = unnamed(file, functions);
+    let notrace = NotraceRules::new(file, functions);
     let relocations = file.text_relocations();
     let info = |index| {
         let function = functions.get(index);
@@ -98,7 +266,7 @@ pub(crate) fn list(
             code_is_relied_on: true,
             convention_is_relied_on: false,
             symbol,
-            notrace: notrace_of(functions, index, unnamed),
+            notrace: notrace.of(file, functions, index),
         };
         let decided = if function.is_resolver {
             (Err(RefusalReason::Resolver), false)
@@ -109,12 +277,12 @@ pub(crate) fn list(
         };
         info(functions, Some(index), &path, function.address, decided)
     };
-    SiteList {
+    let listing = FileListing {
+        stripped: functions.is_stripped(),
         all: (0..functions.len()).map(info).collect(),
-        stripped: functions
-            .is_stripped()
-            .then(|| path.to_string())
-            .into_iter()
-            .collect(),
+        path: path.into_owned(),
+    };
+    SiteList {
+        modules: vec![Arc::new(listing)],
     }
 }

@@ -9,7 +9,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use fgraph_core::MAX_USERS;
 use fgraph_core::site::Site;
@@ -18,12 +18,13 @@ use fgraph_symbols::filter::ngrams::NgramBloom;
 use fgraph_symbols::filter::{FilterError, Matcher, ModuleMatcher};
 
 use super::build::{BuildContext, Planned, Prepared, build};
+use super::candidates::{Candidates, Found, Source};
 use super::classify::{self, classify};
-use super::facts::{ModuleFacts, is_selected, names_of, parse};
-use super::listing::{decide, info};
+use super::facts::{ModuleFacts, names_of, parse};
+use super::listing::ModuleListing;
 use super::reliance::Reliance;
 use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indices};
-use super::toolchain::{blocks_signals, callers, unnamed};
+use super::toolchain::blocks_signals;
 use super::{OFF, ON, patched_len};
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trap::TrapRange;
@@ -32,7 +33,6 @@ use crate::process::ifunc;
 use crate::process::loader_event;
 use crate::process::modules::{self, ListedEntry};
 use crate::report::error::{RefusalReason, RefusedFunction};
-use crate::report::functions::SiteList;
 
 /// A function that has no site, and why.
 #[derive(Debug)]
@@ -270,18 +270,9 @@ impl ModuleSites {
             let targets = ifunc::targets(&self.loaded, &file, &functions);
             functions.add_names(targets.map_err(|error| error.to_string())?);
         }
-        Ok(Box::leak(Box::new(ModuleFacts {
-            path: self.path.clone().leak(),
-            bias: self.bias(),
-            callers: callers(&file, &functions, self.bias()),
-            unnamed: unnamed(&file, &functions),
-            functions,
-            text_relocations: file.text_relocations(),
-            entered: OnceLock::new(),
-            reliance: OnceLock::new(),
-            site_names: OnceLock::new(),
-            file,
-        })))
+        let path = self.path.clone().leak();
+        let facts = ModuleFacts::new(path, self.bias(), file, functions);
+        Ok(Box::leak(Box::new(facts)))
     }
 
     /// What a filter selects of the module, and, added to `counts`, how many functions match each
@@ -422,7 +413,7 @@ impl ModuleSites {
     }
 
     /// Makes the sites. To be called while the module cannot be unloaded.
-    pub(crate) fn prepare(&mut self, context: &mut BuildContext, protections: &Protections) {
+    pub(crate) fn prepare(&mut self, context: &mut BuildContext, protections: &Arc<Protections>) {
         let Ok(known) = self.known() else {
             return;
         };
@@ -436,29 +427,37 @@ impl ModuleSites {
         };
         let mut planned = Vec::with_capacity(known.functions.len());
         let breakpoints = context.breakpoints && !blocks_signals(&known.functions);
+        let callers = known.callers();
         known.reliance.get_or_init(|| {
             let is_padded = !self.listed.is_empty();
-            Reliance::find(&known.file, &known.functions, known.callers, is_padded)
+            Reliance::find(&known.file, &known.functions, callers, is_padded)
         });
-        self.each_candidate(
-            known,
-            protections,
-            |function, candidate, callers| match candidate {
-                Err((address, reason)) => refuse(function, address, reason),
-                Ok(candidate) => match classify(&candidate, callers, breakpoints) {
-                    Err(reason) => refuse(function, candidate.address, reason),
-                    Ok(plan) => planned.push(Planned {
-                        function,
-                        address: candidate.address,
-                        original: classify::first(&candidate.text[plan.lead..]),
-                        relay: plan.relay.map_or([0; SITE_LEN], |len| {
-                            classify::first(&candidate.padding[candidate.padding.len() - len..])
-                        }),
-                        plan,
+        let mut plan = |function, address, found: Found<'static>| {
+            let plan = found.and_then(|candidate| {
+                let plan = classify(&candidate, callers, breakpoints)?;
+                Ok((candidate, plan))
+            });
+            match plan {
+                Err(reason) => refuse(function, address, reason),
+                Ok((candidate, plan)) => planned.push(Planned {
+                    function,
+                    address,
+                    original: classify::first(&candidate.text[plan.lead..]),
+                    relay: plan.relay.map_or([0; SITE_LEN], |len| {
+                        classify::first(&candidate.padding[candidate.padding.len() - len..])
                     }),
-                },
-            },
-        );
+                    plan,
+                }),
+            }
+        };
+        let candidates = Candidates::new(self, known, protections);
+        for index in candidates.functions() {
+            let found = candidates.function(index, Source::Memory);
+            plan(Some(index), known.address(index), found);
+        }
+        for &address in candidates.others() {
+            plan(None, address, candidates.other(address, Source::Memory));
+        }
         // Symbols may be nested.
         planned.sort_unstable_by_key(Planned::entry);
         planned.dedup_by(|next, previous| {
@@ -478,8 +477,7 @@ impl ModuleSites {
         });
     }
 
-    /// Adds every function that `matcher` selects. To be called while the module cannot be
-    /// unloaded.
+    /// The functions that `matcher` selects; `None` if there are none.
     ///
     /// # Errors
     ///
@@ -488,59 +486,25 @@ impl ModuleSites {
         &mut self,
         context: &BuildContext,
         matcher: &Matcher<'_>,
-        list: &mut SiteList,
-        protections: &Protections,
-    ) -> Result<(), FilterError> {
+        protections: &Arc<Protections>,
+    ) -> Result<Option<ModuleListing>, FilterError> {
         let path = self.path.clone();
         let Some(matcher) = matcher.module(&path) else {
-            return Ok(());
+            return Ok(None);
         };
         if !self.may_be_selected(&matcher) {
-            return Ok(());
+            return Ok(None);
         }
-        let decided = self.prepared.as_ref().map(|prepared| prepared.breakpoints);
         let Ok(known) = self.known() else {
-            return Ok(());
+            return Ok(None);
         };
-        let breakpoints =
-            decided.unwrap_or_else(|| context.breakpoints && !blocks_signals(&known.functions));
-        if known.functions.is_stripped() {
-            list.stripped.push(path.clone());
-        }
-        let mut result = Ok(());
-        self.each_candidate(known, protections, |function, mut candidate, callers| {
-            let address = match &candidate {
-                Ok(candidate) => candidate.address,
-                Err((address, _)) => *address,
-            };
-            match is_selected(known, function, address, &matcher) {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    result = Err(error);
-                    return;
-                }
-            }
-            if let Ok(candidate) = &mut candidate
-                && let Some(file) = candidate.file
-                && let Some(site) = self.site_at(candidate.address)
-                && site.state.load(Ordering::Relaxed) == ON
-            {
-                // What is there now is ours.
-                candidate.text = file;
-            }
-            let decided = match &candidate {
-                Ok(candidate) => decide(candidate, callers, breakpoints),
-                Err((_, reason)) => (Err(reason.clone()), false),
-            };
-            let in_file = address.wrapping_sub(known.bias) as u64;
-            list.all
-                .push(info(&known.functions, function, &path, in_file, decided));
-            if let Some(info) = list.all.last_mut() {
-                info.address = address;
-            }
-        });
-        result
+        let breakpoints = match &self.prepared {
+            Some(prepared) => prepared.breakpoints,
+            None => context.breakpoints && !blocks_signals(&known.functions),
+        };
+        let candidates = Candidates::new(self, known, protections);
+        let listing = ModuleListing::new(known, candidates, breakpoints, &matcher)?;
+        Ok(Some(listing))
     }
 }
 
