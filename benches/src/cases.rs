@@ -10,7 +10,9 @@ use crate::functions::{
     Function, NOT_WATCHED, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST,
 };
 use crate::hijack::{Handler, Hijack};
-use crate::users::{Counting, Declining, Empty, SettingErrno, SixteenBytes, with_constant};
+use crate::users::{
+    Counting, Declining, DecliningWords, Empty, SettingErrno, SixteenBytes, with_constant,
+};
 
 /// Who watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub enum Case {
     FilteredOut,
     /// A user that does not want the return.
     Declined,
+    /// A user that does not want the return and whose data has this many bytes.
+    DeclinedBytes(usize),
     /// As `Declined`, while the user is disabled.
     Disabled,
     /// As `Declined`, while the user watches no thread.
@@ -85,11 +89,15 @@ pub enum Watched {
 
 impl Case {
     /// All cases.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 29] = [
         Self::Plain,
         Self::Off,
         Self::FilteredOut,
         Self::Declined,
+        Self::DeclinedBytes(0),
+        Self::DeclinedBytes(8),
+        Self::DeclinedBytes(184),
+        Self::DeclinedBytes(1024),
         Self::Disabled,
         Self::OtherThread,
         Self::Sampled,
@@ -127,6 +135,12 @@ impl Case {
             Self::Off => {}
             Self::FilteredOut => active.empty.push(empty(0, NOT_WATCHED)?),
             Self::Declined => active.declining = Some(watch(Declining, WATCHED)?),
+            Self::DeclinedBytes(bytes) => active.empty.push(match bytes {
+                0 => Box::new(watch(DecliningWords::<0>, WATCHED)?),
+                8 => Box::new(watch(DecliningWords::<1>, WATCHED)?),
+                184 => Box::new(watch(DecliningWords::<23>, WATCHED)?),
+                _ => Box::new(watch(DecliningWords::<128>, WATCHED)?),
+            }),
             Self::Disabled => {
                 let user = watch(Declining, WATCHED)?;
                 user.set_enabled(false);
@@ -177,6 +191,10 @@ impl fmt::Display for Case {
             Self::Off => "site off",
             Self::FilteredOut => "filtered out",
             Self::Declined => "declined return",
+            Self::DeclinedBytes(0) => "declined, 0 bytes",
+            Self::DeclinedBytes(8) => "declined, 8 bytes",
+            Self::DeclinedBytes(184) => "declined, 184 bytes",
+            Self::DeclinedBytes(_) => "declined, 1024 bytes",
             Self::Disabled => "disabled",
             Self::OtherThread => "other threads watched",
             Self::Sampled => "sampled, 1 in 100",

@@ -10,6 +10,8 @@
 //! | [`pair`] | calls on two threads at once |
 //! | [`sites`] | 20,000 functions to patch, and how patching is timed |
 //! | [`whole`] | a process all of whose functions are enumerated and traced |
+//! | [`filters`] | filters that change in a process of very many functions |
+//! | [`parent`] | a user's look at the data of its enclosing call |
 //! | [`memory`] | what memory sites, stubs and threads take |
 //! | [`hijack`] | for comparison, a trampoline that replaces the return address |
 //!
@@ -18,10 +20,12 @@
 pub mod bare;
 pub mod cases;
 pub mod depth;
+pub mod filters;
 pub mod functions;
 pub mod hijack;
 pub mod memory;
 pub mod pair;
+pub mod parent;
 pub mod sites;
 pub mod users;
 pub mod whole;

@@ -34,6 +34,19 @@ impl FgraphOps for Declining {
     }
 }
 
+/// Wants no return, and would keep `8 * N` bytes for each call.
+#[derive(Clone, Copy, Debug)]
+pub struct DecliningWords<const N: usize>;
+
+impl<const N: usize> FgraphOps for DecliningWords<N> {
+    type Data = [u64; N];
+
+    fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
+        // Never so: compilers do not know that nothing is kept.
+        (call.arg(0) == Some(u64::MAX)).then(|| [black_box(1); N])
+    }
+}
+
 /// Wants no return, and counts calls in storage per thread.
 #[derive(Debug, Default)]
 pub struct Counting(PerThread<AtomicU64>);

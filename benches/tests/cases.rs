@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fgraph::{Entry, FgraphOps, Return, TraceMethod};
 use fgraph_bench::cases::Case;
+use fgraph_bench::filters::Changes;
 use fgraph_bench::functions::{Function, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST};
 use fgraph_bench::hijack::{Handler, Hijack};
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::pair;
+use fgraph_bench::parent;
 use fgraph_bench::sites::Batch;
 use fgraph_bench::whole::Whole;
 use fgraph_needs::skip;
@@ -24,6 +26,8 @@ fn the_cases_are_what_they_say() {
     both_trampolines_give_the_user_every_call();
     functions_without_nops_are_relocated_and_give_the_user_every_call();
     the_whole_process_can_be_traced();
+    the_data_of_the_enclosing_call_is_looked_for();
+    filters_of_many_names_can_be_set();
     two_threads_are_timed_on_two_processors();
 }
 
@@ -111,6 +115,17 @@ fn functions_without_nops_are_relocated_and_give_the_user_every_call() {
 fn the_whole_process_can_be_traced() {
     let whole = Whole::measure().unwrap();
     assert!(whole.traced > whole.functions / 100 * 99, "{whole}");
+}
+
+fn the_data_of_the_enclosing_call_is_looked_for() {
+    for between in parent::BETWEEN {
+        assert!(parent::measure(between, CALLS).is_ok());
+    }
+}
+
+fn filters_of_many_names_can_be_set() {
+    let changes = Changes::measure().unwrap();
+    assert!(changes.functions > 20_000, "{changes}");
 }
 
 fn every_site_of_a_batch_is_patched_and_unpatched() {

@@ -27,6 +27,9 @@ pub(crate) fn object(figures: &Figures) -> String {
             times(row.first, row.first.patch(), row.first.unpatch())
         )
     });
+    let parents = figures.parents.iter();
+    let parents =
+        parents.map(|(between, ns)| format!(r#"{{"between":{between},"ns":{}}}"#, number(*ns)));
     let verdicts = verdict::all(figures).into_iter().map(|verdict| {
         format!(
             r#"{{"what":"{}","value":{},"limit":{},"unit":"{}","met":{}}}"#,
@@ -43,7 +46,9 @@ pub(crate) fn object(figures: &Figures) -> String {
         concat!(
             r#"{{"calls":[{}],"bare_user":{},"not_traced":{},"patching":[{}],"whole":{},"#,
             r#""memory":{{"site":{},"stub":{},"shadow_stack":{},"shadow_stack_touched":{}}},"#,
-            r#""vector_bytes":{},"to_reach":[{}]}}"#
+            r#""filters":{{"functions":{},"thousand_ns":{},"twenty_thousand_ns":{},"#,
+            r#""one_more_ns":{}}},"parent_data":[{}],"#,
+            r#""processor":"{}","vector_bytes":{},"to_reach":[{}]}}"#
         ),
         join(single.chain(pairs)),
         number(figures.bare_user),
@@ -54,6 +59,12 @@ pub(crate) fn object(figures: &Figures) -> String {
         memory::STUB,
         figures.shadow_stack.size,
         figures.shadow_stack.touched,
+        figures.changes.functions,
+        figures.changes.thousand.as_nanos(),
+        figures.changes.twenty_thousand.as_nanos(),
+        figures.changes.one_more.as_nanos(),
+        join(parents),
+        figures.processor.replace(['"', '\\'], ""),
         figures.vector_bytes,
         join(verdicts)
     )

@@ -7,8 +7,11 @@ mod measure;
 mod table;
 mod verdict;
 
+use std::error::Error;
+use std::fmt::Display;
 use std::process::ExitCode;
 
+use fgraph_bench::filters::{self, Changes};
 use fgraph_bench::whole::{self, Whole};
 use measure::Figures;
 
@@ -17,7 +20,8 @@ fn main() -> ExitCode {
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--json" => json = true,
-            whole::ARGUMENT => return print_whole(),
+            whole::ARGUMENT => return print_own(Whole::measure().map_err(Into::into)),
+            filters::ARGUMENT => return print_own(Changes::measure()),
             _ => {
                 eprintln!("error: unknown argument `{argument}`; there is only --json");
                 return ExitCode::from(2);
@@ -35,10 +39,10 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// This process is one of those that are traced as a whole.
-fn print_whole() -> ExitCode {
-    match Whole::measure() {
-        Ok(whole) => println!("{whole}"),
+/// Prints what a process has measured of itself that was started for that.
+fn print_own<T: Display>(measured: Result<T, Box<dyn Error>>) -> ExitCode {
+    match measured {
+        Ok(figures) => println!("{figures}"),
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::FAILURE;

@@ -10,9 +10,11 @@ use fgraph::{Error, MAX_USERS};
 use fgraph_bench::bare;
 use fgraph_bench::cases::Case;
 use fgraph_bench::depth;
+use fgraph_bench::filters::Changes;
 use fgraph_bench::functions::Function;
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::pair;
+use fgraph_bench::parent;
 use fgraph_bench::sites::{Batch, Times};
 use fgraph_bench::whole::Whole;
 use fgraph_x86_64::cpu;
@@ -29,6 +31,9 @@ const PATCHING_ROUNDS: usize = 51;
 /// Processes that are traced as a whole.
 const WHOLE_ROUNDS: usize = 5;
 
+/// Processes in which filters are changed.
+const CHANGES_ROUNDS: usize = 2;
+
 /// The cases that are also measured on two threads.
 const PAIRED: [Case; 2] = [Case::Plain, Case::Users(1)];
 
@@ -44,6 +49,12 @@ pub(crate) struct Figures {
     pub(crate) patching: Vec<Patching>,
     /// The shortest of each.
     pub(crate) whole: Whole,
+    /// The shortest of each.
+    pub(crate) changes: Changes,
+    /// ns for a look at the data of the enclosing call, with so many foreign frames between.
+    pub(crate) parents: [(usize, f64); parent::BETWEEN.len()],
+    /// The processor.
+    pub(crate) processor: String,
     /// ns for the two calls that a user is, in a loop that does nothing else.
     pub(crate) bare_user: f64,
     /// Calls that were to be traced and were not.
@@ -85,6 +96,10 @@ impl Figures {
             .map(|_| Whole::in_another_process())
             .reduce(|a, b| Ok(a?.min(b?)))
             .expect("there are rounds")?;
+        let changes = (0..CHANGES_ROUNDS)
+            .map(|_| Changes::in_another_process())
+            .reduce(|a, b| Ok(a?.min(b?)))
+            .expect("there are rounds")?;
         let shadow_stack = ShadowStack::of_a_new_thread()?;
         // Before there are other threads: an idle process.
         let patching = patching()?;
@@ -106,6 +121,9 @@ impl Figures {
                 .to_vec(),
             patching,
             whole,
+            changes,
+            parents: parents()?,
+            processor: processor(),
             bare_user: f64::INFINITY,
             not_traced: 0,
         };
@@ -158,6 +176,31 @@ impl Figures {
         }
         Ok(())
     }
+}
+
+fn parents() -> Result<[(usize, f64); parent::BETWEEN.len()], Error> {
+    let mut rows = parent::BETWEEN.map(|between| (between, f64::NAN));
+    for (between, ns) in &mut rows {
+        let mut best = [f64::INFINITY; 2];
+        for sample in 0..ROUNDS * SAMPLES / 8 {
+            let times = depth::at(sample, || parent::measure(*between, CALLS))?;
+            for (best, time) in best.iter_mut().zip(times) {
+                *best = best.min(per_call(time));
+            }
+        }
+        *ns = best[0] - best[1];
+    }
+    Ok(rows)
+}
+
+/// What the kernel calls the processor.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut names = text.lines().filter_map(|line| {
+        let (key, name) = line.split_once(':')?;
+        (key.trim_end() == "model name").then(|| name.trim().to_owned())
+    });
+    names.next().unwrap_or_else(|| "unknown".to_owned())
 }
 
 fn patching() -> Result<Vec<Patching>, Error> {

@@ -19,9 +19,12 @@ pub(crate) struct Table<'a>(pub(crate) &'a Figures);
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "processor: {}\n", self.0.processor)?;
         self.calls(f)?;
+        self.parents(f)?;
         self.patching(f)?;
         self.whole(f)?;
+        self.changes(f)?;
         self.memory(f)?;
         self.verdicts(f)
     }
@@ -109,6 +112,29 @@ impl Table<'_> {
             let ms = time.as_secs_f64() * 1e3;
             let ns = ms * 1e6 / functions as f64;
             writeln!(f, "{name:<28}{functions:>13}{ns:>11.0} ns{ms:>8.3} ms")?;
+        }
+        writeln!(f)
+    }
+
+    fn parents(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<28}{:>13}", "parent_data", "ns")?;
+        for (between, ns) in self.0.parents {
+            let name = format!("{between} foreign frames between");
+            writeln!(f, "{name:<28}{ns:>13.2}")?;
+        }
+        writeln!(f)
+    }
+
+    fn changes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let changes = self.0.changes;
+        writeln!(f, "{:<28}{:>13}", "filters", "functions")?;
+        for (name, time) in [
+            ("1,000 names", changes.thousand),
+            ("20,000 names", changes.twenty_thousand),
+            ("one name more than 100", changes.one_more),
+        ] {
+            let ms = time.as_secs_f64() * 1e3;
+            writeln!(f, "{name:<28}{:>13}{ms:>11.3} ms", changes.functions)?;
         }
         writeln!(f)
     }

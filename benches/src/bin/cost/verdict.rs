@@ -79,6 +79,18 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             "ns",
         );
         add(
+            format!("{name}: storage per thread"),
+            ns(Case::PerThread) - ns(Case::Declined),
+            2.0,
+            "ns",
+        );
+        add(
+            format!("{name}: declined, 1024 bytes over 0"),
+            ns(Case::DeclinedBytes(1024)) - ns(Case::DeclinedBytes(0)),
+            0.5,
+            "ns",
+        );
+        add(
             format!("{name}: disabled / declined, over plain"),
             (ns(Case::Disabled) - plain) / (ns(Case::Declined) - plain),
             0.5,
@@ -106,6 +118,18 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             1.10,
             "",
         );
+    }
+    for (between, ns) in figures.parents {
+        let what = format!("parent_data, {between} foreign frames between");
+        add(what, ns, 3.0, "ns");
+    }
+    let changes = figures.changes;
+    for (what, time, limit) in [
+        ("a filter of 1,000 names", changes.thousand, 50.0),
+        ("a filter of 20,000 names", changes.twenty_thousand, 300.0),
+        ("one name more than 100", changes.one_more, 1.0),
+    ] {
+        add(what.to_owned(), time.as_secs_f64() * 1e3, limit, "ms");
     }
     let all = figures.patching.iter().find(|row| row.batch == Batch::All);
     let ms = all.map_or(f64::NAN, |row| row.patch.as_secs_f64() * 1e3);

@@ -42,7 +42,7 @@ static VECTOR_BYTES: AtomicU32 = AtomicU32::new(16);
 static STATES: AtomicUsize = AtomicUsize::new(0);
 /// When there are so many, look whose owners are gone before mapping another.
 static NEXT_REAP: AtomicUsize = AtomicUsize::new(16);
-/// Somebody is looking.
+/// Whether a thread is looking for states whose owners are gone.
 static REAPING: AtomicBool = AtomicBool::new(false);
 
 /// A thread's state, and the process of that thread.
@@ -59,7 +59,7 @@ static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 /// The process of the thread that a state belongs to.
 fn process_of(thread: &'static Thread) -> &'static AtomicU32 {
     let owned = ptr::with_exposed_provenance::<OwnedThread>(ptr::from_ref(thread).addr());
-    // SAFETY: every state in the list is the start of one, made by `new_state`, and never unmapped.
+    // SAFETY: every state in the list is the start of one, made by `add_state`, and never unmapped.
     unsafe { &(*owned).process }
 }
 
@@ -103,10 +103,10 @@ fn owner() -> (u32, u32) {
 
 /// Sets the size of the shadow stack of threads that hit their first site from now on, in bytes.
 ///
-/// Each call that somebody wants the return of takes 64 bytes, and for each user with data that
-/// data, rounded up to 16, and 16 more. When a shadow stack is full, calls are not traced and
-/// counted as [`overrun`](crate::Counters::overrun). Memory is taken when it is touched. The
-/// default is 256 KiB; the value is kept between 128 bytes and 1 GiB.
+/// Each call whose return a user wants takes 64 bytes, and for each user with data that data,
+/// rounded up to 16, and 16 more. When a shadow stack is full, calls are not traced and counted as
+/// [`overrun`](crate::Counters::overrun). Memory is taken when it is touched. The default is 256
+/// KiB; the value is kept between 128 bytes and 1 GiB.
 pub fn set_shadow_stack_size(bytes: usize) {
     let bytes = bytes.clamp(MIN_SHADOW_STACK, MAX_SHADOW_STACK);
     SHADOW_STACK.store(bytes & !15, Ordering::Relaxed);
@@ -198,7 +198,7 @@ pub(super) fn claim_state(owner: (u32, u32)) -> Option<&'static Thread> {
     }
 }
 
-/// Takes over a state that is nobody's.
+/// Takes over a state that has no owner.
 fn free_state((process, id): (u32, u32)) -> Option<&'static Thread> {
     // SAFETY: states are only claimed, until one is ours.
     let mut states = unsafe { FGRAPH.threads.iter() };
@@ -257,7 +257,7 @@ fn reap(id: u32) {
     REAPING.store(false, Ordering::Release);
 }
 
-/// Maps a new state, nobody's, and behind it its shadow stack.
+/// Maps a new state, without an owner, and behind it its shadow stack.
 fn add_state() -> Option<()> {
     let shadow = shadow_stack_size();
     // Right behind the state and not at a page of its own, where frames would have the addresses of
@@ -280,8 +280,8 @@ fn add_state() -> Option<()> {
     Some(())
 }
 
-/// In a child with a copy of the memory: the states of the threads that the child does not have are
-/// nobody's.
+/// In a child with a copy of the memory: the states of the threads that the child does not have lose
+/// their owner.
 pub(crate) fn after_fork() {
     // Whoever was looking for states to free is not in the child.
     REAPING.store(false, Ordering::Relaxed);

@@ -1,0 +1,157 @@
+//! What changes of filters take in a process with very many functions.
+//!
+//! Where there is rustc's own library, the process has it loaded: 215,000 functions with LLVM's.
+//! Otherwise the functions are those of the benchmark itself.
+
+use core::fmt;
+use core::str::FromStr;
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fgraph::{Filter, FilterError};
+
+use crate::users::Declining;
+
+/// Tells the program that it is to [measure](Changes::measure) itself and print that.
+pub const ARGUMENT: &str = "--filters";
+
+/// How long changes of filters take when the sites of all modules exist.
+#[derive(Clone, Copy, Debug)]
+pub struct Changes {
+    /// Functions that can be traced.
+    pub functions: usize,
+    /// Setting a filter of 1,000 names.
+    pub thousand: Duration,
+    /// Setting a filter of 20,000 names.
+    pub twenty_thousand: Duration,
+    /// Adding a name to a filter of 100.
+    pub one_more: Duration,
+}
+
+impl Changes {
+    /// Sets filters in this process.
+    pub fn measure() -> Result<Self, Box<dyn Error>> {
+        // Sites are made.
+        let user = crate::register(Declining, "*")?;
+        let all = user.functions()?;
+        // Every so many functions, so that all modules have some.
+        let names = |count: usize, first: usize| {
+            let step = (all.len() / count).max(1);
+            let some = all.iter().skip(first).step_by(step).take(count);
+            let names = some.map(|function| function.name().to_string());
+            names.collect::<Vec<_>>()
+        };
+        let filter = |names: &[String]| {
+            let none = Filter::none();
+            names
+                .iter()
+                .try_fold(none, |filter, name| filter.name(name))
+        };
+        let time = |filter: Result<Filter, FilterError>| -> Result<Duration, fgraph::Error> {
+            let filter = filter?;
+            // SAFETY: the user does nothing, which is allowed everywhere.
+            unsafe { user.set_filter(Filter::none())? };
+            let start = Instant::now();
+            // SAFETY: as above.
+            unsafe { user.set_filter(filter)? };
+            Ok(start.elapsed())
+        };
+        let thousand = time(filter(&names(1_000, 0)))?;
+        let twenty_thousand = time(filter(&names(20_000, 0)))?;
+        time(filter(&names(100, 0)))?;
+        let mut one_more = Duration::MAX;
+        for name in names(10, 1) {
+            let start = Instant::now();
+            // SAFETY: as above.
+            unsafe { user.add_filter(Filter::none().name(&name))? };
+            one_more = one_more.min(start.elapsed());
+        }
+        Ok(Self {
+            functions: all.len(),
+            thousand,
+            twenty_thousand,
+            one_more,
+        })
+    }
+
+    /// What a process measures that runs this program with [`ARGUMENT`].
+    pub fn in_another_process() -> Result<Self, Box<dyn Error>> {
+        let mut command = Command::new(env::current_exe()?);
+        command.arg(ARGUMENT).stderr(Stdio::inherit());
+        if let Some(library) = rustc_library() {
+            // It has too much thread-local data to be loaded later.
+            command.env("LD_LIBRARY_PATH", library.parent().unwrap_or(&library));
+            command.env("LD_PRELOAD", library);
+        }
+        let output = command.output()?;
+        let text = String::from_utf8(output.stdout)?;
+        text.parse()
+            .map_err(|()| format!("a process whose filters change: {}", output.status).into())
+    }
+
+    /// The shorter of each.
+    pub fn min(self, other: Self) -> Self {
+        Self {
+            thousand: self.thousand.min(other.thousand),
+            twenty_thousand: self.twenty_thousand.min(other.twenty_thousand),
+            one_more: self.one_more.min(other.one_more),
+            ..self
+        }
+    }
+}
+
+/// The library that rustc is made of, if it is installed.
+fn rustc_library() -> Option<PathBuf> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).args(["--print", "sysroot"]).output();
+    let sysroot = String::from_utf8(output.ok()?.stdout).ok()?;
+    let mut files = fs::read_dir(Path::new(sysroot.trim_end()).join("lib")).ok()?;
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().starts_with("librustc_driver-")
+    };
+    files.find_map(|file| Some(file.ok()?.path()).filter(is_it))
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.functions)?;
+        [self.thousand, self.twenty_thousand, self.one_more]
+            .iter()
+            .try_for_each(|time| write!(f, " {}", time.as_nanos()))
+    }
+}
+
+impl FromStr for Changes {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let numbers = text.split_whitespace().map(|number| number.parse());
+        let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().map_err(drop)?;
+        let [functions, thousand, twenty_thousand, one_more] = numbers[..] else {
+            return Err(());
+        };
+        Ok(Self {
+            functions: functions as usize,
+            thousand: Duration::from_nanos(thousand),
+            twenty_thousand: Duration::from_nanos(twenty_thousand),
+            one_more: Duration::from_nanos(one_more),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_can_be_read() {
+        let text = "4 30 20 10";
+        assert_eq!(text.parse::<Changes>().unwrap().to_string(), text);
+        assert!("4 30 20".parse::<Changes>().is_err());
+    }
+}
