@@ -41,7 +41,7 @@ pub(crate) fn thread_of_block() -> Option<u32> {
     // SAFETY: the calling thread's own block, and a live local.
     let error = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
     // The kernel's clock of a thread has the complement of its id in front of three bits.
-    (error == 0).then(|| !(clock >> 3) as u32)
+    (error == 0).then_some(!(clock >> 3) as u32)
 }
 
 /// Whether the process has a thread `id`.

@@ -54,10 +54,8 @@ fn a_child_of_a_bare_fork_goes_on_with_its_calls() {
             }
             let mut status = 0;
             // SAFETY: a live local.
-            assert_eq!(
-                i64::from(unsafe { libc::waitpid(child as i32, &mut status, 0) }),
-                child
-            );
+            let ended = unsafe { libc::waitpid(child as i32, &mut status, 0) };
+            assert_eq!(i64::from(ended), child);
             assert_eq!(status, 0);
             ENDS.wait();
         });

@@ -280,8 +280,8 @@ fn add_state() -> Option<()> {
     Some(())
 }
 
-/// In a child with a copy of the memory: the states of the threads that the child does not have lose
-/// their owner.
+/// In a child with a copy of the memory: the states of the threads that the child does not have
+/// lose their owner.
 pub(crate) fn after_fork() {
     // Whoever was looking for states to free is not in the child.
     REAPING.store(false, Ordering::Relaxed);
