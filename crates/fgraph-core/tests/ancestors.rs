@@ -2,20 +2,20 @@
 
 #![cfg(not(loom))]
 
-use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+mod common;
 
+use std::mem;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use common::{StdCatch, site};
 use fgraph_core::dispatch;
 use fgraph_core::frame::Frame;
 use fgraph_core::machine::Stack;
-use fgraph_core::registration::{Catch, Registration};
+use fgraph_core::registration::Registration;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
-use fgraph_core::site::SiteName;
 use fgraph_core::thread::Thread;
-use fgraph_core::{Entry, FGRAPH, FgraphOps, Module, Return, Site};
+use fgraph_core::{Entry, FGRAPH, FgraphOps, Return};
 
 const SHADOW: usize = 4096;
 const LEVELS: usize = 8;
@@ -44,19 +44,6 @@ impl FgraphOps for User {
         SHOWN.lock().unwrap().push(shown);
     }
 }
-
-struct StdCatch;
-
-impl Catch for StdCatch {
-    fn catch<R>(call: impl FnOnce() -> R) -> Result<R, *mut ()> {
-        catch_unwind(AssertUnwindSafe(call)).map_err(|_| ptr::dangling_mut())
-    }
-}
-
-static MODULE: Module = Module {
-    path: "/model",
-    symbols: &(),
-};
 
 /// The memory of a machine stack.
 struct Memory(Vec<Link>);
@@ -99,22 +86,6 @@ fn spare(memory: &Memory) -> &'static Stack {
     let (low, end) = memory.bounds();
     stack.set_bounds(low, end);
     stack
-}
-
-fn site() -> &'static Site {
-    Box::leak(Box::new(Site {
-        entry: 0x1000,
-        body: 0x1005,
-        interest: AtomicU16::new(0),
-        lead: 0,
-        state: AtomicU8::new(0),
-        inner: [0; 4],
-        name: SiteName::new("function"),
-        index: 0,
-        module: &MODULE,
-        stub: 0,
-        runtime: AtomicU64::new(0),
-    }))
 }
 
 /// Call `number` at `level` of a machine stack; gives its frame and what its user was shown.

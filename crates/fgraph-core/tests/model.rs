@@ -7,20 +7,21 @@
 
 #![cfg(not(loom))]
 
+mod common;
+
 use std::cell::RefCell;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
+use common::{StdCatch, site};
 use fgraph_core::counters::Counters;
 use fgraph_core::dispatch;
 use fgraph_core::frame::{Frame, HEADER, TRAILER};
-use fgraph_core::registration::{Catch, Header, Registration};
+use fgraph_core::registration::{Header, Registration};
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
-use fgraph_core::site::SiteName;
 use fgraph_core::thread::Thread;
-use fgraph_core::{Entry, FGRAPH, FgraphOps, MAX_USERS, Module, Return, Site};
+use fgraph_core::{Entry, FGRAPH, FgraphOps, MAX_USERS, Return, Site};
 use proptest::prelude::*;
 
 /// Where the machine layer's calls return to.
@@ -152,14 +153,6 @@ impl<const N: usize> FgraphOps for User<N> {
             unwinding: call.unwinding(),
         };
         TOLD.with_borrow_mut(|log| log.push(told));
-    }
-}
-
-struct StdCatch;
-
-impl Catch for StdCatch {
-    fn catch<R>(call: impl FnOnce() -> R) -> Result<R, *mut ()> {
-        catch_unwind(AssertUnwindSafe(call)).map_err(|_| ptr::dangling_mut())
     }
 }
 
@@ -341,11 +334,6 @@ struct Machine {
     users: Vec<Registered>,
 }
 
-static MODULE: Module = Module {
-    path: "/model",
-    symbols: &(),
-};
-
 impl Machine {
     fn new() -> Self {
         // SAFETY: calls of the model return there.
@@ -367,19 +355,7 @@ impl Machine {
         thread.home.set_bounds(low, end);
         assert!(thread.enter_home());
         thread.errno.set(thread.no_errno());
-        let site = Box::leak(Box::new(Site {
-            entry: 0x1000,
-            body: 0x1005,
-            interest: AtomicU16::new(0),
-            lead: 0,
-            state: AtomicU8::new(0),
-            inner: [0; 4],
-            name: SiteName::new("function"),
-            index: 0,
-            module: &MODULE,
-            stub: 0,
-            runtime: AtomicU64::new(0),
-        }));
+        let site = site();
         Self {
             stack,
             thread,

@@ -38,6 +38,8 @@ pub struct ElfFile<'a> {
     segments: &'a [ProgramHeader64<Le>],
     sections: SectionTable<'a, FileHeader64<Le>>,
     is_movable: bool,
+    /// As the header has it.
+    entry: u64,
 }
 
 /// Bytes of the head of the table of unwind information whose address is relative, count absolute,
@@ -74,6 +76,7 @@ impl<'a> ElfFile<'a> {
                 .sections(Le, bytes)
                 .map_err(|_| ElfError::Malformed(Part::SectionHeaders))?,
             is_movable: header.e_type(Le) == elf::ET_DYN,
+            entry: header.e_entry(Le),
         })
     }
 
@@ -81,6 +84,15 @@ impl<'a> ElfFile<'a> {
     #[must_use]
     pub(crate) fn is_movable(&self) -> bool {
         self.is_movable
+    }
+
+    /// Where the program begins, if it is one that the dynamic linker loads: what linkers put there
+    /// in libraries means nothing.
+    #[must_use]
+    pub fn entry_point(&self) -> Option<u64> {
+        let is_interpreted = |segment: &ProgramHeader64<Le>| segment.p_type(Le) == elf::PT_INTERP;
+        let is_program = self.segments.iter().any(is_interpreted);
+        (is_program && self.entry != 0).then_some(self.entry)
     }
 
     /// The address and content of all that is loaded of the file.

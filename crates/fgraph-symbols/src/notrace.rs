@@ -27,7 +27,8 @@ const CHILD: Notrace = Return("a child process or thread starts on its stack fra
 pub const PARTIAL: Notrace = Return("may be called with registers live that functions clobber");
 const FORKS: Notrace =
     Return("runs fgraph's own handlers, which mark the thread until the fork is done");
-const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
+/// The rule for where a program begins.
+pub const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
 const BLOCKED: Notrace =
     Entirely("runs in threads that block all signals, which a trap would kill");

@@ -1,6 +1,7 @@
 //! The library's public functions and handles.
 
 pub(crate) mod functions;
+pub(crate) mod generated;
 pub(crate) mod handle;
 pub(crate) mod into_filter;
 pub(crate) mod status;

@@ -13,6 +13,7 @@
 
 pub(crate) mod filters;
 mod fork;
+pub(crate) mod generated;
 pub(crate) mod library_events;
 mod lock;
 pub(crate) mod options;

@@ -59,6 +59,7 @@ mod unwinding;
 pub use api::testing;
 
 pub use api::functions::{allow_breakpoints, sites, sites_of};
+pub use api::generated::{GeneratedFunctions, RemoveError, add_functions};
 pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
 };
@@ -76,8 +77,10 @@ pub use fgraph_core::{
     Return, ReturnWriter, UserId, WriteError,
 };
 pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
+pub use process::generated::GeneratedFunction;
 pub use report::error::{
-    Error, FilterReport, RefusalReason, RefusedFunction, StopReason, Unsupported, WordReport,
+    Error, FilterReport, GeneratedError, RefusalReason, RefusedFunction, StopReason, Unsupported,
+    WordReport,
 };
 pub use report::functions::{ModuleCount, SiteInfo, SiteIter, SiteList, TraceMethod};
 pub use threads::set_shadow_stack_size;

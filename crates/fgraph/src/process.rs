@@ -2,6 +2,7 @@
 
 pub(crate) mod debug_file;
 pub(crate) mod gate;
+pub(crate) mod generated;
 pub(crate) mod ifunc;
 pub(crate) mod image;
 pub(crate) mod linker;

@@ -29,12 +29,13 @@ use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::{self, Trampolines};
 use crate::arch::trap::{TRAP_TABLE, TrapRange, TrapTable};
+use fgraph_core::MAX_USERS;
 use fgraph_core::site::Site;
 
 use crate::code::stub_blocks::StubBlocks;
 use crate::process::linker;
 use crate::process::loader_event;
-use crate::process::modules::{self, Generation};
+use crate::process::modules::{self, Generation, LoadedModule};
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
 use build::BuildContext;
@@ -271,6 +272,18 @@ impl Sites {
         let mut changed = Vec::new();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.change(slot, Selection::default(), Change::Set, &mut changed);
+        }
+        changed
+    }
+
+    /// Lets no user select anything of a module. Returns the sites that one did.
+    pub(crate) fn clear_module(&mut self, module: &LoadedModule) -> Vec<&'static Site> {
+        let mut changed = Vec::new();
+        let modules = self.modules.iter_mut().filter(|known| known.is_loaded);
+        for known in modules.filter(|known| known.is(module)) {
+            for slot in 0..MAX_USERS {
+                known.change(slot, Selection::default(), Change::Set, &mut changed);
+            }
         }
         changed
     }

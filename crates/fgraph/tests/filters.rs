@@ -1,6 +1,8 @@
 //! What filters select of a running program, by which words, and how they change.
 
 mod common;
+#[path = "common/probes.rs"]
+mod probes;
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,24 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Count, Library, is_patched, patched, scenario};
 use fgraph::{Error, Filter, FilterError, Function, Handle};
 use fgraph_needs::{CC, needs};
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn probe_one(n: u64) -> u64 {
-    black_box(n) + 1
-}
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn probe_two(n: u64) -> u64 {
-    black_box(n) + 2
-}
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn other_one(n: u64) -> u64 {
-    black_box(n) + 3
-}
+use probes::{other_one, probe_one, probe_two};
 
 trait Shape {
     fn area(&self) -> u64;

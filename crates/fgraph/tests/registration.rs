@@ -1,32 +1,16 @@
 //! Registering and unregistering, filters, and what may not be done inside a callback.
 
 mod common;
+#[path = "common/probes.rs"]
+mod probes;
 
-use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 
 use common::{Count, Log, is_patched, numbers, patched, scenario, totals, user};
 use fgraph::{Entry, Error, FgraphOps, Filter, FilterError, Handle, Return, UserStatus};
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn probe_one(n: u64) -> u64 {
-    black_box(n) + 1
-}
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn probe_two(n: u64) -> u64 {
-    black_box(n) + 2
-}
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn other_one(n: u64) -> u64 {
-    black_box(n) + 3
-}
+use probes::{other_one, probe_one, probe_two};
 
 const ONE: *const () = probe_one as *const ();
 const TWO: *const () = probe_two as *const ();

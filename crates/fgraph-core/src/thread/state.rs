@@ -137,7 +137,7 @@ impl Thread {
     /// Where in a state [the users](Owner::users) stand that watch the thread, 16 bits.
     pub const USERS: usize = Self::ID + Owner::USERS;
 
-    /// A state that is nobody's.
+    /// A state without an owner.
     ///
     /// # Safety
     ///
@@ -321,12 +321,12 @@ impl Thread {
         &self.seldom.next
     }
 
-    /// The kernel's id of the thread; 0 when the state is nobody's.
+    /// The kernel's id of the thread; 0 when the state has no owner.
     pub fn id(&self) -> u32 {
         self.owner.id()
     }
 
-    /// Tries to take the state over for thread `id`; it must be nobody's. The users watch the
+    /// Tries to take the state over for thread `id`; it must have no owner. The users watch the
     /// thread that `watched` says.
     pub fn claim(&self, id: u32, watched: &Watched) -> bool {
         let claimed = self.owner.claim(id, watched);
@@ -348,7 +348,7 @@ impl Thread {
         claimed
     }
 
-    /// Makes the state nobody's. Its thread must be gone, and the state abandoned.
+    /// Takes the state from its owner. Its thread must be gone, and the state abandoned.
     pub fn release(&self, id: u32) -> bool {
         self.mark.clear();
         self.entered_sp.store(0, Ordering::Relaxed);

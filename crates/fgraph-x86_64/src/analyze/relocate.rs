@@ -57,6 +57,7 @@ use crate::unwind::{Row, Rule};
 use branches::Branch;
 use stack_effect::StackEffect;
 
+pub use branches::first_jump;
 pub use convention::Convention;
 pub use frame_pointer::uses_frame_pointer_of_caller;
 pub use inbound_branches::{InboundBranch, branches_to};

@@ -41,6 +41,8 @@ pub enum Error {
         /// The kernel's id that was asked for.
         id: u32,
     },
+    /// Functions that the program has generated cannot be added.
+    Generated(GeneratedError),
     /// Writing to the program's text failed. What had been written was put back; where that failed
     /// too, fgraph has [stopped](StopReason::Text).
     Text {
@@ -67,6 +69,7 @@ impl fmt::Display for Error {
                 f,
                 "thread {thread} blocks SIGTRAP and would die at a site that is being patched"
             ),
+            Self::Generated(error) => error.fmt(f),
             Self::NoSuchThread { id } => write!(f, "this process has no thread {id}"),
             Self::Text { address, errno } => write!(
                 f,
@@ -85,6 +88,12 @@ impl From<FilterError> for Error {
     }
 }
 
+impl From<GeneratedError> for Error {
+    fn from(error: GeneratedError) -> Self {
+        Self::Generated(error)
+    }
+}
+
 impl From<Unsupported> for Error {
     fn from(error: Unsupported) -> Self {
         Self::Unsupported(error)
@@ -96,6 +105,72 @@ impl From<Infallible> for Error {
         match never {}
     }
 }
+
+/// Why functions that the program has generated cannot be [added](crate::add_functions).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GeneratedError {
+    /// There are none.
+    Empty,
+    /// A function has no bytes, no name, or a name with a NUL in it.
+    Malformed {
+        /// Its name.
+        name: String,
+        /// Its address.
+        address: usize,
+        /// The number of its bytes.
+        size: usize,
+    },
+    /// Between the first byte of the first function and the last of the last there is memory that
+    /// cannot be read and executed.
+    NotText {
+        /// Where.
+        address: usize,
+    },
+    /// The functions are more than 256 MiB apart.
+    TooFarApart {
+        /// The address of the first.
+        first: usize,
+        /// Behind the last.
+        end: usize,
+    },
+    /// Between the first function and the last there is code of a library, or of functions that
+    /// were added before.
+    OfModule {
+        /// Where.
+        address: usize,
+        /// Whose.
+        module: String,
+    },
+}
+
+impl fmt::Display for GeneratedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("there are no functions to add"),
+            Self::Malformed {
+                name,
+                address,
+                size,
+            } => write!(
+                f,
+                "{name:?} at {address:#x} with {size} bytes is no function"
+            ),
+            Self::NotText { address } => {
+                write!(f, "the memory at {address:#x} cannot be read and executed")
+            }
+            Self::TooFarApart { first, end } => write!(
+                f,
+                "the functions from {first:#x} to {end:#x} are more than 256 MiB apart"
+            ),
+            Self::OfModule { address, module } => {
+                write!(f, "the code at {address:#x} is of {module}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for GeneratedError {}
 
 /// What the machine or the kernel lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

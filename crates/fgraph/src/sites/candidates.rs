@@ -12,7 +12,7 @@ use fgraph_symbols::functions::Functions;
 use super::classify::Candidate;
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
-use super::toolchain::{is_own, notrace_of};
+use super::toolchain::is_own;
 use crate::arch::nop;
 use crate::arch::trampoline;
 use crate::os::maps::Protections;
@@ -130,7 +130,7 @@ impl Candidates {
             convention_is_relied_on: reliance
                 .is_some_and(|reliance| reliance.by_convention(function.address)),
             symbol: known.symbol(index),
-            notrace: notrace_of(&known.functions, index, || known.unnamed()),
+            notrace: known.notrace(index),
         })
     }
 

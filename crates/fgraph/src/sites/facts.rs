@@ -18,7 +18,7 @@ use super::classify::Callers;
 use super::is_relay;
 use super::names::Names;
 use super::reliance::Reliance;
-use super::toolchain;
+use super::toolchain::{self, NotraceRules};
 use crate::process::debug_file;
 
 /// What is known of a module for good.
@@ -28,7 +28,7 @@ pub(super) struct ModuleFacts {
     pub(super) bias: usize,
     pub(super) functions: Functions<'static>,
     callers: OnceLock<Callers>,
-    unnamed: OnceLock<Option<Notrace>>,
+    notrace: NotraceRules,
     entered: OnceLock<Entered>,
     /// Which functions need more registers to survive; found out when sites are made.
     pub(super) reliance: OnceLock<Reliance>,
@@ -56,9 +56,9 @@ impl ModuleFacts {
         Self {
             path,
             bias,
+            notrace: NotraceRules::new(&file, &functions),
             functions,
             callers: OnceLock::new(),
-            unnamed: OnceLock::new(),
             entered: OnceLock::new(),
             reliance: OnceLock::new(),
             site_names: OnceLock::new(),
@@ -72,10 +72,9 @@ impl ModuleFacts {
         *self.callers.get_or_init(find)
     }
 
-    /// What must not be traced of functions without a name.
-    pub(super) fn unnamed(&self) -> Option<Notrace> {
-        let find = || toolchain::unnamed(&self.file, &self.functions);
-        *self.unnamed.get_or_init(find)
+    /// What must not be traced of a function, whatever its code is.
+    pub(super) fn notrace(&self, index: usize) -> Option<Notrace> {
+        self.notrace.of(&self.file, &self.functions, index)
     }
 
     /// Where functions are entered behind their first instruction. The first time all code is

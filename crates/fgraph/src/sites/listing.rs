@@ -24,7 +24,7 @@ use super::facts::{ModuleFacts, is_selected, write_name};
 #[cfg(feature = "testing")]
 use super::facts::{parse, symbol};
 #[cfg(feature = "testing")]
-use super::toolchain::{blocks_signals, callers, notrace_of, unnamed};
+use super::toolchain::{NotraceRules, blocks_signals, callers};
 use crate::os::memory;
 use crate::report::error::RefusalReason;
 #[cfg(feature = "testing")]
@@ -244,7 +244,7 @@ pub(crate) fn list(
     let (callers, path) = (callers(file, functions, 0), path.to_string_lossy());
     let breakpoints = breakpoints && !blocks_signals(functions);
     let entered = Entered::find(file, functions);
-    let unnamed = unnamed(file, functions);
+    let notrace = NotraceRules::new(file, functions);
     let info = |index| {
         let function = functions.get(index);
         let symbol = symbol(functions, index);
@@ -263,7 +263,7 @@ pub(crate) fn list(
             code_is_relied_on: true,
             convention_is_relied_on: false,
             symbol,
-            notrace: notrace_of(functions, index, || unnamed),
+            notrace: notrace.of(file, functions, index),
         };
         let decided = if function.is_resolver {
             (Err(RefusalReason::Resolver), false)

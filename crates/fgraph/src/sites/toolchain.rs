@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::ops::Range;
+use std::sync::OnceLock;
 
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
@@ -11,6 +12,7 @@ use fgraph_symbols::notrace::{self, Notrace};
 use super::classify::Callers;
 use crate::arch::cpu;
 use crate::arch::evex;
+use crate::arch::relocate;
 use crate::arch::trampoline;
 
 /// What callers in a module may rely on, going by the compilers that have left their names.
@@ -84,22 +86,62 @@ pub(super) fn is_own(symbol: &str) -> bool {
     .any(|own| start.starts_with(own))
 }
 
-/// What must not be traced of a function, by all of its names; what `unnamed` says if it has none.
-pub(super) fn notrace_of(
-    functions: &Functions<'_>,
-    index: usize,
-    unnamed: impl FnOnce() -> Option<Notrace>,
-) -> Option<Notrace> {
-    let mut names = functions.names(index).peekable();
-    if names.peek().is_none() {
-        return unnamed();
+/// What must not be traced in a module, whatever the code of a function is.
+#[derive(Debug)]
+pub(super) struct NotraceRules {
+    /// The indices of the functions that the program begins with, which no caller has called.
+    first: Vec<usize>,
+    /// For functions without a name; found out when it is first needed.
+    unnamed: OnceLock<Option<Notrace>>,
+}
+
+impl NotraceRules {
+    pub(super) fn new(file: &ElfFile<'_>, functions: &Functions<'_>) -> Self {
+        Self {
+            first: first(file, functions),
+            unnamed: OnceLock::new(),
+        }
     }
-    names.find_map(|name| notrace::look_up(name.symbol))
+
+    /// The rule for a function of the file, by its place and all of its names.
+    pub(super) fn of(
+        &self,
+        file: &ElfFile<'_>,
+        functions: &Functions<'_>,
+        index: usize,
+    ) -> Option<Notrace> {
+        if self.first.contains(&index) {
+            return Some(notrace::NO_CALL);
+        }
+        let mut names = functions.names(index).peekable();
+        if names.peek().is_none() {
+            return *self.unnamed.get_or_init(|| unnamed(file, functions));
+        }
+        names.find_map(|name| notrace::look_up(name.symbol))
+    }
+}
+
+/// The function at the entry point of a program, and those that it goes on with by a jump: nothing
+/// is a return address there yet.
+fn first(file: &ElfFile<'_>, functions: &Functions<'_>) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut next = file.entry_point();
+    while let Some(index) = next.and_then(|address| functions.index_at(address))
+        && !found.contains(&index)
+    {
+        found.push(index);
+        let function = functions.get(index);
+        let len = function.limit.saturating_sub(function.address);
+        let body = file.bytes_at(function.address, usize::try_from(len).unwrap_or(0));
+        let target = body.and_then(|body| relocate::first_jump(body, function.address as usize));
+        next = target.map(|target| target as u64);
+    }
+    found
 }
 
 /// What must not be traced of the functions of a file that have no name: where others are left
 /// alone for what they are called, there may be more of their kind.
-pub(super) fn unnamed(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Notrace> {
+fn unnamed(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Notrace> {
     const BESIDE: &str = "has no name, in a module with functions that must not be traced";
     const UNWINDS: &str = "has no name, in a module that may have a copy of the unwinder in it";
     let all = 0..functions.len();

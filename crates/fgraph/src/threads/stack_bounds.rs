@@ -1,20 +1,22 @@
 //! The bounds of machine stacks.
 //!
-//! Read from `/proc/thread-self/maps` when a thread is first seen on one, so with bare system calls
+//! Asked of `/proc/thread-self/maps` when a thread is first seen on one, so with bare system calls
 //! and without the allocator: the call may be one of `malloc`, or in a signal handler.
-//! (`/proc/self` is the main thread's, which may have ended.)
+//! (`/proc/self` is the main thread's, which may have ended.) The kernel is asked for the one
+//! mapping where it can be, since Linux 6.11; else the file is read up to there, which takes long
+//! in a process with many mappings.
 //!
 //! # Safety
 //!
-//! The unsafe code reads a file into a buffer on the stack, and words that the kernel and the C
-//! library keep for every process and thread.
+//! The unsafe code reads a file into a buffer on the stack, asks the kernel for a mapping, and
+//! reads words that the kernel and the C library keep for every process and thread.
 
 use core::ops::Range;
 
 use crate::os::{self, PAGE};
 
 /// What is known of a machine stack.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Around {
     /// The whole mapping, where that is all that is known.
     pub(crate) bounds: Range<usize>,
@@ -41,40 +43,44 @@ pub(crate) fn alternate(address: usize) -> Option<Range<usize>> {
     is_on.then(|| low..low + stack.ss_size)
 }
 
-/// The stack of the main thread grows down to its limit; another's is mapped as a whole.
+/// A mapping, as far as it says something of a stack.
+#[derive(Debug)]
+struct Mapping {
+    range: Range<usize>,
+    /// Where the one before it ends, for `[stack]`, if that is within the stack's limit.
+    previous_end: usize,
+    /// It is called `[stack]`.
+    grows: bool,
+}
+
 fn from_maps(address: usize) -> Option<Around> {
-    let mut previous_end = 0;
-    let mut found = None;
-    for_each_line("/proc/thread-self/maps\0", |line| {
-        let Some(range) = parse_range(line) else {
-            return true;
-        };
-        if range.contains(&address) {
-            let grows = line.ends_with(b"[stack]");
-            let start = if grows {
-                range.end.saturating_sub(stack_limit()).max(previous_end)
-            } else {
-                range.start
+    let maps = Maps::open()?;
+    let mapping = maps.ask(address).or_else(|| maps.read(address))?;
+    Some(mapping.around(address))
+}
+
+impl Mapping {
+    /// The machine stack around `address`, which is in this mapping. That of the main thread grows
+    /// down to its limit; another's is mapped as a whole.
+    fn around(&self, address: usize) -> Around {
+        let Range { start, end } = self.range;
+        if self.grows {
+            let lowest = end.saturating_sub(stack_limit()).max(self.previous_end);
+            return Around {
+                bounds: lowest.min(start)..end,
+                is_own: os::is_main_thread(),
             };
-            let block = thread_pointer();
-            let is_own = if grows {
-                os::is_main_thread()
-            } else {
-                range.contains(&block) && address < block
-            };
-            // Of a thread other than the main one, the C library keeps the thread's block at the
-            // top of the stack: what is above it in the same mapping is another's.
-            let end = if is_own && !grows { block } else { range.end };
-            found = Some(Around {
-                bounds: start.min(range.start)..end,
-                is_own,
-            });
-            return false;
         }
-        previous_end = range.end;
-        true
-    });
-    found
+        let block = thread_pointer();
+        let is_own = self.range.contains(&block) && address < block;
+        // Of a thread other than the main one, the C library keeps the thread's block at the top of
+        // the stack: what is above it in the same mapping is another's.
+        let end = if is_own { block } else { end };
+        Around {
+            bounds: start..end,
+            is_own,
+        }
+    }
 }
 
 /// The address of the calling thread's block.
@@ -142,58 +148,164 @@ fn parse_range(line: &[u8]) -> Option<Range<usize>> {
     None
 }
 
-/// Calls `each` with the lines of a file, until it says `false`. Of a line longer than the buffer
-/// only the end is given.
-fn for_each_line(path: &'static str, mut each: impl FnMut(&[u8]) -> bool) {
-    debug_assert!(path.ends_with('\0'));
-    // Bare system calls are no cancellation points, unlike the functions of the same names.
-    // SAFETY: the path ends with a zero byte.
-    let file = unsafe {
-        libc::syscall(
-            libc::SYS_openat,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            libc::O_RDONLY | libc::O_CLOEXEC,
-        )
-    };
-    if file < 0 {
-        return;
-    }
-    let mut buffer = [0u8; 2048];
-    let mut filled = 0;
-    'file: loop {
-        // SAFETY: reads into the rest of the buffer.
-        let got = unsafe {
+/// The file that lists the mappings, open.
+struct Maps(libc::c_long);
+
+/// What the kernel is asked about a mapping, and answers: `struct procmap_query`.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    /// Permissions, size of pages, offset, inode, and device.
+    rest: [u64; 5],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// `_IOWR('f', 17, struct procmap_query)`
+const PROCMAP_QUERY: usize = 3 << 30 | size_of::<Query>() << 16 | (b'f' as usize) << 8 | 17;
+/// The mapping at the address, or else the next one above it.
+const COVERING_OR_NEXT: u64 = 0x10;
+/// The longest name that is asked for, with its zero byte.
+const NAME: usize = 16;
+
+impl Maps {
+    fn open() -> Option<Self> {
+        // Bare system calls are no cancellation points, unlike the functions of the same names.
+        // SAFETY: the path ends with a zero byte.
+        let file = unsafe {
             libc::syscall(
-                libc::SYS_read,
-                file,
-                buffer.as_mut_ptr().add(filled),
-                buffer.len() - filled,
+                libc::SYS_openat,
+                libc::AT_FDCWD,
+                c"/proc/thread-self/maps".as_ptr(),
+                libc::O_RDONLY | libc::O_CLOEXEC,
             )
         };
-        let Ok(got @ 1..) = usize::try_from(got) else {
-            break;
-        };
-        filled += got;
-        let mut start = 0;
-        while let Some(len) = buffer[start..filled].iter().position(|&byte| byte == b'\n') {
-            if !each(&buffer[start..start + len]) {
-                break 'file;
+        (file >= 0).then_some(Self(file))
+    }
+
+    /// Asks the kernel for the mapping at `address`; `None` also if it cannot be asked.
+    fn ask(&self, address: usize) -> Option<Mapping> {
+        let (range, grows) = self.query(address, 0)?;
+        let mut previous_end = 0;
+        if grows {
+            // What is below it can only be found from below.
+            let mut at = range.end.saturating_sub(stack_limit());
+            while let Some((other, _)) = self.query(at, COVERING_OR_NEXT)
+                && other.start < range.start
+            {
+                previous_end = other.end;
+                at = other.end;
             }
-            start += len + 1;
         }
-        buffer.copy_within(start..filled, 0);
-        filled -= start;
-        if filled == buffer.len() {
-            filled = 0;
+        Some(Mapping {
+            range,
+            previous_end,
+            grows,
+        })
+    }
+
+    /// A mapping, and whether it is called `[stack]`.
+    fn query(&self, address: usize, flags: u64) -> Option<(Range<usize>, bool)> {
+        let mut name = [0u8; NAME];
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            flags,
+            address: address as u64,
+            name_size: NAME as u32,
+            name: name.as_mut_ptr().expose_provenance() as u64,
+            ..Query::default()
+        };
+        let ask = |query: &mut Query| {
+            // SAFETY: the kernel writes to the two locals only.
+            let answer = unsafe { libc::syscall(libc::SYS_ioctl, self.0, PROCMAP_QUERY, query) };
+            answer == 0
+        };
+        // A name that is longer is an error, and not `[stack]`.
+        let is_found = ask(&mut query) || {
+            (query.name_size, query.name) = (0, 0);
+            ask(&mut query)
+        };
+        let range = query.start as usize..query.end as usize;
+        let grows = name.starts_with(b"[stack]\0");
+        is_found.then_some((range, grows))
+    }
+
+    /// Reads the file up to the mapping at `address`.
+    fn read(&self, address: usize) -> Option<Mapping> {
+        let mut previous_end = 0;
+        let mut found = None;
+        self.for_each_line(|line| {
+            let Some(range) = parse_range(line) else {
+                return true;
+            };
+            if range.contains(&address) {
+                let grows = line.ends_with(b"[stack]");
+                found = Some(Mapping {
+                    range,
+                    previous_end: if grows { previous_end } else { 0 },
+                    grows,
+                });
+                return false;
+            }
+            previous_end = range.end;
+            true
+        });
+        found
+    }
+
+    /// Calls `each` with the lines of the file, until it says `false`. Of a line longer than the
+    /// buffer only the end is given.
+    fn for_each_line(&self, mut each: impl FnMut(&[u8]) -> bool) {
+        let mut buffer = [0u8; 2048];
+        let mut filled = 0;
+        'file: loop {
+            // SAFETY: reads into the rest of the buffer.
+            let got = unsafe {
+                libc::syscall(
+                    libc::SYS_read,
+                    self.0,
+                    buffer.as_mut_ptr().add(filled),
+                    buffer.len() - filled,
+                )
+            };
+            let Ok(got @ 1..) = usize::try_from(got) else {
+                break;
+            };
+            filled += got;
+            let mut start = 0;
+            while let Some(len) = buffer[start..filled].iter().position(|&byte| byte == b'\n') {
+                if !each(&buffer[start..start + len]) {
+                    break 'file;
+                }
+                start += len + 1;
+            }
+            buffer.copy_within(start..filled, 0);
+            filled -= start;
+            if filled == buffer.len() {
+                filled = 0;
+            }
         }
     }
-    // SAFETY: the file is ours.
-    unsafe { libc::syscall(libc::SYS_close, file) };
+}
+
+impl Drop for Maps {
+    fn drop(&mut self) {
+        // SAFETY: the file is ours.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use fgraph_needs::skip;
+
     use super::*;
 
     #[test]
@@ -217,7 +329,7 @@ mod tests {
     #[test]
     fn the_main_threads_stack_reaches_down_to_its_limit() {
         let mut stack = None;
-        for_each_line("/proc/thread-self/maps\0", |line| {
+        Maps::open().unwrap().for_each_line(|line| {
             if line.ends_with(b"[stack]") {
                 stack = parse_range(line);
             }
@@ -229,6 +341,32 @@ mod tests {
         assert_eq!(found.end, mapped.end);
         assert!(found.start <= mapped.start);
         assert!(found.len() >= stack_limit().min(1 << 20));
+    }
+
+    #[test]
+    fn the_kernel_answers_what_the_file_says() {
+        static CONSTANT: u64 = 0;
+        let local = 0;
+        let maps = Maps::open().unwrap();
+        let here = (&raw const local).addr();
+        if maps.ask(here).is_none() {
+            return skip!("the kernel cannot be asked for a mapping: Linux 6.11 or later can");
+        }
+        let mut main_stack = 0;
+        maps.for_each_line(|line| {
+            if line.ends_with(b"[stack]") {
+                main_stack = parse_range(line).map_or(0, |range| range.end - 8);
+            }
+            true
+        });
+        // None of them changes while other tests map memory.
+        for address in [here, (&raw const CONSTANT).addr(), main_stack] {
+            let asked = maps.ask(address).unwrap();
+            let read = Maps::open().unwrap().read(address).unwrap();
+            assert_eq!(asked.range.end, read.range.end);
+            assert_eq!(asked.around(address), read.around(address));
+        }
+        assert!(maps.ask(8).is_none());
     }
 
     #[test]

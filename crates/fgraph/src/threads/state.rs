@@ -37,15 +37,15 @@ static VECTOR_BYTES: AtomicU32 = AtomicU32::new(16);
 static STATES: AtomicUsize = AtomicUsize::new(0);
 /// When there are so many, look whose owners are gone before mapping another.
 static NEXT_REAP: AtomicUsize = AtomicUsize::new(16);
-/// Somebody is looking.
+/// Whether a thread is looking for states whose owners are gone.
 static REAPING: AtomicBool = AtomicBool::new(false);
 
 /// Sets the size of the shadow stack of threads that hit their first site from now on, in bytes.
 ///
-/// Each call that somebody wants the return of takes 64 bytes, and for each user with data that
-/// data, rounded up to 16, and 16 more. When a shadow stack is full, calls are not traced and
-/// counted as [`overrun`](crate::Counters::overrun). Memory is taken when it is touched. The
-/// default is 256 KiB; the value is kept between 128 bytes and 1 GiB.
+/// Each call whose return a user wants takes 64 bytes, and for each user with data that data,
+/// rounded up to 16, and 16 more. When a shadow stack is full, calls are not traced and counted as
+/// [`overrun`](crate::Counters::overrun). Memory is taken when it is touched. The default is 256
+/// KiB; the value is kept between 128 bytes and 1 GiB.
 pub fn set_shadow_stack_size(bytes: usize) {
     let bytes = bytes.clamp(MIN_SHADOW_STACK, MAX_SHADOW_STACK);
     SHADOW_STACK.store(bytes & !15, Ordering::Relaxed);
@@ -133,7 +133,7 @@ pub(super) fn claim_state(id: u32) -> Option<&'static Thread> {
     }
 }
 
-/// Takes over a state that is nobody's.
+/// Takes over a state that has no owner.
 fn free_state(id: u32) -> Option<&'static Thread> {
     // SAFETY: states are only claimed, until one is ours.
     let mut states = unsafe { FGRAPH.threads.iter() };
@@ -186,7 +186,7 @@ fn reap(id: u32) {
     REAPING.store(false, Ordering::Release);
 }
 
-/// Maps a new state, nobody's, and behind it its shadow stack.
+/// Maps a new state, without an owner, and behind it its shadow stack.
 fn add_state() -> Option<()> {
     let shadow = shadow_stack_size();
     // Right behind the state and not at a page of its own, where frames would have the addresses of
@@ -205,7 +205,7 @@ fn add_state() -> Option<()> {
     Some(())
 }
 
-/// In a forked child: the states of the threads that the child does not have are nobody's.
+/// In a forked child: the states of the threads that the child does not have lose their owner.
 pub(crate) fn after_fork() {
     // Whoever was looking for states to free is not in the child.
     REAPING.store(false, Ordering::Relaxed);

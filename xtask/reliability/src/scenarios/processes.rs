@@ -29,6 +29,17 @@ pub(super) const GROUP: Group = Group {
     about: "fork, vfork, exec, posix_spawn, _exit",
     scenarios: &[
         Scenario {
+            name: "a program whose first functions go by any name",
+            promise: "Where a program begins, and what it jumps to from there, is not traced.",
+            shown: Shown::By(Hostile {
+                source: "process_entry.c",
+                args: &["argument"],
+                compilers: C,
+                flags: &["-Wl,-e,begins_here"],
+                ..Hostile::DEFAULT
+            }),
+        },
+        Scenario {
             name: "a fork below twenty calls",
             promise: "Calls going on at a fork return in the parent and in the child, each to its \
                       own users.",

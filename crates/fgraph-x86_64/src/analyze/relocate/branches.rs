@@ -22,6 +22,18 @@ pub(super) struct Branch {
     pub(super) is_call: bool,
 }
 
+/// Where the function at `address` goes on for good, if the code that it begins with ends in a
+/// direct jump.
+pub fn first_jump(body: &[u8], address: usize) -> Option<usize> {
+    let mut decoder = Decoder::with_ip(64, body, address as u64, DecoderOptions::NONE);
+    let mut flow = decoder
+        .iter()
+        .map(|instruction| (instruction.flow_control(), instruction));
+    let (flow, last) = flow.find(|&(flow, _)| !matches!(flow, FlowControl::Next))?;
+    let is_jump = flow == FlowControl::UnconditionalBranch && is_direct(&last);
+    is_jump.then(|| last.near_branch_target() as usize)
+}
+
 /// The branches at or behind the offset `behind` of `body` that lead to an offset below `reach`.
 pub(super) fn leading_back(body: &[u8], behind: usize, reach: usize) -> Vec<Branch> {
     // Operands wrap around at 32 bits, and no function is that long.

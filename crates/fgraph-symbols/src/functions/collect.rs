@@ -1,0 +1,267 @@
+//! Takes the functions of a file from its symbol tables, and puts them in order.
+
+use core::cmp::Reverse;
+
+use crate::elf::{ElfError, ElfFile, SymbolKind, SymbolSource, SymbolTable};
+use crate::unwind_info;
+
+use super::names::{Name, Rank, is_fragment};
+use super::{Functions, NONE, NameRef, Start, Strings};
+
+/// A function or a name of one, while they are collected.
+#[derive(Clone, Copy, Debug)]
+struct RawSymbol {
+    pub(super) offset: u32,
+    pub(super) size: u32,
+    pub(super) name: Option<NameRef>,
+}
+
+impl<'a> Functions<'a> {
+    /// Reads the symbol tables of a file and of the debug file that belongs to it.
+    ///
+    /// # Errors
+    ///
+    /// If a symbol table of `file` or its names are not inside the file. A debug file of which this
+    /// is so is left out.
+    pub fn read(file: &ElfFile<'a>, debug: Option<&ElfFile<'a>>) -> Result<Self, ElfError> {
+        let symtab = file.symbol_table(SymbolSource::Symtab)?;
+        let dynsym = file.symbol_table(SymbolSource::Dynsym)?;
+        let debug = debug
+            .and_then(|debug| debug.symbol_table(SymbolSource::Symtab).ok())
+            .unwrap_or_default();
+        let text = file.text();
+        let mut this = Self {
+            starts: Vec::new(),
+            names: Vec::new(),
+            others: Vec::new(),
+            base: text.first().map_or(0, |range| range.start),
+            text,
+            strings: [symtab.strings(), dynsym.strings(), debug.strings()],
+            versions: file.versions(),
+            added: Vec::new(),
+            stripped: symtab.is_empty() && debug.is_empty(),
+        };
+        let mut found = Vec::new();
+        for (strings, table) in [
+            (Strings::Symtab, symtab),
+            (Strings::Dynsym, dynsym),
+            (Strings::Debug, debug),
+        ] {
+            this.take(strings, &table, &mut found);
+        }
+        this.arrange(found);
+        if this.stripped {
+            this.take_unnamed(file);
+        }
+        this.others.sort_unstable();
+        this.others.dedup();
+        let mut others = core::mem::take(&mut this.others);
+        others.retain(|&offset| this.containing(this.base + u64::from(offset)).is_none());
+        others.shrink_to_fit();
+        this.others = others;
+        Ok(this)
+    }
+
+    /// Takes in a symbol table: functions into `found`, the rest into `others`.
+    fn take(&mut self, strings: Strings, table: &SymbolTable<'a>, found: &mut Vec<RawSymbol>) {
+        for symbol in table.defined() {
+            let is_function = symbol.kind != SymbolKind::Other;
+            let Some((offset, rest)) = self.place(symbol.address) else {
+                continue;
+            };
+            let name = NameRef {
+                at: symbol.name,
+                version: symbol.version,
+                strings,
+                rank: Rank::new(symbol.binding, symbol.kind == SymbolKind::Resolver),
+            };
+            let text = self.name(name);
+            if !is_function || text.is_some_and(|name| is_fragment(name.symbol)) {
+                self.others.push(offset);
+                continue;
+            }
+            found.push(RawSymbol {
+                offset,
+                size: symbol.size.min(rest).try_into().unwrap_or(u32::MAX),
+                name: text.map(|_| name),
+            });
+        }
+    }
+
+    /// Takes in what only unwind information tells of: functions, and the starts of their parts
+    /// into `others`.
+    fn take_unnamed(&mut self, file: &ElfFile<'a>) {
+        let mut symbols = self.others.clone();
+        symbols.sort_unstable();
+        let mut unnamed = Vec::new();
+        let mut starts = Vec::new();
+        for stretch in unwind_info::stretches(file) {
+            let Some((offset, rest)) = self.place(stretch.start) else {
+                continue;
+            };
+            let is_known =
+                self.containing(stretch.start).is_some() || symbols.binary_search(&offset).is_ok();
+            if is_known {
+                continue;
+            }
+            if !stretch.is_entry {
+                self.others.push(offset);
+                continue;
+            }
+            starts.push(stretch.start);
+            unnamed.push(RawSymbol {
+                offset,
+                size: stretch.len.min(rest).try_into().unwrap_or(u32::MAX),
+                name: None,
+            });
+        }
+        let called = unwind_info::referred_to(file, &self.text, &starts);
+        let (functions, parts): (Vec<_>, Vec<_>) = unnamed
+            .into_iter()
+            .zip(called)
+            .partition(|&(_, called)| called);
+        (self.others).extend(parts.into_iter().map(|(part, _)| part.offset));
+        if !functions.is_empty() {
+            let functions = functions.into_iter().map(|(function, _)| function);
+            self.arrange(self.found().chain(functions).collect());
+        }
+    }
+
+    /// The offset of an address, and how many bytes there are from there in its section; `None` if
+    /// no function can be there.
+    pub(super) fn place(&self, address: u64) -> Option<(u32, u64)> {
+        let next = self.text.partition_point(|range| range.start <= address);
+        let range = self.text.get(next.checked_sub(1)?)?;
+        let offset = u32::try_from(address - self.base).ok()?;
+        (address < range.end).then(|| (offset, range.end - address))
+    }
+
+    /// Makes functions of what was found, in place of those that are there.
+    fn arrange(&mut self, mut found: Vec<RawSymbol>) {
+        // The same name at the same place is in several tables, and may have its version in one of
+        // them only. So one without goes behind all that have one, and is the same as the last.
+        let name = |found: &RawSymbol| found.name.and_then(|name| self.name(name));
+        let by_name = |found: &RawSymbol| {
+            let name = name(found);
+            let version = name.and_then(|name| name.version);
+            (name.map(|name| name.symbol), version.is_none(), version)
+        };
+        found.sort_unstable_by(|a, b| {
+            let by_place = a.offset.cmp(&b.offset);
+            by_place.then_with(|| by_name(a).cmp(&by_name(b)))
+        });
+        found.dedup_by(|next, found| {
+            let same = found.offset == next.offset && {
+                let (next, found) = (name(next), name(found));
+                found.map(|found| found.symbol) == next.map(|next| next.symbol)
+                    && next.is_none_or(|next| next.version.is_none() || found == Some(next))
+            };
+            if same {
+                found.size = found.size.max(next.size);
+                if let (Some(name), Some(next)) = (&mut found.name, next.name) {
+                    name.rank = name.rank.or(next.rank);
+                }
+            }
+            same
+        });
+        let by_rank = |found: &RawSymbol| {
+            let rank = found.name.map(|name| name.rank);
+            let name = name(found);
+            (
+                Reverse(rank.is_some_and(Rank::is_added)),
+                name.map(|name| (name.is_hidden(), name.underscores())),
+                Reverse(rank.map(Rank::binding)),
+                Reverse(found.size),
+                name.map(|name| name.symbol.len()),
+                name,
+            )
+        };
+        found.sort_unstable_by(|a, b| {
+            let by_place = a.offset.cmp(&b.offset);
+            by_place.then_with(|| by_rank(a).cmp(&by_rank(b)))
+        });
+        // Indices must fit in 32 bits. No file of a size that exists comes near.
+        found.truncate(NONE as usize);
+
+        let mut starts: Vec<Start> = Vec::with_capacity(found.len());
+        let mut names = Vec::with_capacity(found.len());
+        for found in found {
+            match starts.last_mut() {
+                Some(last) if last.offset == found.offset => last.size = last.size.max(found.size),
+                _ => starts.push(Start {
+                    offset: found.offset,
+                    size: found.size,
+                    names: names.len() as u32,
+                    enclosing: NONE,
+                }),
+            }
+            names.extend(found.name);
+        }
+        link_enclosing(&mut starts);
+        starts.shrink_to_fit();
+        names.shrink_to_fit();
+        self.starts = starts;
+        self.names = names;
+    }
+
+    /// Gives names to functions, such as those of an IFUNC to the function that it resolved to.
+    ///
+    /// They go before the names that a function has of its own. An address relative to the load
+    /// bias that was not known becomes a function of unknown size; one that is not in a section for
+    /// functions is dropped. Indices may change.
+    pub fn add_names(&mut self, names: impl IntoIterator<Item = (u64, Name<'a>)>) {
+        let mut found: Vec<RawSymbol> = self.found().collect();
+        for (address, name) in names {
+            let Some((offset, _)) = self.place(address) else {
+                continue;
+            };
+            let at = self.added.len() as u32;
+            self.added.push(name);
+            found.push(RawSymbol {
+                offset,
+                size: 0,
+                name: Some(NameRef {
+                    at,
+                    version: 0,
+                    strings: Strings::Added,
+                    rank: Rank::ADDED,
+                }),
+            });
+        }
+        self.arrange(found);
+    }
+
+    /// What was found, as far as it is told by the functions that were made of it.
+    fn found(&self) -> impl Iterator<Item = RawSymbol> {
+        self.starts.iter().enumerate().flat_map(|(index, start)| {
+            let names = self.name_refs(index);
+            // One without a name must not get lost.
+            let unnamed = names.is_empty().then_some(None);
+            let names = names.iter().copied().map(Some);
+            unnamed.into_iter().chain(names).map(|name| RawSymbol {
+                offset: start.offset,
+                size: start.size,
+                name,
+            })
+        })
+    }
+}
+
+/// Links every function to the innermost earlier one that reaches beyond its start.
+///
+/// Following the links from the last function that starts at or before an address then visits all
+/// that contain the address, the innermost first.
+fn link_enclosing(starts: &mut [Start]) {
+    let mut innermost = NONE;
+    for i in 0..starts.len() {
+        let offset = u64::from(starts[i].offset);
+        while let Some(open) = starts.get(innermost as usize) {
+            if open.end() > offset {
+                break;
+            }
+            innermost = open.enclosing;
+        }
+        starts[i].enclosing = innermost;
+        innermost = i as u32;
+    }
+}
