@@ -13,8 +13,8 @@
 //!   /usr/bin/NAME    /usr/bin/.debug/NAME    /usr/lib/debug/usr/bin/NAME
 //! ```
 //!
-//! Where there is none, the file may have a small one in itself, `.gnu_debugdata`, which is read with
-//! the feature `debugdata`.
+//! Where there is none, the file may have a small one in itself, `.gnu_debugdata`, which is read
+//! with the feature `debugdata`.
 //!
 //! A debug file describes the same sections at the same addresses, but has no content for most of
 //! them. Only its symbol table is of use here.
