@@ -60,6 +60,8 @@ pub(crate) struct Control {
     failed: Vec<FailedSite>,
     /// Users to be freed by the next thread that takes the lock.
     dropped: Vec<Dropped>,
+    /// Libraries that the users have not been told of.
+    events: Vec<library_events::Event>,
     leave_out: Skip,
 }
 
@@ -77,6 +79,7 @@ static CONTROL: Lock<Control> = unsafe {
             unfinished: false,
             failed: Vec::new(),
             dropped: Vec::new(),
+            events: Vec::new(),
             leave_out: Skip::empty(),
         },
     )
@@ -88,7 +91,7 @@ pub(crate) fn lock() -> Result<Locked, Error> {
     let inside = Inside::enter()?;
     let mut locked = Locked {
         control: ManuallyDrop::new(CONTROL.acquire()),
-        _inside: inside,
+        inside,
     };
     locked.control.start()?;
     if !locked.control.dropped.is_empty() {
@@ -107,14 +110,16 @@ pub(crate) fn lock() -> Result<Locked, Error> {
 pub(crate) struct Locked {
     pub(crate) control: ManuallyDrop<Guard<'static, Control>>,
     // Dropped last: nothing is traced until the lock is free.
-    _inside: Inside,
+    inside: Inside,
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
+        self.control.note_libraries();
+        let events = core::mem::take(&mut self.control.events);
         // SAFETY: it is not used any more.
         unsafe { ManuallyDrop::drop(&mut self.control) };
-        library_events::join_all();
+        library_events::join_and_tell(&self.inside, events);
     }
 }
 
