@@ -71,7 +71,7 @@ pub use counters::Counters;
 #[cfg(not(loom))]
 pub use fgraph::{FGRAPH, Fgraph};
 #[cfg(not(loom))]
-pub use ops::FgraphOps;
+pub use ops::{FgraphOps, LibraryEvent};
 #[cfg(not(loom))]
 pub use per_thread::PerThread;
 #[cfg(not(loom))]

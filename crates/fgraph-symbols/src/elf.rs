@@ -285,7 +285,7 @@ impl<'a> ElfFile<'a> {
     }
 
     /// The content of a section in the file.
-    fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
+    pub(crate) fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
         let (_, section) = self.sections.section_by_name(Le, name)?;
         section.data(Le, self.bytes).ok()
     }

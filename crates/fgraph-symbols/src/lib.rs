@@ -18,6 +18,8 @@
 
 pub use filter::{Filter, FilterError};
 
+#[cfg(feature = "debugdata")]
+pub mod debug_data;
 pub mod demangle;
 pub mod elf;
 pub mod filter;

@@ -61,6 +61,8 @@ pub(crate) struct Control {
     failed: Vec<FailedSite>,
     /// Users to be freed by the next thread that takes the lock when their last callback is over.
     dropped: Vec<Dropped>,
+    /// Libraries that the users have not been told of.
+    events: Vec<library_events::Event>,
     leave_out: Skip,
 }
 
@@ -78,6 +80,7 @@ static CONTROL: Lock<Control> = unsafe {
             unfinished: false,
             failed: Vec::new(),
             dropped: Vec::new(),
+            events: Vec::new(),
             leave_out: Skip::empty(),
         },
     )
@@ -90,7 +93,7 @@ pub(crate) fn lock() -> Result<Locked, Error> {
     let inside = Inside::enter()?;
     let mut locked = Locked {
         control: ManuallyDrop::new(CONTROL.acquire()),
-        _inside: inside,
+        inside,
     };
     locked.control.start()?;
     let over = locked.control.take_dropped();
@@ -121,14 +124,16 @@ pub(crate) fn lock_for(priority: i8) -> Result<Locked, Error> {
 pub(crate) struct Locked {
     pub(crate) control: ManuallyDrop<Guard<'static, Control>>,
     // Dropped last: nothing is traced until the lock is free.
-    _inside: Inside,
+    inside: Inside,
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
+        self.control.note_libraries();
+        let events = core::mem::take(&mut self.control.events);
         // SAFETY: it is not used any more.
         unsafe { ManuallyDrop::drop(&mut self.control) };
-        library_events::join_all();
+        library_events::join_and_tell(&self.inside, events);
     }
 }
 

@@ -73,8 +73,8 @@ pub use control::options::Options;
 pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};
 pub use fgraph_core::site::{FullName, Name};
 pub use fgraph_core::{
-    Counters, Entry, EntryWriter, FgraphOps, Function, MAX_USERS, Module, Outcome, PerThread,
-    Return, ReturnWriter, UserId, WriteError,
+    Counters, Entry, EntryWriter, FgraphOps, Function, LibraryEvent, MAX_USERS, Module, Outcome,
+    PerThread, Return, ReturnWriter, UserId, WriteError,
 };
 pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use process::generated::GeneratedFunction;

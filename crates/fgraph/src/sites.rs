@@ -45,6 +45,7 @@ use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use indices::Indices;
 #[cfg(feature = "testing")]
 pub(crate) use listing::{list, of_file};
+pub(crate) use module::ModuleChange;
 use module::ModuleSites;
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
@@ -158,7 +159,7 @@ impl Sites {
             }
         }
         self.modules
-            .retain(|module| module.is_loaded || !module.sites().is_empty());
+            .retain(|module| module.is_loaded || module.is_noted || !module.sites().is_empty());
         self.publish_traps();
         symbol_table::publish(self.loaded());
         self.generation = Some(generation);
@@ -274,6 +275,12 @@ impl Sites {
             module.change(slot, Selection::default(), Change::Set, &mut changed);
         }
         changed
+    }
+
+    /// The modules that have come and gone since the last time.
+    pub(crate) fn take_changes(&mut self) -> Vec<ModuleChange> {
+        let changes = self.modules.iter_mut().filter_map(ModuleSites::take_change);
+        changes.collect()
     }
 
     /// Lets no user select anything of a module. Returns the sites that one did.

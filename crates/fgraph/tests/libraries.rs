@@ -583,3 +583,88 @@ fn a_constructor_may_fork_while_a_filter_waits_for_it() {
         loader.join().unwrap();
     });
 }
+
+/// Of a library: whether it was loaded, its path, where it is, how many functions are watched, and
+/// how many calls there were before.
+type Heard = (bool, String, Range<usize>, usize, usize);
+
+/// Notes what it hears of libraries.
+#[derive(Default)]
+struct Hears {
+    heard: Mutex<Vec<Heard>>,
+    calls: AtomicUsize,
+    panics: bool,
+}
+
+impl fgraph::FgraphOps for Hears {
+    type Data = ();
+
+    fn entry(&self, _call: &mut fgraph::Entry<'_, ()>) -> Option<()> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    fn library(&self, event: &fgraph::LibraryEvent<'_>) {
+        assert!(!self.panics, "heard of {}", event.path);
+        // In a callback nothing can be changed.
+        assert_eq!(fgraph::status().unwrap_err(), fgraph::Error::InsideCallback);
+        self.heard.lock().unwrap().push((
+            event.is_loaded,
+            event.path.to_owned(),
+            event.range.clone(),
+            event.functions,
+            self.calls.load(Ordering::Relaxed),
+        ));
+    }
+}
+
+#[test]
+fn users_hear_of_libraries_that_come_and_go() {
+    let name = "users_hear_of_libraries_that_come_and_go";
+    scenario(name, || {
+        let path = needs!(build(name));
+        let hears = |filter: &str| common::register(Hears::default(), filter).unwrap();
+        let (user, other) = (hears("joined_*"), hears("no such function"));
+        let library = Library::open(&path);
+        let address = library.address("joined_sum");
+        let late = hears("joined_*");
+        library.close();
+        let heard = user.heard.lock().unwrap().clone();
+        // Before the constructor, and after the destructor: each calls another function.
+        let told: Vec<_> = heard.iter().map(|h| (h.0, h.3, h.4)).collect();
+        assert_eq!(told, [(true, 3, 0), (false, 3, 4)]);
+        for (_, heard, range, ..) in &heard {
+            assert_eq!(Path::new(heard), path);
+            assert!(range.contains(&address.addr()));
+        }
+        let heard = |user: &fgraph::Handle<Hears>| {
+            let heard = user.heard.lock().unwrap();
+            heard.iter().map(|h| (h.0, h.3)).collect::<Vec<_>>()
+        };
+        // Who watches nothing there hears of it as well, and of what went if it came later.
+        assert_eq!(heard(&other), [(true, 0), (false, 0)]);
+        assert_eq!(heard(&late), [(false, 3)]);
+    });
+}
+
+#[test]
+fn a_panic_on_hearing_of_a_library_is_caught() {
+    let name = "a_panic_on_hearing_of_a_library_is_caught";
+    scenario(name, || {
+        let path = needs!(build(name));
+        let ops = Hears {
+            panics: true,
+            ..Hears::default()
+        };
+        let user = common::register(ops, "joined_*").unwrap();
+        let count = count("joined_*");
+        let library = Library::open(&path);
+        assert_eq!(sum(&library)(2), 1010 + 3);
+        assert_eq!(count.both(), (3, 3));
+        let fgraph::UserStatus::Panicked { message } = user.status() else {
+            panic!("no panic");
+        };
+        assert!(message.contains("joined"), "{message}");
+        assert_eq!(user.calls.load(Ordering::Relaxed), 0);
+    });
+}

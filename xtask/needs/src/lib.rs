@@ -95,6 +95,8 @@ pub const GDB: Need = program(&["gdb"], "gdb");
 pub const OBJDUMP: Need = program(&["objdump"], "binutils");
 /// What takes files of code apart.
 pub const OBJCOPY: Need = program(&["objcopy"], "binutils");
+/// What compresses files.
+pub const XZ: Need = program(&["xz"], "xz-utils");
 /// The profiler of the Linux kernel.
 pub const PERF: Need = program(&["perf"], "linux-perf");
 /// What shows system calls.

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::ops::Range;
 
 use crate::call::{Entry, Return};
 
@@ -110,6 +111,49 @@ pub trait FgraphOps: Send + Sync + 'static {
     fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
         let _ = (call, data);
     }
+
+    /// A library has come or gone since the user was registered, or functions that the program has
+    /// [generated](https://docs.rs/fgraph/latest/fgraph/fn.add_functions.html).
+    ///
+    /// This is called in the thread that loads the library, when it is mapped and this user's
+    /// functions in it are traced, before its constructors run; or when it is unmapped. If another
+    /// thread is just changing what is traced, that one calls this when it is done, at any time
+    /// after. Of a library that comes and goes meanwhile nothing may be heard.
+    ///
+    /// The calling thread may have the dynamic linker's locks: what holds in a callback while it
+    /// works holds here, nothing must be asked of it (`dlopen`, `dlsym`, the first use of a
+    /// thread-local of a library), and no handle of a user be dropped. What is called here is not
+    /// traced, but counted as [missed](crate::Counters::missed). This is called also while the user
+    /// is disabled.
+    fn library(&self, event: &LibraryEvent<'_>) {
+        let _ = event;
+    }
+}
+
+/// A library that has come or gone: what [`FgraphOps::library`] hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LibraryEvent<'a> {
+    /// Whether it was loaded; else it was unloaded.
+    pub is_loaded: bool,
+    /// Its path, as functions have it for their module.
+    pub path: &'a str,
+    /// Where it is, or was, from its first segment to the end of its last.
+    pub range: Range<usize>,
+    /// How many of its functions this user watches, or did.
+    pub functions: usize,
+}
+
+impl<'a> LibraryEvent<'a> {
+    /// A library whose functions are at `range`.
+    pub fn new(is_loaded: bool, path: &'a str, range: Range<usize>, functions: usize) -> Self {
+        Self {
+            is_loaded,
+            path,
+            range,
+            functions,
+        }
+    }
 }
 
 /// A user that the program keeps as well: what it gathers is read without the handle.
@@ -125,6 +169,10 @@ impl<T: FgraphOps> FgraphOps for Arc<T> {
     fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
         T::ret(self, call, data);
     }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        T::library(self, event);
+    }
 }
 
 impl<T: FgraphOps> FgraphOps for Box<T> {
@@ -138,5 +186,9 @@ impl<T: FgraphOps> FgraphOps for Box<T> {
     #[inline]
     fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
         T::ret(self, call, data);
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        T::library(self, event);
     }
 }

@@ -21,7 +21,7 @@ use crate::call::{Entry, Return};
 use crate::dispatch;
 use crate::frame::{self, Frame};
 use crate::grace::Epoch;
-use crate::ops::{FgraphOps, MAX_DATA_ALIGN, MAX_DATA_SIZE};
+use crate::ops::{FgraphOps, LibraryEvent, MAX_DATA_ALIGN, MAX_DATA_SIZE};
 use crate::regs::{EntryRegs, ReturnRegs};
 use crate::thread::Thread;
 
@@ -47,6 +47,9 @@ type ReturnFn = unsafe extern "C" fn(
     word: u64,
     user: *const Header,
 ) -> *const Thread;
+
+/// Tells a user of a library.
+type LibraryFn = unsafe fn(user: *const Header, event: &LibraryEvent<'_>);
 
 /// Calls a function and stops a panic that comes out of it.
 ///
@@ -85,6 +88,7 @@ pub struct Header {
     pub(crate) ret: ReturnFn,
     pub(crate) stamp: u64,
     pub(crate) slot: u32,
+    library: LibraryFn,
     /// The user's bit among those that have accepted, as `dispatch::ask_next` keeps them.
     accepted: u64,
     /// Of how many calls in a thread the user gets one.
@@ -103,6 +107,7 @@ impl Header {
             ret: stub_ret,
             stamp: frame::stamp((1 << Epoch::BITS) - 1),
             slot: 0,
+            library: |_, _| (),
             accepted: 0,
             period: 1,
             due: stub_entry,
@@ -113,6 +118,16 @@ impl Header {
     /// The number of this registration.
     pub fn epoch(&self) -> u64 {
         frame::epoch(self.stamp)
+    }
+
+    /// Tells the user of a library.
+    ///
+    /// # Safety
+    ///
+    /// The registration must stay meanwhile: the running thread's mark names it.
+    pub(crate) unsafe fn tell(&self, event: &LibraryEvent<'_>) {
+        // SAFETY: the function is of this registration, whose first field this is.
+        unsafe { (self.library)(self, event) };
     }
 
     /// The user's number.
@@ -210,6 +225,7 @@ impl<T: FgraphOps> Registration<T> {
                 ret: ret::<T, C>,
                 stamp: frame::stamp(epoch),
                 slot: slot as u32,
+                library: library::<T, C>,
                 accepted: (frame::bit(slot as u32) as u64) << chain::ACCEPTED_SHIFT,
                 period,
                 due: entry::<T, C>,
@@ -232,6 +248,19 @@ impl<T: FgraphOps> Registration<T> {
     /// The user's value, back.
     pub fn into_ops(self) -> T {
         self.ops
+    }
+}
+
+/// Calls the callback of a `T` that hears of libraries.
+///
+/// # Safety
+///
+/// `user` must be the header of a `Registration<T>`, which the thread's mark names.
+unsafe fn library<T: FgraphOps, C: Catch>(user: *const Header, event: &LibraryEvent<'_>) {
+    // SAFETY: the header is the first field of the registration, which the caller vouches for.
+    let registration = unsafe { &*user.cast::<Registration<T>>() };
+    if let Err(panic) = C::catch(|| registration.ops.library(event)) {
+        dispatch::panicked(&registration.header, panic);
     }
 }
 

@@ -10,7 +10,10 @@ use core::time::Duration;
 
 use super::{CONTROL, Control};
 use crate::process::loader_event;
+use crate::sites::ModuleChange;
 use crate::threads::Inside;
+use fgraph_core::thread::Thread;
+use fgraph_core::{FGRAPH, LibraryEvent, dispatch};
 
 /// How often a holder of the lock applies the filters to libraries that others have loaded.
 const ROUNDS: usize = 8;
@@ -25,13 +28,44 @@ static LAST_ROUND: AtomicBool = AtomicBool::new(false);
 /// when it is done. Called by a thread that may be in the dynamic linker.
 pub(super) fn on_change() {
     // Inside a callback it has to wait for the next change.
-    if let Ok(_inside) = Inside::enter() {
-        join_all();
+    if let Ok(inside) = Inside::enter() {
+        join_and_tell(&inside, Vec::new());
     }
 }
 
-/// [`on_change`] in a thread that is marked as inside.
-pub(super) fn join_all() {
+/// Applies the filters to libraries that came, and tells the users of them after `events`.
+pub(super) fn join_and_tell(inside: &Inside, mut events: Vec<Event>) {
+    join_all(|control| events.append(&mut control.events));
+    if !events.is_empty() {
+        inside.as_callback(|thread| events.iter().for_each(|event| event.tell(thread)));
+    }
+}
+
+/// A library that has come or gone.
+#[derive(Debug)]
+pub(crate) struct Event {
+    change: ModuleChange,
+    /// The newest registration then.
+    epoch: u64,
+}
+
+impl Event {
+    /// Tells all users that were there then. `thread` must be the running thread's state, marked as
+    /// in a callback.
+    fn tell(&self, thread: &Thread) {
+        let change = &self.change;
+        for (slot, &functions) in change.functions.iter().enumerate() {
+            let range = change.range.clone();
+            let event = LibraryEvent::new(change.is_loaded, &change.path, range, functions);
+            // SAFETY: as is asked for.
+            unsafe { dispatch::tell_of_library(thread, slot, self.epoch, &event) };
+        }
+    }
+}
+
+/// Applies the filters to libraries that came, in a thread that is marked as inside. `then` is
+/// called each time, with the lock.
+fn join_all(mut then: impl FnMut(&mut Control)) {
     for round in 1..=ROUNDS {
         if !loader_event::is_pending() {
             return;
@@ -47,22 +81,32 @@ pub(super) fn join_all() {
         };
         if round < ROUNDS {
             control.join_pending();
+            then(&mut control);
             continue;
         }
         LAST_ROUND.store(true, Ordering::SeqCst);
         loader_event::as_loading(|| control.join_pending());
+        then(&mut control);
         drop(control);
         LAST_ROUND.store(false, Ordering::SeqCst);
     }
 }
 
-/// [`join_all`] in a thread that may be in a callback or at a fork: it does not wait for the
-/// dynamic linker.
+/// Applies the filters to libraries that came, in a thread that may be in a callback or at a fork:
+/// it does not wait for the dynamic linker. The users are told by the next holder of the lock.
 pub(super) fn join_without_waiting() {
-    loader_event::as_loading(join_all);
+    loader_event::as_loading(|| join_all(|_| ()));
 }
 
 impl Control {
+    /// Notes which libraries have come and gone, for the users that there are now.
+    pub(super) fn note_libraries(&mut self) {
+        let epoch = FGRAPH.epoch.now();
+        let changes = self.sites.take_changes().into_iter();
+        let events = changes.map(|change| Event { change, epoch });
+        self.events.extend(events);
+    }
+
     /// Applies the filters to libraries that came since the last time.
     fn join_pending(&mut self) {
         if !loader_event::take_pending() || self.filters.iter().all(Option::is_none) {
@@ -73,5 +117,6 @@ impl Control {
             // What cannot be patched now is looked at again the next time.
             let _ = self.patch(changed);
         }
+        self.note_libraries();
     }
 }

@@ -114,9 +114,9 @@ fn wait_for_grace(index: usize) -> Result<(), Error> {
         threads::is_alive(thread)
     });
     // Marked, because a callback that runs with the lock held could want the lock.
-    let _inside = Inside::enter()?;
+    let inside = Inside::enter()?;
     CONTROL.acquire().free.give_back(index);
-    library_events::join_all();
+    library_events::join_and_tell(&inside, Vec::new());
     Ok(())
 }
 
@@ -150,6 +150,8 @@ impl Control {
         self.priorities[slot] = options.priority;
         FGRAPH.set_enabled(slot, options.enabled);
         let before = counters(slot);
+        // It hears of what comes from now on.
+        self.note_libraries();
         let epoch = FGRAPH.epoch.advance();
         let registration = Box::new(Registration::new::<StdCatch>(
             ops,

@@ -13,6 +13,9 @@
 //!   /usr/bin/NAME    /usr/bin/.debug/NAME    /usr/lib/debug/usr/bin/NAME
 //! ```
 //!
+//! Where there is none, the file may have a small one in itself, `.gnu_debugdata`, which is read
+//! with the feature `debugdata`.
+//!
 //! A debug file describes the same sections at the same addresses, but has no content for most of
 //! them. Only its symbol table is of use here.
 
@@ -39,7 +42,7 @@ fn find_in(debug: &Path, path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'sta
         let (_, debug_file) = open(&by_id(debug, id), file)?;
         Some(debug_file)
     });
-    by_id.or_else(|| {
+    let found = by_id.or_else(|| {
         let (name, crc) = file.debug_link()?;
         // It is a plain name: nothing is to be found by way of `..`.
         let name = Path::new(name).file_name()?;
@@ -50,7 +53,20 @@ fn find_in(debug: &Path, path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'sta
             .filter_map(|directory| open(&directory.join(name), file))
             .find(|(bytes, _)| crc32(bytes) == crc)
             .map(|(_, debug_file)| debug_file)
-    })
+    });
+    found.or_else(|| in_section(file))
+}
+
+/// The small debug file that `file` has in itself.
+#[cfg(feature = "debugdata")]
+fn in_section(file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
+    let words: &'static [u64] = fgraph_symbols::debug_data::read(file)?.leak();
+    ElfFile::parse(object::pod::bytes_of_slice(words)).ok()
+}
+
+#[cfg(not(feature = "debugdata"))]
+fn in_section(_file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
+    None
 }
 
 /// Where a debug file is installed by build id.
@@ -100,6 +116,8 @@ mod tests {
 
     use super::*;
     use crate::process::modules::tests::Directory;
+    #[cfg(feature = "debugdata")]
+    use fgraph_needs::XZ;
     use fgraph_needs::{GCC, Missing, OBJCOPY, needs};
     use fgraph_symbols::functions::Functions;
 
@@ -180,6 +198,25 @@ mod tests {
                 assert!(is_found(&by_id(&debug, id), &debug));
             }
         }
+    }
+
+    /// As Fedora makes them.
+    #[cfg(feature = "debugdata")]
+    #[test]
+    fn a_stripped_file_may_have_a_small_debug_file_in_itself() {
+        let directory = Directory::new("debug-data");
+        let [library, debug_file] = needs!(split(&directory, "-Wl,--build-id=none"));
+        let (objcopy, xz) = (OBJCOPY.find().unwrap(), needs!(XZ.find()));
+        let debug = directory.path().join("debug");
+        assert!(!finds(&debug, &library));
+        let run = |command: &mut Command| {
+            let output = command.current_dir(directory.path()).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        run(Command::new(xz).arg(&debug_file));
+        let section = ".gnu_debugdata=elsewhere.xz";
+        run(Command::new(objcopy).args(["--add-section", section, "libcode.so"]));
+        assert!(finds(&debug, &library));
     }
 
     #[test]

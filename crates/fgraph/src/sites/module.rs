@@ -62,6 +62,21 @@ pub(crate) struct ModuleSites {
     pub(crate) is_loaded: bool,
     /// Not all filters have been applied to it.
     pub(crate) is_new: bool,
+    /// Whether it was loaded when [`take_change`](Self::take_change) was last called.
+    pub(crate) is_noted: bool,
+    /// How many functions each user watched when it went.
+    watched: [usize; MAX_USERS],
+}
+
+/// A module that has come or gone.
+#[derive(Debug)]
+pub(crate) struct ModuleChange {
+    pub(crate) is_loaded: bool,
+    pub(crate) path: String,
+    /// Where it is, or was.
+    pub(crate) range: Range<usize>,
+    /// How many functions each user watches, or did.
+    pub(crate) functions: [usize; MAX_USERS],
 }
 
 impl ModuleSites {
@@ -76,6 +91,8 @@ impl ModuleSites {
             selections: Default::default(),
             is_loaded: true,
             is_new: true,
+            is_noted: false,
+            watched: [0; MAX_USERS],
         }
     }
 
@@ -116,11 +133,32 @@ impl ModuleSites {
 
     /// It is not loaded any more.
     pub(crate) fn leave(&mut self) {
+        self.watched = core::array::from_fn(|slot| self.count_selected(slot));
         self.set_loaded(false);
         self.selections = Default::default();
         if let Some(prepared) = &self.prepared {
             prepared.relay_unwind.withdraw();
         }
+    }
+
+    /// Whether it has come or gone since the last time.
+    pub(super) fn take_change(&mut self) -> Option<ModuleChange> {
+        if self.is_noted == self.is_loaded {
+            return None;
+        }
+        self.is_noted = self.is_loaded;
+        let segments = || self.loaded.segments().map(|(range, _)| range);
+        let start = segments().map(|range| range.start).min().unwrap_or(0);
+        let end = segments().map(|range| range.end).max().unwrap_or(0);
+        Some(ModuleChange {
+            is_loaded: self.is_loaded,
+            path: self.path.clone(),
+            range: start..end,
+            functions: match self.is_loaded {
+                true => core::array::from_fn(|slot| self.count_selected(slot)),
+                false => self.watched,
+            },
+        })
     }
 
     fn has_indices(&self) -> Option<&'static AtomicBool> {

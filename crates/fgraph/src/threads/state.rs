@@ -335,6 +335,21 @@ impl Inside {
     }
 }
 
+impl Inside {
+    /// Runs `work` as a callback: what it calls is counted as missed. `errno` is put back.
+    pub(crate) fn as_callback(&self, work: impl FnOnce(&'static Thread)) {
+        let errno = os::errno();
+        let here = 0u8;
+        // What is called from here on is deeper than this.
+        let entered_sp = (&raw const here).addr();
+        let before = self.thread.entered_sp.swap(entered_sp, Ordering::Relaxed);
+        work(self.thread);
+        self.thread.entered_sp.store(before, Ordering::Relaxed);
+        // SAFETY: the calling thread's own.
+        unsafe { *libc::__errno_location() = errno };
+    }
+}
+
 /// The state of the calling thread, made if it has none; `None` if there is no memory.
 pub(crate) fn current() -> Option<&'static Thread> {
     let mut thread = trampoline::current();
