@@ -336,7 +336,7 @@ fn every_kind_of_function_does_the_same_while_it_is_traced() {
                 let untraced = answers(function);
                 for users in 1..=2 {
                     let users: Vec<_> = (0..users)
-                        .map(|_| paired(&format!("{name}:mod:windows-*")))
+                        .map(|_| paired(&format!("{name}:mod:displaced_entries-*")))
                         .collect();
                     let report = users[0].report().unwrap();
                     assert_eq!(
@@ -370,7 +370,7 @@ fn all_kinds_of_functions_are_traced_together() {
     scenario("all_kinds_of_functions_are_traced_together", || {
         let names: Vec<String> = ALL
             .iter()
-            .map(|(name, _)| format!("{name}:mod:windows-*"))
+            .map(|(name, _)| format!("{name}:mod:displaced_entries-*"))
             .collect();
         let before: Vec<[u8; 32]> = ALL
             .iter()
