@@ -144,14 +144,29 @@ impl Fgraph {
     }
 
     /// Waits until no thread is in a callback of the user in slot `index`, which must have been
-    /// retired, and a heavy barrier passed since. `pause` is called with the [id](Thread::id) of a
-    /// thread that is in one, and may say that the thread is gone (`false`).
-    pub fn wait_for_grace(&self, index: usize, mut pause: impl FnMut(u32) -> bool) {
+    /// retired, and a heavy barrier passed since. `pause` is called with the state of a thread that
+    /// is in one, of which it may use the ids only, and may say that the thread is gone (`false`).
+    pub fn wait_for_grace(&self, index: usize, mut pause: impl FnMut(&'static Thread) -> bool) {
         // SAFETY: only the marks and the ids are read.
         for thread in unsafe { self.threads.iter() } {
             let mark = core::iter::once(&thread.mark);
-            grace::wait(index, mark, || (), |_| pause(thread.id()));
+            grace::wait(index, mark, || (), |_| pause(thread));
         }
+    }
+
+    /// Whether [`wait_for_grace`](Self::wait_for_grace) would not have to wait; `is_alive` says
+    /// whether the thread of a state is there.
+    pub fn is_grace_over(
+        &self,
+        index: usize,
+        mut is_alive: impl FnMut(&'static Thread) -> bool,
+    ) -> bool {
+        // SAFETY: only the marks and the ids are read.
+        let mut threads = unsafe { self.threads.iter() };
+        threads.all(|thread| {
+            let mark = core::iter::once(&thread.mark);
+            grace::is_over(index, mark, |_| is_alive(thread))
+        })
     }
 
     /// What was not traced in any thread since the start, for all users together.

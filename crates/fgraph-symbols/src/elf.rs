@@ -225,6 +225,30 @@ impl<'a> ElfFile<'a> {
             .map(|relocation| (relocation.r_offset(Le), relocation.r_addend(Le) as u64))
     }
 
+    /// Where the linker writes to code when it loads the file, each time up to eight bytes:
+    /// addresses relative to the load bias, in order.
+    pub fn text_relocations(&self) -> Vec<u64> {
+        let is_text = |address: &u64| {
+            let code = self.segments.iter();
+            let mut code = code.filter(|s| s.p_flags(Le).contains(elf::PF_X));
+            code.any(|s| address.wrapping_sub(s.p_vaddr(Le)) < s.p_memsz(Le))
+        };
+        let loaded = self.sections.iter();
+        let loaded = loaded.filter(|section| section.sh_flags(Le).contains(elf::SHF_ALLOC));
+        let mut places: Vec<u64> = loaded
+            .flat_map(|section| {
+                let named = section.rela(Le, self.bytes).ok().flatten();
+                let named = named.map_or(&[][..], |(relocations, _)| relocations);
+                let packed = section.relr(Le, self.bytes).ok().flatten();
+                let named = named.iter().map(|relocation| relocation.r_offset(Le));
+                named.chain(packed.into_iter().flatten())
+            })
+            .filter(is_text)
+            .collect();
+        places.sort_unstable();
+        places
+    }
+
     /// Where the linker writes the address of a function of another module, or one that others may
     /// replace: addresses relative to the load bias.
     pub fn slots_of(&self, function: &[u8]) -> Vec<u64> {

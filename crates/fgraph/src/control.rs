@@ -20,6 +20,7 @@ pub(crate) mod options;
 pub(crate) mod users;
 
 use core::mem::ManuallyDrop;
+use core::time::Duration;
 
 use crate::arch::poke::Skip;
 use crate::arch::trampoline;
@@ -58,7 +59,7 @@ pub(crate) struct Control {
     unfinished: bool,
     /// Sites that a user wants and that could not be changed the last time.
     failed: Vec<FailedSite>,
-    /// Users to be freed by the next thread that takes the lock.
+    /// Users to be freed by the next thread that takes the lock when their last callback is over.
     dropped: Vec<Dropped>,
     /// Libraries that the users have not been told of.
     events: Vec<library_events::Event>,
@@ -88,21 +89,34 @@ static CONTROL: Lock<Control> = unsafe {
 /// Takes the lock, as a thread that is not in a callback.
 pub(crate) fn lock() -> Result<Locked, Error> {
     fork::handle();
+    threads::own_process();
     let inside = Inside::enter()?;
     let mut locked = Locked {
         control: ManuallyDrop::new(CONTROL.acquire()),
         inside,
     };
     locked.control.start()?;
-    if !locked.control.dropped.is_empty() {
-        let dropped = core::mem::take(&mut locked.control.dropped);
-        drop(locked);
-        for user in dropped {
-            user.free_after_grace()?;
-        }
-        return lock();
+    let over = locked.control.take_dropped();
+    if over.is_empty() {
+        return Ok(locked);
     }
-    Ok(locked)
+    drop(locked);
+    over.into_iter().for_each(users::Over::free);
+    lock()
+}
+
+/// [`lock()`] to register a user. If there is no slot for one of `priority`, it waits for the
+/// callbacks of those that were dropped while these ran.
+pub(crate) fn lock_for(priority: i8) -> Result<Locked, Error> {
+    const PAUSE: Duration = Duration::from_millis(1);
+    loop {
+        let locked = lock()?;
+        if locked.control.dropped.is_empty() || locked.control.has_slot(priority) {
+            return Ok(locked);
+        }
+        drop(locked);
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// The lock, held.

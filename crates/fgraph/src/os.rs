@@ -28,10 +28,31 @@ pub(crate) fn is_main_thread() -> bool {
     thread_id() == unsafe { libc::getpid() }.cast_unsigned()
 }
 
+/// The kernel's id of the process.
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::getpid() }.cast_unsigned()
+}
+
+/// The kernel's id of the thread that the calling thread's block is of, as the C library notes it
+/// there: in the child of `vfork`, that is a thread of the parent. `None` if it notes none.
+pub(crate) fn thread_of_block() -> Option<u32> {
+    let mut clock = 0;
+    // SAFETY: the calling thread's own block, and a live local.
+    let error = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
+    // The kernel's clock of a thread has the complement of its id in front of three bits.
+    (error == 0).then_some(!(clock >> 3) as u32)
+}
+
 /// Whether the process has a thread `id`.
 pub(crate) fn thread_exists(id: u32) -> bool {
+    thread_exists_in(process_id(), id)
+}
+
+/// Whether a process has a thread `id`.
+pub(crate) fn thread_exists_in(process: u32, id: u32) -> bool {
     // SAFETY: signal 0 is not sent, only checked.
-    let failed = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, 0) != 0 };
+    let failed = unsafe { libc::syscall(libc::SYS_tgkill, process, id, 0) != 0 };
     // The kernel calls what cannot be an id invalid.
     !(failed && [libc::ESRCH, libc::EINVAL].contains(&errno()))
 }

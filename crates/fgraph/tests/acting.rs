@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::mem;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
@@ -200,6 +201,41 @@ fn a_skipped_call_returns_what_its_kind_of_function_does() {
     );
 }
 
+/// Its result is in memory that the caller provides.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn four_sums(a: u64) -> FourWords {
+    RUN.fetch_add(1, SeqCst);
+    FourWords([a; 4])
+}
+
+#[repr(C)]
+#[derive(Debug, PartialEq)]
+struct FourWords([u64; 4]);
+
+#[test]
+fn a_skipped_call_with_a_result_in_memory_returns_what_was_written_there() {
+    let name = "a_skipped_call_with_a_result_in_memory_returns_what_was_written_there";
+    scenario(name, || {
+        let skips = user(
+            |call: &mut Entry<'_, ()>| {
+                let place = call.arg(0).unwrap();
+                assert_eq!(call.arg(1), Some(20));
+                let room = ptr::with_exposed_provenance_mut(place as usize);
+                // SAFETY: the caller has made room for the result there.
+                unsafe { ptr::write(room, FourWords([1, 2, 3, 4])) };
+                // SAFETY: nothing else is needed of the function.
+                unsafe { call.rewrite() }.skip(place).unwrap();
+                Some(())
+            },
+            |call, ()| assert!(call.replaced_by().is_some()),
+        );
+        let _skips = register(skips, "four_sums").unwrap();
+        assert_eq!(four_sums(20), FourWords([1, 2, 3, 4]));
+        assert_eq!(run(), 0);
+    });
+}
+
 #[test]
 fn the_first_user_to_replace_a_call_wins() {
     scenario("the_first_user_to_replace_a_call_wins", || {
@@ -221,7 +257,7 @@ fn the_first_user_to_replace_a_call_wins() {
                     let mut writer = unsafe { call.rewrite() };
                     errors.push(writer.skip(2));
                     errors.push(writer.redirect(sum as *const ()));
-                    errors.push(writer.redirect(std::ptr::null()));
+                    errors.push(writer.redirect(ptr::null()));
                     None
                 },
                 |_, ()| (),
@@ -386,7 +422,7 @@ fn errno_is_the_programs_whatever_callbacks_call() {
 }
 
 /// Where `sum` itself runs.
-static ORIGINAL: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+static ORIGINAL: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 extern "C" fn doubled(a: u64, b: u64) -> u64 {
     type Sum = extern "C" fn(u64, u64) -> u64;

@@ -447,6 +447,52 @@ fn a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced() {
     });
 }
 
+/// The linker writes an address to the first instruction of one function, and to a later one of the
+/// other.
+const RELOCATED: &str = "
+    int relocated_data = 42;
+    __asm__(\".text\\n\"
+            \".globl relocated_first, relocated_later\\n\"
+            \".type relocated_first,@function\\n\"
+            \"relocated_first: movabs $relocated_data, %rax\\n movl (%rax), %eax\\n ret\\n\"
+            \".size relocated_first, . - relocated_first\\n\"
+            \".type relocated_later,@function\\n\"
+            \"relocated_later: movl $1, %eax\\n movabs $relocated_data, %rcx\\n\"
+            \"addl (%rcx), %eax\\n ret\\n\"
+            \".size relocated_later, . - relocated_later\\n\");
+";
+
+#[test]
+fn functions_that_the_linker_writes_to_are_refused() {
+    let name = "functions_that_the_linker_writes_to_are_refused";
+    scenario(name, || {
+        let options = ["-Wl,-z,notext"];
+        let path = needs!(common::build_library(
+            name, &CC, "text.c", RELOCATED, &options
+        ));
+        let user = count("relocated_*");
+        let library = Library::open(&path);
+        let calls = |library: &Library| {
+            ["relocated_first", "relocated_later"].map(|function| {
+                // SAFETY: their type.
+                let function: extern "C" fn() -> i32 = unsafe { library.get(function) };
+                function()
+            })
+        };
+        // Loaded while there is a filter, and before there is one.
+        for user in [user, count("relocated_*")] {
+            let before = user.both().0;
+            assert_eq!((calls(&library), user.both().0), ([42, 43], before + 1));
+            let refused = user.report().unwrap().refused;
+            assert_eq!(refused.len(), 1, "{refused:?}");
+            assert_eq!(refused[0].name, "relocated_first");
+            assert_eq!(refused[0].reason, fgraph::RefusalReason::TextRelocation);
+            user.unregister().unwrap();
+        }
+        assert_eq!(calls(&library), [42, 43]);
+    });
+}
+
 /// Its constructor says that it runs, waits until it is told to go on, and forks.
 const FORKING: &str = "
     #include <stdlib.h>

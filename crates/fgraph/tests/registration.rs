@@ -454,6 +454,86 @@ fn a_handle_dropped_inside_a_callback_ends_its_user() {
     });
 }
 
+/// Drops a user in a callback of another one while its own callback runs in another thread, which
+/// goes on when the second barrier is passed.
+fn drop_while_running(
+    value: impl Send + Sync + 'static,
+) -> (thread::JoinHandle<u64>, Arc<Barrier>) {
+    let [runs, goes_on] = [(); 2].map(|()| Arc::new(Barrier::new(2)));
+    let (running, going_on) = (runs.clone(), goes_on.clone());
+    let blocks = move |_: &mut Entry<'_, ()>| {
+        let _ = &value;
+        running.wait();
+        going_on.wait();
+        None
+    };
+    let blocked = common::register(user(blocks, |_, ()| ()), "probe_one").unwrap();
+    let thread = thread::spawn(|| probe_one(1));
+    runs.wait();
+    let blocked = Mutex::new(Some(blocked));
+    let drops = move |_: &mut Entry<'_, ()>| {
+        drop(blocked.lock().unwrap().take());
+        None
+    };
+    let drops = common::register(user(drops, |_, ()| ()), "probe_two").unwrap();
+    assert_eq!(probe_two(1), 3);
+    drops.unregister().unwrap();
+    (thread, goes_on)
+}
+
+#[test]
+fn the_callback_of_a_dropped_user_is_waited_for_by_nobody() {
+    let name = "the_callback_of_a_dropped_user_is_waited_for_by_nobody";
+    scenario(name, || {
+        let dropped = Arc::new(AtomicU64::new(0));
+        let (thread, goes_on) = drop_while_running(Dropped(dropped.clone()));
+        assert_eq!(patched(), 0);
+        let other = count("probe_two");
+        common::set_filter(&other, "other_one").unwrap();
+        assert_eq!(other_one(1), 4);
+        assert_eq!(other.unregister().unwrap().both(), (1, 1));
+        assert_eq!(dropped.load(Ordering::SeqCst), 0);
+        goes_on.wait();
+        assert_eq!(thread.join().unwrap(), 2);
+        assert_eq!(patched(), 0);
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn who_finds_no_free_slot_waits_for_the_callback_of_a_dropped_user() {
+    let name = "who_finds_no_free_slot_waits_for_the_callback_of_a_dropped_user";
+    scenario(name, || {
+        let (thread, goes_on) = drop_while_running(());
+        let _users: Vec<_> = (0..15).map(|_| count("other_one")).collect();
+        let last = thread::spawn(|| count("other_one"));
+        goes_on.wait();
+        let last = last.join().unwrap();
+        other_one(1);
+        assert_eq!(last.both(), (1, 1));
+        assert_eq!(thread.join().unwrap(), 2);
+    });
+}
+
+#[test]
+fn the_panic_of_a_dropped_user_is_not_that_of_others() {
+    let name = "the_panic_of_a_dropped_user_is_not_that_of_others";
+    scenario(name, || {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("a value panics when it is dropped");
+            }
+        }
+        for _ in 0..20 {
+            let (thread, goes_on) = drop_while_running(Bomb);
+            goes_on.wait();
+            assert_eq!(thread.join().unwrap(), 2);
+            assert_eq!(patched(), 0);
+        }
+    });
+}
+
 #[test]
 fn unregistering_waits_for_the_callback_that_runs() {
     scenario("unregistering_waits_for_the_callback_that_runs", || {

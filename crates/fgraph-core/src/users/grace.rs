@@ -86,3 +86,13 @@ pub fn wait<'a>(
         while mark.is(index) && pause(mark) {}
     }
 }
+
+/// Whether [`wait`] would not have to wait. `is_alive` says of a mark that names the slot whether
+/// its thread is there; the heavy barrier must have passed.
+pub fn is_over<'a>(
+    index: usize,
+    mut marks: impl Iterator<Item = &'a Mark>,
+    mut is_alive: impl FnMut(&'a Mark) -> bool,
+) -> bool {
+    marks.all(|mark| !mark.is(index) || !is_alive(mark))
+}

@@ -160,6 +160,12 @@ impl FreeIndices {
         Some(usize::from(index))
     }
 
+    /// Whether an index in `range` is free.
+    pub fn has_one_in(&self, range: &Range<usize>) -> bool {
+        let place = |at: usize| (self.next + at) % MAX_USERS;
+        (0..self.len).any(|at| range.contains(&usize::from(self.ring[place(at)])))
+    }
+
     /// Whether all 16 are in use.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -38,7 +38,8 @@ pub enum UserStatus {
 ///
 /// It dereferences to the user's value, so that what the callbacks gather can be read at any time.
 /// Dropping it unregisters the user and waits until no callback of it runs; dropped inside a
-/// callback it only stops further callbacks, and the value is dropped later.
+/// callback it only stops further callbacks, and the value is dropped later, by whoever calls
+/// fgraph next when no callback of it runs. What it panics with then is lost.
 #[must_use = "dropping the handle unregisters the user"]
 pub struct Handle<T: FgraphOps> {
     /// The user, from a box that the handle owns.
@@ -147,7 +148,7 @@ pub unsafe fn register_with<T: FgraphOps>(
         Ok(filter) => filter,
         Err(error) => return Err(RegisterError::new(ops, error.into())),
     };
-    let mut locked = match control::lock() {
+    let mut locked = match control::lock_for(options.priority) {
         Ok(locked) => locked,
         Err(error) => return Err(RegisterError::new(ops, error)),
     };

@@ -4,6 +4,7 @@
 //!
 //! The unsafe code frees registrations, each after the grace period of its slot.
 
+use core::ops::Range;
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 
@@ -51,10 +52,7 @@ pub(crate) unsafe fn forget_panic(user: &Header) {
     if !payload.is_null() {
         // SAFETY: from `keep`, and nothing else has it.
         let payload = unsafe { Box::from_raw(payload) };
-        // What was thrown may panic when it is dropped, with something that may as well.
-        if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            core::mem::forget(again);
-        }
+        ignore_panic(|| drop(payload));
     }
 }
 
@@ -83,13 +81,26 @@ pub(super) struct Dropped {
 // SAFETY: the registration is `Send`, since every user is.
 unsafe impl Send for Dropped {}
 
-impl Dropped {
-    /// Frees the user when none of its callbacks runs any more.
-    pub(super) fn free_after_grace(self) -> Result<(), Error> {
-        wait_for_grace(self.slot)?;
+/// A user that was dropped, and whose last callback is over.
+#[derive(Debug)]
+pub(super) struct Over(Dropped);
+
+impl Over {
+    /// Frees the user. If that panics, it is not the caller's.
+    pub(super) fn free(self) {
+        let Dropped { free, header, .. } = self.0;
         // SAFETY: made from a box of that type, and out of use after the grace period.
-        unsafe { (self.free)(self.header) };
-        Ok(())
+        ignore_panic(|| unsafe { free(header) });
+    }
+}
+
+/// Runs `work`, and drops what it panics with, which may panic for itself, with something that may
+/// as well.
+fn ignore_panic(work: impl FnOnce()) {
+    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(work))
+        && let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(panic)))
+    {
+        core::mem::forget(again);
     }
 }
 
@@ -163,8 +174,27 @@ impl Control {
         })
     }
 
-    /// Takes a slot between those of the users with lower and with higher priorities.
-    fn free_slot(&mut self, priority: i8) -> Result<usize, Error> {
+    /// The dropped users whose callbacks are all over. Their slots are free again.
+    pub(super) fn take_dropped(&mut self) -> Vec<Over> {
+        // After an error all of them are left for the next time.
+        if self.dropped.is_empty() || membarrier::fence().is_err() {
+            return Vec::new();
+        }
+        let is_over = |user: &mut Dropped| FGRAPH.is_grace_over(user.slot, threads::is_alive);
+        let over: Vec<_> = self.dropped.extract_if(.., is_over).map(Over).collect();
+        for Over(user) in &over {
+            self.free.give_back(user.slot);
+        }
+        over
+    }
+
+    /// Whether a slot is free for a user of `priority`.
+    pub(super) fn has_slot(&self, priority: i8) -> bool {
+        self.free.has_one_in(&self.slots_for(priority))
+    }
+
+    /// The slots between those of the users with lower and with higher priorities.
+    fn slots_for(&self, priority: i8) -> Range<usize> {
         let users = self.filters.iter().zip(&self.priorities).enumerate();
         let users =
             users.filter_map(|(slot, (filter, &known))| filter.as_ref().map(|_| (slot, known)));
@@ -176,6 +206,12 @@ impl Control {
                 range.end = range.end.min(slot);
             }
         }
+        range
+    }
+
+    /// Takes one of the slots for `priority`.
+    fn free_slot(&mut self, priority: i8) -> Result<usize, Error> {
+        let range = self.slots_for(priority);
         // Users of the usual priority stay in the middle while there is room, the others at the
         // ends, in proportion: that leaves slots between them.
         const LAST: usize = MAX_USERS - 1;
@@ -224,7 +260,7 @@ impl Control {
     }
 
     /// Takes the user in `slot` away, and leaves it to the next thread that takes the lock to free
-    /// it.
+    /// it when its callbacks are over.
     fn drop_later<T: FgraphOps>(&mut self, slot: usize, registration: *const Registration<T>) {
         /// # Safety
         ///

@@ -269,6 +269,9 @@ pub enum RefusalReason {
     Writable,
     /// Its text cannot be read.
     Unreadable,
+    /// The dynamic linker writes to its first instructions when it loads the module (a text
+    /// relocation).
+    TextRelocation,
     /// The bytes at its entry have changed since they were first read.
     Changed {
         /// What is there now. Where a [breakpoint](crate::TraceMethod::Breakpoint) would be, only
@@ -306,6 +309,9 @@ impl fmt::Display for RefusalReason {
             Self::Resolver => f.write_str("is the resolver of an IFUNC"),
             Self::NotText => f.write_str("is not in executable text"),
             Self::Writable => f.write_str("is in text that can be written to"),
+            Self::TextRelocation => {
+                f.write_str("the linker writes to its first instructions when it loads them")
+            }
             Self::Unreadable => f.write_str("is in text that cannot be read"),
             Self::Changed { found } => {
                 f.write_str("now holds")?;

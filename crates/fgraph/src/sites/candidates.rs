@@ -121,8 +121,13 @@ impl Candidates {
             size: function.size as usize,
             text,
             file: self.file(address, text, source),
+            relocated: known.relocated_behind(address),
             listed: self.listed.binary_search(&function.address).is_ok(),
             padding: gap
+                .filter(|&gap| {
+                    let relocated = known.relocated_behind(gap);
+                    relocated.is_none_or(|distance| gap + distance >= address)
+                })
                 .and_then(|gap| self.text(gap, address, source).ok())
                 .unwrap_or_default(),
             entered: known.entered().of(index),
@@ -142,6 +147,7 @@ impl Candidates {
             size: 0,
             text,
             file: self.file(address, text, source),
+            relocated: self.known.relocated_behind(address),
             listed: loader_event::event() != Some(address),
             padding: &[],
             entered: 0,

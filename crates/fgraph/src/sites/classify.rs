@@ -31,6 +31,9 @@ pub(crate) struct Candidate<'a> {
     pub(crate) text: &'a [u8],
     /// The same bytes in the file, where they are to be had.
     pub(crate) file: Option<&'a [u8]>,
+    /// How many bytes behind the start the linker writes to its text or to what follows, if it
+    /// does.
+    pub(crate) relocated: Option<usize>,
     /// Whether the compiler has listed it as one that is to be patched.
     pub(crate) listed: bool,
     /// The text between the end of the previous function and the start of this one, if that is
@@ -95,9 +98,12 @@ pub(crate) fn classify(
     if let Some(Notrace::Entirely(reason)) = function.notrace {
         return Err(RefusalReason::Notrace(reason));
     }
+    let relocated = function.relocated.unwrap_or(usize::MAX);
     let entry = &function.text[..function.text.len().min(ENTRY_BYTES)];
+    // What the linker writes differs from the file if it is there already.
+    let constant = &entry[..entry.len().min(relocated)];
     if let Some(file) = function.file
-        && !file.starts_with(entry)
+        && !file.starts_with(constant)
     {
         return Err(RefusalReason::Patched {
             found: first(entry),
@@ -137,6 +143,9 @@ pub(crate) fn classify(
         variant = variant.entry_only();
     }
     if let Ok(lead) = nop::find(entry) {
+        if lead + SITE_LEN > relocated {
+            return Err(RefusalReason::TextRelocation);
+        }
         return Ok(Plan {
             how: TraceMethod::Nop,
             lead,
@@ -173,6 +182,9 @@ pub(crate) fn classify(
             )
         }
     };
+    if lead + window.len() > relocated {
+        return Err(RefusalReason::TextRelocation);
+    }
     // While a body runs that has been called by the trampoline, rbp is not the caller's.
     if callers != Callers::Abi && relocate::uses_frame_pointer_of_caller(&code) {
         variant = variant.entry_only();
@@ -239,6 +251,7 @@ mod tests {
             text,
             file: Some(text),
             listed: false,
+            relocated: None,
             padding: &[],
             entered: 0,
             code_is_relied_on: true,

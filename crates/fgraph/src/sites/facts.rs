@@ -27,6 +27,8 @@ pub(super) struct ModuleFacts {
     pub(super) path: &'static str,
     pub(super) bias: usize,
     pub(super) functions: Functions<'static>,
+    /// Where the linker writes to its code, in the file, in order.
+    text_relocations: Vec<u64>,
     callers: OnceLock<Callers>,
     notrace: NotraceRules,
     entered: OnceLock<Entered>,
@@ -58,6 +60,7 @@ impl ModuleFacts {
             bias,
             notrace: NotraceRules::new(&file, &functions),
             functions,
+            text_relocations: file.text_relocations(),
             callers: OnceLock::new(),
             entered: OnceLock::new(),
             reliance: OnceLock::new(),
@@ -104,6 +107,12 @@ impl ModuleFacts {
 
     pub(super) fn symbol(&self, index: usize) -> &'static str {
         symbol(&self.functions, index)
+    }
+
+    /// How many bytes behind an address in memory is the first one that the linker writes to.
+    pub(super) fn relocated_behind(&self, address: usize) -> Option<usize> {
+        let in_file = address.wrapping_sub(self.bias) as u64;
+        relocated_behind(&self.text_relocations, in_file)
     }
 
     /// Calls `with` with what is known of the function at `address`, which goes by `names`.
@@ -296,4 +305,13 @@ pub(super) fn is_selected(
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     known.facts(address, &names, |facts| matcher.matches(facts))
+}
+
+/// How many bytes behind `address` is the first one of the relocations at `places`, which are in
+/// order.
+pub(super) fn relocated_behind(places: &[u64], address: u64) -> Option<usize> {
+    const LEN: u64 = 8;
+    let next = places.partition_point(|place| place + LEN <= address);
+    let distance = places.get(next)?.saturating_sub(address);
+    usize::try_from(distance).ok()
 }

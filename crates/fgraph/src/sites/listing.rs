@@ -22,7 +22,7 @@ use super::candidates::{Candidates, Source};
 use super::classify::{self, Callers, Candidate, ENTRY_BYTES, classify};
 use super::facts::{ModuleFacts, is_selected, write_name};
 #[cfg(feature = "testing")]
-use super::facts::{parse, symbol};
+use super::facts::{parse, relocated_behind, symbol};
 #[cfg(feature = "testing")]
 use super::toolchain::{NotraceRules, blocks_signals, callers};
 use crate::os::memory;
@@ -131,7 +131,8 @@ impl Listing for ModuleListing {
         if matches!(decision.0, Err(RefusalReason::Notrace(_))) || self.is_on(address) {
             return decision;
         }
-        let entry = &candidate.text[..candidate.text.len().min(ENTRY_BYTES)];
+        let constant = candidate.relocated.unwrap_or(usize::MAX);
+        let entry = &candidate.text[..candidate.text.len().min(ENTRY_BYTES).min(constant)];
         let mut now = [0; ENTRY_BYTES];
         let now = &mut now[..entry.len()];
         match memory::read(address, now) {
@@ -245,6 +246,7 @@ pub(crate) fn list(
     let breakpoints = breakpoints && !blocks_signals(functions);
     let entered = Entered::find(file, functions);
     let notrace = NotraceRules::new(file, functions);
+    let relocations = file.text_relocations();
     let info = |index| {
         let function = functions.get(index);
         let symbol = symbol(functions, index);
@@ -256,6 +258,7 @@ pub(crate) fn list(
             text: text.unwrap_or_default(),
             file: None,
             listed: false,
+            relocated: relocated_behind(&relocations, function.address),
             padding: gap(functions, index)
                 .and_then(|gap| file.bytes_at(gap, (function.address - gap) as usize))
                 .unwrap_or_default(),

@@ -5,20 +5,25 @@
 //! owner the kernel does not know any more, before a new one is mapped: there are hardly ever more
 //! than twice as many as threads lived at once, and 16.
 //!
+//! Threads of other processes may be in the same memory (`vfork`, `clone` with `CLONE_VM`), so a
+//! state belongs to a thread of a process, and is taken over by the process only that the memory is
+//! of. A child with a copy of the memory is noticed also where no handler of forks has run: the
+//! kernel wipes a word there. It has only the calling thread.
+//!
 //! # Safety
 //!
 //! The unsafe code maps memory for a state, which is never unmapped, and hands it to its thread.
 
 use core::marker::PhantomData;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::arch::trampoline;
 use fgraph_core::FGRAPH;
 use fgraph_core::dispatch;
 use fgraph_core::thread::Thread;
 
-use crate::os::{self, memory};
+use crate::os::{self, PAGE, memory};
 use crate::report::error::{Error, Unsupported};
 
 /// Bytes of a shadow stack: room for 4,094 calls without data.
@@ -39,6 +44,62 @@ static STATES: AtomicUsize = AtomicUsize::new(0);
 static NEXT_REAP: AtomicUsize = AtomicUsize::new(16);
 /// Whether a thread is looking for states whose owners are gone.
 static REAPING: AtomicBool = AtomicBool::new(false);
+
+/// A thread's state, and the process of that thread.
+#[repr(C)]
+struct OwnedThread {
+    thread: Thread,
+    process: AtomicU32,
+}
+
+/// The word that is wiped in a child with a copy of the memory: else the process that the memory is
+/// of. Null until the first state is made, and where there is no such memory.
+static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// The process of the thread that a state belongs to.
+fn process_of(thread: &'static Thread) -> &'static AtomicU32 {
+    let owned = ptr::with_exposed_provenance::<OwnedThread>(ptr::from_ref(thread).addr());
+    // SAFETY: every state in the list is the start of one, made by `add_state`, and never unmapped.
+    unsafe { &(*owned).process }
+}
+
+/// The process that the memory is of. In a child with a copy of the memory that is not known for a
+/// child yet, this ends the states of the threads that the child does not have.
+pub(crate) fn own_process() -> u32 {
+    let mut word = PROCESS.load(Ordering::Acquire);
+    if word.is_null() {
+        let Some(page) = memory::map(PAGE) else {
+            return os::process_id();
+        };
+        let new = page.cast::<AtomicU32>();
+        // SAFETY: a fresh mapping, and zero. Where it is not wiped, forks are noticed by handlers
+        // alone.
+        unsafe {
+            libc::madvise(page.cast(), PAGE, libc::MADV_WIPEONFORK);
+            (*new).store(os::process_id(), Ordering::Relaxed);
+        }
+        // A thread that is not the first leaves a page unused.
+        let known = PROCESS.compare_exchange(word, new, Ordering::AcqRel, Ordering::Acquire);
+        word = known.err().unwrap_or(new);
+    }
+    // SAFETY: never unmapped.
+    let word = unsafe { &*word };
+    if word.load(Ordering::Relaxed) == 0 {
+        after_fork();
+    }
+    word.load(Ordering::Relaxed)
+}
+
+/// The process and the id of the thread that a state is made for.
+fn owner() -> (u32, u32) {
+    let (own, process, id) = (own_process(), os::process_id(), os::thread_id());
+    if process == own {
+        return (process, id);
+    }
+    // A state goes with the thread's block, which may be that of a thread that goes on.
+    let block = os::thread_of_block().filter(|&block| os::thread_exists_in(own, block));
+    block.map_or((process, id), |block| (own, block))
+}
 
 /// Sets the size of the shadow stack of threads that hit their first site from now on, in bytes.
 ///
@@ -70,8 +131,7 @@ pub(crate) fn set_vector_bytes(bytes: u32) {
 /// trampoline, and so without the allocator.
 pub(crate) extern "C" fn attach() -> *const Thread {
     let errno = os::errno();
-    let id = os::thread_id();
-    let state = match state(id) {
+    let state = match state(owner()) {
         Some(thread) => {
             // SAFETY: valid for as long as this thread lives.
             thread.errno.set(unsafe { libc::__errno_location() });
@@ -90,21 +150,26 @@ pub(crate) extern "C" fn attach() -> *const Thread {
     state
 }
 
-/// Whether thread `id` still runs in this process, or another is ending what it has left.
-pub(crate) fn is_alive(id: u32) -> bool {
+/// Whether the thread of a state still runs, or another is ending what it has left.
+pub(crate) fn is_alive(thread: &'static Thread) -> bool {
     // Who is looking for states to free marks those that it ends, as their threads did.
-    REAPING.load(Ordering::SeqCst) || os::thread_exists(id)
+    REAPING.load(Ordering::SeqCst) || has_owner(thread)
 }
 
-/// A state for the calling thread, `id`: the one that is reserved for it, or any.
-fn state(id: u32) -> Option<&'static Thread> {
+/// Whether the thread of a state still runs.
+fn has_owner(thread: &'static Thread) -> bool {
+    os::thread_exists_in(process_of(thread).load(Ordering::Relaxed), thread.id())
+}
+
+/// A state for a thread of a process: the one that is reserved for it, or any.
+fn state((process, id): (u32, u32)) -> Option<&'static Thread> {
     let reserved = || {
         // SAFETY: states are only taken, until one is ours.
         let mut states = unsafe { FGRAPH.threads.iter() };
         states.find(|thread| thread.owner.take_reserved(id))
     };
     reserved().or_else(|| {
-        let claimed = claim_state(id)?;
+        let claimed = claim_state((process, id))?;
         // Pairs with the one in `watched::set`: either a state that is reserved now is seen here,
         // or the one that is claimed is seen there.
         fence(Ordering::SeqCst);
@@ -116,15 +181,15 @@ fn state(id: u32) -> Option<&'static Thread> {
     })
 }
 
-/// Claims a state for thread `id`.
-pub(super) fn claim_state(id: u32) -> Option<&'static Thread> {
+/// Claims a state for a thread of a process.
+pub(super) fn claim_state(owner: (u32, u32)) -> Option<&'static Thread> {
     loop {
-        if let Some(thread) = free_state(id) {
+        if let Some(thread) = free_state(owner) {
             return Some(thread);
         }
         if STATES.load(Ordering::Relaxed) >= NEXT_REAP.load(Ordering::Relaxed) {
-            reap(id);
-            if let Some(thread) = free_state(id) {
+            reap(os::thread_id());
+            if let Some(thread) = free_state(owner) {
                 return Some(thread);
             }
         }
@@ -134,10 +199,11 @@ pub(super) fn claim_state(id: u32) -> Option<&'static Thread> {
 }
 
 /// Takes over a state that has no owner.
-fn free_state(id: u32) -> Option<&'static Thread> {
+fn free_state((process, id): (u32, u32)) -> Option<&'static Thread> {
     // SAFETY: states are only claimed, until one is ours.
     let mut states = unsafe { FGRAPH.threads.iter() };
     let thread = states.find(|thread| thread.claim(id, &FGRAPH.watched))?;
+    process_of(thread).store(process, Ordering::Relaxed);
     let (base, len) = thread.home.shadow.memory();
     // SAFETY: the state's own memory, and the state is ours.
     unsafe { thread.reset_home(base, len) };
@@ -150,11 +216,14 @@ pub(crate) fn count_lost() {
     reap(0);
 }
 
-/// Frees the states whose owners are gone, as all are that have the id of the calling thread, `id`.
+/// Frees the states of this process whose owners are gone, as all are that have the id of the
+/// calling thread, `id`, but for its own. Done by the process only that the memory is of.
 fn reap(id: u32) {
-    if REAPING.swap(true, Ordering::Acquire) {
+    let own = own_process();
+    if own != os::process_id() || REAPING.swap(true, Ordering::Acquire) {
         return;
     }
+    let current = trampoline::current();
     let mut alive = 0;
     // SAFETY: besides the ids, only states of threads that are gone are used, and by one thread at
     // a time.
@@ -165,7 +234,9 @@ fn reap(id: u32) {
         }
         let is_reserved = thread.owner.is_reserved();
         // A state under our own id is that of a thread that had the id before us.
-        if (owner != id || is_reserved) && os::thread_exists(owner) {
+        let is_own = process_of(thread).load(Ordering::Relaxed) == own;
+        let may_be_gone = owner == id && !is_reserved || !has_owner(thread);
+        if ptr::eq(thread, current) || !is_own || !may_be_gone {
             alive += 1;
             continue;
         }
@@ -191,13 +262,17 @@ fn add_state() -> Option<()> {
     let shadow = shadow_stack_size();
     // Right behind the state and not at a page of its own, where frames would have the addresses of
     // the state's first words modulo 4 KiB, for which processors take them at first.
-    let offset = size_of::<Thread>().next_multiple_of(align_of::<Thread>());
+    let offset = size_of::<OwnedThread>().next_multiple_of(align_of::<Thread>());
     let memory = memory::map(offset + shadow)?;
     // SAFETY: a fresh mapping, large enough, page-aligned, and zero, which is not relied on.
     unsafe {
-        let thread = memory.cast::<Thread>();
-        thread.write(Thread::new());
-        let thread = &*thread;
+        let owned = memory.cast::<OwnedThread>();
+        owned.expose_provenance();
+        owned.write(OwnedThread {
+            thread: Thread::new(),
+            process: AtomicU32::new(0),
+        });
+        let thread = &(*owned).thread;
         thread.reset_home(memory.add(offset), shadow);
         STATES.fetch_add(1, Ordering::Relaxed);
         FGRAPH.threads.push(thread);
@@ -205,13 +280,19 @@ fn add_state() -> Option<()> {
     Some(())
 }
 
-/// In a forked child: the states of the threads that the child does not have lose their owner.
+/// In a child with a copy of the memory: the states of the threads that the child does not have
+/// lose their owner.
 pub(crate) fn after_fork() {
     // Whoever was looking for states to free is not in the child.
     REAPING.store(false, Ordering::Relaxed);
+    // SAFETY: null, or never unmapped.
+    if let Some(word) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {
+        word.store(os::process_id(), Ordering::Relaxed);
+    }
     let own = trampoline::current();
     // SAFETY: there is no other thread yet, here and below.
-    let others = || unsafe { FGRAPH.threads.iter() }.filter(|thread| !ptr::eq(*thread, own));
+    let all = || unsafe { FGRAPH.threads.iter() };
+    let others = || all().filter(|thread| !ptr::eq(*thread, own));
     // First, so that none of their stacks is taken.
     others().for_each(Thread::leave_stack);
     for thread in others() {
@@ -221,9 +302,9 @@ pub(crate) fn after_fork() {
             thread.release(id);
         }
     }
-    // SAFETY: the calling thread's state, or null.
-    if let Some(own) = unsafe { own.as_ref() } {
+    if let Some(own) = all().find(|thread| ptr::eq(*thread, own)) {
         own.owner.rename(os::thread_id());
+        process_of(own).store(os::process_id(), Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use fgraph_core::FGRAPH;
 
-use super::state::claim_state;
+use super::state::{claim_state, own_process};
 use crate::os;
 use crate::report::error::{Error, Unsupported};
 
@@ -22,7 +22,7 @@ pub(crate) fn set(slot: usize, ids: Option<&[u32]>) -> Result<(), Error> {
     if let Some(&id) = wanted.iter().find(|&&id| !os::thread_exists(id)) {
         return Err(Error::NoSuchThread { id });
     }
-    let own = os::thread_id();
+    let own = (own_process(), os::thread_id());
     // SAFETY: only the owners are used.
     let states = || unsafe { FGRAPH.threads.iter() };
     let mut known: Vec<u32> = states().map(|thread| thread.id()).collect();

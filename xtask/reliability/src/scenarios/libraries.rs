@@ -161,6 +161,15 @@ pub(super) const GROUP: Group = Group {
             ]),
         },
         Scenario {
+            name: "a library with text relocations",
+            promise: "Functions are refused that the dynamic linker writes to the first \
+                      instructions of; the others are traced.",
+            shown: Shown::Elsewhere(&[test(
+                LIBRARIES,
+                "functions_that_the_linker_writes_to_are_refused",
+            )]),
+        },
+        Scenario {
             name: "a constructor forks while another thread waits for it with a new filter",
             promise: "The fork does not wait, and parent and child both have their users.",
             shown: Shown::Elsewhere(&[test(

@@ -164,6 +164,25 @@ pub(super) const GROUP: Group = Group {
             ]),
         },
         Scenario {
+            name: "a user is dropped in a callback while its own callback blocks",
+            promise: "Nobody waits for it who finds a free slot, and nobody else gets the panic of \
+                      its value.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/registration.rs",
+                    test: "the_callback_of_a_dropped_user_is_waited_for_by_nobody",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/registration.rs",
+                    test: "who_finds_no_free_slot_waits_for_the_callback_of_a_dropped_user",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/registration.rs",
+                    test: "the_panic_of_a_dropped_user_is_not_that_of_others",
+                },
+            ]),
+        },
+        Scenario {
             name: "sixteen users that come and go in all slots",
             promise: "Each gets the returns of its own entries only, and none once it is gone.",
             shown: Shown::Elsewhere(&[

@@ -183,6 +183,26 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "states of threads after a fork by a bare system call, in the child of vfork, \
+                   and beside a process that shares the memory",
+            promise: "A thread keeps its state; those of threads that a child does not have are \
+                      noticed there.",
+            shown: Shown::Elsewhere(&[
+                Elsewhere {
+                    file: "crates/fgraph/tests/processes.rs",
+                    test: "a_child_of_a_bare_fork_goes_on_with_its_calls",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/processes.rs",
+                    test: "a_thread_keeps_the_state_that_its_vfork_child_has_made",
+                },
+                Elsewhere {
+                    file: "crates/fgraph/tests/processes.rs",
+                    test: "a_process_that_shares_the_memory_ends_nobodys_calls",
+                },
+            ]),
+        },
+        Scenario {
             name: "exec in the child of vfork",
             promise: "The call in which the child becomes another program is lost; the parent's go \
                       on.",
