@@ -128,8 +128,13 @@ impl poke::Text for Text {
         if written == bytes.len() as isize {
             return Ok(());
         }
-        // A kernel that forbids it writes nothing at all.
-        REFUSED.store(true, Ordering::Relaxed);
+        // A kernel that forbids it says so and writes nothing at all. Anything else may pass.
+        if [libc::EPERM, libc::EACCES, libc::EIO]
+            .map(|error| -(error as isize))
+            .contains(&written)
+        {
+            REFUSED.store(true, Ordering::Relaxed);
+        }
         self.memory = None;
         Self::write_unprotected(address, bytes)
     }
@@ -139,5 +144,26 @@ impl poke::Text for Text {
             crate::Unsupported::Membarrier(errno) => errno,
             _ => libc::ENOSYS,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memory;
+
+    #[test]
+    fn a_write_that_fails_is_done_otherwise_and_is_no_refusal() {
+        let page = memory::map(PAGE).unwrap().expose_provenance();
+        // The kernel does not write to a file that was opened for reading, nor does it forbid it.
+        let mut text = Text {
+            memory: Some(File::open("/proc/thread-self/mem").unwrap()),
+        };
+        poke::Text::write(&mut text, page, &[0xcc, 0xc3]).unwrap();
+        let mut written = [0; 2];
+        poke::Text::read(&mut text, page, &mut written).unwrap();
+        assert_eq!(written, [0xcc, 0xc3]);
+        assert!(text.memory.is_none());
+        assert_eq!(Text::method(), TextMethod::ProcMem);
     }
 }

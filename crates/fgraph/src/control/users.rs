@@ -16,7 +16,7 @@ use fgraph_symbols::filter::Filter;
 
 use super::options::Options;
 use super::{CONTROL, Control, library_events, lock, stopped};
-use crate::os::membarrier;
+use crate::os::{self, membarrier};
 use crate::report::error::Error;
 use crate::sites::Change;
 use crate::threads::{self, Inside, watched};
@@ -109,7 +109,8 @@ fn ignore_panic(work: impl FnOnce()) {
 fn wait_for_grace(index: usize) -> Result<(), Error> {
     membarrier::fence()?;
     FGRAPH.wait_for_grace(index, |thread| {
-        std::thread::yield_now();
+        // Not by yielding, which gives way to no thread of a lower priority.
+        os::nap();
         threads::is_alive(thread)
     });
     // Marked, because a callback that runs with the lock held could want the lock.
