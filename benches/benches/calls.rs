@@ -3,7 +3,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use fgraph_bench::cases::Case;
 use fgraph_bench::functions::{DEPTH, Function};
-use fgraph_bench::pair;
+use fgraph_bench::two_threads;
 
 fn one_thread(criterion: &mut Criterion) {
     for function in Function::ALL {
@@ -19,7 +19,7 @@ fn one_thread(criterion: &mut Criterion) {
 }
 
 fn two_threads(criterion: &mut Criterion) {
-    let Some(processors) = pair::processors() else {
+    let Some(processors) = two_threads::processors() else {
         return;
     };
     for function in Function::ALL {
@@ -29,7 +29,7 @@ fn two_threads(criterion: &mut Criterion) {
             group.bench_function(case.to_string(), |bencher| {
                 bencher.iter_custom(|calls| {
                     let calls = calls * DEPTH;
-                    let pair = pair::time(function, active.variant(), calls, 1, processors);
+                    let pair = two_threads::time(function, active.variant(), calls, 1, processors);
                     pair.together / DEPTH as u32
                 });
             });

@@ -5,11 +5,11 @@
 //! | [`functions`] | the functions that are called, each with and without a NOP |
 //! | [`users`] | the users that watch them |
 //! | [`cases`] | who watches, and how calls are timed |
-//! | [`bare`] | what calls cost by themselves |
+//! | [`baseline`] | what calls cost by themselves |
 //! | [`depth`] | where on the stack calls are made |
-//! | [`pair`] | calls on two threads at once |
+//! | [`two_threads`] | calls on two threads at once |
 //! | [`sites`] | 20,000 functions to patch, and how patching is timed |
-//! | [`whole`] | a process all of whose functions are enumerated and traced |
+//! | [`whole_process`] | a process all of whose functions are enumerated and traced |
 //! | [`filters`] | filters that change in a process of very many functions |
 //! | [`parent`] | a user's look at the data of its enclosing call |
 //! | [`memory`] | what memory sites, stubs and threads take |
@@ -17,18 +17,18 @@
 //!
 //! What the figures mean is in `docs/cost.md`.
 
-pub mod bare;
+pub mod baseline;
 pub mod cases;
 pub mod depth;
 pub mod filters;
 pub mod functions;
 pub mod hijack;
 pub mod memory;
-pub mod pair;
 pub mod parent;
 pub mod sites;
+pub mod two_threads;
 pub mod users;
-pub mod whole;
+pub mod whole_process;
 
 use fgraph::{Error, FgraphOps, Handle, Options};
 

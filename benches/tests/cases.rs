@@ -9,10 +9,10 @@ use fgraph_bench::filters::Changes;
 use fgraph_bench::functions::{Function, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST};
 use fgraph_bench::hijack::{Handler, Hijack};
 use fgraph_bench::memory::ShadowStack;
-use fgraph_bench::pair;
 use fgraph_bench::parent;
 use fgraph_bench::sites::Batch;
-use fgraph_bench::whole::Whole;
+use fgraph_bench::two_threads;
+use fgraph_bench::whole_process::Whole;
 use fgraph_needs::skip;
 
 const CALLS: u64 = 1600;
@@ -139,11 +139,11 @@ fn every_site_of_a_batch_is_patched_and_unpatched() {
 }
 
 fn two_threads_are_timed_on_two_processors() {
-    let Some(processors) = pair::processors() else {
+    let Some(processors) = two_threads::processors() else {
         return skip!("threads on two processors: there is one");
     };
     let active = Case::Users(1).set_up().unwrap();
-    let pair = pair::time(Function::Leaf, active.variant(), CALLS, 2, processors);
+    let pair = two_threads::time(Function::Leaf, active.variant(), CALLS, 2, processors);
     assert!(!pair.alone.is_zero() && !pair.together.is_zero());
     assert_eq!(active.not_traced(), 0);
 }

@@ -391,16 +391,16 @@ impl Sites {
 }
 
 /// What [`Site::runtime`] holds: the bytes at the entry, and how many of them are patched.
-pub(crate) fn word(original: [u8; SITE_LEN], patched: usize) -> u64 {
+pub(crate) fn pack_original(original: [u8; SITE_LEN], patched: usize) -> u64 {
     let mut word = [0; 8];
     word[..SITE_LEN].copy_from_slice(&original);
     word[SITE_LEN] = patched as u8;
     u64::from_le_bytes(word)
 }
 
-/// As [`word`], for the NOP before a function that becomes its jump.
-pub(crate) fn relay_word(original: [u8; SITE_LEN]) -> u64 {
-    word(original, SITE_LEN) | 1 << (8 * RELAY)
+/// As [`pack_original`], for the NOP before a function that becomes its jump.
+pub(crate) fn pack_relay_original(original: [u8; SITE_LEN]) -> u64 {
+    pack_original(original, SITE_LEN) | 1 << (8 * RELAY)
 }
 
 /// The byte of the word that is not 0 for a relay.

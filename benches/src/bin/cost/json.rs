@@ -6,7 +6,7 @@ use fgraph_bench::cases::Case;
 use fgraph_bench::functions::Function;
 use fgraph_bench::memory;
 use fgraph_bench::sites::Times;
-use fgraph_bench::whole::Whole;
+use fgraph_bench::whole_process::Whole;
 
 use crate::measure::Figures;
 use crate::verdict;

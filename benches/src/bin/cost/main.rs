@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use fgraph_bench::filters::{self, Changes};
-use fgraph_bench::whole::{self, Whole};
+use fgraph_bench::whole_process::{self, Whole};
 use measure::Figures;
 
 fn main() -> ExitCode {
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--json" => json = true,
-            whole::ARGUMENT => return print_own(Whole::measure().map_err(Into::into)),
+            whole_process::ARGUMENT => return print_own(Whole::measure().map_err(Into::into)),
             filters::ARGUMENT => return print_own(Changes::measure()),
             _ => {
                 eprintln!("error: unknown argument `{argument}`; there is only --json");

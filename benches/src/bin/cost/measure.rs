@@ -7,16 +7,16 @@
 use std::time::Duration;
 
 use fgraph::{Error, MAX_USERS};
-use fgraph_bench::bare;
+use fgraph_bench::baseline;
 use fgraph_bench::cases::Case;
 use fgraph_bench::depth;
 use fgraph_bench::filters::Changes;
 use fgraph_bench::functions::Function;
 use fgraph_bench::memory::ShadowStack;
-use fgraph_bench::pair;
 use fgraph_bench::parent;
 use fgraph_bench::sites::{Batch, Times};
-use fgraph_bench::whole::Whole;
+use fgraph_bench::two_threads;
+use fgraph_bench::whole_process::Whole;
 use fgraph_x86_64::cpu;
 
 /// Turns of the cases.
@@ -130,7 +130,7 @@ impl Figures {
         for _ in 0..ROUNDS {
             figures.calls()?;
         }
-        match pair::processors() {
+        match two_threads::processors() {
             Some(processors) => {
                 for _ in 0..ROUNDS {
                     figures.pairs(processors)?;
@@ -149,7 +149,7 @@ impl Figures {
 
     fn calls(&mut self) -> Result<(), Error> {
         const ROUNDS: u64 = 500;
-        let bare = bare::time(ROUNDS).as_secs_f64() * 1e9 / (ROUNDS as f64 * MAX_USERS as f64);
+        let bare = baseline::time(ROUNDS).as_secs_f64() * 1e9 / (ROUNDS as f64 * MAX_USERS as f64);
         self.bare_user = self.bare_user.min(bare);
         for row in &mut self.calls {
             let active = row.case.set_up()?;
@@ -168,7 +168,8 @@ impl Figures {
         for row in &mut self.pairs {
             let active = row.case.set_up()?;
             for (index, function) in Function::ALL.into_iter().enumerate() {
-                let pair = pair::time(function, active.variant(), CALLS, SAMPLES, processors);
+                let pair =
+                    two_threads::time(function, active.variant(), CALLS, SAMPLES, processors);
                 row.alone[index] = row.alone[index].min(per_call(pair.alone));
                 row.together[index] = row.together[index].min(per_call(pair.together));
             }

@@ -212,9 +212,9 @@ mod tests {
             module,
             stub: first,
             runtime: AtomicU64::new(if index == relay {
-                sites::relay_word([0x90; SITE_LEN])
+                sites::pack_relay_original([0x90; SITE_LEN])
             } else {
-                sites::word([0x90; SITE_LEN], SITE_LEN)
+                sites::pack_original([0x90; SITE_LEN], SITE_LEN)
             }),
         };
         (0..count).map(site).collect::<Vec<_>>().leak()

@@ -188,7 +188,12 @@ pub(super) fn build(
             names.push(core::iter::empty());
             symbols.push(core::iter::empty());
             variants.push(variant);
-            sites.push(site(entry - nop, entry, 0, super::relay_word(one.relay)));
+            sites.push(site(
+                entry - nop,
+                entry,
+                0,
+                super::pack_relay_original(one.relay),
+            ));
         }
         let all = match one.function {
             Some(index) => names_of(known, index),
@@ -205,7 +210,12 @@ pub(super) fn build(
         symbols.push(is_other.then_some(symbol).into_iter());
         variants.push(variant);
         let lead = one.plan.lead as u8;
-        sites.push(site(entry, body, lead, super::word(one.original, patched)));
+        sites.push(site(
+            entry,
+            body,
+            lead,
+            super::pack_original(one.original, patched),
+        ));
     }
     drop(indices);
     names.shrink();

@@ -106,7 +106,7 @@ pub(crate) fn classify(
         && !file.starts_with(constant)
     {
         return Err(RefusalReason::Patched {
-            found: first(entry),
+            found: first_bytes(entry),
         });
     }
     let convention = Convention::of(&relocate::Code {
@@ -232,7 +232,7 @@ fn is_regcall(symbol: &str) -> bool {
 }
 
 /// The first bytes of an entry; zeros where it ends before.
-pub(crate) fn first(entry: &[u8]) -> [u8; SITE_LEN] {
+pub(crate) fn first_bytes(entry: &[u8]) -> [u8; SITE_LEN] {
     let mut found = [0; SITE_LEN];
     for (to, from) in found.iter_mut().zip(entry) {
         *to = *from;

@@ -137,7 +137,7 @@ impl Listing for ModuleListing {
         let now = &mut now[..entry.len()];
         match memory::read(address, now) {
             Ok(()) if now != entry => {
-                let found = classify::first(now);
+                let found = classify::first_bytes(now);
                 (Err(RefusalReason::Patched { found }), false)
             }
             _ => decision,

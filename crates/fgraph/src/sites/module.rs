@@ -480,9 +480,9 @@ impl ModuleSites {
                 Ok((candidate, plan)) => planned.push(Planned {
                     function,
                     address,
-                    original: classify::first(&candidate.text[plan.lead..]),
+                    original: classify::first_bytes(&candidate.text[plan.lead..]),
                     relay: plan.relay.map_or([0; SITE_LEN], |len| {
-                        classify::first(&candidate.padding[candidate.padding.len() - len..])
+                        classify::first_bytes(&candidate.padding[candidate.padding.len() - len..])
                     }),
                     plan,
                 }),
