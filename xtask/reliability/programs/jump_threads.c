@@ -17,7 +17,9 @@ struct side {
     /* The own context waits to be borrowed; it was given back. */
     sem_t lent, back;
     int number;
-    long rounds, sum;
+    long rounds;
+    /* Of the own context and of the scheduler: two threads may be in them at once. */
+    long own_sum, scheduler_sum;
 };
 
 static struct side sides[2];
@@ -43,11 +45,11 @@ KEPT static void schedule(int number) {
         sem_post(&self->lent);
         /* In some rounds nothing shows that the thread is elsewhere. */
         if (round % 3)
-            self->sum += own_leaf(round);
+            self->scheduler_sum += own_leaf(round);
         sem_wait(&other->lent);
         swapcontext(&other->borrower, &other->own);
         if (round % 2)
-            self->sum += own_leaf(round);
+            self->scheduler_sum += own_leaf(round);
         sem_post(&other->back);
         sem_wait(&self->back);
         swapcontext(&self->scheduler, &self->own);
@@ -62,9 +64,9 @@ static void *begin(void *argument) {
     self->scheduler.uc_link = NULL;
     makecontext(&self->scheduler, (void (*)(void))schedule, 1, self->number);
     for (long round = 0; round < self->rounds; round++) {
-        self->sum += own_lends(self, (int)(round % DEPTH), round);
+        self->own_sum += own_lends(self, (int)(round % DEPTH), round);
         swapcontext(&self->own, &self->borrower);
-        self->sum += own_leaf(round);
+        self->own_sum += own_leaf(round);
     }
     return NULL;
 }
@@ -80,6 +82,7 @@ int main(int argc, char **argv) {
     pthread_create(&other, NULL, begin, &sides[1]);
     begin(&sides[0]);
     pthread_join(other, NULL);
-    printf("%ld %ld\n", sides[0].sum, sides[1].sum);
+    for (int n = 0; n < 2; n++)
+        printf("%ld %ld\n", sides[n].own_sum, sides[n].scheduler_sum);
     return 0;
 }
