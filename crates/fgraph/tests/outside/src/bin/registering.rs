@@ -18,6 +18,8 @@ impl FgraphOps for Allocates {
 fn main() {
     drop(fgraph::register(Allocates, "malloc")); //~ E0133
     drop(fgraph::register_with(Allocates, "malloc", &Options::new())); //~ E0133
+    // Code at addresses of the caller's choice.
+    drop(fgraph::add_functions("made up", &[])); //~ E0133
 }
 
 fn widen(user: &Handle<Allocates>) {
