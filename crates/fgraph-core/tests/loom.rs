@@ -1,5 +1,5 @@
-//! The protocols of `slot`, `grace`, `claim` and `version`, checked by loom in all interleavings up
-//! to a bound on the preemptions. Run by `.ci/loom.sh`.
+//! The protocols of `slot`, `grace`, `claim`, `owner` and `version`, checked by loom in all
+//! interleavings up to a bound on the preemptions. Run by `.ci/loom.sh`.
 //!
 //! The types are the real ones; around them stand the steps of `dispatch::enter`, of
 //! `dispatch::leave` and of the runtime's register and unregister. A test that should panic is the
@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use fgraph_core::claim::{self, Claim};
 use fgraph_core::grace::{self, Epoch, Mark};
-use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, light_barrier};
+use fgraph_core::owner::{Owner, Watched};
+use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
 use fgraph_core::slot::Slots;
 use fgraph_core::version::Version;
 use loom::cell::UnsafeCell;
@@ -793,6 +794,102 @@ fn without_asking_two_threads_change_a_stack() {
         claim.take(name);
         true
     });
+}
+
+/// Which steps a filter by thread takes; a twin leaves one out.
+#[derive(Clone, Copy, Debug)]
+struct FilterSteps {
+    /// The writer changes what holds for new threads before it goes over the states.
+    new_threads_first: bool,
+    /// The thread looks once more for a state that is reserved for it.
+    looks_again: bool,
+}
+
+const ALL_FILTER_STEPS: FilterSteps = FilterSteps {
+    new_threads_first: true,
+    looks_again: true,
+};
+
+/// A user comes to watch thread `wanted` alone, while thread 7 takes its state. Whether it watches
+/// that in the end.
+fn filter_threads_while_one_begins(wanted: u32, steps: FilterSteps) {
+    const SLOT: usize = 3;
+    loom::model(move || {
+        let shared = Arc::new((Watched::new(), [Owner::new(), Owner::new()]));
+        let begins = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (watched, states) = &*shared;
+                let reserved = || states.iter().find(|state| state.take_reserved(7));
+                let claimed = || {
+                    let claimed = states.iter().find(|state| state.claim(7, watched));
+                    let claimed = claimed.expect("there are two");
+                    fence(Ordering::SeqCst);
+                    let reserved = steps.looks_again.then(reserved).flatten();
+                    if reserved.is_some() {
+                        claimed.release(7);
+                    }
+                    reserved.unwrap_or(claimed)
+                };
+                let state = reserved().unwrap_or_else(claimed);
+                states
+                    .iter()
+                    .position(|one| std::ptr::eq(one, state))
+                    .unwrap()
+            })
+        };
+        let (watched, states) = &*shared;
+        if wanted == 7 && states.iter().all(|state| state.id() != 7) {
+            let free = states.iter().find(|state| state.claim(1, watched));
+            free.expect("there are two").reserve_for(7);
+        }
+        let set_states = || {
+            for state in states {
+                state.set_user(SLOT, |id| id == wanted);
+            }
+        };
+        if steps.new_threads_first {
+            watched.set(SLOT, false);
+            fence(Ordering::SeqCst);
+            set_states();
+        } else {
+            set_states();
+            watched.set(SLOT, false);
+        }
+        let state = begins.join().unwrap();
+        let is_watched = states[state].users() & 1 << SLOT != 0;
+        assert_eq!(is_watched, wanted == 7, "the user watches the wrong thread");
+    });
+}
+
+#[test]
+fn a_thread_that_begins_while_it_is_left_out_is_not_watched() {
+    filter_threads_while_one_begins(8, ALL_FILTER_STEPS);
+}
+
+#[test]
+fn a_thread_that_begins_while_it_is_named_is_watched() {
+    filter_threads_while_one_begins(7, ALL_FILTER_STEPS);
+}
+
+#[test]
+#[should_panic(expected = "the user watches the wrong thread")]
+fn with_new_threads_told_last_one_that_is_left_out_is_watched() {
+    let steps = FilterSteps {
+        new_threads_first: false,
+        ..ALL_FILTER_STEPS
+    };
+    filter_threads_while_one_begins(8, steps);
+}
+
+#[test]
+#[should_panic(expected = "the user watches the wrong thread")]
+fn without_a_second_look_a_thread_that_is_named_is_not_watched() {
+    let steps = FilterSteps {
+        looks_again: false,
+        ..ALL_FILTER_STEPS
+    };
+    filter_threads_while_one_begins(7, steps);
 }
 
 /// A call comes back in a thread that does not have its stack, while the one that has it takes the
