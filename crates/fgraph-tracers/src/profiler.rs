@@ -87,18 +87,18 @@ impl Profile {
     /// All threads as one, whose id is 0.
     #[must_use]
     pub fn together(&self) -> ThreadProfile {
-        let mut functions: HashMap<Function, FunctionProfile> = HashMap::new();
-        let mut edges: HashMap<(Option<Function>, Function), Edge> = HashMap::new();
+        let mut functions: HashMap<u32, FunctionProfile> = HashMap::new();
+        let mut edges: HashMap<(Option<u32>, u32), Edge> = HashMap::new();
         for thread in &self.threads {
             for function in &thread.functions {
                 functions
-                    .entry(function.function)
+                    .entry(function.function.index())
                     .and_modify(|sum| sum.add(function))
                     .or_insert_with(|| function.clone());
             }
             for edge in &thread.edges {
                 edges
-                    .entry((edge.caller, edge.callee))
+                    .entry((edge.caller.map(Function::index), edge.callee.index()))
                     .and_modify(|sum| sum.add(edge))
                     .or_insert_with(|| edge.clone());
             }

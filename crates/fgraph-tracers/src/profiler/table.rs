@@ -367,7 +367,8 @@ impl RowCells {
             };
             // Pairs with the Release fence in `record`.
             fence(Ordering::Acquire);
-            let is_whole = version % 2 == 0 && self.version.load(Ordering::Relaxed) == version;
+            let is_whole =
+                version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
             if is_whole || attempts == ATTEMPTS {
                 break profile;
             }
