@@ -254,7 +254,7 @@ fn resident() -> Result<u64> {
 
 /// A mapping that is not merged with the one before.
 fn map(number: usize) -> Result<()> {
-    let rights = if number % 2 == 0 {
+    let rights = if number.is_multiple_of(2) {
         libc::PROT_READ
     } else {
         libc::PROT_NONE
