@@ -105,6 +105,18 @@ pub type Attach = extern "C" fn() -> *const Thread;
 /// pointer.
 pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
 
+/// The signals that no thread gets while its state is made, as the kernel has sets of signals: all
+/// but SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which the thread may cause itself.
+pub const HELD_OFF: u64 = {
+    let caused = [4, 5, 7, 8, 11, 31];
+    let (mut set, mut at) = (!0, 0);
+    while at < caused.len() {
+        set &= !(1 << (caused[at] - 1));
+        at += 1;
+    }
+    set
+};
+
 static ATTACH: AtomicUsize = AtomicUsize::new(0);
 static ABORT: AtomicUsize = AtomicUsize::new(0);
 
