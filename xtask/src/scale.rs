@@ -43,9 +43,9 @@ struct Row {
 
 #[derive(Clone, Copy, Debug)]
 enum Limit {
-    /// So many units, traced.
+    /// Of the units, traced.
     Value(f64),
-    /// So many times what it is untraced.
+    /// Of what it is untraced.
     Ratio(f64),
     /// An exponent of growth: 0 is that of what does not grow.
     Growth(f64),

@@ -52,7 +52,7 @@ pub(super) fn aliases(directory: &Path, count: usize) -> io::Result<()> {
     make(directory, &format!("aliases-{count}"), &text, &[])
 }
 
-/// So many functions, of some sizes. Compilers take minutes for very many of them, so the assembler
+/// A number of functions, of some sizes. Compilers take minutes for very many of them, so the assembler
 /// repeats what they would make of one.
 fn source(name: &str, count: usize) -> String {
     format!(
