@@ -63,8 +63,8 @@ pub(crate) fn ensure(invalid: bool) -> Result<(), Unsupported> {
     needed().try_for_each(Trap::ensure)
 }
 
-/// Takes back what the program has set meanwhile, if traps may come at all. Called at each change of
-/// a filter, also if nothing is written: breakpoints trap at any time.
+/// Takes back what the program has set meanwhile, if traps may come at all. Called at each change
+/// of a filter, also if nothing is written: breakpoints trap at any time.
 pub(crate) fn ensure_again() -> Result<(), Unsupported> {
     let is_set = |trap: &&Trap| !trap.original.load(Ordering::Relaxed).is_null();
     needed().filter(is_set).try_for_each(Trap::ensure)
