@@ -52,8 +52,8 @@ pub(super) fn aliases(directory: &Path, count: usize) -> io::Result<()> {
     make(directory, &format!("aliases-{count}"), &text, &[])
 }
 
-/// A number of functions, of some sizes. Compilers take minutes for very many of them, so the assembler
-/// repeats what they would make of one.
+/// A number of functions, of some sizes. Compilers take minutes for very many of them, so the
+/// assembler repeats what they would make of one.
 fn source(name: &str, count: usize) -> String {
     format!(
         r#"long sum;
