@@ -76,8 +76,8 @@
 //!   3  |   W---------------------W---------------------------------W  |
 //! ```
 //!
-//! What another patcher changes between the read and the write would be lost. So where there is one,
-//! as far as is known ([`Text::is_shared`]), each site is written by itself.
+//! What another patcher changes between the read and the write would be lost. So where there is
+//! one, as far as is known ([`Text::is_shared`]), each site is written by itself.
 //!
 //! A site that straddles two pages belongs to the first. Its tail reaches into the second page, but
 //! never up to another site. Where nothing is to be written in a phase, nothing is.
