@@ -194,11 +194,11 @@ unsafe extern "C" fn enter(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the
     // state of this thread, which it has marked.
-    unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) }
+    unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) }
 }
 
 /// Called by the trampolines that never call a body: as [`enter`], but there is no frame
@@ -210,10 +210,10 @@ unsafe extern "C" fn enter_only(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     // SAFETY: as in `enter`.
-    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) };
+    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
     if !frame.is_null() {
         thread.retract(frame);
     }

@@ -175,11 +175,11 @@ pub(super) unsafe extern "C-unwind" fn enter_uncancelled(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     let before = hold(thread);
     // SAFETY: as in `enter`.
-    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) };
+    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
     // SAFETY: done.
     unsafe { release_at_entry(regs, thread, frame, before) };
     frame
@@ -193,12 +193,12 @@ pub(super) unsafe extern "C-unwind" fn enter_only_uncancelled(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     let before = hold(thread);
     // SAFETY: as in `enter`; done.
     unsafe {
-        let frame = super::enter_only(regs, site, thread, return_slot_addr, users, epoch);
+        let frame = super::enter_only(regs, site, thread, return_slot_addr, users, stamp);
         release_at_entry(regs, thread, frame, before);
         frame
     }

@@ -523,13 +523,14 @@ macro_rules! load_saved_int {
 
 /// Finds who wants the call: the users of the site that are enabled and watch the thread, whose
 /// state rdx is. At this point r11 is the site. Leaves them in r8, and the flags by them; and in r9
-/// the newest registration before they were read: a user that takes a slot in between is younger
-/// than the call. What `Fgraph::wanting` does.
+/// the newest registration before they were read, as a frame keeps it: a user that takes a slot in
+/// between is younger than the call. What `Fgraph::wanting` does.
 macro_rules! users_wanting {
     () => {
         "mov r9, qword ptr [rip + {fgraph} + {epoch}]
          movzx r8d, word ptr [r11 + {interest}]
-         and r8d, dword ptr [rip + {fgraph} + {enabled}]
+         and r8d, r9d
+         and r9, -0x10000
          and r8d, dword ptr [rdx + {watching}]"
     };
 }
@@ -540,7 +541,7 @@ macro_rules! count {
     ($counter:literal) => {
         concat!(
             "movzx eax, word ptr [r11 + {interest}]\n",
-            "and eax, dword ptr [rip + {fgraph} + {enabled}]\n",
+            "and eax, dword ptr [rip + {fgraph} + {epoch}]\n",
             "and eax, dword ptr [rdx + {watching}]\n",
             "jz .Luntraced_{v}\n",
             "lock inc qword ptr [rdx + {total} + {",
@@ -625,8 +626,8 @@ macro_rules! trampoline {
             "jae .Lother_stack_{v}",
             // From here on what a signal handler calls is not traced.
             // At this point: rdx is this thread's state, r11 the site, rbx S-8, rsp the EntryRegs.
-            // r8 the users that want the call, r9 the epoch. General registers are saved, vector
-            // registers hold what the caller had in them.
+            // r8 the users that want the call, r9 the epoch as a frame keeps it. General registers
+            // are saved, vector registers hold what the caller had in them.
             ".Lmark_{v}:",
             "mov [rdx + {entered_sp}], rsp",
             store_beyond!("rsp + {saved_beyond}", $opmask),
@@ -985,7 +986,6 @@ macro_rules! trampoline {
             id = const Thread::ID,
             watching = const Thread::USERS,
             fgraph = sym FGRAPH,
-            enabled = const offset_of!(Fgraph, enabled),
             epoch = const offset_of!(Fgraph, epoch),
             total = const offset_of!(Thread, total),
             users = const offset_of!(Thread, users),
