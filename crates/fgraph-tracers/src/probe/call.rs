@@ -8,7 +8,9 @@ use super::mux::Bundle;
 
 /// The methods of [`Entry`] and [`Return`] that do not depend on the user's data.
 macro_rules! forward {
-    ($type:ident { $($(#[$doc:meta])* $name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty;)* }) => {
+    ($type:ident {
+        $($(#[$doc:meta])* $name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty;)*
+    }) => {
         impl $type<'_, '_> {
             $(
                 $(#[$doc])*
