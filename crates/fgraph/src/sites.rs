@@ -2,8 +2,8 @@
 //!
 //! For each module of which a filter has selected anything: the records, sorted by address, in
 //! memory that is never freed, because frames on shadow stacks and threads on their way through
-//! stubs refer to them; the stubs and copies of displaced instructions; and a range in the list that
-//! the handlers of traps search.
+//! stubs refer to them; the stubs and copies of displaced instructions; and a range in the list
+//! that the handlers of traps search.
 
 mod branch_targets;
 mod build;
