@@ -1,6 +1,7 @@
 //! Ready-made users of fgraph. Each watches the functions that a filter selects, and several of
 //! them work on one program at once.
 //!
+//! - [`probe`]: closures at the entry and the return of functions; fault injection;
 //! - [`profiler`]: where the time goes, for each function, caller and thread.
 //!
 //! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
@@ -9,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+pub mod probe;
 pub mod profiler;
 mod support;
 mod tracer;
