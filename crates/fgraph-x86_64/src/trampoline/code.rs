@@ -282,8 +282,8 @@ macro_rules! point_r9 {
 
 /// Tells the users of a return. rsp points to room for the results, rbp to the frame, and r8 to the
 /// thread's state, if it has one; afterwards rcx is the true return address, and r8 the state.
-/// Leaves through `deferred` if the thread is inside already. `$stack` tells the local labels of the
-/// two copies in a trampoline apart.
+/// Leaves through `deferred` if the thread is inside already. `$stack` tells the local labels of
+/// the two copies in a trampoline apart.
 macro_rules! leave_call {
     ($stack:literal, $moves:tt, $opmask:tt, $wide:ident) => {
         concat!(
