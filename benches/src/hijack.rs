@@ -359,10 +359,10 @@ unsafe extern "C" fn hijack_enter(
     thread: &Thread,
     slot: usize,
 ) -> *mut Frame {
-    let (users, epoch) = FGRAPH.wanting(site, thread);
+    let (users, stamp) = FGRAPH.wanting(site, thread);
     // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the
     // state of this thread, which it has marked.
-    unsafe { enter(regs, site, thread, slot, users, epoch) }
+    unsafe { enter(regs, site, thread, slot, users, stamp) }
 }
 
 /// Called by the trampolines at return; gives the true return address.

@@ -1,9 +1,7 @@
 //! What threads, users and dispatch share in this process.
 
 use core::ptr;
-use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
-};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
 
 use crate::counters::Counters;
 use crate::grace::{self, Epoch};
@@ -27,10 +25,8 @@ pub static FGRAPH: Fgraph = Fgraph::new();
 pub struct Fgraph {
     /// The users.
     pub slots: Slots<Header>,
-    /// The newest registration.
+    /// The newest registration, and the users that are enabled.
     pub epoch: Epoch,
-    /// The users that are enabled, a bit for each slot.
-    pub enabled: AtomicU32,
     /// The users that watch threads which are new.
     pub watched: Watched,
     /// The threads.
@@ -48,7 +44,6 @@ impl Fgraph {
         Self {
             slots: Slots::new(&STUB),
             epoch: Epoch::new(),
-            enabled: AtomicU32::new(0xffff),
             watched: Watched::new(),
             threads: Threads::new(),
             return_points: [const { AtomicUsize::new(0) }; RETURN_POINTS],
@@ -114,33 +109,17 @@ impl Fgraph {
         address != 0 && self.return_points.iter().any(is)
     }
 
-    /// Says whether the user in `slot` gets the calls that begin from now on.
-    pub fn set_enabled(&self, slot: usize, enabled: bool) {
-        let bit = 1 << slot;
-        // Relaxed: a call that begins in another thread at this moment may find it or not.
-        match enabled {
-            true => self.enabled.fetch_or(bit, Ordering::Relaxed),
-            false => self.enabled.fetch_and(!bit, Ordering::Relaxed),
-        };
-    }
-
-    /// Whether the user in `slot` gets the calls that begin now.
-    pub fn is_enabled(&self, slot: usize) -> bool {
-        self.enabled.load(Ordering::Relaxed) & 1 << slot != 0
-    }
-
     /// The users that want a call of the function of `site` in `thread`, a bit for each slot, and
-    /// the newest registration before these were read.
+    /// the newest registration before these were read, as a frame keeps it.
     #[inline(always)]
     pub fn wanting(&self, site: &Site, thread: &Thread) -> (u64, u64) {
         // Before the users: one that takes a slot in between is younger than the call, which is
         // then not taken for one that it wants.
-        let epoch = self.epoch.now();
+        let (stamp, enabled) = self.epoch.stamp_and_enabled();
         fence(Ordering::Acquire);
         // Relaxed: what changes at this moment may or may not hold for this call.
-        let enabled = self.enabled.load(Ordering::Relaxed) as u16;
         let users = site.interest.load(Ordering::Relaxed) & enabled & thread.owner.users();
-        (u64::from(users), epoch)
+        (u64::from(users), stamp)
     }
 
     /// Waits until no thread is in a callback of the user in slot `index`, which must have been

@@ -100,9 +100,9 @@ fn enter(thread: &Thread, memory: &mut Memory, number: u64, level: usize) -> (*m
     regs.link = link;
     regs.site = site;
     regs.thread = thread;
-    let (users, epoch) = FGRAPH.wanting(site, thread);
+    let (users, stamp) = FGRAPH.wanting(site, thread);
     // SAFETY: the registers are those of a call of this thread.
-    let frame = unsafe { dispatch::enter(&mut regs, site, thread, return_slot_addr, users, epoch) };
+    let frame = unsafe { dispatch::enter(&mut regs, site, thread, return_slot_addr, users, stamp) };
     (frame, SHOWN.lock().unwrap().pop().unwrap())
 }
 

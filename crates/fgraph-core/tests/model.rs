@@ -410,8 +410,8 @@ impl Machine {
         // SAFETY: the registers are those of a call of this thread; a frame is on its stack.
         unsafe {
             let (site, thread) = (self.site, self.thread);
-            let (users, epoch) = FGRAPH.wanting(site, thread);
-            let frame = dispatch::enter(&mut regs, site, thread, return_slot_addr, users, epoch);
+            let (users, stamp) = FGRAPH.wanting(site, thread);
+            let frame = dispatch::enter(&mut regs, site, thread, return_slot_addr, users, stamp);
             // Told apart from a dead call by that before the machine layer goes on.
             assert!(frame.is_null() || (*frame).return_address == (*regs.link).return_address);
             frame

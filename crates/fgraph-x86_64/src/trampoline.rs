@@ -105,6 +105,18 @@ pub type Attach = extern "C" fn() -> *const Thread;
 /// pointer.
 pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
 
+/// The signals that no thread gets while its state is made, as the kernel has sets of signals: all
+/// but SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which the thread may cause itself.
+pub const HELD_OFF: u64 = {
+    let caused = [4, 5, 7, 8, 11, 31];
+    let (mut set, mut at) = (!0, 0);
+    while at < caused.len() {
+        set &= !(1 << (caused[at] - 1));
+        at += 1;
+    }
+    set
+};
+
 static ATTACH: AtomicUsize = AtomicUsize::new(0);
 static ABORT: AtomicUsize = AtomicUsize::new(0);
 
@@ -182,11 +194,11 @@ unsafe extern "C" fn enter(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the
     // state of this thread, which it has marked.
-    unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) }
+    unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) }
 }
 
 /// Called by the trampolines that never call a body: as [`enter`], but there is no frame
@@ -198,10 +210,10 @@ unsafe extern "C" fn enter_only(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     // SAFETY: as in `enter`.
-    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) };
+    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
     if !frame.is_null() {
         thread.retract(frame);
     }

@@ -73,7 +73,8 @@ pub(crate) mod trap {
 /// The entry trampolines, their return points and their unwind information.
 pub(crate) mod trampoline {
     pub(crate) use fgraph_x86_64::trampoline::{
-        GetGr, GetIp, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant, add_unwinder,
-        attaching, current, hold_cancellation, holds_cancellation, install, own_text, set_current,
+        GetGr, GetIp, HELD_OFF, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
+        add_unwinder, attaching, current, hold_cancellation, holds_cancellation, install, own_text,
+        set_current,
     };
 }

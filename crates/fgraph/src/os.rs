@@ -10,6 +10,8 @@ pub(crate) mod memory;
 
 use core::ptr;
 
+use crate::arch::trampoline::HELD_OFF;
+
 /// The calling thread's `errno`.
 pub(crate) fn errno() -> i32 {
     // SAFETY: always valid in the calling thread.
@@ -87,16 +89,15 @@ pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// Runs `work` with all signals blocked, so that no handler can leave it in the middle; but for
-/// those of traps, which it may meet like all code.
+/// those of traps and faults, which it may meet like all code.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
-    // The kernel's set. The C library's function would leave out signals of its own.
-    let all = !(1 << (libc::SIGTRAP - 1) | 1u64 << (libc::SIGILL - 1));
     let mut before = 0u64;
     let mask = |how: i32, set: *const u64, old: *mut u64| {
+        // The kernel's set. The C library's function would leave out signals of its own.
         // SAFETY: live locals of the size that the kernel is told.
         unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, size_of::<u64>()) }
     };
-    mask(libc::SIG_SETMASK, &all, &mut before);
+    mask(libc::SIG_BLOCK, &HELD_OFF, &mut before);
     let result = work();
     mask(libc::SIG_SETMASK, &before, ptr::null_mut());
     result

@@ -368,6 +368,23 @@ fn a_thread_that_blocks_the_signal_is_not_made_to_trap() {
 }
 
 #[test]
+fn an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter() {
+    scenario(
+        "an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter",
+        || {
+            fgraph::allow_breakpoints(true).unwrap();
+            let user = count(ALL);
+            // SAFETY: no handler.
+            unsafe { libc::signal(libc::SIGTRAP, libc::SIG_DFL) };
+            // It selects what it has selected.
+            assert_eq!(common::set_filter(&user, ALL).unwrap().traced, 17);
+            let calls = call_all();
+            assert_eq!(user.both(), (calls, calls));
+        },
+    );
+}
+
+#[test]
 fn a_first_byte_that_has_changed_is_left_alone() {
     scenario("a_first_byte_that_has_changed_is_left_alone", || {
         fgraph::allow_breakpoints(true).unwrap();

@@ -571,6 +571,88 @@ fn a_call_has_its_own_data_wherever_one_within_it_was_left_by_siglongjmp() {
     );
 }
 
+/// As `STEPPER`, but it is the handler of another signal that leaves the function: the signal is
+/// sent after so many instructions.
+const INTERRUPTER: &str = r#"
+    #define _GNU_SOURCE
+    #include <setjmp.h>
+    #include <signal.h>
+    #include <stddef.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static sigjmp_buf env;
+    static volatile long left;
+    static void on_step(int signal) {
+        (void)signal;
+        if (left-- == 0) syscall(SYS_tgkill, getpid(), (int)syscall(SYS_gettid), SIGUSR2);
+    }
+    static void on_signal(int signal) { (void)signal; siglongjmp(env, 1); }
+    void prepare(void) {
+        struct sigaction step = {.sa_handler = on_step}, leave = {.sa_handler = on_signal};
+        sigaddset(&step.sa_mask, SIGUSR2);
+        sigaction(SIGTRAP, &step, NULL);
+        sigaction(SIGUSR2, &leave, NULL);
+    }
+    int leaves(long (*f)(long), long n, long steps) {
+        left = steps;
+        if (sigsetjmp(env, 1)) return 1;
+        __asm__ volatile("lea -128(%%rsp), %%rsp\n\tpushfq\n\torq $0x100, (%%rsp)\n\tpopfq\n\t"
+                         "lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+        f(n);
+        __asm__ volatile("lea -128(%%rsp), %%rsp\n\tpushfq\n\tandq $~0x100, (%%rsp)\n\tpopfq\n\t"
+                         "lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+        return 0;
+    }
+"#;
+
+#[test]
+fn a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp() {
+    scenario(
+        "a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp",
+        || {
+            /// What the process has mapped.
+            fn pages() -> u64 {
+                let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+                statm.split(' ').next().unwrap().parse().unwrap()
+            }
+            let library = needs!(common::library(
+                "interrupter",
+                &CC,
+                "interrupter.c",
+                INTERRUPTER,
+                &[]
+            ));
+            // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
+            let leaves = unsafe {
+                library.get::<extern "C" fn()>("prepare")();
+                library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
+            };
+            let counts = count("inner");
+            let before = pages();
+            let (mut steps, mut rounds, mut is_left) = (0, 0, true);
+            while is_left {
+                is_left = thread::scope(|scope| {
+                    let first = || {
+                        let is_left = leaves(inner, 1, steps) == 1;
+                        let (entries, returns) = counts.both();
+                        assert_eq!(inner(5), 10);
+                        let traced = (entries + 1, returns + 1);
+                        assert_eq!(counts.both(), traced, "after {steps} steps");
+                        is_left
+                    };
+                    scope.spawn(first).join().unwrap()
+                });
+                steps += 11;
+                rounds += 1;
+            }
+            assert!(rounds > 100, "{rounds}");
+            // The states of threads that are gone are used again.
+            let mapped = pages() - before;
+            assert!(mapped < 20 * rounds, "{mapped} pages in {rounds} rounds");
+        },
+    );
+}
+
 /// The next call after the jump is made at the depth of the one whose callback was left.
 #[test]
 fn a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced() {

@@ -11,6 +11,7 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
         "fgraph",
         &["fgraph-core", "fgraph-symbols", "fgraph-x86_64"],
     ),
+    ("fgraph-tracers", &["fgraph"]),
     (
         "cargo-fgraph",
         &["fgraph", "fgraph-symbols", "fgraph-x86_64"],

@@ -23,6 +23,12 @@ pub(super) const LAYERS: &[Layers] = &[
         exceptions: &[],
     },
     Layers {
+        source: "crates/fgraph-tracers/src",
+        layers: &["profiler", "tracer", "support"],
+        apart: &[],
+        exceptions: &[],
+    },
+    Layers {
         source: "crates/fgraph-x86_64/src",
         layers: &["trampoline", "patch", "analyze", "emit", "cpu"],
         apart: &[],

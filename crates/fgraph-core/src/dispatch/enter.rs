@@ -21,7 +21,7 @@ use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
 ///
 /// `regs` must hold the registers of a call that the running thread makes to the function of
 /// `site`, `thread` be the thread's state, and `return_slot_addr` where the return address stands;
-/// `regs` must name the same three; `users` and `epoch` must be what
+/// `regs` must name the same three; `users` and `stamp` must be what
 /// [`Fgraph::wanting`](crate::Fgraph::wanting) gave for this call; the thread must be marked as
 /// inside.
 #[inline(always)]
@@ -31,17 +31,17 @@ pub unsafe fn enter(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     // Whatever happens seldom is left to a function that is jumped to, so that nothing needs to be
     // kept here. The machine layer looks for the stack as well, but before the thread is marked: a
     // signal handler may have been on another one since.
     if !thread.is_on_stack(return_slot_addr) || thread.shadow.has_dead(return_slot_addr) {
         // SAFETY: handed on.
-        return unsafe { enter_slowly(regs, site, thread, return_slot_addr, users, epoch) };
+        return unsafe { enter_slowly(regs, site, thread, return_slot_addr, users, stamp) };
     }
     // SAFETY: handed on.
-    unsafe { begin(regs, site, thread, return_slot_addr, users, epoch) }
+    unsafe { begin(regs, site, thread, return_slot_addr, users, stamp) }
 }
 
 /// [`enter`] for a call on another stack than before, or one that shows frames to be dead.
@@ -57,7 +57,7 @@ unsafe extern "C" fn enter_slowly(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     thread.set_deferred(ptr::null_mut());
     // SAFETY: the caller vouches for the registers.
@@ -69,7 +69,7 @@ unsafe extern "C" fn enter_slowly(
         return no_shadow_stack(thread, users);
     }
     // SAFETY: handed on.
-    let frame = unsafe { begin(regs, site, thread, return_slot_addr, users, epoch) };
+    let frame = unsafe { begin(regs, site, thread, return_slot_addr, users, stamp) };
     if !frame.is_null() {
         // Unwinders have to tell the frames of tail calls apart.
         // SAFETY: just put on the shadow stack.
@@ -90,10 +90,9 @@ unsafe fn begin(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     // What is known of the call goes into the frame at once, so that it need not be handed on.
-    let stamp = frame::stamp(epoch);
     let Some(frame) = thread.shadow.open(site, return_slot_addr, stamp) else {
         return overrun(thread, users);
     };

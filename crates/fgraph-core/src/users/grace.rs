@@ -27,24 +27,29 @@ use crate::primitive::{AtomicU64, Ordering};
 
 pub use crate::mark::Mark;
 
-/// The number of the newest registration.
+/// The number of the newest registration, and which users are enabled: one word, because every call
+/// reads both. Its lowest 16 bits say who is enabled, a bit for each slot; the rest is the number,
+/// where a frame keeps it, too.
 #[derive(Debug)]
 pub struct Epoch(AtomicU64);
+
+const NUMBER_SHIFT: u32 = 64 - Epoch::BITS;
+const ENABLED: u64 = (1 << NUMBER_SHIFT) - 1;
 
 impl Epoch {
     /// The bits that a frame keeps of an epoch; 2^48 registrations outlast the process.
     pub const BITS: u32 = 48;
 
-    /// The epoch before any registration.
+    /// The epoch before any registration, with all users enabled.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self(AtomicU64::new(ENABLED))
     }
 
-    /// The epoch before any registration.
+    /// The epoch before any registration, with all users enabled.
     #[cfg(loom)]
     pub fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self(AtomicU64::new(ENABLED))
     }
 
     /// The number of the newest registration.
@@ -52,13 +57,38 @@ impl Epoch {
     pub fn now(&self) -> u64 {
         // Relaxed is enough: a stale number makes a frame older than it is, and an older frame only
         // skips more of the slots that are being published at this moment.
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) >> NUMBER_SHIFT
+    }
+
+    /// The number of the newest registration as a frame keeps it, and the users that are enabled, a
+    /// bit for each slot.
+    #[inline(always)]
+    pub fn stamp_and_enabled(&self) -> (u64, u16) {
+        // Relaxed, as in `now`.
+        let word = self.0.load(Ordering::Relaxed);
+        (word & !ENABLED, word as u16)
     }
 
     /// The number for a new registration. It must be taken after the grace period of the slot's
     /// former owner, and before the slot is published.
     pub fn advance(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed) + 1
+        (self.0.fetch_add(1 << NUMBER_SHIFT, Ordering::Relaxed) >> NUMBER_SHIFT) + 1
+    }
+
+    /// Says whether the user in `slot` gets the calls that begin from now on.
+    pub fn set_enabled(&self, slot: usize, enabled: bool) {
+        let bit = 1 << slot;
+        debug_assert!(bit & ENABLED != 0);
+        // Relaxed: a call that begins in another thread at this moment may find it or not.
+        match enabled {
+            true => self.0.fetch_or(bit, Ordering::Relaxed),
+            false => self.0.fetch_and(!bit, Ordering::Relaxed),
+        };
+    }
+
+    /// Whether the user in `slot` gets the calls that begin now.
+    pub fn is_enabled(&self, slot: usize) -> bool {
+        self.0.load(Ordering::Relaxed) & 1 << slot != 0
     }
 }
 

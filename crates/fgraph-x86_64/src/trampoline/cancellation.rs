@@ -102,8 +102,13 @@ unsafe fn restore(before: Cancellation) {
 
 /// [`disable`] for callbacks of `thread`.
 fn hold(thread: &Thread) -> Cancellation {
-    // A callback that a signal handler has left by `siglongjmp` has restored nothing.
-    let before = thread.saved_cancel.get().unwrap_or_else(disable);
+    // A callback that a signal handler has left by `siglongjmp` has restored nothing, but the mask
+    // of signals may be as before. So it is after the thread's state was made.
+    let saved = thread.saved_cancel.get();
+    if saved.is_some_and(|before| before.kind == PTHREAD_CANCEL_ASYNCHRONOUS) {
+        change_mask(SIG_BLOCK);
+    }
+    let before = saved.unwrap_or_else(disable);
     thread.saved_cancel.set(Some(before));
     before
 }
@@ -139,7 +144,7 @@ fn change_mask(how: c_int) {
     };
 }
 
-/// [`super::ATTACH`] with cancellation held off.
+/// [`super::ATTACH`] with cancellation held off, until the users have been asked or told.
 pub(super) static ATTACH_UNCANCELLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets [`ATTACH_UNCANCELLED`].
@@ -153,8 +158,12 @@ unsafe extern "C-unwind" fn attach_uncancelled() -> *const Thread {
     // SAFETY: set before anything is patched.
     let attach: super::Attach = unsafe { mem::transmute(super::ATTACH.load(Ordering::Relaxed)) };
     let thread = attach();
-    // SAFETY: done.
-    unsafe { restore(before) };
+    // SAFETY: null, or never unmapped.
+    match unsafe { thread.as_ref() } {
+        Some(thread) => thread.saved_cancel.set(Some(before)),
+        // SAFETY: done.
+        None => unsafe { restore(before) },
+    }
     thread
 }
 
@@ -166,11 +175,11 @@ pub(super) unsafe extern "C-unwind" fn enter_uncancelled(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     let before = hold(thread);
     // SAFETY: as in `enter`.
-    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, epoch) };
+    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
     // SAFETY: done.
     unsafe { release_at_entry(regs, thread, frame, before) };
     frame
@@ -184,12 +193,12 @@ pub(super) unsafe extern "C-unwind" fn enter_only_uncancelled(
     thread: &Thread,
     return_slot_addr: usize,
     users: u64,
-    epoch: u64,
+    stamp: u64,
 ) -> *mut Frame {
     let before = hold(thread);
     // SAFETY: as in `enter`; done.
     unsafe {
-        let frame = super::enter_only(regs, site, thread, return_slot_addr, users, epoch);
+        let frame = super::enter_only(regs, site, thread, return_slot_addr, users, stamp);
         release_at_entry(regs, thread, frame, before);
         frame
     }

@@ -345,30 +345,39 @@ macro_rules! leave_call {
 macro_rules! leave_aside {
     ($stack:literal, $moves:tt, $full_moves:tt, $opmask:tt) => {
         concat!(
-            // A coroutine has come to a thread that has not hit anything yet.
+            // A coroutine has come to a thread that has not hit anything yet. As at `first_hit`.
             // At this point: as at `results_stored`.
             label!("first_hit_at_return", $stack),
+            hold_signals!("result_thread"),
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
+            "cmp qword ptr fs:[rcx], 0\n",
+            jump!("jne", "attached_at_return", $stack),
             "lea rdx, [rip + {attaching}]\n",
             "mov fs:[rcx], rdx\n",
             store_results!($full_moves),
             "call qword ptr [rip + {attach}]\n",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
             "mov fs:[rcx], rax\n",
-            "mov rcx, rax\n",
+            "mov r8, rax\n",
             point_r9!(),
-            "test rcx, rcx\n",
-            jump!("jnz", "tell", $stack),
+            "test r8, r8\n",
+            jump!("jz", "not_attached_at_return", $stack),
+            "mov [r8 + {entered_sp}], rsp\n",
+            release_signals!("result_thread"),
+            "mov rcx, r8\n",
+            jump!("jmp", "tell", $stack),
+            label!("not_attached_at_return", $stack),
+            release_signals!("result_thread"),
             load_results!($full_moves),
             load_saved_results!($full_moves),
             load_beyond!("r9 + 64*14", $opmask),
-            ".if {preserve}\n",
-            "mov rsi, [rsp + {saved_int}]\n",
-            "mov rdi, [rsp + {saved_int} + 8]\n",
-            "mov r10, [rsp + {saved_int} + 24]\n",
-            "mov r11, [rsp + {saved_int} + 32]\n",
-            ".endif\n",
+            load_saved_int!(),
             "jmp .Ldeferred_{v}\n",
+            // A signal handler has hit a site first.
+            label!("attached_at_return", $stack),
+            release_signals!("result_thread"),
+            load_saved_int!(),
+            jump!("jmp", "results_stored", $stack),
             // A result is wide.
             // At this point: rsp is the room for the ReturnRegs, r9 that for vectors, rbp the
             // frame.
@@ -466,15 +475,62 @@ macro_rules! is_own {
     };
 }
 
+/// Holds all signals off but those of faults and traps. Their mask is kept at `$place`. Changes
+/// rax, rcx, rdx, rdi, rsi, r10 and r11.
+macro_rules! hold_signals {
+    ($place:literal) => {
+        concat!(
+            "mov eax, {rt_sigprocmask}\n",
+            "xor edi, edi\n", // SIG_BLOCK
+            "lea rsi, [rip + {held_off}]\n",
+            "lea rdx, [rsp + {",
+            $place,
+            "}]\n",
+            "mov r10d, 8\n",
+            "syscall\n",
+        )
+    };
+}
+
+/// Undoes `hold_signals`. Changes the same registers.
+macro_rules! release_signals {
+    ($place:literal) => {
+        concat!(
+            "mov eax, {rt_sigprocmask}\n",
+            "mov edi, 2\n", // SIG_SETMASK
+            "lea rsi, [rsp + {",
+            $place,
+            "}]\n",
+            "xor edx, edx\n",
+            "mov r10d, 8\n",
+            "syscall\n",
+        )
+    };
+}
+
+/// Loads what `leave_call` has saved of the general registers that calls change, but for r9.
+macro_rules! load_saved_int {
+    () => {
+        ".if {preserve}
+         mov rsi, [rsp + {saved_int}]
+         mov rdi, [rsp + {saved_int} + 8]
+         mov r10, [rsp + {saved_int} + 24]
+         mov r11, [rsp + {saved_int} + 32]
+         .endif
+        "
+    };
+}
+
 /// Finds who wants the call: the users of the site that are enabled and watch the thread, whose
 /// state rdx is. At this point r11 is the site. Leaves them in r8, and the flags by them; and in r9
-/// the newest registration before they were read: a user that takes a slot in between is younger
-/// than the call. What `Fgraph::wanting` does.
+/// the newest registration before they were read, as a frame keeps it: a user that takes a slot in
+/// between is younger than the call. What `Fgraph::wanting` does.
 macro_rules! users_wanting {
     () => {
         "mov r9, qword ptr [rip + {fgraph} + {epoch}]
          movzx r8d, word ptr [r11 + {interest}]
-         and r8d, dword ptr [rip + {fgraph} + {enabled}]
+         and r8d, r9d
+         and r9, -0x10000
          and r8d, dword ptr [rdx + {watching}]"
     };
 }
@@ -485,7 +541,7 @@ macro_rules! count {
     ($counter:literal) => {
         concat!(
             "movzx eax, word ptr [r11 + {interest}]\n",
-            "and eax, dword ptr [rip + {fgraph} + {enabled}]\n",
+            "and eax, dword ptr [rip + {fgraph} + {epoch}]\n",
             "and eax, dword ptr [rdx + {watching}]\n",
             "jz .Luntraced_{v}\n",
             "lock inc qword ptr [rdx + {total} + {",
@@ -558,6 +614,7 @@ macro_rules! trampoline {
             "mov rdx, fs:[rdx]",
             "test rdx, rdx",
             "jz .Lfirst_hit_{v}",
+            ".Lattached_{v}:",
             users_wanting!(),
             "jz .Luntraced_{v}",
             "cmp qword ptr [rdx + {entered_sp}], 0",
@@ -569,8 +626,8 @@ macro_rules! trampoline {
             "jae .Lother_stack_{v}",
             // From here on what a signal handler calls is not traced.
             // At this point: rdx is this thread's state, r11 the site, rbx S-8, rsp the EntryRegs.
-            // r8 the users that want the call, r9 the epoch. General registers are saved, vector
-            // registers hold what the caller had in them.
+            // r8 the users that want the call, r9 the epoch as a frame keeps it. General registers
+            // are saved, vector registers hold what the caller had in them.
             ".Lmark_{v}:",
             "mov [rdx + {entered_sp}], rsp",
             store_beyond!("rsp + {saved_beyond}", $opmask),
@@ -678,10 +735,15 @@ macro_rules! trampoline {
             ".cfi_remember_state",
             ".cfi_def_cfa rbx, 16",
             ".cfi_offset rbx, -16",
-            // First hit of this thread. Until its state is made, its hits count as missed.
+            // First hit of this thread. Until its state is made, its hits count as missed, and no
+            // signal handler may leave it by siglongjmp: it would count them for ever.
             // At this point: as at `mark`, but rdx is null.
             ".Lfirst_hit_{v}:",
+            hold_signals!("link"),
+            "mov r11, [rsp + {site}]",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "cmp qword ptr fs:[rcx], 0",
+            "jne .Lattached_by_handler_{v}",
             "lea rdx, [rip + {attaching}]",
             "mov fs:[rcx], rdx",
             store_beyond!("rsp + {saved_beyond}", $opmask),
@@ -689,14 +751,27 @@ macro_rules! trampoline {
             "call qword ptr [rip + {attach}]",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "mov fs:[rcx], rax",
-            "mov r11, [rsp + {site}]",
-            "mov rdx, rax",
             "test rax, rax",
             "jz .Lnot_attached_{v}",
+            "mov [rax + {entered_sp}], rsp",
+            "mov [rsp + {thread}], rax",
+            release_signals!("link"),
+            "mov r11, [rsp + {site}]",
+            "mov rdx, [rsp + {thread}]",
             users_wanting!(),
-            "mov [rdx + {entered_sp}], rsp",
             "jmp .Lask_{v}",
+            // A signal handler has hit a site first.
+            ".Lattached_by_handler_{v}:",
+            release_signals!("link"),
+            "mov rdi, [rsp + {int}]",
+            "mov rsi, [rsp + {int} + 8]",
+            "mov r10, [rsp + {scratch} + 8]",
+            "mov r11, [rsp + {site}]",
+            "mov rdx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov rdx, fs:[rdx]",
+            "jmp .Lattached_{v}",
             ".Lnot_attached_{v}:",
+            release_signals!("link"),
             load_args!($full_moves),
             load_saved_args!($full_moves),
             load_beyond!("rsp + {saved_beyond}", $opmask),
@@ -906,10 +981,11 @@ macro_rules! trampoline {
             no_mark = const Mark::NONE,
             listed = const offset_of!(Thread, listed),
             gettid = const GETTID,
+            rt_sigprocmask = const RT_SIGPROCMASK,
+            held_off = sym HELD_OFF,
             id = const Thread::ID,
             watching = const Thread::USERS,
             fgraph = sym FGRAPH,
-            enabled = const offset_of!(Fgraph, enabled),
             epoch = const offset_of!(Fgraph, epoch),
             total = const offset_of!(Thread, total),
             users = const offset_of!(Thread, users),
@@ -1102,6 +1178,10 @@ macro_rules! avx512bw {
 
 /// The number of the system call `gettid`.
 const GETTID: u32 = 186;
+/// The number of the system call `rt_sigprocmask`.
+const RT_SIGPROCMASK: u32 = 14;
+/// What is held off while a thread's state is made, as the kernel has sets of signals.
+static HELD_OFF: u64 = super::HELD_OFF;
 
 /// What a machine has of vector registers and opmasks.
 #[derive(Clone, Copy)]

@@ -80,8 +80,10 @@ pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
 ///   ([`SignalBlocked`](Error::SignalBlocked)), those that do so later are not. The C library
 ///   blocks all signals while it makes threads and processes: its own functions (and those of a
 ///   program that it is linked into statically) never get breakpoints.
-/// - A program that sets its own handler of SIGTRAP, or the default one, gets fgraph's traps until
-///   the next filter is set. The same holds for a child made by `vfork` that does so.
+/// - A program that sets its own handler of SIGTRAP gets fgraph's traps until the next change of a
+///   filter, and one that sets the default action is killed by the next of them. The same holds for
+///   a child made by `vfork` that does so. Every change of a filter, also one that changes nothing,
+///   puts fgraph's handler before the program's.
 /// - A debugger stops at each of these calls.
 ///
 /// ```

@@ -313,13 +313,13 @@ impl<T: FgraphOps> Handle<T> {
     /// # Ok::<(), fgraph::Error>(())
     /// ```
     pub fn set_enabled(&self, enabled: bool) {
-        FGRAPH.set_enabled(self.slot, enabled);
+        FGRAPH.epoch.set_enabled(self.slot, enabled);
     }
 
     /// Whether the user gets the calls that begin now: what [`set_enabled`](Self::set_enabled) was
     /// told last.
     pub fn is_enabled(&self) -> bool {
-        FGRAPH.is_enabled(self.slot)
+        FGRAPH.epoch.is_enabled(self.slot)
     }
 
     /// Has the user watch only the threads with these ids of the kernel's, or all threads if

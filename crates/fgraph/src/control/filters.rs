@@ -13,6 +13,7 @@ use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use super::Control;
 use crate::os;
 use crate::patching::batch::{Batch, is_on};
+use crate::patching::signals;
 use crate::process::loader_event;
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::{self, Change};
@@ -175,6 +176,7 @@ impl Control {
         }
         let batch = Batch::plan(sites, |site| self.is_wanted(site));
         if batch.is_empty() {
+            signals::ensure_again()?;
             self.failed.clear();
             return Ok(0);
         }

@@ -148,7 +148,7 @@ impl Control {
             return Err((ops, error));
         }
         self.priorities[slot] = options.priority;
-        FGRAPH.set_enabled(slot, options.enabled);
+        FGRAPH.epoch.set_enabled(slot, options.enabled);
         let before = counters(slot);
         // It hears of what comes from now on.
         self.note_libraries();

@@ -63,6 +63,13 @@ pub(crate) fn ensure(invalid: bool) -> Result<(), Unsupported> {
     needed().try_for_each(Trap::ensure)
 }
 
+/// Takes back what the program has set meanwhile, if traps may come at all. Called at each change
+/// of a filter, also if nothing is written: breakpoints trap at any time.
+pub(crate) fn ensure_again() -> Result<(), Unsupported> {
+    let is_set = |trap: &&Trap| !trap.original.load(Ordering::Relaxed).is_null();
+    needed().filter(is_set).try_for_each(Trap::ensure)
+}
+
 fn needed() -> impl Iterator<Item = &'static Trap> {
     let all = [&SIGTRAP, &SIGILL].into_iter();
     all.filter(|trap| trap.needed.load(Ordering::Relaxed))

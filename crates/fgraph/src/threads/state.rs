@@ -220,9 +220,20 @@ pub(crate) fn count_lost() {
 /// calling thread, `id`, but for its own. Done by the process only that the memory is of.
 fn reap(id: u32) {
     let own = own_process();
-    if own != os::process_id() || REAPING.swap(true, Ordering::Acquire) {
+    if own != os::process_id() {
         return;
     }
+    // One that a signal handler left in the middle would be the last.
+    os::without_signals(|| {
+        if !REAPING.swap(true, Ordering::Acquire) {
+            end_states(own, id);
+            REAPING.store(false, Ordering::Release);
+        }
+    });
+}
+
+/// Does what [`reap`] says, for process `own`.
+fn end_states(own: u32, id: u32) {
     let current = trampoline::current();
     let mut alive = 0;
     // SAFETY: besides the ids, only states of threads that are gone are used, and by one thread at
@@ -254,7 +265,6 @@ fn reap(id: u32) {
         thread.release(owner);
     }
     NEXT_REAP.store(2 * alive + 16, Ordering::Relaxed);
-    REAPING.store(false, Ordering::Release);
 }
 
 /// Maps a new state, without an owner, and behind it its shadow stack.
@@ -352,18 +362,22 @@ impl Inside {
 
 /// The state of the calling thread, made if it has none; `None` if there is no memory.
 pub(crate) fn current() -> Option<&'static Thread> {
-    let mut thread = trampoline::current();
-    if thread.is_null() {
-        // As the entry trampoline does: what is called meanwhile must not make a second state.
-        // SAFETY: a state that is always inside, then this thread's own.
-        unsafe {
-            trampoline::set_current(trampoline::attaching());
-            thread = attach();
-            trampoline::set_current(thread);
-        }
+    if trampoline::current().is_null() {
+        // As the entry trampoline does: what is called meanwhile must not make a second state, and
+        // no signal handler may leave it in the middle.
+        os::without_signals(|| {
+            // A handler may have made it meanwhile.
+            if trampoline::current().is_null() {
+                // SAFETY: a state that is always inside, then this thread's own.
+                unsafe {
+                    trampoline::set_current(trampoline::attaching());
+                    trampoline::set_current(attach());
+                }
+            }
+        });
     }
     // SAFETY: states are never unmapped.
-    unsafe { thread.as_ref() }
+    unsafe { trampoline::current().as_ref() }
 }
 
 /// Whether the calling thread is in fgraph's own code, outside of any callback.

@@ -1,0 +1,16 @@
+//! Ready-made users of fgraph. Each watches the functions that a filter selects, and several of
+//! them work on one program at once.
+//!
+//! - [`profiler`]: where the time goes, for each function, caller and thread.
+//!
+//! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
+//! also one that selects the allocator or the handlers of signals. What they gather can be read at
+//! any time, while the program runs.
+
+#![warn(missing_docs)]
+
+pub mod profiler;
+mod support;
+mod tracer;
+
+pub use tracer::Tracer;

@@ -1,0 +1,108 @@
+//! What all tracers have in common.
+
+use fgraph::{Counters, Error, Filter, FilterReport, Function, UserStatus};
+
+/// A tracer at work: what can be done with it whatever it does.
+///
+/// ```
+/// use fgraph_tracers::Tracer;
+/// use fgraph_tracers::profiler::Profiler;
+///
+/// let profiler = Profiler::start("getpid")?;
+/// profiler.set_filter("getuid:mod:libc.so* getppid:mod:libc.so*".parse()?)?;
+/// assert_eq!(profiler.functions()?.len(), 2);
+/// profiler.set_enabled(false);
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+pub trait Tracer: Send + Sync {
+    /// Changes the filter, live: [`Handle::set_filter`](fgraph::Handle::set_filter).
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`].
+    fn set_filter(&self, filter: Filter) -> Result<FilterReport, Error>;
+
+    /// What the filter has come to: [`Handle::report`](fgraph::Handle::report).
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`](Error::InsideCallback), and [`Filter`](Error::Filter) if a predicate of
+    /// the filter panics.
+    fn report(&self) -> Result<FilterReport, Error>;
+
+    /// The functions that are watched: [`Handle::functions`](fgraph::Handle::functions).
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`](Error::InsideCallback).
+    fn functions(&self) -> Result<Vec<Function>, Error>;
+
+    /// Pauses it, or lets it go on: [`Handle::set_enabled`](fgraph::Handle::set_enabled).
+    fn set_enabled(&self, enabled: bool);
+
+    /// Whether it gets the calls that begin now.
+    fn is_enabled(&self) -> bool;
+
+    /// Watches some threads only: [`Handle::set_threads`](fgraph::Handle::set_threads).
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchThread`](Error::NoSuchThread), [`InsideCallback`](Error::InsideCallback),
+    /// [`Unsupported`](Error::Unsupported).
+    fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), Error>;
+
+    /// Whether it gets its calls: [`Handle::status`](fgraph::Handle::status).
+    fn status(&self) -> UserStatus;
+
+    /// What it did not see: [`Handle::counters`](fgraph::Handle::counters).
+    fn counters(&self) -> Counters;
+}
+
+/// Implements [`Tracer`] for a type whose field `user` is a handle, and whose callbacks are right
+/// with every filter.
+macro_rules! tracer {
+    ($type:ty) => {
+        impl $crate::Tracer for $type {
+            fn set_filter(
+                &self,
+                filter: ::fgraph::Filter,
+            ) -> Result<::fgraph::FilterReport, ::fgraph::Error> {
+                // SAFETY: the callbacks neither allocate nor lock nor panic.
+                unsafe { self.user.set_filter(filter) }
+            }
+
+            $crate::tracer::tracer!(@shared);
+        }
+    };
+    (@shared) => {
+        fn report(&self) -> Result<::fgraph::FilterReport, ::fgraph::Error> {
+            self.user.report()
+        }
+
+        fn functions(&self) -> Result<Vec<::fgraph::Function>, ::fgraph::Error> {
+            self.user.functions()
+        }
+
+        fn set_enabled(&self, enabled: bool) {
+            self.user.set_enabled(enabled);
+        }
+
+        fn is_enabled(&self) -> bool {
+            self.user.is_enabled()
+        }
+
+        fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), ::fgraph::Error> {
+            self.user.set_threads(ids)
+        }
+
+        fn status(&self) -> ::fgraph::UserStatus {
+            self.user.status()
+        }
+
+        fn counters(&self) -> ::fgraph::Counters {
+            self.user.counters()
+        }
+    };
+}
+
+pub(crate) use tracer;
