@@ -136,7 +136,7 @@ const INDENT: usize = 2;
 /// use fgraph_trace::event::{Kind, call};
 /// use fgraph_trace::graph::{FunctionGraph, Options};
 /// use fgraph_trace::ring::{RingOptions, Rings};
-/// use fgraph_trace::source::Live;
+/// use fgraph_trace::Live;
 ///
 /// let rings = std::sync::Arc::new(Rings::create(&RingOptions::default())?);
 /// let writer = rings.writer(std::process::id(), 1).expect("there are rings enough");

@@ -13,9 +13,11 @@
 pub mod clock;
 pub mod event;
 pub mod graph;
+pub mod live;
 pub mod names;
 pub mod primitive;
 pub mod ring;
 pub mod source;
 
-pub use source::{Event, Live, Source};
+pub use live::{Live, Snapshot};
+pub use source::{Event, Source};

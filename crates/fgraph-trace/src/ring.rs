@@ -39,9 +39,9 @@ use std::io;
 use std::path::Path;
 
 pub use layout::RingOptions;
-pub use read::{Busy, Chunk, RingLanes};
+pub use read::{Busy, Chunk};
+pub(crate) use read::{Consumer, Cursor};
 pub(crate) use table::TableCursor;
-pub use table::{Description, DescriptionKind};
 pub use write::{Extras, ThreadWriter, Writer};
 
 use crate::clock::{Anchor, Clock, ClockKind};

@@ -2,14 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use std::{fmt, io, mem, thread};
+use std::{fmt, io, mem};
 
 use crate::clock::Clock;
 use crate::event::{self, Place, Walk, What};
 use crate::names::Names;
-use crate::ring::{Busy, Chunk, RingLanes, Rings};
+use crate::ring::Chunk;
 
 /// Something that a thread did, or that is missing there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +97,9 @@ impl From<io::Error> for SourceError {
 
 /// Chunks of events, each lane in its own order: what a [`Merge`] makes one stream of.
 pub trait Lanes {
-    /// Looks for lanes that have come, and says up to which time all events can be given; `None` if
-    /// no more come.
-    fn refresh(&mut self) -> Option<u64>;
+    /// Looks for lanes that have come, and says up to which time events can be given, and whether
+    /// that is all.
+    fn refresh(&mut self) -> (u64, bool);
 
     /// The number of lanes.
     fn count(&self) -> usize;
@@ -304,9 +302,7 @@ impl<L: Lanes> Merge<L> {
                 return Ok(false);
             }
             // Limit first: what is before it was written when the lanes are asked.
-            let limit = self.lanes.refresh();
-            self.limit = limit.unwrap_or(u64::MAX);
-            self.is_over = limit.is_none();
+            (self.limit, self.is_over) = self.lanes.refresh();
             self.state.resize_with(self.lanes.count(), Lane::default);
             for (index, lane) in self.state.iter_mut().enumerate() {
                 if lane.upcoming.is_none() {
@@ -393,53 +389,5 @@ impl<L: Lanes> Source for Merge<L> {
 
     fn names(&self) -> &Names {
         self.lanes.names()
-    }
-}
-
-/// Reads rings while they are written.
-///
-/// The events of one thread are in the order in which it wrote them, those of several in the order
-/// of time. For that, events are held back for a millisecond; what a thread tells later than that,
-/// because it lost its processor between reading the clock and writing, comes when it is there.
-pub type Live = Merge<RingLanes>;
-
-/// How long a waiting reader sleeps.
-const NAP: Duration = Duration::from_millis(2);
-
-impl Live {
-    /// Sees all that is in the rings, and what comes, and leaves it there: any number of readers
-    /// may do so. One that is slower than the writers finds events [lost](What::Lost).
-    #[must_use]
-    pub fn watch(rings: Arc<Rings>) -> Self {
-        Self::of(RingLanes::watching(rings))
-    }
-
-    /// Sees all that is in the rings, and what comes, and makes room for more, as the kernel's
-    /// `trace_pipe`.
-    ///
-    /// # Errors
-    ///
-    /// [`Busy`] if another reader does so.
-    pub fn consume(rings: Arc<Rings>) -> Result<Self, Busy> {
-        RingLanes::consuming(rings).map(Self::of)
-    }
-
-    /// Waits until there is an event to give, for `time` at most, and says whether there is. It
-    /// does not wait longer when [it is over](Source::is_over).
-    ///
-    /// Writers do not wake readers: this looks every two milliseconds.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`next`](Source::next).
-    pub fn wait(&mut self, time: Duration) -> Result<bool, SourceError> {
-        let begin = Instant::now();
-        loop {
-            let is_ready = self.is_ready()?;
-            if is_ready || self.is_over() || begin.elapsed() >= time {
-                return Ok(is_ready);
-            }
-            thread::sleep(NAP.min(time));
-        }
     }
 }

@@ -9,8 +9,9 @@ use std::thread;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
-use fgraph_trace::ring::{DescriptionKind, Extras, Mode, RingOptions, Rings};
-use fgraph_trace::source::{Live, Source};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
+use fgraph_trace::{Live, Source};
 
 const PROCESS: u32 = 100;
 
@@ -365,10 +366,7 @@ fn the_text_is_laid_out_as_the_kernels() {
         "  migrati-1    |               |      /* half way */",
         "  migrati-1    |   12.478 us   |    } /* getname ret=-ENOENT */",
     ];
-    assert_eq!(
-        lines[..6].join("\n"),
-        expected.join("\n")
-    );
+    assert_eq!(lines[..6].join("\n"), expected.join("\n"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! them work on one program at once.
 //!
 //! - [`profiler`]: where the time goes, for each function, caller and thread.
+//! - [`recorder`]: every call as it happens, to be read while the program runs.
 //!
 //! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
 //! also one that selects the allocator or the handlers of signals. What they gather can be read at
@@ -10,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod profiler;
+pub mod recorder;
 mod support;
 mod tracer;
 

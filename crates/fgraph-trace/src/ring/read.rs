@@ -3,15 +3,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::Rings;
 use super::layout::{MORE_SHIFT, at, ring, sub};
-use super::{Rings, TableCursor};
-use crate::clock::{Anchor, Clock};
+use crate::clock::Anchor;
 use crate::event::Walk;
-use crate::names::Names;
 use crate::primitive::{AtomicU64, Ordering, fence};
-use crate::source::{Lanes, SourceError};
 
 /// Events of one thread that follow one another, as they stand in a sub-buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +41,7 @@ pub struct Chunk {
 
 /// How far a reader has got in a ring.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
+pub(crate) struct Cursor {
     /// The sub-buffer that comes next.
     sequence: u64,
     /// Words of it that were taken, as [`sub::USED`] has them.
@@ -71,7 +68,13 @@ enum Copied {
 impl Cursor {
     /// Takes what comes next in a ring; `false` if there is nothing now. `is_last` says that
     /// nothing more is written.
-    fn poll(&mut self, rings: &Rings, index: u32, chunk: &mut Chunk, is_last: bool) -> bool {
+    pub(crate) fn poll(
+        &mut self,
+        rings: &Rings,
+        index: u32,
+        chunk: &mut Chunk,
+        is_last: bool,
+    ) -> bool {
         chunk.words.clear();
         let all = rings.ring(index);
         let Some(header) = all.get(..ring::HEADER) else {
@@ -200,120 +203,45 @@ impl Cursor {
     }
 }
 
-/// All rings of a recording, of which a reader takes what comes next.
+/// The right to make room in rings, which one reader has at a time.
 #[derive(Debug)]
-pub struct RingLanes {
-    rings: Arc<Rings>,
-    cursors: Vec<Cursor>,
-    /// Whether what was taken makes room for more.
-    is_consumer: bool,
-    /// Whether nothing more comes, as it was found before rings were looked at.
-    is_last: bool,
-    clock: Clock,
-    names: Names,
-    table: TableCursor,
-    /// Events are held back for so long, in ticks, in case a thread tells of earlier ones.
-    held_back: u64,
-}
+pub(crate) struct Consumer(Arc<Rings>);
 
-/// How long a live reader holds events back.
-const HELD_BACK: Duration = Duration::from_millis(1);
-
-impl RingLanes {
-    fn new(rings: Arc<Rings>, is_consumer: bool) -> Self {
-        let clock = rings.clock();
-        let per_ns = clock.ticks_per_second() as f64 / 1e9;
-        Self {
-            cursors: Vec::new(),
-            is_consumer,
-            is_last: false,
-            names: Names::new(rings.process()),
-            table: TableCursor::default(),
-            held_back: (HELD_BACK.as_nanos() as f64 * per_ns) as u64,
-            clock,
-            rings,
-        }
-    }
-
-    /// Sees all that is there, and what comes, and leaves it there for others.
-    pub(crate) fn watching(rings: Arc<Rings>) -> Self {
-        Self::new(rings, false)
-    }
-
-    /// Sees all that is there, and what comes, and makes room for more.
-    ///
-    /// # Errors
-    ///
-    /// [`Busy`] if another reader does.
-    pub(crate) fn consuming(rings: Arc<Rings>) -> Result<Self, Busy> {
+impl Consumer {
+    pub(crate) fn claim(rings: Arc<Rings>) -> Result<Self, Busy> {
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
         let place = rings.word(at::CONSUMER);
         match place.compare_exchange(0, std::process::id().into(), acquire, relaxed) {
-            Ok(_) => Ok(Self::new(rings, true)),
+            Ok(_) => Ok(Self(rings)),
             Err(process) => Err(Busy {
                 process: process as u32,
             }),
         }
     }
 
-    /// The rings.
-    #[must_use]
-    pub fn rings(&self) -> &Arc<Rings> {
-        &self.rings
-    }
-}
-
-impl Drop for RingLanes {
-    fn drop(&mut self) {
-        if self.is_consumer {
-            // Release: the next one goes on where this one has given back.
-            self.rings.word(at::CONSUMER).store(0, Ordering::Release);
+    /// A cursor of a ring, at what no consumer has given back yet.
+    pub(crate) fn cursor(&self, index: u32) -> Cursor {
+        let consumed = self.0.ring(index).get(ring::CONSUMED);
+        Cursor {
+            // Acquire: what the consumer before has given back it has copied.
+            sequence: consumed.map_or(0, |place| place.load(Ordering::Acquire)),
+            ..Cursor::default()
         }
     }
-}
 
-impl Lanes for RingLanes {
-    fn refresh(&mut self) -> Option<u64> {
-        self.is_last = self.rings.is_finished();
-        let now = self.clock.kind().now();
-        self.clock.refine(&Anchor::now(self.clock.kind()));
-        self.cursors
-            .resize(self.rings.ring_count() as usize, Cursor::default());
-        (!self.is_last).then(|| now.saturating_sub(self.held_back))
-    }
-
-    fn count(&self) -> usize {
-        self.cursors.len()
-    }
-
-    fn poll(&mut self, lane: usize, chunk: &mut Chunk) -> Result<bool, SourceError> {
-        let Some(cursor) = self.cursors.get_mut(lane) else {
-            return Ok(false);
-        };
-        if self.is_consumer && cursor.sequence == 0 && cursor.taken == 0 {
-            // A consumer before this one may have given some back.
-            let place = &self.rings.ring(lane as u32)[ring::CONSUMED];
-            cursor.move_to(place.load(Ordering::Acquire));
-        }
-        let found = cursor.poll(&self.rings, lane as u32, chunk, self.is_last);
-        if self.is_consumer {
-            let place = &self.rings.ring(lane as u32)[ring::CONSUMED];
-            // Release: the writer may overwrite what we have copied. Pairs with `Writer::open`.
+    /// Gives back what a cursor of a ring has behind it.
+    pub(crate) fn give_back(&self, index: u32, cursor: &Cursor) {
+        if let Some(place) = self.0.ring(index).get(ring::CONSUMED) {
+            // Release: the writer may overwrite what was copied. Pairs with `Writer::open`.
             place.fetch_max(cursor.sequence, Ordering::Release);
         }
-        // What the events speak of was described before they were written.
-        while let Some(new) = self.rings.next_description(&mut self.table, self.is_last) {
-            self.names.add(new);
-        }
-        Ok(found)
     }
+}
 
-    fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    fn names(&self) -> &Names {
-        &self.names
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        // Release: the next one goes on where this one has given back.
+        self.0.word(at::CONSUMER).store(0, Ordering::Release);
     }
 }
 

@@ -13,47 +13,8 @@
 
 use super::Rings;
 use super::layout::at;
+use crate::names::{Description, DescriptionKind};
 use crate::primitive::Ordering;
-
-/// What a description is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum DescriptionKind {
-    /// A function: process, index, address, size; its name, and the path of its module.
-    Function = 1,
-    /// A module that is loaded: process, start, end, time; its path.
-    Module = 2,
-    /// A module that is unloaded: process, start, end, time; its path.
-    UnloadedModule = 3,
-    /// A thread: process, thread, time; its name.
-    Thread = 4,
-    /// A process: process, parent, time; its name.
-    Process = 5,
-}
-
-impl DescriptionKind {
-    pub(crate) fn from_bits(bits: u8) -> Option<Self> {
-        Some(match bits {
-            1 => Self::Function,
-            2 => Self::Module,
-            3 => Self::UnloadedModule,
-            4 => Self::Thread,
-            5 => Self::Process,
-            _ => return None,
-        })
-    }
-}
-
-/// What something is that events speak of.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Description {
-    /// What it is of.
-    pub kind: DescriptionKind,
-    /// What the kind says.
-    pub fields: [u64; 4],
-    /// What the kind says; what is not UTF-8 is replaced.
-    pub texts: [String; 2],
-}
 
 /// Words before the texts.
 const FIXED: usize = 6;

@@ -347,12 +347,11 @@ impl Rings {
         };
         let taken = self.ring_count();
         // Each thread looks at others, so that all are looked at in the end.
-        let some = (0..taken.min(LOOKED_AT)).find_map(|n| {
-            let start = thread.wrapping_mul(LOOKED_AT);
-            claim(start.wrapping_add(n) % taken)
-        });
-        if some.is_some() {
-            return some;
+        let start = thread.wrapping_mul(LOOKED_AT);
+        let mut looked_at = (0..taken.min(LOOKED_AT)).map(|n| start.wrapping_add(n) % taken);
+        let found = looked_at.find_map(|index| self.has_room(index).then(|| claim(index))?);
+        if found.is_some() {
+            return found;
         }
         let place = self.word(at::TAKEN);
         let mut next = place.load(Ordering::Relaxed);
@@ -367,6 +366,16 @@ impl Rings {
             }
         }
         (0..self.ring_count()).find_map(claim)
+    }
+
+    /// Whether a sub-buffer of a ring can be opened now.
+    fn has_room(&self, index: u32) -> bool {
+        let load = |at: usize| {
+            let place = self.ring(index).get(at);
+            place.map_or(0, |place| place.load(Ordering::Relaxed))
+        };
+        let used = load(ring::HEAD).wrapping_sub(load(ring::CONSUMED));
+        self.geometry.mode == Mode::Overwrite || used < u64::from(self.geometry.sub_buffers)
     }
 
     /// Gives a ring back that its thread does not write any more.
