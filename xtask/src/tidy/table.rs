@@ -24,8 +24,8 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-tracers/src",
-        layers: &["profiler", "recorder", "tracer", "support"],
-        apart: &[("profiler", "recorder")],
+        layers: &["probe", "profiler", "recorder", "tracer", "support"],
+        apart: &[],
         exceptions: &[],
     },
     Layers {

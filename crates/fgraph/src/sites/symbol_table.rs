@@ -7,6 +7,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use fgraph_core::site::Source;
+
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
 
@@ -74,6 +76,10 @@ pub(crate) fn find(address: usize) -> Option<FunctionRow> {
 impl FunctionRow {
     pub(crate) fn path(&self) -> &'static str {
         self.known.path()
+    }
+
+    pub(crate) fn source(&self) -> Option<Source> {
+        self.known.source(self.start)
     }
 
     pub(crate) fn write_name(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

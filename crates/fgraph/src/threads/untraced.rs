@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use fgraph_core::thread::Thread;
 
-use crate::threads;
+use super::current;
 
 /// Runs `work`, in which the calling thread is not traced, by any user. Its calls are in no
 /// counter.
@@ -41,7 +41,7 @@ pub struct Untraced {
 impl Untraced {
     /// From now on the calling thread is not traced.
     pub fn new() -> Self {
-        let thread = threads::current();
+        let thread = current();
         if let Some(thread) = thread {
             // SAFETY: the state of the running thread.
             unsafe { thread.stop_tracing() };
