@@ -146,10 +146,8 @@ impl<'a> Functions<'a> {
             let version = name.and_then(|name| name.version);
             (name.map(|name| name.symbol), version.is_none(), version)
         };
-        found.sort_unstable_by(|a, b| {
-            let by_place = a.offset.cmp(&b.offset);
-            by_place.then_with(|| by_name(a).cmp(&by_name(b)))
-        });
+        found.sort_unstable_by_key(|found| found.offset);
+        sort_places(&mut found, by_name);
         found.dedup_by(|next, found| {
             let same = found.offset == next.offset && {
                 let (next, found) = (name(next), name(found));
@@ -176,10 +174,7 @@ impl<'a> Functions<'a> {
                 name,
             )
         };
-        found.sort_unstable_by(|a, b| {
-            let by_place = a.offset.cmp(&b.offset);
-            by_place.then_with(|| by_rank(a).cmp(&by_rank(b)))
-        });
+        sort_places(&mut found, by_rank);
         // Indices must fit in 32 bits. No file of a size that exists comes near.
         found.truncate(NONE as usize);
 
@@ -210,6 +205,10 @@ impl<'a> Functions<'a> {
     /// bias that was not known becomes a function of unknown size; one that is not in a section for
     /// functions is dropped. Indices may change.
     pub fn add_names(&mut self, names: impl IntoIterator<Item = (u64, Name<'a>)>) {
+        let mut names = names.into_iter().peekable();
+        if names.peek().is_none() {
+            return;
+        }
         let mut found: Vec<RawSymbol> = self.found().collect();
         for (address, name) in names {
             let Some((offset, _)) = self.place(address) else {
@@ -244,6 +243,19 @@ impl<'a> Functions<'a> {
                 name,
             })
         })
+    }
+}
+
+/// Sorts the symbols of each place, which are next to each other, by `key`.
+fn sort_places<K: Ord>(found: &mut [RawSymbol], key: impl Fn(&RawSymbol) -> K) {
+    /// Up to this many, asking for keys again costs less than keeping them.
+    const FEW: usize = 4;
+    for place in found.chunk_by_mut(|a, b| a.offset == b.offset) {
+        if place.len() <= FEW {
+            place.sort_by(|a, b| key(a).cmp(&key(b)));
+        } else {
+            place.sort_by_cached_key(&key);
+        }
     }
 }
 

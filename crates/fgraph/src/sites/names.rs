@@ -1,6 +1,8 @@
 //! The names of a module's sites as programmers know them, kept because filters change often, and
 //! demangling takes longer than matching.
 
+use std::collections::HashSet;
+
 /// The names of a list of functions; each may have several.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
@@ -14,10 +16,16 @@ pub(crate) struct Names {
 impl Names {
     /// Adds a function with its names, the best first.
     pub(crate) fn push<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        /// This many are compared with all others, as nearly all functions have fewer.
+        const FEW: usize = 8;
         let first = self.ends.len();
+        let mut others = HashSet::new();
         for name in names {
             // A symbol may be in several tables, and several symbols may have the same name.
-            if !(first..self.ends.len()).any(|index| self.name(index) == name) {
+            let mut few = first..self.ends.len().min(first + FEW);
+            let is_new = !few.any(|index| self.name(index) == name)
+                && (self.ends.len() < first + FEW || others.insert(name));
+            if is_new {
                 self.text.push_str(name);
                 self.ends.push(self.text.len() as u32);
             }
@@ -62,5 +70,13 @@ mod tests {
         let all: Vec<Vec<&str>> = (0..3).map(|index| names.of(index).collect()).collect();
         assert_eq!(all, [vec!["a", "b"], vec![], vec!["a"]]);
         assert_eq!([0, 1, 2].map(|index| names.best(index)), ["a", "", "a"]);
+    }
+
+    #[test]
+    fn a_function_has_each_of_very_many_names_once() {
+        let all: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        let mut names = Names::default();
+        names.push(all.iter().chain(&all).map(String::as_str));
+        assert!(names.of(0).eq(&all));
     }
 }
