@@ -212,7 +212,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_words_come_back(
-            words in vec(prop_oneof![any::<u64>(), 0..64_u64, any::<u64>().prop_map(|w| w << 28 | 1)], 0..200),
+            words in vec(
+                prop_oneof![any::<u64>(), 0..64_u64, any::<u64>().prop_map(|word| word << 28 | 1)],
+                0..200,
+            ),
         ) {
             prop_assert_eq!(there_and_back(&words), words);
         }
