@@ -61,6 +61,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "thread",
             "stacks",
             "site",
+            "snapshot",
             "primitive",
         ],
         apart: &[],
