@@ -45,7 +45,7 @@ use indices::Indices;
 #[cfg(feature = "testing")]
 pub(crate) use listing::{list, of_file};
 pub(crate) use module::ModuleChange;
-use module::ModuleSites;
+use module::{KnownFile, ModuleSites};
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
 pub(crate) use selection::{Change, Selection};
@@ -65,7 +65,11 @@ const CANCEL: &CStr = c"pthread_cancel";
 #[derive(Debug)]
 pub(crate) struct Sites {
     modules: Vec<ModuleSites>,
+    /// Of modules that are gone and had no sites.
+    files: Vec<KnownFile>,
     generation: Option<Generation>,
+    /// How many modules had been read when their functions were published.
+    published: usize,
     /// Sites that are not patched any more, because their module was loaded anew where it was.
     renewed: Vec<&'static Site>,
     context: BuildContext,
@@ -80,7 +84,9 @@ impl Sites {
     pub(crate) const fn new() -> Self {
         Self {
             modules: Vec::new(),
+            files: Vec::new(),
             generation: None,
+            published: 0,
             renewed: Vec::new(),
             cancel: 0,
             context: BuildContext {
@@ -109,50 +115,80 @@ impl Sites {
     /// Takes in the modules that were loaded since the last time, and leaves out those that are
     /// gone; `false` if nothing has changed.
     pub(crate) fn refresh(&mut self) -> bool {
-        if self.generation == Some(modules::generation()) {
-            return false;
-        }
-        let (loaded, generation) = modules::loaded();
-        let unloaded = self.generation.map(|known| known.subs) != Some(generation.subs);
-        for known in &mut self.modules {
-            // One that was gone stays so: what is at its place now is another, with its own text.
-            if !known.is_loaded {
-                continue;
+        modules::while_locked(|generation| {
+            let before = self.generation.replace(generation);
+            if before == Some(generation) {
+                return false;
             }
-            let Some(module) = loaded.iter().find(|module| known.is(module)) else {
+            self.compare(before.map(|before| before.subs) != Some(generation.subs));
+            true
+        })
+    }
+
+    /// Takes in the modules that were loaded, and leaves out those that are gone, if any `may_be`.
+    /// To be called with the linker's lock held.
+    fn compare(&mut self, may_be_gone: bool) {
+        // One that was gone stays so: what is at its place now is another, with its own text.
+        let known: Vec<_> = self.loaded().map(ModuleSites::loaded).collect();
+        let modules::Comparison { stay, others } = modules::compare(&known, may_be_gone);
+        let known = self.modules.iter_mut().filter(|known| known.is_loaded);
+        for (known, stays) in known.zip(stay) {
+            let now = others.iter().find(|module| known.is(module));
+            if !stays && now.is_none() {
                 known.leave();
-                continue;
-            };
-            if unloaded {
-                match known.while_listed(|| known.renew()) {
-                    Some(renewed) if !known.is_older_than(module) => self.renewed.extend(renewed),
-                    _ => known.leave(),
+            } else if may_be_gone {
+                let renewed = known.renew();
+                match now {
+                    Some(now) if known.is_older_than(now) => known.leave(),
+                    _ => self.renewed.extend(renewed),
                 }
             }
         }
-        for module in loaded {
+        for module in others {
             if self.loaded().any(|known| known.is(&module)) {
                 continue;
             }
-            if !trampoline::holds_cancellation() {
-                match modules::while_listed(&module, || module.may_call(CANCEL, self.cancel)) {
-                    Some(true) => self.context.trampolines = trampoline::hold_cancellation(),
-                    Some(false) => {}
-                    None => continue,
-                }
+            if !trampoline::holds_cancellation() && module.may_call(CANCEL, self.cancel) {
+                self.context.trampolines = trampoline::hold_cancellation();
             }
             // Stubs may have few places, so what comes back to where it was gets those that it had.
             let gone = |known: &&mut ModuleSites| !known.is_loaded && known.is(&module);
             match self.modules.iter_mut().find(gone) {
                 Some(known) if known.is_of(&module) => known.come_back(module),
-                _ => self.modules.push(ModuleSites::new(module)),
+                _ => {
+                    let file = self.take_file(&module);
+                    self.modules.push(ModuleSites::new(module, file));
+                }
             }
         }
-        self.modules
-            .retain(|module| module.is_loaded || module.is_noted || !module.sites().is_empty());
+        let is_over = |module: &mut ModuleSites| {
+            !module.is_loaded && !module.is_noted && module.sites().is_empty()
+        };
+        let over = self.modules.extract_if(.., is_over);
+        self.files.extend(over.filter_map(ModuleSites::into_file));
+        self.publish_symbols();
+    }
+
+    fn publish_symbols(&mut self) {
+        self.published = self.count_read();
         symbol_table::publish(self.loaded());
-        self.generation = Some(generation);
-        true
+    }
+
+    /// The modules whose functions have been read.
+    fn count_read(&self) -> usize {
+        self.loaded().filter(|module| module.is_read()).count()
+    }
+
+    /// What is known of the file of a module that was loaded.
+    fn take_file(&mut self, module: &LoadedModule) -> Option<KnownFile> {
+        let kept = self
+            .files
+            .iter()
+            .position(|file| file.loaded.is_same_file(module));
+        match kept {
+            Some(at) => Some(self.files.swap_remove(at)),
+            None => self.modules.iter().find_map(|known| known.file_of(module)),
+        }
     }
 
     /// Makes the sites of the modules in which a filter selects anything: `new`, or one of `users`
@@ -185,7 +221,9 @@ impl Sites {
                 module.leave();
             }
         }
-        symbol_table::publish(self.loaded());
+        if self.count_read() != self.published {
+            self.publish_symbols();
+        }
         Ok(())
     }
 
@@ -315,7 +353,7 @@ impl Sites {
             all.modules
                 .extend(listing.map(|listing| Arc::new(listing) as _));
         }
-        symbol_table::publish(self.loaded());
+        self.publish_symbols();
         Ok(all)
     }
 

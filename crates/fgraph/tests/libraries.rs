@@ -117,6 +117,37 @@ fn mapped() -> usize {
 }
 
 #[test]
+fn a_library_that_no_filter_selects_is_read_once_wherever_it_is_loaded() {
+    let name = "a_library_that_no_filter_selects_is_read_once_wherever_it_is_loaded";
+    scenario(name, || {
+        let path = needs!(build(name));
+        let other = path.with_extension("other");
+        fs::copy(&path, &other).unwrap();
+        let user = count("other_*");
+        let mut sizes = Vec::new();
+        for round in 0..200 {
+            // With another one at its place it comes to another place.
+            let taken = (round % 2 == 0).then(|| Library::open(&other));
+            let library = Library::open(&path);
+            assert_eq!(sum(&library)(2), 1010 + 3);
+            library.close();
+            taken.map(Library::close);
+            sizes.push(size());
+        }
+        assert_eq!(user.both(), (0, 0));
+        // A page for each time that it was loaded would be more. Allocators may have grown.
+        assert!(sizes[199] < sizes[20] + 100, "{sizes:?}");
+    });
+}
+
+/// How many pages of address space the process has.
+fn size() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap();
+    let size = statm.split_whitespace().next().unwrap();
+    size.parse().unwrap()
+}
+
+#[test]
 fn libraries_come_and_go_while_filters_change() {
     let name = "libraries_come_and_go_while_filters_change";
     scenario(name, || {

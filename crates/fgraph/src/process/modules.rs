@@ -175,13 +175,41 @@ impl LoadedModule {
         changed(self) != changed(other)
     }
 
-    /// Notes the file of a library that has no build id.
-    fn identify(&mut self, maps: &mut Option<Maps>) {
+    /// Whether it is a library from the same file as `other`, wherever they are.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        let is_same = |(file, other): (&MappedFile, &MappedFile)| {
+            file.id == other.id && file.changed.is_some() && file.changed == other.changed
+        };
+        self.kind == Kind::Library
+            && other.kind == Kind::Library
+            && self.path == other.path
+            && self.headers_and_notes == other.headers_and_notes
+            && (self.has_build_id()
+                || self
+                    .file
+                    .as_ref()
+                    .zip(other.file.as_ref())
+                    .is_some_and(is_same))
+    }
+
+    fn has_build_id(&self) -> bool {
         // The type of such a note, and its owner.
         const BUILD_ID: &[u8] = b"\x03\0\0\0GNU\0";
         let [_, notes] = &self.headers_and_notes;
-        let has_build_id = notes.windows(BUILD_ID.len()).any(|note| note == BUILD_ID);
-        if self.kind == Kind::Library && !has_build_id {
+        notes.windows(BUILD_ID.len()).any(|note| note == BUILD_ID)
+    }
+
+    /// What no other module has that is loaded.
+    fn key(&self) -> usize {
+        match self.kind {
+            Kind::Generated => self.image.as_ptr().addr(),
+            _ => self.headers,
+        }
+    }
+
+    /// Notes the file of a library that has no build id.
+    fn identify(&mut self, maps: &mut Option<Maps>) {
+        if self.kind == Kind::Library && !self.has_build_id() {
             let id = maps.get_or_insert_with(Maps::now).file_at(self.headers);
             self.file = id.map(|id| {
                 let now = fs::metadata(&self.path).ok();
@@ -432,6 +460,53 @@ pub(crate) fn loaded() -> (Vec<LoadedModule>, Generation) {
         modules.extend(generated::all());
         (modules, generation)
     })
+}
+
+/// What has become of the modules that were known.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    /// For each of them, whether it is surely loaded still.
+    pub(crate) stay: Vec<bool>,
+    /// The modules that are not surely known, as in [`loaded`].
+    pub(crate) others: Vec<LoadedModule>,
+}
+
+/// Compares the modules that are loaded with those that are known. Unless `may_be_gone`, none of
+/// these was unloaded. To be called with the linker's lock held.
+pub(crate) fn compare(known: &[&LoadedModule], may_be_gone: bool) -> Comparison {
+    let mut by_key: Vec<_> = known
+        .iter()
+        .zip(0..)
+        .map(|(known, at)| (known.key(), at))
+        .collect();
+    by_key.sort_unstable();
+    let find = |key| {
+        let found = by_key.binary_search_by_key(&key, |&(key, _)| key);
+        found.ok().map(|at| by_key[at].1)
+    };
+    let mut stay = vec![false; known.len()];
+    let mut others = Vec::new();
+    for_each_info(|info| {
+        // Of a library without a build id the file has to be looked at.
+        let is_it =
+            |known: &LoadedModule| !may_be_gone || known.file.is_none() && info.describes(known);
+        match find(info.headers.as_ptr().addr()) {
+            Some(at) if is_it(known[at]) => stay[at] = true,
+            _ => others.extend(LoadedModule::new(info)),
+        }
+        true
+    });
+    let mut maps = None;
+    for module in &mut others {
+        module.identify(&mut maps);
+    }
+    for module in generated::all() {
+        match find(module.key()) {
+            Some(at) if known[at].is(&module) => stay[at] = true,
+            _ => others.push(module),
+        }
+    }
+    Comparison { stay, others }
 }
 
 /// What may be done with the memory of the process now. Where `/proc` cannot be read it is what the

@@ -2,11 +2,10 @@
 //! when the module is gone, since names of its functions may be held.
 
 use core::fmt::{self, Write as _};
+use core::ops::Deref;
 use std::io;
 use std::path::Path;
-use std::sync::OnceLock;
-#[cfg(feature = "dwarf")]
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use fgraph_core::site::{Site, Source, Symbols};
 use fgraph_symbols::demangle;
@@ -27,12 +26,23 @@ use crate::process::debug_file;
 #[cfg(feature = "dwarf")]
 use crate::threads::untraced::untraced;
 
-/// What is known of a module for good.
+/// What is known of a module for good. Wherever its file is loaded, what is known of that is the
+/// same.
 #[derive(Debug)]
 pub(super) struct ModuleFacts {
-    pub(super) path: &'static str,
     pub(super) bias: usize,
+    /// The names of the sites, once there are any.
+    pub(super) site_names: OnceLock<SiteNames>,
+    source: &'static FileFacts,
+}
+
+/// What is known of a module's file for good.
+#[derive(Debug)]
+pub(super) struct FileFacts {
+    pub(super) path: &'static str,
     pub(super) functions: Functions<'static>,
+    /// Of the places where it was loaded.
+    at: Mutex<Vec<&'static ModuleFacts>>,
     /// Where the linker writes to its code, in the file, in order.
     text_relocations: Vec<u64>,
     callers: OnceLock<Callers>,
@@ -40,8 +50,6 @@ pub(super) struct ModuleFacts {
     entered: OnceLock<Entered>,
     /// Which functions need more registers to survive; found out when sites are made.
     pub(super) reliance: OnceLock<Reliance>,
-    /// The names of the sites, once there are any.
-    pub(super) site_names: OnceLock<SiteNames>,
     pub(super) file: ElfFile<'static>,
     /// Read when a line is first asked for; `None` if there are none.
     #[cfg(feature = "dwarf")]
@@ -57,27 +65,56 @@ pub(super) struct SiteNames {
     pub(super) symbols: Names,
 }
 
-impl ModuleFacts {
+impl FileFacts {
     pub(super) fn new(
         path: &'static str,
-        bias: usize,
         file: ElfFile<'static>,
         functions: Functions<'static>,
     ) -> Self {
         Self {
             path,
-            bias,
+            at: Mutex::default(),
             notrace: NotraceRules::new(&file, &functions),
             functions,
             text_relocations: file.text_relocations(),
             callers: OnceLock::new(),
             entered: OnceLock::new(),
             reliance: OnceLock::new(),
-            site_names: OnceLock::new(),
             file,
             #[cfg(feature = "dwarf")]
             lines: OnceLock::new(),
         }
+    }
+
+    /// What is known of a module that is loaded from it, and has no sites.
+    pub(super) fn at(&'static self, bias: usize) -> &'static ModuleFacts {
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |facts: &&ModuleFacts| facts.bias == bias && facts.site_names.get().is_none();
+        if let Some(known) = at.iter().copied().find(is_it) {
+            return known;
+        }
+        let new: &ModuleFacts = Box::leak(Box::new(ModuleFacts {
+            bias,
+            site_names: OnceLock::new(),
+            source: self,
+        }));
+        at.push(new);
+        new
+    }
+}
+
+impl Deref for ModuleFacts {
+    type Target = FileFacts;
+
+    fn deref(&self) -> &FileFacts {
+        self.source
+    }
+}
+
+impl ModuleFacts {
+    /// What is known of its file.
+    pub(super) fn of_file(&self) -> &'static FileFacts {
+        self.source
     }
 
     /// What callers in the module may rely on. The first time all code is looked at.

@@ -20,7 +20,7 @@ use fgraph_symbols::filter::{FilterError, Matcher, ModuleMatcher};
 use super::build::{BuildContext, Planned, Prepared, build};
 use super::candidates::{Candidates, Found, Source};
 use super::classify::{self, classify};
-use super::facts::{ModuleFacts, names_of, parse};
+use super::facts::{FileFacts, ModuleFacts, names_of, parse};
 use super::listing::ModuleListing;
 use super::reliance::Reliance;
 use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indices};
@@ -67,6 +67,14 @@ pub(crate) struct ModuleSites {
     watched: [usize; MAX_USERS],
 }
 
+/// What is known of the file of a module that was loaded, so that it is not read again.
+#[derive(Debug)]
+pub(crate) struct KnownFile {
+    pub(super) loaded: modules::LoadedModule,
+    facts: &'static FileFacts,
+    ngrams: Option<NgramBloom>,
+}
+
 /// A module that has come or gone.
 #[derive(Debug)]
 pub(crate) struct ModuleChange {
@@ -79,13 +87,18 @@ pub(crate) struct ModuleChange {
 }
 
 impl ModuleSites {
-    pub(crate) fn new(loaded: modules::LoadedModule) -> Self {
+    /// A module that has been loaded, and what is known of its file, if anything is.
+    pub(crate) fn new(loaded: modules::LoadedModule, file: Option<KnownFile>) -> Self {
+        let (facts, ngrams) = match file {
+            Some(file) => (Some(file.facts.at(loaded.load_bias())), file.ngrams),
+            None => (None, None),
+        };
         Self {
             path: loaded.path().to_string_lossy().into_owned(),
+            known: facts.map(Ok),
             loaded,
-            known: None,
             listed: Vec::new(),
-            ngrams: None,
+            ngrams,
             prepared: None,
             selections: Default::default(),
             is_loaded: true,
@@ -93,6 +106,35 @@ impl ModuleSites {
             is_noted: false,
             watched: [0; MAX_USERS],
         }
+    }
+
+    /// What is known of its file, if `loaded` has been loaded from the same.
+    pub(crate) fn file_of(&self, loaded: &modules::LoadedModule) -> Option<KnownFile> {
+        let known = self.known.as_ref()?.as_ref().ok()?;
+        self.loaded.is_same_file(loaded).then(|| KnownFile {
+            loaded: self.loaded.clone(),
+            facts: known.of_file(),
+            ngrams: None,
+        })
+    }
+
+    /// What is known of its file, to be kept when it is gone.
+    pub(crate) fn into_file(self) -> Option<KnownFile> {
+        Some(KnownFile {
+            facts: self.known?.ok()?.of_file(),
+            loaded: self.loaded,
+            ngrams: self.ngrams,
+        })
+    }
+
+    /// Whether its functions have been read.
+    pub(super) fn is_read(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// What the linker says of it.
+    pub(super) fn loaded(&self) -> &modules::LoadedModule {
+        &self.loaded
     }
 
     /// Whether it is this module.
@@ -196,13 +238,22 @@ impl ModuleSites {
     /// unloaded and loaded at the same place again. They count as not patched from now on. To be
     /// called while the module cannot be unloaded.
     pub(crate) fn renew(&self) -> Vec<&'static Site> {
+        /// If none of this many was, none was: text is loaded as a whole. A debugger may have
+        /// changed one.
+        const WITNESSES: usize = 4;
+        let is_on = |site: &&Site| site.state.load(Ordering::Relaxed) == ON;
         let is_renewed = |site: &&Site| {
             // SAFETY: a module is loaded there.
             let now = |at| unsafe { ((site.entry + at) as *const u8).read_volatile() };
             let original = super::original(site).bytes;
-            site.state.load(Ordering::Relaxed) == ON
-                && (0..patched_len(site)).all(|at| now(at) == original[at])
+            is_on(site) && (0..patched_len(site)).all(|at| now(at) == original[at])
         };
+        // Those that nobody selects are not patched.
+        let selected = (0..MAX_USERS).flat_map(|slot| self.selected(slot));
+        let mut witnesses = selected.filter(is_on).take(WITNESSES);
+        if !witnesses.any(|site| is_renewed(&site)) {
+            return Vec::new();
+        }
         let renewed: Vec<_> = self.sites().iter().filter(is_renewed).collect();
         for site in &renewed {
             site.state.store(OFF, Ordering::Relaxed);
@@ -290,8 +341,8 @@ impl ModuleSites {
             functions.add_names(targets.map_err(|error| error.to_string())?);
         }
         let path = self.path.clone().leak();
-        let facts = ModuleFacts::new(path, self.bias(), file, functions);
-        Ok(Box::leak(Box::new(facts)))
+        let facts: &FileFacts = Box::leak(Box::new(FileFacts::new(path, file, functions)));
+        Ok(facts.at(self.bias()))
     }
 
     /// What a filter selects of the module for a user that may have breakpoints or not, and, added
@@ -446,11 +497,6 @@ impl ModuleSites {
         modules::while_present(&loaded, || work(self))
     }
 
-    /// Runs `work` with the linker's lock held; `None` if the module is gone.
-    pub(crate) fn while_listed<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
-        modules::while_listed(&self.loaded, work)
-    }
-
     /// Whether the module is loaded. To be called with the linker's lock held.
     pub(crate) fn is_present(&self) -> bool {
         modules::is_present(&self.loaded)
@@ -570,7 +616,7 @@ mod tests {
         };
         let mut modules = 0;
         for loaded in modules::loaded().0 {
-            let mut module = ModuleSites::new(loaded);
+            let mut module = ModuleSites::new(loaded, None);
             let nothing = "no such function";
             if is_wanted(&mut module, nothing) || module.ngrams.is_none() {
                 continue;
