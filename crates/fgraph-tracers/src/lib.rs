@@ -2,7 +2,8 @@
 //! them work on one program at once.
 //!
 //! - [`probe`]: closures at the entry and the return of functions; fault injection;
-//! - [`profiler`]: where the time goes, for each function, caller and thread.
+//! - [`profiler`]: where the time goes, for each function, caller and thread;
+//! - [`syscalls`]: the system calls of the program.
 //!
 //! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
 //! also one that selects the allocator or the handlers of signals. What they gather can be read at
@@ -13,6 +14,7 @@
 pub mod probe;
 pub mod profiler;
 mod support;
+pub mod syscalls;
 mod tracer;
 
 pub use tracer::Tracer;

@@ -24,7 +24,7 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-tracers/src",
-        layers: &["probe", "profiler", "tracer", "support"],
+        layers: &["probe", "profiler", "syscalls", "tracer", "support"],
         apart: &[],
         exceptions: &[],
     },
