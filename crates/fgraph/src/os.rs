@@ -59,6 +59,15 @@ pub(crate) fn thread_exists_in(process: u32, id: u32) -> bool {
     !(failed && [libc::ESRCH, libc::EINVAL].contains(&errno()))
 }
 
+/// Whether a debugger has attached to the calling thread, as far as `/proc` says.
+pub(crate) fn is_debugged() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let tracer = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.is_some_and(|tracer| tracer.trim() != "0")
+}
+
 /// Lets others run for a moment, also those of a lower priority. This is no cancellation point.
 pub(crate) fn nap() {
     let moment = libc::timespec {

@@ -3,6 +3,7 @@
 //! A change of a filter is worked out for each module from what its words select, and touches only
 //! the sites that it makes a difference for: those alone are looked at from then on.
 
+use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::poke::PokeError;
@@ -208,6 +209,33 @@ impl Control {
         self.unfinished = left_out;
         self.failed = failed;
         Ok(patched)
+    }
+}
+
+impl Control {
+    /// Writes the jumps again that uprobes have left broken. What fails now may be mended the next
+    /// time.
+    pub(crate) fn mend(&mut self) -> Result<(), Error> {
+        let batch = self.sites.while_locked(|gone| {
+            let is_gone = |site: &&Site| {
+                let site = ptr::from_ref(*site);
+                gone.iter()
+                    .any(|sites| sites.as_ptr_range().contains(&site))
+            };
+            Batch::mend(self.sites.iter().filter(|site| !is_gone(site)))
+        });
+        if batch.is_empty() {
+            return Ok(());
+        }
+        batch.check_signals()?;
+        for piece in batch.pieces() {
+            let written = self.sites.while_locked(|gone| {
+                let write = || os::with_traps(|| piece.write(self.leave_out).0);
+                (!piece.is_gone(gone)).then(write)
+            });
+            written.transpose().map_err(failure)?;
+        }
+        Ok(())
     }
 }
 
