@@ -14,7 +14,8 @@
 //! # The lines
 //!
 //! ```text
-//! [  4242.000000001]-[  4242.000000002] Syscall   1 (       write):(0x1, 0x7f.., 0x5, 0x0, 0x0, 0x0) ret: 0x5 proc: 77 core: 1 thread: 78 data: hello
+//! [  4242.000000001]-[  4242.000000002] Syscall   1 (       write):(0x1, 0x7f.., 0x5, 0x0, 0x0,
+//!  0x0) ret: 0x5 proc: 77 core: 1 thread: 78 data: hello
 //! ```
 //!
 //! The time stamps are seconds of `CLOCK_MONOTONIC`, at the entry and the return. The result is the
@@ -29,8 +30,8 @@
 //! that call each other the innermost is shown. Calls that the C library makes on its own within
 //! other functions (as in `malloc`, `opendir`, `pthread_create`, `printf`), and `syscall`
 //! instructions elsewhere, as Go's programs have them, are not seen: they are not at the entry of a
-//! function, where alone fgraph patches. Nor are those of the child that `posix_spawn` makes, until it
-//! is another program. [`NOT_SEEN`] lists the system calls that glibc makes on its own.
+//! function, where alone fgraph patches. Nor are those of the child that `posix_spawn` makes, until
+//! it is another program. [`NOT_SEEN`] lists the system calls that glibc makes on its own.
 
 mod names;
 mod table;
