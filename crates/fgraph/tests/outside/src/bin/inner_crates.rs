@@ -27,6 +27,8 @@ fn main() {
     FGRAPH.slots.publish(0, 8 as *const Header); //~ E0133
     FGRAPH.set_stacks(&PROVIDER); //~ E0133
     FGRAPH.set_return_points([1; 6]); //~ E0133
+    FGRAPH.wait_for_grace(0, |thread| thread.enter_home()); //~ E0133
+    FGRAPH.is_grace_over(0, |thread| thread.low.take() != 0); //~ E0133
     FGRAPH.threads.iter().for_each(|thread| thread.low.set(0)); //~ E0133
     drop(Thread::new()); //~ E0133
     drop(Thread::always_inside()); //~ E0133
