@@ -22,6 +22,7 @@
 //! | [`thread`](mod@thread) | the state of each thread, its counters, and the list of all |
 //! | [`stacks`] | machine stacks, each with a shadow stack and its frames |
 //! | [`site`] | one traced place, its function and its interest mask |
+//! | [`snapshot`] | a value that is replaced while others read it |
 //! | [`primitive`] | atomics, of `core` or of loom |
 //!
 //! One arrow points up: a user's entry function ends by jumping to the next user's, which
@@ -39,6 +40,7 @@ extern crate std;
 
 pub mod primitive;
 pub mod site;
+pub mod snapshot;
 pub mod stacks;
 pub mod thread;
 pub mod users;

@@ -2,8 +2,10 @@
 
 pub(crate) mod arena;
 pub(crate) mod by_function;
+pub(crate) mod caller;
 pub(crate) mod classes;
 pub(crate) mod histogram;
 pub(crate) mod kernel;
 pub(crate) mod line;
 pub(crate) mod queue;
+pub(crate) mod reports;

@@ -293,7 +293,7 @@ impl FgraphOps for Record {
         let mut record = Call {
             entered: kernel::now(),
             returns_to,
-            process: kernel::process_id(),
+            process: kernel::process(),
             wrapper,
             number: wrapper.number.map_or(arg(0).unwrap_or(0), u64::from),
             args: wrapper.args.map(of),

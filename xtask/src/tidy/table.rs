@@ -24,8 +24,26 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-tracers/src",
-        layers: &["probe", "profiler", "syscalls", "tracer", "support"],
+        layers: &[
+            "locks", "outliers", "probe", "profiler", "recorder", "stack", "syscalls", "threads",
+            "watchdog", "registry", "tracer", "support",
+        ],
         apart: &[],
+        exceptions: &[],
+    },
+    Layers {
+        source: "crates/fgraph-trace/src",
+        layers: &[
+            "graph",
+            "live",
+            "source",
+            "ring",
+            "names",
+            "event",
+            "clock",
+            "primitive",
+        ],
+        apart: &[("graph", "live")],
         exceptions: &[],
     },
     Layers {
@@ -45,6 +63,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "thread",
             "stacks",
             "site",
+            "snapshot",
             "primitive",
         ],
         apart: &[],

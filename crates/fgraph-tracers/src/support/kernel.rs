@@ -103,12 +103,6 @@ pub(crate) fn peek(process: u32, address: usize, into: &mut [u8]) -> usize {
     filled
 }
 
-/// The kernel's id of the process.
-pub(crate) fn process_id() -> u32 {
-    // SAFETY: it changes no memory.
-    unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
-}
-
 /// The processor that the thread runs on.
 pub(crate) fn core() -> u32 {
     // SAFETY: it changes no memory.
@@ -158,6 +152,56 @@ pub(crate) fn wake_all(word: &AtomicU32) {
     };
 }
 
+/// Has a child of `fork` find zeros in memory that [`map`] has given; `false` if the kernel cannot.
+pub(crate) fn wipe_on_fork(memory: *mut u8, len: usize) -> bool {
+    let advice = libc::MADV_WIPEONFORK as usize;
+    // SAFETY: it changes what a child finds, not what is here.
+    let result = unsafe {
+        call(
+            libc::SYS_madvise,
+            [memory.expose_provenance(), len, advice, 0, 0, 0],
+        )
+    };
+    result == 0
+}
+
+/// The kernel's id of the process.
+pub(crate) fn process() -> u32 {
+    // SAFETY: it changes nothing.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// The kernel's id of the parent process.
+pub(crate) fn parent() -> u32 {
+    // SAFETY: it changes nothing.
+    unsafe { call(libc::SYS_getppid, [0; 6]) as u32 }
+}
+
+/// Whether a process has no thread of this id any more.
+pub(crate) fn is_gone(process: u32, thread: u32) -> bool {
+    // SAFETY: signal 0 is not sent.
+    let result = unsafe {
+        call(
+            libc::SYS_tgkill,
+            [process as usize, thread as usize, 0, 0, 0, 0],
+        )
+    };
+    result == -(libc::ESRCH as isize)
+}
+
+/// The name of the running thread, with a zero behind it; empty if the kernel does not say.
+pub(crate) fn thread_name(name: &mut [u8; 16]) -> &[u8] {
+    let place = name.as_mut_ptr().expose_provenance();
+    // SAFETY: it writes 16 bytes there.
+    unsafe {
+        call(
+            libc::SYS_prctl,
+            [libc::PR_GET_NAME as usize, place, 0, 0, 0, 0],
+        )
+    };
+    name
+}
+
 /// The time since some moment, on a clock that never goes back, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec {
@@ -182,7 +226,7 @@ mod tests {
 
     #[test]
     fn memory_is_read_as_far_as_it_can_be() {
-        let peek = |address, into: &mut [u8]| peek(process_id(), address, into);
+        let peek = |address, into: &mut [u8]| peek(process(), address, into);
         let mut into = [9; 64];
         for address in [0, 1, usize::MAX, usize::MAX - 63, 1 << 63, 4095] {
             assert_eq!(peek(address, &mut into), 0, "{address:#x}");

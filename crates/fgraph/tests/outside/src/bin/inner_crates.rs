@@ -36,6 +36,7 @@ fn main() {
     trampoline::install(attach, abort); //~ E0133
     trampoline::attaching(); //~ E0133
     trampoline::set_current(8 as *const Thread); //~ E0133
-    trap::TRAP_TABLE.set(std::ptr::dangling_mut()); //~ E0133
+    trap::TRAP_RANGES.set(std::ptr::dangling_mut()); //~ E0133
+    trap::TRAP_RANGES.push(trap::TrapRange::new(&[], 5)); //~ E0133
     trap::CHAIN.set(std::ptr::dangling_mut()); //~ E0133
 }
