@@ -17,9 +17,9 @@
 //! # What is seen
 //!
 //! POSIX mutexes, read-write locks, spin locks, and condition variables, which release a mutex
-//! while they wait. The locks of Rust's standard library are no functions where they are free: of these
-//! the waits are seen, in programs where the functions for that were not inlined, and neither holds
-//! nor orders.
+//! while they wait. The locks of Rust's standard library are no functions where they are free: of
+//! these the waits are seen, in programs where the functions for that were not inlined, and neither
+//! holds nor orders.
 //!
 //! # Orders
 //!
