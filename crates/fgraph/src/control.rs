@@ -191,9 +191,14 @@ impl Control {
         for slot in 0..MAX_USERS {
             self.sites.clear(slot);
         }
-        self.filters = [const { None }; MAX_USERS];
+        let filters = core::mem::replace(&mut self.filters, [const { None }; MAX_USERS]);
         let all: Vec<&Site> = self.sites.iter().collect();
-        self.patch(all).map(drop)
+        let patched = self.patch(all);
+        for filter in filters {
+            // What a predicate owns may panic.
+            users::ignore_panic(|| drop(filter));
+        }
+        patched.map(drop)
     }
 
     /// Every function that `filter` selects.

@@ -2,8 +2,8 @@
 //!
 //! For each module of which a filter has selected anything: the records, sorted by address, in
 //! memory that is never freed, because frames on shadow stacks and threads on their way through
-//! stubs refer to them; the stubs and copies of displaced instructions; and a row in the table that
-//! the handlers of traps search.
+//! stubs refer to them; the stubs and copies of displaced instructions; and a range in the list
+//! that the handlers of traps search.
 
 mod branch_targets;
 mod build;
@@ -21,14 +21,13 @@ mod toolchain;
 
 use core::ffi::CStr;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::arch::poke::Content;
 use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::{self, Trampolines};
-use crate::arch::trap::{TRAP_TABLE, TrapRange, TrapTable};
 use fgraph_core::MAX_USERS;
 use fgraph_core::site::Site;
 
@@ -72,8 +71,6 @@ pub(crate) struct Sites {
     context: BuildContext,
     /// Address of [`CANCEL`].
     cancel: usize,
-    /// All that were ever published. Never freed; kept here so that leak checkers find them.
-    trap_tables: Vec<AtomicPtr<TrapTable>>,
 }
 
 impl Sites {
@@ -83,7 +80,6 @@ impl Sites {
             generation: None,
             renewed: Vec::new(),
             cancel: 0,
-            trap_tables: Vec::new(),
             context: BuildContext {
                 trampolines: Trampolines::NONE,
                 stub_blocks: StubBlocks::new(),
@@ -160,7 +156,6 @@ impl Sites {
         }
         self.modules
             .retain(|module| module.is_loaded || module.is_noted || !module.sites().is_empty());
-        self.publish_traps();
         symbol_table::publish(self.loaded());
         self.generation = Some(generation);
         true
@@ -177,7 +172,6 @@ impl Sites {
         users: &[Matcher<'_>],
         new: Option<&Matcher<'_>>,
     ) -> Result<(), FilterError> {
-        let mut prepared = false;
         let mut protections = None;
         for module in &mut self.modules {
             let users = if module.is_new { users } else { &[] };
@@ -192,13 +186,10 @@ impl Sites {
             let context = &mut self.context;
             let now = || Arc::new(modules::protections());
             let protections = protections.get_or_insert_with(now);
-            match module.while_present(|module| module.prepare(context, protections)) {
-                Some(()) => prepared = true,
-                None => module.leave(),
+            let prepared = module.while_present(|module| module.prepare(context, protections));
+            if prepared.is_none() {
+                module.leave();
             }
-        }
-        if prepared {
-            self.publish_traps();
         }
         symbol_table::publish(self.loaded());
         Ok(())
@@ -373,20 +364,6 @@ impl Sites {
     pub(crate) fn refused(&self, slot: usize) -> Vec<RefusedFunction> {
         let refused = self.loaded().flat_map(|module| module.refused(slot));
         refused.collect()
-    }
-
-    /// Makes the table for the handlers of traps. The old one is kept: a handler may be reading it.
-    fn publish_traps(&mut self) {
-        let ranges: Vec<TrapRange> = self.loaded().filter_map(ModuleSites::traps).collect();
-        let ranges = ranges.leak();
-        let table = Box::into_raw(Box::new(TrapTable {
-            len: ranges.len(),
-            ranges: ranges.as_ptr(),
-        }));
-        self.trap_tables.push(AtomicPtr::new(table));
-        // It is published before the first breakpoint is written.
-        // SAFETY: tables and ranges are never freed, nor are records.
-        unsafe { TRAP_TABLE.set(table) };
     }
 }
 

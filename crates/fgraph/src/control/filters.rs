@@ -11,7 +11,7 @@ use fgraph_core::site::Site;
 use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
-use super::Control;
+use super::{Control, users};
 use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
@@ -53,6 +53,8 @@ impl Control {
         match self.patch(changed) {
             Ok(patched) => {
                 self.patched[slot] = patched;
+                // What a predicate owns may panic.
+                users::ignore_panic(|| drop(before));
                 Ok(self.report_with(slot, words))
             }
             Err(error) => {

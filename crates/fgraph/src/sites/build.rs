@@ -1,7 +1,7 @@
 //! Records, stubs and copies, made for all functions of a module at once.
 
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use fgraph_core::site::{Module, Site, SiteName};
 use fgraph_symbols::filter::NameIndex;
@@ -16,11 +16,13 @@ use crate::arch::poke::Text as _;
 use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::Trampolines;
+use crate::arch::trap::{TRAP_RANGES, TrapRange};
 use crate::code::arena::{Arena, CopyUnwind, Unwind};
 use crate::code::stub_blocks::StubBlocks;
 use crate::code::text_writer::Text;
 use crate::process::loader_event;
 use crate::report::error::RefusalReason;
+use crate::unwinding::registry::Place;
 
 /// What the making of sites needs, for all modules.
 #[derive(Debug)]
@@ -54,6 +56,24 @@ pub(super) struct Prepared {
     /// Says that the module has the numbers of its functions, which others of its build id must not
     /// have. `None` without a build id.
     pub(super) has_indices: Option<&'static AtomicBool>,
+    /// What the handlers of traps know of the sites.
+    pub(super) traps: Option<&'static TrapRange>,
+}
+
+impl Prepared {
+    /// Says whether the module is loaded.
+    pub(super) fn set_loaded(&self, is_loaded: bool) {
+        if let Some(has_indices) = self.has_indices {
+            has_indices.store(is_loaded, Ordering::Relaxed);
+        }
+        if let Some(traps) = self.traps {
+            traps.set_loaded(is_loaded);
+        }
+        match is_loaded {
+            true => self.relay_unwind.register(),
+            false => self.relay_unwind.withdraw(),
+        }
+    }
 }
 
 /// A function on its way to becoming a site.
@@ -103,7 +123,7 @@ pub(super) fn build(
         return Prepared::default();
     };
     let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
-    let mut unwind = CopyUnwind::default();
+    let mut unwind = CopyUnwind::new(Place::Apart);
     let mut text = Text::open();
     let mut sites = Vec::with_capacity(planned.len());
     let mut variants = Vec::with_capacity(planned.len());
@@ -262,7 +282,7 @@ pub(super) fn build(
         }
         return Prepared::default();
     }
-    let mut unwind = CopyUnwind::default();
+    let mut unwind = CopyUnwind::new(Place::InText);
     for relay in sites.iter().filter(|site| is_relay(site)) {
         unwind.add_jump(relay.entry);
     }
@@ -274,6 +294,10 @@ pub(super) fn build(
         relay_unwind,
         has_indices: is_loaded,
         names: Some(names),
+        // SAFETY: the stubs are complete and stay, and planned sites are sorted.
+        traps: sites
+            .last()
+            .map(|last| unsafe { TRAP_RANGES.push(TrapRange::new(sites, patched_len(last))) }),
         ..Prepared::default()
     }
 }

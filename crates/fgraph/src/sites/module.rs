@@ -27,7 +27,6 @@ use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indic
 use super::toolchain::blocks_signals;
 use super::{OFF, ON, patched_len};
 use crate::arch::stub::SITE_LEN;
-use crate::arch::trap::TrapRange;
 use crate::os::maps::Protections;
 use crate::process::ifunc;
 use crate::process::loader_event;
@@ -122,9 +121,6 @@ impl ModuleSites {
         self.loaded = loaded;
         self.set_loaded(true);
         self.is_new = true;
-        if let Some(prepared) = &self.prepared {
-            prepared.relay_unwind.register();
-        }
         for site in self.sites() {
             site.interest.store(0, Ordering::Relaxed);
             site.state.store(OFF, Ordering::Relaxed);
@@ -136,9 +132,6 @@ impl ModuleSites {
         self.watched = core::array::from_fn(|slot| self.count_selected(slot));
         self.set_loaded(false);
         self.selections = Default::default();
-        if let Some(prepared) = &self.prepared {
-            prepared.relay_unwind.withdraw();
-        }
     }
 
     /// Whether it has come or gone since the last time.
@@ -167,8 +160,8 @@ impl ModuleSites {
 
     fn set_loaded(&mut self, is_loaded: bool) {
         self.is_loaded = is_loaded;
-        if let Some(has_indices) = self.has_indices() {
-            has_indices.store(is_loaded, Ordering::Relaxed);
+        if let Some(prepared) = &self.prepared {
+            prepared.set_loaded(is_loaded);
         }
     }
 
@@ -197,18 +190,6 @@ impl ModuleSites {
         let sites = self.sites();
         let index = sites.binary_search_by_key(&address, Site::address);
         index.ok().map(|index| &sites[index])
-    }
-
-    /// What the handler of traps needs to know.
-    pub(crate) fn traps(&self) -> Option<TrapRange> {
-        let sites = self.sites();
-        let last = sites.last()?;
-        Some(TrapRange {
-            first: sites.first()?.entry,
-            end: last.entry + patched_len(last),
-            records: sites.as_ptr(),
-            count: sites.len(),
-        })
     }
 
     /// The sites that are as the compiler made them although they were patched: the same file was
