@@ -69,6 +69,9 @@ pub(crate) struct Sites {
     /// Sites that are not patched any more, because their module was loaded anew where it was.
     renewed: Vec<&'static Site>,
     context: BuildContext,
+    /// Whether lists say which functions could have a breakpoint, and users that are registered
+    /// from now on may have them.
+    pub(crate) breakpoints: bool,
     /// Address of [`CANCEL`].
     cancel: usize,
 }
@@ -85,8 +88,8 @@ impl Sites {
                 stub_blocks: StubBlocks::new(),
                 indices: Indices::new(),
                 ignore_inner: false,
-                breakpoints: false,
             },
+            breakpoints: false,
         }
     }
 
@@ -101,15 +104,6 @@ impl Sites {
     #[cfg(feature = "testing")]
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
         self.context.ignore_inner = ignore;
-    }
-
-    pub(crate) fn breakpoints(&self) -> bool {
-        self.context.breakpoints
-    }
-
-    /// Whether functions may get breakpoints in modules whose sites are made from now on.
-    pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
-        self.context.breakpoints = allow;
     }
 
     /// Takes in the modules that were loaded since the last time, and leaves out those that are
@@ -200,9 +194,13 @@ impl Sites {
         self.loaded().any(|module| module.is_new)
     }
 
-    /// Applies the users' filters to the modules that are new. Returns the sites that they select,
-    /// and those of modules that were loaded anew.
-    pub(crate) fn join(&mut self, users: &[Option<LiveFilter>]) -> Vec<&'static Site> {
+    /// Applies the users' filters to the modules that are new; `breakpoints` says which users may
+    /// have them. Returns the sites that they select, and those of modules that were loaded anew.
+    pub(crate) fn join(
+        &mut self,
+        users: &[Option<LiveFilter>],
+        breakpoints: &[bool],
+    ) -> Vec<&'static Site> {
         let mut changed = core::mem::take(&mut self.renewed);
         let matchers: Vec<_> = if self.has_new() {
             let users = users.iter().enumerate();
@@ -220,15 +218,16 @@ impl Sites {
             for (slot, matcher) in &matchers {
                 let mut counts = vec![0; matcher.len()];
                 // A predicate that panics selects nothing.
-                let selection = module.select(matcher, &mut counts).unwrap_or_default();
+                let selection = module.select(matcher, breakpoints[*slot], &mut counts);
+                let selection = selection.unwrap_or_default();
                 module.change(*slot, selection, Change::Set, &mut changed);
             }
         }
         changed
     }
 
-    /// What a filter selects of each module that is loaded, and how many functions match each of
-    /// its words.
+    /// What a filter selects of each module that is loaded, for a user that may have breakpoints or
+    /// not, and how many functions match each of its words.
     ///
     /// # Errors
     ///
@@ -236,10 +235,11 @@ impl Sites {
     pub(crate) fn select(
         &mut self,
         matcher: &Matcher<'_>,
+        breakpoints: bool,
     ) -> Result<(Vec<Selection>, Vec<usize>), FilterError> {
         let mut counts = vec![0; matcher.len()];
         let modules = self.modules.iter_mut().filter(|module| module.is_loaded);
-        let selections = modules.map(|module| module.select(matcher, &mut counts));
+        let selections = modules.map(|module| module.select(matcher, breakpoints, &mut counts));
         Ok((selections.collect::<Result<_, _>>()?, counts))
     }
 
@@ -311,7 +311,7 @@ impl Sites {
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
-            let listing = module.inventory(&self.context, matcher, &protections)?;
+            let listing = module.inventory(self.breakpoints, matcher, &protections)?;
             all.modules
                 .extend(listing.map(|listing| Arc::new(listing) as _));
         }

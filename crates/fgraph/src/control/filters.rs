@@ -36,7 +36,7 @@ impl Control {
             Change::Remove => Ok(()),
             Change::Set | Change::Add => self.sites.check_addresses(&filter),
         };
-        let selected = selected.and_then(|()| self.sites.select(&matcher));
+        let selected = selected.and_then(|()| self.sites.select(&matcher, self.breakpoints[slot]));
         // What was loaded meanwhile is patched the next time.
         self.unfinished |= selected.is_err() && !changed.is_empty();
         let (selections, counts) = selected?;
@@ -72,7 +72,9 @@ impl Control {
     /// Sets the bits of the user in `slot` as its filter says, whatever they were.
     fn select_anew(&mut self, slot: usize) {
         let selections = self.filters[slot].as_ref().map(|filter| {
-            let selected = self.sites.select(&Matcher::of_live(filter));
+            let selected = self
+                .sites
+                .select(&Matcher::of_live(filter), self.breakpoints[slot]);
             // It did not panic before.
             selected.map_or(Vec::new(), |(selections, _)| selections)
         });
@@ -108,7 +110,7 @@ impl Control {
             false => Vec::new(),
         };
         self.sites.prepare(&users, new)?;
-        Ok(self.sites.join(&self.filters))
+        Ok(self.sites.join(&self.filters, &self.breakpoints))
     }
 
     /// Whether a site is to be patched.
@@ -125,7 +127,7 @@ impl Control {
         let words = match &self.filters[slot] {
             Some(filter) => {
                 let matcher = Matcher::of_live(filter);
-                let (_, counts) = self.sites.select(&matcher)?;
+                let (_, counts) = self.sites.select(&matcher, self.breakpoints[slot])?;
                 word_reports(&matcher, &counts)
             }
             None => Vec::new(),

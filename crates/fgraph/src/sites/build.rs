@@ -32,8 +32,6 @@ pub(crate) struct BuildContext {
     pub(crate) indices: Indices,
     /// For tests: threads between two instructions of a site are not heeded.
     pub(crate) ignore_inner: bool,
-    /// Functions that have no room for a jump may get a breakpoint.
-    pub(crate) breakpoints: bool,
 }
 
 /// The sites of a module.
@@ -51,8 +49,8 @@ pub(super) struct Prepared {
     pub(super) unpatchable: Vec<Unpatchable>,
     /// The index of the names of `unpatchable`.
     pub(super) unpatchable_index: NameIndex,
-    /// Whether functions could get breakpoints.
-    pub(super) breakpoints: bool,
+    /// The sites that get a breakpoint, in order, and why they cannot get a jump.
+    pub(super) breakpoints: Vec<(usize, RefusalReason)>,
     /// Says that the module has the numbers of its functions, which others of its build id must not
     /// have. `None` without a build id.
     pub(super) has_indices: Option<&'static AtomicBool>,
@@ -82,6 +80,8 @@ pub(super) struct Planned {
     pub(super) function: Option<usize>,
     pub(super) address: usize,
     pub(super) plan: Plan,
+    /// Why it cannot get a jump; `None` if it can.
+    pub(super) no_jump: Option<RefusalReason>,
     /// What is at its entry, as far as it goes.
     pub(super) original: [u8; SITE_LEN],
     /// What is at the start of the NOP before it, if that becomes the jump.
@@ -95,7 +95,8 @@ impl Planned {
     }
 }
 
-/// Makes records, stubs and copies for what was planned.
+/// Makes records, stubs and copies for what was planned; `breakpoints` says whether a function may
+/// get one.
 pub(super) fn build(
     known: &'static ModuleFacts,
     planned: Vec<Planned>,
@@ -126,6 +127,7 @@ pub(super) fn build(
     let mut unwind = CopyUnwind::new(Place::Apart);
     let mut text = Text::open();
     let mut sites = Vec::with_capacity(planned.len());
+    let mut with_breakpoint = Vec::new();
     let mut variants = Vec::with_capacity(planned.len());
     let (mut names, mut symbols) = (Names::default(), Names::default());
     let (mut indices, is_loaded) = context.indices.of(known.file.build_id());
@@ -173,7 +175,7 @@ pub(super) fn build(
             refuse(one.function, one.address, RefusalReason::NoPlace);
             continue;
         }
-        let mut place = None;
+        let (mut place, mut no_jump) = (None, one.no_jump);
         if starts != 1 {
             let blocks = &mut context.stub_blocks;
             place = blocks.take(entry, starts, len, &mut text, &context.trampolines);
@@ -184,6 +186,7 @@ pub(super) fn build(
             if place.is_none() {
                 // The copy serves as well.
                 (patched, inner) = (1, [0; 4]);
+                no_jump = Some(RefusalReason::NoPlace);
             }
         }
         let stub = place.unwrap_or_else(|| {
@@ -230,6 +233,7 @@ pub(super) fn build(
         symbols.push(is_other.then_some(symbol).into_iter());
         variants.push(variant);
         let lead = one.plan.lead as u8;
+        with_breakpoint.extend(no_jump.map(|reason| (sites.len(), reason)));
         sites.push(site(
             entry,
             body,
@@ -292,6 +296,7 @@ pub(super) fn build(
     Prepared {
         sites,
         relay_unwind,
+        breakpoints: with_breakpoint,
         has_indices: is_loaded,
         names: Some(names),
         // SAFETY: the stubs are complete and stay, and planned sites are sorted.

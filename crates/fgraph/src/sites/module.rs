@@ -294,8 +294,8 @@ impl ModuleSites {
         Ok(Box::leak(Box::new(facts)))
     }
 
-    /// What a filter selects of the module, and, added to `counts`, how many functions match each
-    /// of its words.
+    /// What a filter selects of the module for a user that may have breakpoints or not, and, added
+    /// to `counts`, how many functions match each of its words.
     ///
     /// # Errors
     ///
@@ -303,6 +303,7 @@ impl ModuleSites {
     pub(crate) fn select(
         &mut self,
         matcher: &Matcher<'_>,
+        breakpoints: bool,
         counts: &mut [usize],
     ) -> Result<Selection, FilterError> {
         let mut selection = Selection::default();
@@ -320,6 +321,10 @@ impl ModuleSites {
                 names,
             };
             selection.sites = matcher.select(&sites, &mut prepared.index, counts)?;
+        }
+        if !breakpoints {
+            let breakpoints = prepared.breakpoints.iter().map(|(site, _)| *site);
+            selection.withhold(breakpoints, prepared.sites.len());
         }
         let unpatchable = UnpatchableCatalog {
             known,
@@ -376,15 +381,35 @@ impl ModuleSites {
             .prepared
             .as_ref()
             .map_or(&[][..], |prepared| &prepared.unpatchable);
+        let withheld = self.withheld(slot).map(|(site, reason)| RefusedFunction {
+            name: site.name.as_str().to_owned(),
+            module: self.path.clone(),
+            address: site.address(),
+            reason: reason.clone(),
+        });
         let selected = indices(selection.unpatchable.as_ref()).map(|index| &unpatchable[index]);
         module
             .into_iter()
+            .chain(withheld)
             .chain(selected.map(|unpatchable| RefusedFunction {
                 name: unpatchable.names.first().cloned().unwrap_or_default(),
                 module: self.path.clone(),
                 address: unpatchable.address,
                 reason: unpatchable.reason.clone(),
             }))
+    }
+
+    /// The sites that the user in `slot` selects and may not have, and why they get a breakpoint.
+    fn withheld(&self, slot: usize) -> impl Iterator<Item = (&'static Site, &RefusalReason)> {
+        let withheld = self.selections[slot].withheld.as_ref();
+        let all = self.prepared.iter().flat_map(|prepared| {
+            let sites = prepared.breakpoints.iter();
+            sites.map(|(index, reason)| (*index, &prepared.sites[*index], reason))
+        });
+        let is_withheld =
+            move |index: &usize| withheld.is_some_and(|withheld| withheld.contains(*index));
+        all.filter(move |(index, ..)| is_withheld(index))
+            .map(|(_, site, reason)| (site, reason))
     }
 
     /// Whether a function begins at `address`.
@@ -445,7 +470,8 @@ impl ModuleSites {
             });
         };
         let mut planned = Vec::with_capacity(known.functions.len());
-        let breakpoints = context.breakpoints && !blocks_signals(&known.functions);
+        // Who may have the functions of these is asked when a filter selects them.
+        let breakpoints = !blocks_signals(&known.functions);
         let callers = known.callers();
         known.reliance.get_or_init(|| {
             let is_padded = !self.listed.is_empty();
@@ -453,12 +479,17 @@ impl ModuleSites {
         });
         let mut plan = |function, address, found: Found<'static>| {
             let plan = found.and_then(|candidate| {
-                let plan = classify(&candidate, callers, breakpoints)?;
-                Ok((candidate, plan))
+                let (plan, no_jump) = match classify(&candidate, callers, false) {
+                    Err(reason) if breakpoints => {
+                        (classify(&candidate, callers, true)?, Some(reason))
+                    }
+                    plan => (plan?, None),
+                };
+                Ok((candidate, plan, no_jump))
             });
             match plan {
                 Err(reason) => refuse(function, address, reason),
-                Ok((candidate, plan)) => planned.push(Planned {
+                Ok((candidate, plan, no_jump)) => planned.push(Planned {
                     function,
                     address,
                     original: classify::first_bytes(&candidate.text[plan.lead..]),
@@ -466,6 +497,7 @@ impl ModuleSites {
                         classify::first_bytes(&candidate.padding[candidate.padding.len() - len..])
                     }),
                     plan,
+                    no_jump,
                 }),
             }
         };
@@ -482,7 +514,8 @@ impl ModuleSites {
         planned.dedup_by(|next, previous| {
             let overlaps = next.entry() < previous.entry() + previous.plan.patched_len();
             if overlaps {
-                refuse(next.function, next.address, RefusalReason::Overlap);
+                let reason = next.no_jump.take().unwrap_or(RefusalReason::Overlap);
+                refuse(next.function, next.address, reason);
             }
             overlaps
         });
@@ -491,7 +524,6 @@ impl ModuleSites {
         self.ngrams = None;
         self.prepared = Some(Prepared {
             unpatchable,
-            breakpoints,
             ..prepared
         });
     }
@@ -503,7 +535,7 @@ impl ModuleSites {
     /// If a predicate panics.
     pub(crate) fn inventory(
         &mut self,
-        context: &BuildContext,
+        breakpoints: bool,
         matcher: &Matcher<'_>,
         protections: &Arc<Protections>,
     ) -> Result<Option<ModuleListing>, FilterError> {
@@ -517,10 +549,7 @@ impl ModuleSites {
         let Ok(known) = self.known() else {
             return Ok(None);
         };
-        let breakpoints = match &self.prepared {
-            Some(prepared) => prepared.breakpoints,
-            None => context.breakpoints && !blocks_signals(&known.functions),
-        };
+        let breakpoints = breakpoints && !blocks_signals(&known.functions);
         let candidates = Candidates::new(self, known, protections);
         let listing = ModuleListing::new(known, candidates, breakpoints, &matcher)?;
         Ok(Some(listing))
