@@ -35,6 +35,7 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-trace/src",
         layers: &[
             "graph",
+            "recording",
             "live",
             "source",
             "ring",
@@ -43,7 +44,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "clock",
             "primitive",
         ],
-        apart: &[("graph", "live")],
+        apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],
     },
     Layers {
