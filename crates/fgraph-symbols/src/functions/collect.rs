@@ -252,7 +252,7 @@ fn sort_places<K: Ord>(found: &mut [RawSymbol], key: impl Fn(&RawSymbol) -> K) {
     const FEW: usize = 4;
     for place in found.chunk_by_mut(|a, b| a.offset == b.offset) {
         if place.len() <= FEW {
-            place.sort_by(|a, b| key(a).cmp(&key(b)));
+            place.sort_by_key(&key);
         } else {
             place.sort_by_cached_key(&key);
         }
