@@ -21,6 +21,7 @@
 //! | [`regs`] | the registers of a call, as they are saved |
 //! | [`thread`](mod@thread) | the state of each thread, its counters, and the list of all |
 //! | [`stacks`] | machine stacks, each with a shadow stack and its frames |
+//! | `callers` | whose calls are traced with their returns |
 //! | [`site`] | one traced place, its function and its interest mask |
 //! | [`primitive`] | atomics, of `core` or of loom |
 //!
@@ -37,6 +38,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(not(loom))]
+pub mod callers;
 pub mod primitive;
 pub mod site;
 pub mod stacks;

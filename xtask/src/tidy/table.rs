@@ -45,6 +45,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "thread",
             "stacks",
             "site",
+            "callers",
             "primitive",
         ],
         apart: &[],

@@ -161,6 +161,38 @@ impl ModuleSites {
         })
     }
 
+    /// The code whose callees are traced with their returns: by address, without what a runtime
+    /// walks. That of functions which the program has generated is not known to be such.
+    pub(super) fn ordinary_code(&self) -> Vec<Range<usize>> {
+        let walked = match self.known {
+            Some(Ok(known)) => known.walked(),
+            _ => &[],
+        };
+        let mut text: Vec<Range<usize>> = match self.loaded.is_generated() {
+            true => Vec::new(),
+            false => self.loaded.text().collect(),
+        };
+        for walked in walked {
+            let Some(last) = text.last_mut() else {
+                break;
+            };
+            // Text has few segments, and what is walked is in one of them.
+            let behind = walked.end..last.end;
+            if last.contains(&walked.start) {
+                last.end = walked.start;
+                text.push(behind);
+            }
+        }
+        text.retain(|range| !range.is_empty());
+        text
+    }
+
+    /// Whether a runtime walks the frames of code that is known to be in the module.
+    pub(super) fn is_walked(&self) -> bool {
+        let known = self.known.as_ref().filter(|_| self.prepared.is_some());
+        known.is_some_and(|known| known.as_ref().is_ok_and(|known| !known.walked().is_empty()))
+    }
+
     fn has_indices(&self) -> Option<&'static AtomicBool> {
         self.prepared.as_ref()?.has_indices
     }
