@@ -3,6 +3,7 @@
 //!
 //! - [`probe`]: closures at the entry and the return of functions; fault injection;
 //! - [`profiler`]: where the time goes, for each function, caller and thread.
+//! - [`recorder`]: every call as it happens, to be read while the program runs.
 //!
 //! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
 //! also one that selects the allocator or the handlers of signals. What they gather can be read at
@@ -12,6 +13,7 @@
 
 pub mod probe;
 pub mod profiler;
+pub mod recorder;
 mod support;
 mod tracer;
 

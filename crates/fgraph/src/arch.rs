@@ -62,8 +62,7 @@ pub(crate) mod poke {
 /// What a thread does that meets a half-written site.
 pub(crate) mod trap {
     pub(crate) use fgraph_x86_64::trap::{
-        CHAIN, CHAIN_OF_SIGILL, HandlerPtr, TRAP_TABLE, TrapRange, TrapTable, sigill_handler,
-        sigtrap_handler,
+        CHAIN, CHAIN_OF_SIGILL, HandlerPtr, TRAP_RANGES, TrapRange, sigill_handler, sigtrap_handler,
     };
 
     #[cfg(feature = "testing")]

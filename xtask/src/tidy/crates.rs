@@ -11,7 +11,8 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
         "fgraph",
         &["fgraph-core", "fgraph-symbols", "fgraph-x86_64"],
     ),
-    ("fgraph-tracers", &["fgraph"]),
+    ("fgraph-trace", &[]),
+    ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
     (
         "cargo-fgraph",
         &["fgraph", "fgraph-symbols", "fgraph-x86_64"],

@@ -24,8 +24,23 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-tracers/src",
-        layers: &["probe", "profiler", "tracer", "support"],
+        layers: &["probe", "profiler", "recorder", "tracer", "support"],
         apart: &[],
+        exceptions: &[],
+    },
+    Layers {
+        source: "crates/fgraph-trace/src",
+        layers: &[
+            "graph",
+            "live",
+            "source",
+            "ring",
+            "names",
+            "event",
+            "clock",
+            "primitive",
+        ],
+        apart: &[("graph", "live")],
         exceptions: &[],
     },
     Layers {
@@ -46,6 +61,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "stacks",
             "site",
             "callers",
+            "snapshot",
             "primitive",
         ],
         apart: &[],

@@ -61,6 +61,56 @@ pub(crate) unsafe fn unmap(memory: *mut u8, len: usize) {
     };
 }
 
+/// Has a child of `fork` find zeros in memory that [`map`] has given; `false` if the kernel cannot.
+pub(crate) fn wipe_on_fork(memory: *mut u8, len: usize) -> bool {
+    let advice = libc::MADV_WIPEONFORK as usize;
+    // SAFETY: it changes what a child finds, not what is here.
+    let result = unsafe {
+        call(
+            libc::SYS_madvise,
+            [memory.expose_provenance(), len, advice, 0, 0, 0],
+        )
+    };
+    result == 0
+}
+
+/// The kernel's id of the process.
+pub(crate) fn process() -> u32 {
+    // SAFETY: it changes nothing.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// The kernel's id of the parent process.
+pub(crate) fn parent() -> u32 {
+    // SAFETY: it changes nothing.
+    unsafe { call(libc::SYS_getppid, [0; 6]) as u32 }
+}
+
+/// Whether a process has no thread of this id any more.
+pub(crate) fn is_gone(process: u32, thread: u32) -> bool {
+    // SAFETY: signal 0 is not sent.
+    let result = unsafe {
+        call(
+            libc::SYS_tgkill,
+            [process as usize, thread as usize, 0, 0, 0, 0],
+        )
+    };
+    result == -(libc::ESRCH as isize)
+}
+
+/// The name of the running thread, with a zero behind it; empty if the kernel does not say.
+pub(crate) fn thread_name(name: &mut [u8; 16]) -> &[u8] {
+    let place = name.as_mut_ptr().expose_provenance();
+    // SAFETY: it writes 16 bytes there.
+    unsafe {
+        call(
+            libc::SYS_prctl,
+            [libc::PR_GET_NAME as usize, place, 0, 0, 0, 0],
+        )
+    };
+    name
+}
+
 /// The time since some moment, on a clock that never goes back, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec {

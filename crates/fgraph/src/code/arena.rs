@@ -33,7 +33,7 @@ use crate::arch::trampoline::{Trampolines, Variant};
 use crate::arch::unwind::{self, Row, Rows};
 use crate::os::memory::map_at;
 use crate::os::{self, PAGE};
-use crate::unwinding::registry::Frames;
+use crate::unwinding::registry::{Frames, Place};
 
 /// How far apart the places are that are tried.
 const STEP: usize = 1 << 20;
@@ -81,7 +81,7 @@ pub(crate) fn reroute(header: usize, trampolines: &Trampolines) {
 pub(crate) fn register_unwind(header: usize) {
     let fde = header + HEADER_EH_FRAME + stub::EH_FRAME_FDE;
     // SAFETY: a complete header, which stays.
-    unsafe { Frames::new([fde].into_iter()) }.register();
+    unsafe { Frames::new(Place::Apart, [fde].into_iter()) }.register();
 }
 
 /// An arena that is being filled.
@@ -161,8 +161,9 @@ impl Arena {
 }
 
 /// How to unwind from the copies.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CopyUnwind {
+    place: Place,
     /// Stretches of copies. Unwinders go through the rows of a stretch from its start, so there are
     /// several.
     stretches: Vec<Stretch>,
@@ -179,6 +180,14 @@ struct Stretch {
 impl CopyUnwind {
     /// Copies in one stretch.
     const STRETCH: usize = 256;
+
+    /// Of code in this place; none yet.
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            place,
+            stretches: Vec::new(),
+        }
+    }
 
     /// Adds the `len` bytes of a copy at `address`, behind all others.
     pub(crate) fn add(&mut self, address: usize, len: usize, rows: &[Row]) {
@@ -246,24 +255,24 @@ impl CopyUnwind {
             at - len(stretch) + unwind::EH_FRAME_FDE
         };
         // SAFETY: just written, for good.
-        let frames = unsafe { Frames::new(self.stretches.iter().map(fde)) };
+        let frames = unsafe { Frames::new(self.place, self.stretches.iter().map(fde)) };
         Ok(Unwind(Some(frames)))
     }
 }
 
 /// Written unwind information, which stays where it is.
 #[derive(Debug, Default)]
-pub(crate) struct Unwind(Option<&'static Frames>);
+pub(crate) struct Unwind(Option<Frames>);
 
 impl Unwind {
     /// Makes the unwind information known to unwinders.
     pub(crate) fn register(&self) {
-        self.0.into_iter().for_each(Frames::register);
+        self.0.iter().for_each(Frames::register);
     }
 
     /// Undoes [`register`](Self::register).
     pub(crate) fn withdraw(&self) {
-        self.0.into_iter().for_each(Frames::withdraw);
+        self.0.iter().for_each(Frames::withdraw);
     }
 }
 

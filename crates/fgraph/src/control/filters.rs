@@ -11,7 +11,7 @@ use fgraph_core::site::Site;
 use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
-use super::Control;
+use super::{Control, users};
 use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
@@ -36,7 +36,7 @@ impl Control {
             Change::Remove => Ok(()),
             Change::Set | Change::Add => self.sites.check_addresses(&filter),
         };
-        let selected = selected.and_then(|()| self.sites.select(&matcher));
+        let selected = selected.and_then(|()| self.sites.select(&matcher, self.breakpoints[slot]));
         // What was loaded meanwhile is patched the next time.
         self.unfinished |= selected.is_err() && !changed.is_empty();
         let (selections, counts) = selected?;
@@ -53,6 +53,8 @@ impl Control {
         match self.patch(changed) {
             Ok(patched) => {
                 self.patched[slot] = patched;
+                // What a predicate owns may panic.
+                users::ignore_panic(|| drop(before));
                 Ok(self.report_with(slot, words))
             }
             Err(error) => {
@@ -70,7 +72,9 @@ impl Control {
     /// Sets the bits of the user in `slot` as its filter says, whatever they were.
     fn select_anew(&mut self, slot: usize) {
         let selections = self.filters[slot].as_ref().map(|filter| {
-            let selected = self.sites.select(&Matcher::of_live(filter));
+            let selected = self
+                .sites
+                .select(&Matcher::of_live(filter), self.breakpoints[slot]);
             // It did not panic before.
             selected.map_or(Vec::new(), |(selections, _)| selections)
         });
@@ -106,7 +110,7 @@ impl Control {
             false => Vec::new(),
         };
         self.sites.prepare(&users, new)?;
-        Ok(self.sites.join(&self.filters))
+        Ok(self.sites.join(&self.filters, &self.breakpoints))
     }
 
     /// Whether a site is to be patched.
@@ -123,7 +127,7 @@ impl Control {
         let words = match &self.filters[slot] {
             Some(filter) => {
                 let matcher = Matcher::of_live(filter);
-                let (_, counts) = self.sites.select(&matcher)?;
+                let (_, counts) = self.sites.select(&matcher, self.breakpoints[slot])?;
                 word_reports(&matcher, &counts)
             }
             None => Vec::new(),

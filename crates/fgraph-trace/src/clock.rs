@@ -1,0 +1,347 @@
+//! The clock that events are timed by, and how a reader makes nanoseconds of its ticks.
+
+use std::time::{Duration, Instant};
+#[cfg(not(unix))]
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What counts the ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ClockKind {
+    /// The processor's time stamp counter, which runs at one rate whatever the processor does.
+    Tsc = 1,
+    /// The system's monotonic clock, in nanoseconds.
+    Monotonic = 2,
+}
+
+impl ClockKind {
+    /// The better one of those that this machine has.
+    ///
+    /// The counter is taken if the processor says that it is invariant, and Linux has not given it
+    /// up for another clock.
+    #[must_use]
+    pub fn of_this_machine() -> Self {
+        if tsc::is_invariant() {
+            Self::Tsc
+        } else {
+            Self::Monotonic
+        }
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
+        match bits {
+            1 => Some(Self::Tsc),
+            2 => Some(Self::Monotonic),
+            _ => None,
+        }
+    }
+
+    /// The ticks now. On a machine without the counter its ticks are the monotonic clock's.
+    ///
+    /// Neither allocates nor locks, and may be called in a signal handler.
+    #[inline(always)]
+    #[must_use]
+    pub fn now(self) -> u64 {
+        match self {
+            Self::Tsc => tsc::read(),
+            Self::Monotonic => monotonic(),
+        }
+    }
+}
+
+/// What the clocks showed at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Anchor {
+    /// The clock of the events.
+    pub ticks: u64,
+    /// The system's monotonic clock, in nanoseconds.
+    pub monotonic: u64,
+    /// Nanoseconds since 1970, UTC.
+    pub realtime: u64,
+}
+
+impl Anchor {
+    /// What the clocks show now.
+    ///
+    /// Neither allocates nor locks, and may be called in a signal handler.
+    #[must_use]
+    pub fn now(kind: ClockKind) -> Self {
+        // Between two readings the thread may have to wait for a processor: of a few attempts the
+        // one that took the shortest is right.
+        let attempt = || {
+            let before = kind.now();
+            let (monotonic, realtime) = (monotonic(), realtime());
+            let took = kind.now().wrapping_sub(before);
+            let anchor = Self {
+                ticks: before.wrapping_add(took / 2),
+                monotonic,
+                realtime,
+            };
+            (took, anchor)
+        };
+        let mut best = attempt();
+        for _ in 0..3 {
+            let next = attempt();
+            if next.0 < best.0 {
+                best = next;
+            }
+        }
+        best.1
+    }
+}
+
+/// How ticks become nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    kind: ClockKind,
+    first: Anchor,
+    ticks_per_second: u64,
+    /// Nanoseconds of a tick, times 2^32.
+    factor: u64,
+}
+
+/// Anchors that are less far apart do not tell how fast the ticks come.
+const FAR_APART: Duration = Duration::from_millis(100);
+/// How long the rate is measured where no anchors tell it.
+const MEASURED: Duration = Duration::from_millis(2);
+
+impl Clock {
+    /// The clock of this machine, from now on. Measures the rate of the counter, for 2 ms.
+    #[must_use]
+    pub fn start(kind: ClockKind) -> Self {
+        let first = Anchor::now(kind);
+        if kind == ClockKind::Monotonic {
+            return Self::new(kind, first, 1_000_000_000);
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < MEASURED {
+            core::hint::spin_loop();
+        }
+        let rate = rate(&first, &Anchor::now(kind)).unwrap_or(1_000_000_000);
+        Self::new(kind, first, rate)
+    }
+
+    /// A clock that showed `first`, and counts so many ticks a second. A rate of 0 is taken for one
+    /// of a tick each nanosecond.
+    #[must_use]
+    pub fn new(kind: ClockKind, first: Anchor, ticks_per_second: u64) -> Self {
+        let rate = match ticks_per_second {
+            0 => 1_000_000_000,
+            rate => rate,
+        };
+        let factor = (1_000_000_000_u128 << 32) / u128::from(rate);
+        Self {
+            kind,
+            first,
+            ticks_per_second: rate,
+            factor: u64::try_from(factor).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Takes the rate from the time between the first anchor and `later`, if that is long enough.
+    pub fn refine(&mut self, later: &Anchor) {
+        let between = later.monotonic.saturating_sub(self.first.monotonic);
+        if self.kind != ClockKind::Monotonic
+            && between >= FAR_APART.as_nanos() as u64
+            && let Some(rate) = rate(&self.first, later)
+        {
+            *self = Self::new(self.kind, self.first, rate);
+        }
+    }
+
+    /// What counts the ticks.
+    #[must_use]
+    pub fn kind(&self) -> ClockKind {
+        self.kind
+    }
+
+    /// What the clocks showed when the recording began.
+    #[must_use]
+    pub fn first(&self) -> Anchor {
+        self.first
+    }
+
+    /// How many ticks a second has, as far as that is known.
+    #[must_use]
+    pub fn ticks_per_second(&self) -> u64 {
+        self.ticks_per_second
+    }
+
+    /// The nanoseconds that so many ticks take.
+    #[inline]
+    #[must_use]
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        let ns = (u128::from(ticks) * u128::from(self.factor)) >> 32;
+        ns.min(u64::MAX.into()) as u64
+    }
+
+    /// The monotonic clock at `ticks`, in nanoseconds.
+    #[inline]
+    #[must_use]
+    pub fn monotonic(&self, ticks: u64) -> u64 {
+        self.at(self.first.monotonic, ticks)
+    }
+
+    /// Nanoseconds since 1970, UTC, at `ticks`. Steps of the system's clock are not followed.
+    #[must_use]
+    pub fn realtime(&self, ticks: u64) -> u64 {
+        self.at(self.first.realtime, ticks)
+    }
+
+    #[inline]
+    fn at(&self, first: u64, ticks: u64) -> u64 {
+        match ticks.checked_sub(self.first.ticks) {
+            Some(since) => first.saturating_add(self.nanoseconds(since)),
+            None => first.saturating_sub(self.nanoseconds(self.first.ticks - ticks)),
+        }
+    }
+}
+
+/// Ticks a second between two anchors.
+fn rate(first: &Anchor, later: &Anchor) -> Option<u64> {
+    let ticks = later.ticks.checked_sub(first.ticks)?;
+    let ns = later.monotonic.checked_sub(first.monotonic)?;
+    let rate = (u128::from(ticks) * 1_000_000_000).checked_div(u128::from(ns))?;
+    u64::try_from(rate).ok().filter(|&rate| rate != 0)
+}
+
+#[cfg(unix)]
+fn clock_gettime(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time is written to; the clocks that are asked for exist everywhere.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    (time.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec as u64)
+}
+
+/// The system's monotonic clock, in nanoseconds.
+#[inline]
+fn monotonic() -> u64 {
+    #[cfg(unix)]
+    return clock_gettime(libc::CLOCK_MONOTONIC);
+    #[cfg(not(unix))]
+    {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// Nanoseconds since 1970.
+fn realtime() -> u64 {
+    #[cfg(unix)]
+    return clock_gettime(libc::CLOCK_REALTIME);
+    #[cfg(not(unix))]
+    {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.map_or(0, |since| since.as_nanos() as u64)
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod tsc {
+    use core::arch::x86_64::{__cpuid, _rdtsc};
+
+    #[allow(unused_unsafe, reason = "later compilers know that it is safe")]
+    pub(super) fn is_invariant() -> bool {
+        // SAFETY: every processor of this architecture has the instruction.
+        let invariant = unsafe {
+            __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0
+        };
+        invariant && !is_given_up()
+    }
+
+    /// Whether Linux has found that the counters of the processors do not agree.
+    fn is_given_up() -> bool {
+        let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        let name = std::fs::read_to_string(path).unwrap_or_default();
+        matches!(
+            name.trim(),
+            "hpet" | "acpi_pm" | "jiffies" | "refined-jiffies"
+        )
+    }
+
+    #[inline(always)]
+    pub(super) fn read() -> u64 {
+        // SAFETY: every processor of this architecture has the instruction. Where the system keeps
+        // programs from using it, they are not told that the counter is invariant either.
+        unsafe { _rdtsc() }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod tsc {
+    pub(super) fn is_invariant() -> bool {
+        false
+    }
+
+    pub(super) fn read() -> u64 {
+        super::monotonic()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Anchor = Anchor {
+        ticks: 1_000_000,
+        monotonic: 5_000_000_000,
+        realtime: 7_000_000_000,
+    };
+
+    #[test]
+    fn ticks_become_nanoseconds_before_and_after_the_anchor() {
+        let clock = Clock::new(ClockKind::Tsc, FIRST, 2_000_000_000);
+        assert_eq!(clock.nanoseconds(2000), 1000);
+        assert_eq!(clock.monotonic(FIRST.ticks + 2000), 5_000_001_000);
+        assert_eq!(clock.monotonic(FIRST.ticks - 2000), 4_999_999_000);
+        assert_eq!(clock.realtime(FIRST.ticks + 2000), 7_000_001_000);
+        assert_eq!(clock.nanoseconds(u64::MAX), u64::MAX / 2);
+    }
+
+    #[test]
+    fn a_later_anchor_says_how_fast_the_ticks_come() {
+        let mut clock = Clock::new(ClockKind::Tsc, FIRST, 2_000_000_000);
+        let later = |ms: u64| Anchor {
+            ticks: FIRST.ticks + ms * 3_000_000,
+            monotonic: FIRST.monotonic + ms * 1_000_000,
+            realtime: 0,
+        };
+        clock.refine(&later(1));
+        assert_eq!(clock.ticks_per_second(), 2_000_000_000);
+        clock.refine(&later(1000));
+        assert_eq!(clock.ticks_per_second(), 3_000_000_000);
+    }
+
+    #[test]
+    fn anchors_that_make_no_sense_change_nothing() {
+        let mut clock = Clock::new(ClockKind::Tsc, FIRST, 0);
+        assert_eq!(clock.ticks_per_second(), 1_000_000_000);
+        for (ticks, monotonic) in [(0, u64::MAX), (FIRST.ticks, u64::MAX), (u64::MAX, 0)] {
+            let realtime = 0;
+            clock.refine(&Anchor {
+                ticks,
+                monotonic,
+                realtime,
+            });
+            assert_eq!(clock.ticks_per_second(), 1_000_000_000);
+        }
+    }
+
+    #[test]
+    fn the_clock_of_this_machine_agrees_with_the_system() {
+        let kind = ClockKind::of_this_machine();
+        let clock = Clock::start(kind);
+        let (ticks, begin) = (kind.now(), Instant::now());
+        while begin.elapsed() < Duration::from_millis(20) {
+            core::hint::spin_loop();
+        }
+        let took = begin.elapsed();
+        let ours = Duration::from_nanos(clock.nanoseconds(kind.now() - ticks));
+        assert!(ours >= took.mul_f64(0.9), "{ours:?} of {took:?}");
+    }
+}

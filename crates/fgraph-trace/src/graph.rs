@@ -1,0 +1,651 @@
+//! The text of a function graph, as the kernel's `function_graph` tracer lays it out.
+//!
+//! ```text
+//! # tracer: function_graph
+//! #
+//! # CPU  DURATION                  FUNCTION CALLS
+//! # |     |   |                     |   |   |   |
+//!  0)               |  main() {
+//!  0)   1.382 us    |    parse();
+//!  0) + 12.478 us   |  }
+//! ```
+
+mod errno;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Write};
+
+use crate::clock::Clock;
+use crate::event::{What, mark_text};
+use crate::names::{FunctionName, Names};
+use crate::source::{Source, SourceError};
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ResultFormat {
+    /// Hexadecimal, but small negative numbers as errors are: `ret=-2`.
+    Kernel,
+    /// Always hexadecimal.
+    Hex,
+    /// Decimal, with its sign.
+    Decimal,
+    /// As [`Kernel`](Self::Kernel), with the names of errors: `ret=-ENOENT`.
+    ErrnoName,
+}
+
+/// Says of the name of a function whether it is meant.
+pub type Matcher = Box<dyn Fn(&str) -> bool + Send>;
+
+/// What is written of each call, and which calls are. The defaults are the kernel's.
+pub struct Options {
+    /// `funcgraph-cpu`: the processor.
+    pub cpu: bool,
+    /// `funcgraph-overhead`: marks of long calls: `+` 10 µs, `!` 100 µs, `#` 1 ms, `*` 10 ms, `@`
+    /// 100 ms, `$` 1 s.
+    pub overhead: bool,
+    /// `funcgraph-proc`: name and id of the thread.
+    pub thread: bool,
+    /// `funcgraph-duration`: how long calls took.
+    pub duration: bool,
+    /// `funcgraph-abstime`: the monotonic clock.
+    pub absolute_time: bool,
+    /// `funcgraph-tail`: the function's name behind a closing brace.
+    pub tail: bool,
+    /// `funcgraph-args`: arguments, where they were recorded.
+    pub arguments: bool,
+    /// `funcgraph-retval`: results, where they were recorded.
+    pub result: Option<ResultFormat>,
+    /// `funcgraph-retaddr`: where calls return to, where that was recorded.
+    pub caller: bool,
+    /// `max_graph_depth`: calls that are this deep are left out; 0 for none.
+    pub max_depth: usize,
+    /// `tracing_thresh`: only the ends of calls are written that took so long, in nanoseconds; 0
+    /// for all.
+    pub threshold: u64,
+    /// `set_graph_function`: only these functions, and what they call.
+    pub functions: Option<Matcher>,
+    /// `set_graph_notrace`: without these functions, and what they call.
+    pub without: Option<Matcher>,
+    /// How wide the column of processors is.
+    pub cpu_width: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cpu: true,
+            overhead: true,
+            thread: false,
+            duration: true,
+            absolute_time: false,
+            tail: false,
+            arguments: false,
+            result: None,
+            caller: false,
+            max_depth: 0,
+            threshold: 0,
+            functions: None,
+            without: None,
+            cpu_width: 1,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("cpu", &self.cpu)
+            .field("thread", &self.thread)
+            .field("tail", &self.tail)
+            .field("max_depth", &self.max_depth)
+            .field("threshold", &self.threshold)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A call that is going on.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    function: u32,
+    time: u64,
+    is_shown: bool,
+}
+
+/// What is known of a thread.
+#[derive(Debug, Default)]
+struct Thread {
+    calls: Vec<Call>,
+    /// How many of them are shown.
+    shown: usize,
+    /// How many of them are of functions that are asked for, and that are to be left out.
+    wanted: usize,
+    unwanted: usize,
+    /// The return that comes next is written already.
+    is_leaf: bool,
+}
+
+/// Calls deeper than this lose the outermost ones: their returns may be missing.
+const MAX_CALLS: usize = 1 << 16;
+const INDENT: usize = 2;
+
+/// Writes the events of a source as a function graph.
+///
+/// ```
+/// use fgraph_trace::event::{Kind, call};
+/// use fgraph_trace::graph::{FunctionGraph, Options};
+/// use fgraph_trace::ring::{RingOptions, Rings};
+/// use fgraph_trace::Live;
+///
+/// let rings = std::sync::Arc::new(Rings::create(&RingOptions::default())?);
+/// let writer = rings.writer(std::process::id(), 1).expect("there are rings enough");
+/// let now = rings.clock().first().ticks;
+/// writer.call(call(Kind::Entry, 7), now);
+/// writer.call(call(Kind::Return, 7), now);
+/// rings.finish();
+/// let mut text = Vec::new();
+/// let mut graph = FunctionGraph::new(Options::default());
+/// graph.write_all(&mut Live::watch(rings.clone()), &mut text)?;
+/// assert!(String::from_utf8(text)?.ends_with("0.000 us    |  function 7();\n"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct FunctionGraph {
+    options: Options,
+    threads: HashMap<(u32, u32), Thread>,
+    /// The thread whose event was written last, of each processor.
+    last: HashMap<Option<u32>, (u32, u32)>,
+    is_begun: bool,
+    words: Vec<u64>,
+}
+
+/// What a line begins with.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    time: u64,
+    process: u32,
+    thread: u32,
+    cpu: Option<u32>,
+}
+
+/// What is in the column of durations.
+#[derive(Clone, Copy, Debug)]
+enum Took {
+    Nothing,
+    Nanoseconds(u64),
+}
+
+impl FunctionGraph {
+    /// Nothing is written yet.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            ..Self::default()
+        }
+    }
+
+    /// Writes all events that the source gives now.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source and of `out`.
+    pub fn write_all(
+        &mut self,
+        source: &mut impl Source,
+        out: &mut impl Write,
+    ) -> Result<(), WriteGraphError> {
+        let mut text = String::with_capacity(2 * BLOCK);
+        while self.write_event(source, &mut text)? {
+            if text.len() >= BLOCK {
+                out.write_all(text.as_bytes())?;
+                text.clear();
+            }
+        }
+        Ok(out.write_all(text.as_bytes())?)
+    }
+
+    /// Appends what there is to write of the source's next event, which may be nothing; `false` if
+    /// there is no event now. Before the first event the heading is written.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source.
+    pub fn write_event(
+        &mut self,
+        source: &mut impl Source,
+        out: &mut String,
+    ) -> Result<bool, SourceError> {
+        if !self.is_begun {
+            self.is_begun = true;
+            self.write_heading(out);
+        }
+        let Some(event) = source.next()? else {
+            return Ok(false);
+        };
+        let head = Head {
+            time: event.time,
+            process: event.process,
+            thread: event.thread,
+            cpu: event.cpu,
+        };
+        self.words.clear();
+        match event.what {
+            What::Entry {
+                function,
+                arguments,
+                caller,
+            } => {
+                self.words.extend_from_slice(arguments);
+                self.entry(source, &head, function, caller, out);
+            }
+            What::Return { function, result } => {
+                let result = result.first().copied();
+                self.end(source, &head, function, result, false, out);
+            }
+            What::Unwound { function } => self.end(source, &head, function, None, true, out),
+            What::Mark(words) => {
+                self.words.extend_from_slice(words);
+                self.mark(source, &head, out);
+            }
+            What::Lost { events } => {
+                let cpu = Cpu(head.cpu);
+                push(out, format_args!("CPU:{cpu} [LOST {events} EVENTS]\n"));
+                // What returns next may not be what was last entered.
+                if let Some(thread) = self.threads.get_mut(&(head.process, head.thread)) {
+                    thread.is_leaf = false;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn entry(
+        &mut self,
+        source: &impl Source,
+        head: &Head,
+        function: u32,
+        caller: Option<u64>,
+        out: &mut String,
+    ) {
+        let names = source.names();
+        let options = &self.options;
+        let thread = self.threads.entry((head.process, head.thread)).or_default();
+        let known = names.function(head.process, function);
+        let is = |matcher: &Option<Matcher>| {
+            let name = known.map_or("", |known| known.name.as_str());
+            matcher.as_ref().is_some_and(|matches| matches(name))
+        };
+        thread.wanted += usize::from(thread.wanted > 0 || is(&options.functions));
+        thread.unwanted += usize::from(thread.unwanted > 0 || is(&options.without));
+        let is_shown = (options.functions.is_none() || thread.wanted > 0)
+            && thread.unwanted == 0
+            && (options.max_depth == 0 || thread.shown < options.max_depth);
+        let depth = thread.shown;
+        thread.push(Call {
+            function,
+            time: head.time,
+            is_shown,
+        });
+        let upcoming = source.upcoming();
+        let end = upcoming.and_then(|next| match next.what {
+            What::Return { function, result } => Some((function, result.first(), next.time)),
+            _ => None,
+        });
+        let leaf = end.filter(|&(of, _, _)| of == function);
+        if !is_shown || options.threshold != 0 {
+            return;
+        }
+        thread.is_leaf = leaf.is_some();
+        let took = leaf.map_or(Took::Nothing, |(_, _, time)| {
+            Took::Nanoseconds(source.clock().nanoseconds(time.saturating_sub(head.time)))
+        });
+        self.write_head(source.clock(), names, head, took, out);
+        indent(out, depth);
+        push_name(out, known, function);
+        if self.options.arguments && !self.words.is_empty() {
+            out.push('(');
+            for (n, word) in self.words.iter().enumerate() {
+                let comma = if n == 0 { "" } else { ", " };
+                push(out, format_args!("{comma}{word:#x}"));
+            }
+            out.push(')');
+        } else {
+            out.push_str("()");
+        }
+        let caller = caller.filter(|_| self.options.caller);
+        let result = leaf.and_then(|(_, result, _)| result);
+        let result = self.options.result.zip(result);
+        out.push_str(if leaf.is_some() { ";" } else { " {" });
+        if caller.is_some() || result.is_some() {
+            out.push_str(" /*");
+            if let Some(caller) = caller {
+                push_caller(out, names, head.process, caller);
+            }
+            if let Some((format, &result)) = result {
+                push_result(out, format, result);
+            }
+            out.push_str(" */");
+        }
+        out.push('\n');
+    }
+
+    fn end(
+        &mut self,
+        source: &impl Source,
+        head: &Head,
+        function: u32,
+        result: Option<u64>,
+        is_unwound: bool,
+        out: &mut String,
+    ) {
+        let thread = self.threads.entry((head.process, head.thread)).or_default();
+        let call = thread.pop(function);
+        if std::mem::take(&mut thread.is_leaf) || call.is_some_and(|call| !call.is_shown) {
+            return;
+        }
+        let only_wanted = self.options.functions.is_some();
+        if call.is_none() && (only_wanted || thread.unwanted > 0) {
+            return;
+        }
+        let depth = thread.shown;
+        let took = call.map(|call| {
+            source
+                .clock()
+                .nanoseconds(head.time.saturating_sub(call.time))
+        });
+        let threshold = self.options.threshold;
+        if threshold != 0 && took.is_none_or(|took| took < threshold) {
+            return;
+        }
+        let took = took.map_or(Took::Nothing, Took::Nanoseconds);
+        self.write_head(source.clock(), source.names(), head, took, out);
+        indent(out, depth);
+        out.push('}');
+        let result = self.options.result.zip(result);
+        let is_alone = call.is_none() || threshold != 0;
+        if self.options.tail || is_alone || is_unwound || result.is_some() {
+            out.push_str(" /* ");
+            push_name(
+                out,
+                source.names().function(head.process, function),
+                function,
+            );
+            if is_unwound {
+                out.push_str(" unwound");
+            }
+            if let Some((format, result)) = result {
+                push_result(out, format, result);
+            }
+            out.push_str(" */");
+        }
+        out.push('\n');
+    }
+
+    fn mark(&mut self, source: &impl Source, head: &Head, out: &mut String) {
+        let thread = self.threads.entry((head.process, head.thread)).or_default();
+        // As the kernel does: in the outermost call it is not indented.
+        let depth = match thread.shown {
+            1 => 0,
+            shown => shown,
+        };
+        self.write_head(source.clock(), source.names(), head, Took::Nothing, out);
+        indent(out, depth);
+        let text = mark_text(&self.words);
+        push(out, format_args!("/* {} */\n", text.trim_end_matches('\n')));
+    }
+
+    /// Writes the heading of the columns.
+    pub fn write_heading(&self, out: &mut String) {
+        let options = &self.options;
+        out.push_str("# tracer: function_graph\n#\n");
+        let columns = [
+            (
+                options.absolute_time,
+                "     TIME       ",
+                "      |         ",
+            ),
+            (options.cpu, " CPU", " |  "),
+            (options.thread, "  TASK/PID       ", "   |    |        "),
+            (options.duration, "  DURATION   ", "   |   |      "),
+            (
+                true,
+                "               FUNCTION CALLS",
+                "               |   |   |   |",
+            ),
+        ];
+        for line in 0..2 {
+            out.push('#');
+            for (is_there, first, second) in columns {
+                if is_there {
+                    out.push_str(if line == 0 { first } else { second });
+                }
+            }
+            out.push('\n');
+        }
+    }
+
+    /// Writes the columns before the functions, and if another thread runs on the processor than
+    /// before, that it does.
+    fn write_head(
+        &mut self,
+        clock: &Clock,
+        names: &Names,
+        head: &Head,
+        took: Took,
+        out: &mut String,
+    ) {
+        let now = (head.process, head.thread);
+        let before = self.last.insert(head.cpu, now);
+        let options = &self.options;
+        let width = options.cpu_width;
+        if let Some(before) = before
+            && before != now
+        {
+            const LINE: &str = " ------------------------------------------\n";
+            out.push_str(LINE);
+            push(out, format_args!(" {:>width$}) ", Cpu(head.cpu)));
+            push_thread(out, names, before);
+            out.push_str(" => ");
+            push_thread(out, names, now);
+            out.push('\n');
+            out.push_str(LINE);
+            out.push('\n');
+        }
+        if options.absolute_time {
+            let us = clock.monotonic(head.time) / 1000;
+            push(
+                out,
+                format_args!("{:>5}.{:06} |  ", us / 1_000_000, us % 1_000_000),
+            );
+        }
+        if options.cpu {
+            push(out, format_args!(" {:>width$}) ", Cpu(head.cpu)));
+        }
+        if options.thread {
+            push_thread(out, names, now);
+            out.push_str(" | ");
+        }
+        if options.duration {
+            match took {
+                Took::Nothing => out.push_str("              |  "),
+                Took::Nanoseconds(ns) => {
+                    out.push(if options.overhead { mark(ns) } else { ' ' });
+                    out.push(' ');
+                    push_duration(out, ns);
+                    out.push_str("|  ");
+                }
+            }
+        }
+    }
+}
+
+impl Thread {
+    fn push(&mut self, call: Call) {
+        if self.calls.len() >= MAX_CALLS {
+            let gone = self.calls.drain(..MAX_CALLS / 2);
+            self.shown -= gone.filter(|call| call.is_shown).count();
+        }
+        self.shown += usize::from(call.is_shown);
+        self.calls.push(call);
+    }
+
+    /// Takes the innermost call of a function away, with all in it, whose returns are missing.
+    fn pop(&mut self, function: u32) -> Option<Call> {
+        let at = self
+            .calls
+            .iter()
+            .rposition(|call| call.function == function)?;
+        let mut found = None;
+        for call in self.calls.drain(at..).rev() {
+            self.shown -= usize::from(call.is_shown);
+            self.wanted = self.wanted.saturating_sub(1);
+            self.unwanted = self.unwanted.saturating_sub(1);
+            found = Some(call);
+        }
+        found
+    }
+}
+
+/// Bytes of text that are written at once.
+const BLOCK: usize = 64 << 10;
+
+fn push(out: &mut String, text: fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = fmt::Write::write_fmt(out, text);
+}
+
+fn indent(out: &mut String, depth: usize) {
+    out.extend(std::iter::repeat_n(' ', depth.min(MAX_CALLS) * INDENT));
+}
+
+fn push_name(out: &mut String, known: Option<&FunctionName>, function: u32) {
+    match known {
+        Some(known) if !known.name.is_empty() => out.push_str(&known.name),
+        Some(known) => push(out, format_args!("{:#x}", known.address)),
+        None => push(out, format_args!("function {function}")),
+    }
+}
+
+/// Where a call returns to: a function with the distance from its start, or an address.
+fn push_caller(out: &mut String, names: &Names, process: u32, caller: u64) {
+    match names.symbol(process, caller) {
+        Some((known, distance)) => {
+            let (name, size) = (&known.name, known.size);
+            push(out, format_args!(" <-{name}+{distance:#x}/{size:#x}"));
+        }
+        None => push(out, format_args!(" <-{caller:#x}")),
+    }
+}
+
+/// The number of an error that a result may be.
+fn errno_of(result: u64) -> Option<i64> {
+    // A negative `int` has its upper half clear.
+    let value = if result >> 31 == 1 {
+        i64::from(result as u32 as i32)
+    } else {
+        result as i64
+    };
+    (-4095..0).contains(&value).then_some(value)
+}
+
+fn push_result(out: &mut String, format: ResultFormat, result: u64) {
+    let error = errno_of(result);
+    match (format, error) {
+        (ResultFormat::Decimal, _) => push(out, format_args!(" ret={}", result as i64)),
+        (ResultFormat::Kernel, Some(error)) => push(out, format_args!(" ret={error}")),
+        (ResultFormat::ErrnoName, Some(error)) => match errno::name(error.unsigned_abs()) {
+            Some(name) => push(out, format_args!(" ret=-{name}")),
+            None => push(out, format_args!(" ret={error}")),
+        },
+        _ => push(out, format_args!(" ret={result:#x}")),
+    }
+}
+
+/// Fourteen columns with a thread's name and id in the middle.
+fn push_thread(out: &mut String, names: &Names, (process, thread): (u32, u32)) {
+    const WIDTH: usize = 14;
+    let name = names.thread(process, thread).unwrap_or("<...>");
+    let name: String = name.chars().take(7).collect();
+    push(out, format_args!("{:^WIDTH$}", format!("{name}-{thread}")));
+}
+
+/// A processor, or that it is not known.
+struct Cpu(Option<u32>);
+
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(cpu) => fmt::Display::fmt(&cpu, f),
+            None => f.pad("-"),
+        }
+    }
+}
+
+fn mark(ns: u64) -> char {
+    match ns {
+        1_000_000_001.. => '$',
+        100_000_001.. => '@',
+        10_000_001.. => '*',
+        1_000_001.. => '#',
+        100_001.. => '!',
+        10_001.. => '+',
+        _ => ' ',
+    }
+}
+
+/// Microseconds with at most seven digits, where they suffice.
+fn push_duration(out: &mut String, ns: u64) {
+    let begin = out.len();
+    let (us, rest) = (ns / 1000, ns % 1000);
+    push(out, format_args!("{us}"));
+    let whole = out.len() - begin;
+    if whole < 7 {
+        push(out, format_args!(".{rest:03}"));
+        out.truncate(begin + 8.min(whole + 4));
+    }
+    let len = out.len() - begin;
+    out.push_str(" us ");
+    out.extend(std::iter::repeat_n(' ', 8_usize.saturating_sub(len)));
+}
+
+/// Why a graph was not written to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WriteGraphError {
+    /// There are no more events.
+    Source(SourceError),
+    /// The text cannot be written.
+    Io(io::Error),
+}
+
+impl fmt::Display for WriteGraphError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source(_) => "the events cannot be read",
+            Self::Io(_) => "the text cannot be written",
+        })
+    }
+}
+
+impl std::error::Error for WriteGraphError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Source(error) => Some(error),
+            Self::Io(error) => Some(error),
+        }
+    }
+}
+
+impl From<SourceError> for WriteGraphError {
+    fn from(error: SourceError) -> Self {
+        Self::Source(error)
+    }
+}
+
+impl From<io::Error> for WriteGraphError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}

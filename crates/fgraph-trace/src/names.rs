@@ -1,0 +1,206 @@
+//! What the numbers in events stand for.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// What a description is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DescriptionKind {
+    /// A function: process, index, address, size; its name, and the path of its module.
+    Function = 1,
+    /// A module that is loaded: process, start, end, time; its path.
+    Module = 2,
+    /// A module that is unloaded: process, start, end, time; its path.
+    UnloadedModule = 3,
+    /// A thread: process, thread, time; its name.
+    Thread = 4,
+    /// A process: process, parent, time; its name.
+    Process = 5,
+}
+
+impl DescriptionKind {
+    pub(crate) fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            1 => Self::Function,
+            2 => Self::Module,
+            3 => Self::UnloadedModule,
+            4 => Self::Thread,
+            5 => Self::Process,
+            _ => return None,
+        })
+    }
+}
+
+/// What something is that events speak of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Description {
+    /// What it is of.
+    pub kind: DescriptionKind,
+    /// What the kind says.
+    pub fields: [u64; 4],
+    /// What the kind says; what is not UTF-8 is replaced.
+    pub texts: [String; 2],
+}
+
+/// A function that events speak of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FunctionName {
+    /// Its name; empty if it has none.
+    pub name: String,
+    /// The path of its module.
+    pub module: String,
+    /// The address at which it starts.
+    pub address: u64,
+    /// The number of its bytes; 0 if that is not known.
+    pub size: u64,
+}
+
+/// A module, while it was loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModuleName {
+    /// The process.
+    pub process: u32,
+    /// The path of its file.
+    pub path: String,
+    /// Its first address.
+    pub start: u64,
+    /// The address behind its last one.
+    pub end: u64,
+    /// When it was loaded, in ticks of the clock; 0 if it was there from the beginning.
+    pub loaded: u64,
+    /// When it was unloaded.
+    pub unloaded: Option<u64>,
+}
+
+/// Functions, modules, threads and processes of a recording, as far as they were described.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// The process of events that do not say.
+    process: u32,
+    functions: HashMap<(u32, u32), FunctionName>,
+    threads: HashMap<(u32, u32), String>,
+    /// Parent and name.
+    processes: HashMap<u32, (u32, String)>,
+    modules: Vec<ModuleName>,
+    /// All descriptions, in the order in which they came.
+    descriptions: Vec<Description>,
+}
+
+/// No process has more ancestors that are asked for its functions.
+const ANCESTORS: usize = 64;
+
+impl Names {
+    /// Nothing is known but which process was recorded first.
+    #[must_use]
+    pub fn new(process: u32) -> Self {
+        Self {
+            process,
+            ..Self::default()
+        }
+    }
+
+    /// Takes note of a description.
+    pub fn add(&mut self, description: Description) {
+        let [process, second, third, fourth] = description.fields;
+        let process = process as u32;
+        let [name, module] = description.texts.clone();
+        match description.kind {
+            DescriptionKind::Function => {
+                let function = FunctionName {
+                    name,
+                    module,
+                    address: third,
+                    size: fourth,
+                };
+                match self.functions.entry((process, second as u32)) {
+                    Entry::Occupied(known) if *known.get() == function => return,
+                    Entry::Occupied(mut known) => _ = known.insert(function),
+                    Entry::Vacant(free) => _ = free.insert(function),
+                }
+            }
+            DescriptionKind::Module => self.modules.push(ModuleName {
+                process,
+                path: name,
+                start: second,
+                end: third,
+                loaded: fourth,
+                unloaded: None,
+            }),
+            DescriptionKind::UnloadedModule => {
+                let is_it = |module: &&mut ModuleName| {
+                    module.process == process && module.start == second && module.unloaded.is_none()
+                };
+                if let Some(module) = self.modules.iter_mut().rev().find(is_it) {
+                    module.unloaded = Some(fourth);
+                }
+            }
+            DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
+            DescriptionKind::Process => {
+                _ = self.processes.insert(process, (second as u32, name));
+            }
+        }
+        self.descriptions.push(description);
+    }
+
+    /// A function of a process; what it does not know itself its parents do.
+    #[must_use]
+    pub fn function(&self, process: u32, index: u32) -> Option<&FunctionName> {
+        let mut process = process;
+        for _ in 0..ANCESTORS {
+            if let Some(function) = self.functions.get(&(process, index)) {
+                return Some(function);
+            }
+            match self.processes.get(&process) {
+                Some(&(parent, _)) if parent != process => process = parent,
+                _ => break,
+            }
+        }
+        self.functions.get(&(self.process, index))
+    }
+
+    /// The name of a thread, if it is known.
+    #[must_use]
+    pub fn thread(&self, process: u32, thread: u32) -> Option<&str> {
+        self.threads.get(&(process, thread)).map(String::as_str)
+    }
+
+    /// Parent and name of a process, if they are known.
+    #[must_use]
+    pub fn process(&self, process: u32) -> Option<(u32, &str)> {
+        let (parent, name) = self.processes.get(&process)?;
+        Some((*parent, name))
+    }
+
+    /// The modules, in the order in which they came.
+    #[must_use]
+    pub fn modules(&self) -> &[ModuleName] {
+        &self.modules
+    }
+
+    /// The functions that are known, each with its process and its index.
+    pub fn functions(&self) -> impl Iterator<Item = (u32, u32, &FunctionName)> {
+        let all = self.functions.iter();
+        all.map(|(&(process, index), function)| (process, index, function))
+    }
+
+    /// All that was described, in the order in which it was.
+    #[must_use]
+    pub fn descriptions(&self) -> &[Description] {
+        &self.descriptions
+    }
+
+    /// The function whose code an address of a process is in, with the distance from its start.
+    #[must_use]
+    pub fn symbol(&self, process: u32, address: u64) -> Option<(&FunctionName, u64)> {
+        let here = |(of, _, function): (u32, u32, &'_ FunctionName)| {
+            let distance = address.checked_sub(function.address)?;
+            (of == process || of == self.process).then_some(())?;
+            (distance < function.size).then_some(distance)
+        };
+        let mut found = self.functions();
+        found.find_map(|each| here(each).map(|distance| (each.2, distance)))
+    }
+}

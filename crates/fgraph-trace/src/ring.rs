@@ -1,0 +1,196 @@
+//! Rings of events in memory that several threads and processes share.
+//!
+//! Each thread that writes has a ring to itself, which is divided into sub-buffers. There is one
+//! writer of a ring at a time and any number of readers; the writer never waits, and never makes a
+//! system call but to find out whether the thread is gone that a ring belonged to.
+//!
+//! ```text
+//!   words of 64 bits
+//!   +0        header       geometry, clock, counters: see `layout`
+//!   +512      table        descriptions of functions, modules, threads and processes
+//!   then      ring 0       16 words of header, then its sub-buffers
+//!   then      ring 1       ...
+//! ```
+//!
+//! # Protocol
+//!
+//! The writer opens sub-buffers one after the other, number *n* at place *n* mod *count*. It makes
+//! the sub-buffer's state odd, writes its header, and makes the state even: a reader that finds the
+//! same even state before and after it has copied has copied one sub-buffer, as in a seqlock. The
+//! words of an event come before the new length of the sub-buffer, which is stored with release; so
+//! a reader that has loaded the length with acquire finds whole events up to there.
+//!
+//! In the mode *drop*, a sub-buffer is opened only if the consumer has given back the one at its
+//! place. In the mode *overwrite*, the oldest one goes.
+//!
+//! # Losses
+//!
+//! A sub-buffer's header says how many events the ring had before it, and how many were dropped. A
+//! reader that knows how many it has seen knows how many are missing, and where.
+
+mod layout;
+mod memory;
+mod read;
+mod table;
+mod write;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+pub use layout::RingOptions;
+pub use read::{Busy, Chunk};
+pub(crate) use read::{Consumer, Cursor};
+pub(crate) use table::TableCursor;
+pub use write::{Extras, ThreadWriter, Writer};
+
+use crate::clock::{Anchor, Clock, ClockKind};
+use crate::primitive::{AtomicU64, Ordering};
+use layout::{Geometry, at};
+use memory::Memory;
+
+/// What becomes of events for which there is no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Mode {
+    /// They are dropped, until a reader has made room.
+    #[default]
+    Drop = 0,
+    /// They take the place of the oldest ones.
+    Overwrite = 1,
+}
+
+/// The rings of a recording, and the table that says what their events mean.
+///
+/// The memory may be shared with other processes, which may write what they like: whatever is
+/// there, reading is safe and ends.
+#[derive(Debug)]
+pub struct Rings {
+    memory: Memory,
+    geometry: Geometry,
+}
+
+impl Rings {
+    /// New rings in memory of their own, which children of the process share. On other systems than
+    /// Linux nobody shares it.
+    ///
+    /// The memory is there when it is written to, so rings that no thread uses take none.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such memory, or no such geometry.
+    pub fn create(options: &RingOptions) -> io::Result<Self> {
+        let geometry = Geometry::new(options)?;
+        let memory = Memory::new(geometry.words)?;
+        Ok(Self::start(memory, geometry, options))
+    }
+
+    /// New rings in a file, which any process may read with [`open`](Self::open), and which stays
+    /// when this process is killed. A file that is there is replaced.
+    ///
+    /// All of the file's room on the disk is taken at once, so that no write of an event can fail.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be made that long, or there is no such geometry.
+    pub fn create_file(path: &Path, options: &RingOptions) -> io::Result<Self> {
+        let geometry = Geometry::new(options)?;
+        let memory = Memory::new_file(path, geometry.words)?;
+        Ok(Self::start(memory, geometry, options))
+    }
+
+    fn start(memory: Memory, geometry: Geometry, options: &RingOptions) -> Self {
+        let this = Self { memory, geometry };
+        let kind = options.clock.unwrap_or_else(ClockKind::of_this_machine);
+        geometry.write(&this.memory.words()[..at::HEADER], &Clock::start(kind));
+        this
+    }
+
+    /// The rings in a file that another process, or an earlier one, has made.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if these are no rings, or of a version that this
+    /// one does not know; others where the file cannot be mapped.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::map(&File::options().read(true).write(true).open(path)?)
+    }
+
+    /// As [`open`](Self::open), of a file that is open for reading and writing. It must keep its
+    /// length: who reads behind its end is killed by the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn map(file: &File) -> io::Result<Self> {
+        let memory = Memory::map(file)?;
+        let geometry = Geometry::read(memory.words())?;
+        Ok(Self { memory, geometry })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.memory.words()[at]
+    }
+
+    /// The words of a ring; none if there is no such ring.
+    fn ring(&self, index: u32) -> &[AtomicU64] {
+        let range = self.geometry.ring(index);
+        self.memory.words().get(range).unwrap_or(&[])
+    }
+
+    /// The clock of the events, with the rate that is known now.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        let load = |at| self.word(at).load(Ordering::Relaxed);
+        let kind = ClockKind::from_bits(load(at::CLOCK)).unwrap_or(ClockKind::Monotonic);
+        let first = Anchor {
+            ticks: load(at::ANCHOR),
+            monotonic: load(at::ANCHOR + 1),
+            realtime: load(at::ANCHOR + 2),
+        };
+        Clock::new(kind, first, load(at::RATE))
+    }
+
+    /// What becomes of events for which there is no room.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.geometry.mode
+    }
+
+    /// How many rings threads have had so far.
+    #[must_use]
+    pub fn ring_count(&self) -> u32 {
+        let taken = self.word(at::TAKEN).load(Ordering::Acquire);
+        taken.min(self.geometry.rings.into()) as u32
+    }
+
+    /// Events of threads that got no ring, because there is none left.
+    #[must_use]
+    pub fn events_without_ring(&self) -> u64 {
+        self.word(at::WITHOUT_RING).load(Ordering::Relaxed)
+    }
+
+    /// Descriptions that the table had no room for.
+    #[must_use]
+    pub fn lost_descriptions(&self) -> u64 {
+        self.word(at::LOST_DESCRIPTIONS).load(Ordering::Relaxed)
+    }
+
+    /// Says that no more events come: readers end when they have seen all.
+    pub fn finish(&self) {
+        // Release: whoever sees it sees all events that were written before.
+        self.word(at::FINISHED).store(1, Ordering::Release);
+    }
+
+    /// Whether no more events come.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.word(at::FINISHED).load(Ordering::Acquire) != 0
+    }
+
+    /// The process that has made the rings.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.word(at::PROCESS).load(Ordering::Relaxed) as u32
+    }
+}

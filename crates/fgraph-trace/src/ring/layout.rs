@@ -1,0 +1,264 @@
+//! Where everything is in the memory of rings.
+
+use std::io;
+use std::ops::Range;
+
+use super::Mode;
+use crate::clock::{Clock, ClockKind};
+use crate::primitive::{AtomicU64, Ordering};
+
+/// `fgraphr1`, as the bytes of a file.
+const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr1");
+
+/// Words of the header of all rings.
+pub(super) mod at {
+    pub(in super::super) const MAGIC: usize = 0;
+    pub(in super::super) const LEN: usize = 1;
+    pub(in super::super) const RINGS: usize = 2;
+    pub(in super::super) const SUB_BUFFERS: usize = 3;
+    pub(in super::super) const SUB_BUFFER_LEN: usize = 4;
+    pub(in super::super) const MODE: usize = 5;
+    pub(in super::super) const TABLE_LEN: usize = 6;
+    pub(in super::super) const CLOCK: usize = 8;
+    pub(in super::super) const RATE: usize = 9;
+    pub(in super::super) const ANCHOR: usize = 10;
+    pub(in super::super) const PROCESS: usize = 13;
+    // What threads write while they run, in lines of their own.
+    pub(in super::super) const TAKEN: usize = 32;
+    pub(in super::super) const WITHOUT_RING: usize = 40;
+    pub(in super::super) const TABLE_USED: usize = 48;
+    pub(in super::super) const LOST_DESCRIPTIONS: usize = 49;
+    pub(in super::super) const FINISHED: usize = 56;
+    pub(in super::super) const CONSUMER: usize = 57;
+    /// Words of the header. The table comes next.
+    pub(in super::super) const HEADER: usize = 512;
+}
+
+/// Words of the header of one ring.
+pub(super) mod ring {
+    /// Process and thread that it belongs to; 0 if none.
+    pub(in super::super) const OWNER: usize = 0;
+    /// How many sub-buffers were opened.
+    pub(in super::super) const HEAD: usize = 1;
+    /// How many events were dropped.
+    pub(in super::super) const DROPPED: usize = 2;
+    /// How many sub-buffers the consumer has given back. In a line of its own.
+    pub(in super::super) const CONSUMED: usize = 8;
+    pub(in super::super) const HEADER: usize = 16;
+}
+
+/// Words of the header of a sub-buffer.
+pub(super) mod sub {
+    /// Odd while it is opened; twice its number plus two afterwards.
+    pub(in super::super) const STATE: usize = 0;
+    /// Process and thread.
+    pub(in super::super) const OWNER: usize = 1;
+    /// The clock from which the first event counts.
+    pub(in super::super) const TIME: usize = 2;
+    /// How many events stand in the ring's sub-buffers before.
+    pub(in super::super) const EVENTS: usize = 3;
+    /// How many events of the ring were dropped before.
+    pub(in super::super) const DROPPED: usize = 4;
+    /// How many of them are of this thread, and directly before.
+    pub(in super::super) const OWN_DROPPED: usize = 5;
+    /// What the clocks showed when it was opened: ticks, monotonic, real time.
+    pub(in super::super) const ANCHOR: usize = 6;
+    /// Words of the table that were used when it was opened.
+    pub(in super::super) const TABLE: usize = 9;
+    /// The processor that the thread ran on, from 1; 0 if that is not known.
+    pub(in super::super) const CPU: usize = 10;
+    /// Words with events (low half), and how many of them are not the first of theirs (high half).
+    /// The last word, so that it is directly before the first event.
+    pub(in super::super) const USED: usize = 15;
+    pub(in super::super) const HEADER: usize = 16;
+}
+
+/// Where in [`sub::USED`] the high half begins.
+pub(super) const MORE_SHIFT: u32 = 32;
+
+/// How rings are laid out.
+#[derive(Clone, Debug)]
+pub struct RingOptions {
+    /// What becomes of events for which there is no room.
+    pub mode: Mode,
+    /// How many threads may have a ring at the same time, and a little more: 1 to 65,536.
+    pub rings: u32,
+    /// Sub-buffers of a ring: 2 to 4,096.
+    pub sub_buffers: u32,
+    /// Bytes of a sub-buffer: a multiple of 128 from 256 to 16 MiB.
+    pub sub_buffer_bytes: u32,
+    /// Bytes for descriptions of functions: a multiple of 4,096, at most 1 GiB.
+    pub table_bytes: u32,
+    /// The clock; `None` takes the best one of the machine.
+    pub clock: Option<ClockKind>,
+}
+
+impl Default for RingOptions {
+    /// Drop, 512 rings of 8 sub-buffers with 64 KiB, and 16 MiB of descriptions.
+    fn default() -> Self {
+        Self {
+            mode: Mode::Drop,
+            rings: 512,
+            sub_buffers: 8,
+            sub_buffer_bytes: 64 << 10,
+            table_bytes: 16 << 20,
+            clock: None,
+        }
+    }
+}
+
+/// How rings are laid out, in words.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Geometry {
+    pub(super) mode: Mode,
+    pub(super) rings: u32,
+    pub(super) sub_buffers: u32,
+    /// Words of a sub-buffer with its header.
+    pub(super) sub_buffer_len: usize,
+    pub(super) table_len: usize,
+    /// Words of all.
+    pub(super) words: usize,
+}
+
+fn invalid(what: &str, value: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {value}"))
+}
+
+impl Geometry {
+    pub(super) fn new(options: &RingOptions) -> io::Result<Self> {
+        let (sub_buffer, table) = (options.sub_buffer_bytes, options.table_bytes);
+        if !sub_buffer.is_multiple_of(128) {
+            let what = "bytes of a sub-buffer, which must be a multiple of 128";
+            return Err(invalid(what, sub_buffer.into()));
+        }
+        if !table.is_multiple_of(4096) {
+            let what = "bytes of descriptions, which must be a multiple of 4096";
+            return Err(invalid(what, table.into()));
+        }
+        let [rings, count] = [options.rings, options.sub_buffers].map(u64::from);
+        let [len, table] = [sub_buffer, table].map(|bytes| u64::from(bytes / 8));
+        Self::checked(options.mode, rings, count, len, table)
+    }
+
+    /// Fails for what would not be within the bounds that [`RingOptions`] has.
+    fn checked(mode: Mode, rings: u64, count: u64, len: u64, table: u64) -> io::Result<Self> {
+        if !(1..=65536).contains(&rings) {
+            return Err(invalid(
+                "number of rings, of which there are 1 to 65536",
+                rings,
+            ));
+        }
+        if !(2..=4096).contains(&count) {
+            let what = "number of sub-buffers, of which there are 2 to 4096";
+            return Err(invalid(what, count));
+        }
+        if !(32..=2 << 20).contains(&len) || !len.is_multiple_of(16) {
+            let what = "words of a sub-buffer, which are 32 to 2097152, a multiple of 16";
+            return Err(invalid(what, len));
+        }
+        if table > 1 << 27 {
+            let what = "words of descriptions, which are at most 134217728";
+            return Err(invalid(what, table));
+        }
+        // At most 2^16 * (2^12 * 2^21 + 2^4) + 2^28: no overflow.
+        let words = at::HEADER as u64 + table + rings * (ring::HEADER as u64 + count * len);
+        let words = usize::try_from(words)
+            .ok()
+            .filter(|&words| words < isize::MAX as usize / 8);
+        Ok(Self {
+            mode,
+            rings: rings as u32,
+            sub_buffers: count as u32,
+            sub_buffer_len: len as usize,
+            table_len: table as usize,
+            words: words.ok_or_else(|| invalid("number of rings, which is too large", rings))?,
+        })
+    }
+
+    /// The geometry that a header has.
+    pub(super) fn read(words: &[AtomicU64]) -> io::Result<Self> {
+        let Some(header) = words.get(..at::HEADER) else {
+            return Err(invalid(
+                "words, which is too short for rings",
+                words.len() as u64,
+            ));
+        };
+        let load = |at: usize| header[at].load(Ordering::Acquire);
+        if load(at::MAGIC) != MAGIC {
+            return Err(invalid(
+                "no rings of version 1; the first word is",
+                load(at::MAGIC),
+            ));
+        }
+        let mode = match load(at::MODE) {
+            0 => Mode::Drop,
+            1 => Mode::Overwrite,
+            mode => return Err(invalid("unknown mode", mode)),
+        };
+        let [rings, count, len, table] = [
+            at::RINGS,
+            at::SUB_BUFFERS,
+            at::SUB_BUFFER_LEN,
+            at::TABLE_LEN,
+        ]
+        .map(load);
+        let this = Self::checked(mode, rings, count, len, table)?;
+        if this.words > words.len() || this.words as u64 != load(at::LEN) {
+            return Err(invalid(
+                "words in place of those that the rings take",
+                words.len() as u64,
+            ));
+        }
+        Ok(this)
+    }
+
+    /// Fills in the header of rings that are being made.
+    pub(super) fn write(&self, header: &[AtomicU64], clock: &Clock) {
+        let first = clock.first();
+        for (at, value) in [
+            (at::LEN, self.words as u64),
+            (at::RINGS, self.rings.into()),
+            (at::SUB_BUFFERS, self.sub_buffers.into()),
+            (at::SUB_BUFFER_LEN, self.sub_buffer_len as u64),
+            (at::MODE, self.mode as u64),
+            (at::TABLE_LEN, self.table_len as u64),
+            (at::CLOCK, clock.kind() as u64),
+            (at::RATE, clock.ticks_per_second()),
+            (at::ANCHOR, first.ticks),
+            (at::ANCHOR + 1, first.monotonic),
+            (at::ANCHOR + 2, first.realtime),
+            (at::PROCESS, std::process::id().into()),
+        ] {
+            header[at].store(value, Ordering::Relaxed);
+        }
+        // Release: whoever sees the magic sees the rest.
+        header[at::MAGIC].store(MAGIC, Ordering::Release);
+    }
+
+    /// The words of the table.
+    pub(super) fn table(&self) -> Range<usize> {
+        at::HEADER..at::HEADER + self.table_len
+    }
+
+    /// The words of a ring.
+    pub(super) fn ring(&self, index: u32) -> Range<usize> {
+        let len = ring::HEADER + self.sub_buffers as usize * self.sub_buffer_len;
+        if index >= self.rings {
+            return 0..0;
+        }
+        let start = self.table().end + index as usize * len;
+        start..start + len
+    }
+
+    /// The words of the sub-buffer with a number, within its ring.
+    pub(super) fn sub_buffer(&self, number: u64) -> Range<usize> {
+        let place = (number % u64::from(self.sub_buffers)) as usize;
+        let start = ring::HEADER + place * self.sub_buffer_len;
+        start..start + self.sub_buffer_len
+    }
+
+    /// Words of a sub-buffer for events.
+    pub(super) fn room(&self) -> usize {
+        self.sub_buffer_len - sub::HEADER
+    }
+}

@@ -1,0 +1,147 @@
+//! Memory that processes share.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use crate::primitive::AtomicU64;
+
+/// Words, all of them zero at first.
+#[derive(Debug)]
+pub(super) enum Memory {
+    /// On the heap.
+    #[allow(dead_code, reason = "where nothing can be mapped")]
+    Heap(Box<[AtomicU64]>),
+    #[cfg(all(unix, not(miri), not(loom)))]
+    Mapped(mapped::Mapped),
+}
+
+impl Memory {
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        match self {
+            Self::Heap(words) => words,
+            #[cfg(all(unix, not(miri), not(loom)))]
+            Self::Mapped(mapped) => mapped.words(),
+        }
+    }
+}
+
+#[cfg(not(all(unix, not(miri), not(loom))))]
+impl Memory {
+    pub(super) fn new(words: usize) -> io::Result<Self> {
+        Ok(Self::Heap((0..words).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    pub(super) fn new_file(_: &Path, _: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn map(_: &File) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(all(unix, not(miri), not(loom)))]
+impl Memory {
+    pub(super) fn new(words: usize) -> io::Result<Self> {
+        mapped::Mapped::anonymous(words * 8).map(Self::Mapped)
+    }
+
+    pub(super) fn new_file(path: &Path, words: usize) -> io::Result<Self> {
+        use std::os::fd::AsRawFd;
+        // A new file: one that other processes have mapped must not change under them.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(path)?;
+        let len = libc::off_t::try_from(words * 8).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        // SAFETY: it makes a file longer that nobody has mapped yet.
+        let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) };
+        if error != 0 {
+            let _ = std::fs::remove_file(path);
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        Self::map(&file)
+    }
+
+    pub(super) fn map(file: &File) -> io::Result<Self> {
+        mapped::Mapped::file(file).map(Self::Mapped)
+    }
+}
+
+#[cfg(all(unix, not(miri), not(loom)))]
+mod mapped {
+    use std::fs::File;
+    use std::io;
+    use std::os::fd::AsRawFd;
+    use std::ptr::{self, NonNull};
+    use std::slice;
+
+    use crate::primitive::AtomicU64;
+
+    /// A shared mapping.
+    #[derive(Debug)]
+    pub(in super::super) struct Mapped {
+        start: NonNull<AtomicU64>,
+        words: usize,
+    }
+
+    // SAFETY: it is memory with atomics only.
+    unsafe impl Send for Mapped {}
+    // SAFETY: as above.
+    unsafe impl Sync for Mapped {}
+
+    impl Mapped {
+        /// Memory without a file.
+        pub(in super::super) fn anonymous(len: usize) -> io::Result<Self> {
+            // Memory is not set aside: what is never written to is never there.
+            Self::map(len, libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+        }
+
+        /// A whole file.
+        pub(in super::super) fn file(file: &File) -> io::Result<Self> {
+            let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+            if len < 8 {
+                let what = format!("{len} bytes are too few for rings");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            Self::map(len, 0, file.as_raw_fd())
+        }
+
+        fn map(len: usize, flags: i32, fd: i32) -> io::Result<Self> {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping at a place that the system chooses.
+            let start = unsafe {
+                libc::mmap(
+                    ptr::null_mut(),
+                    len,
+                    access,
+                    libc::MAP_SHARED | flags,
+                    fd,
+                    0,
+                )
+            };
+            if start == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+            let words = len / 8;
+            Ok(Self { start, words })
+        }
+
+        pub(in super::super) fn words(&self) -> &[AtomicU64] {
+            // SAFETY: so many words are mapped, aligned to a page, for as long as `self` lives;
+            // zeros and everything that other processes write are values of an atomic.
+            unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
+        }
+    }
+
+    impl Drop for Mapped {
+        fn drop(&mut self) {
+            // SAFETY: mapped by us; what refers to it borrows from `self`.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * 8) };
+        }
+    }
+}

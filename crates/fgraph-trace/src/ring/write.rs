@@ -1,0 +1,497 @@
+//! The writer of a ring: one thread.
+
+use core::cell::Cell;
+use core::ptr;
+
+use super::layout::{MORE_SHIFT, at, ring, sub};
+use super::{Mode, Rings};
+use crate::clock::{Anchor, ClockKind};
+use crate::event::{self, Extension, MAX_DELTA, MAX_MARK};
+use crate::primitive::{AtomicU64, Ordering, fence};
+
+/// What a thread that writes knows of its ring.
+///
+/// All zeros are a writer without a ring, so it may be in memory that the system wipes when the
+/// process forks: the child's threads then find that they have none.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Writer {
+    /// The first event of the current sub-buffer.
+    data: Cell<*const AtomicU64>,
+    /// As [`sub::USED`] of the current sub-buffer.
+    used: Cell<u64>,
+    /// Words of the current sub-buffer; 0 if there is none.
+    room: Cell<u64>,
+    /// The clock at the newest event.
+    time: Cell<u64>,
+    /// Events dropped since the newest sub-buffer was opened.
+    dropped: Cell<u64>,
+    /// Process and thread.
+    owner: Cell<u64>,
+    /// The ring's index plus 1; 0 if there is none.
+    ring: Cell<u32>,
+    /// The processor plus 1; 0 while it is not known.
+    cpu: Cell<u32>,
+}
+
+/// What is written of a call beside its function and its time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras<'a> {
+    /// The processor that the thread runs on.
+    pub cpu: Option<u32>,
+    /// Words of arguments.
+    pub arguments: &'a [u64],
+    /// Where the call returns to.
+    pub caller: Option<u64>,
+    /// Registers of the result.
+    pub result: &'a [u64],
+}
+
+/// Process and thread in one word.
+pub(super) const fn owner(process: u32, thread: u32) -> u64 {
+    (process as u64) << 32 | thread as u64
+}
+
+/// Rings that a thread looks at for one that is free before it takes one that nobody had.
+const LOOKED_AT: u32 = 8;
+
+impl Writer {
+    /// Without a ring.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            data: Cell::new(ptr::null()),
+            used: Cell::new(0),
+            room: Cell::new(0),
+            time: Cell::new(0),
+            dropped: Cell::new(0),
+            owner: Cell::new(0),
+            ring: Cell::new(0),
+            cpu: Cell::new(0),
+        }
+    }
+
+    /// The ring that it writes.
+    #[must_use]
+    pub fn ring(&self) -> Option<u32> {
+        self.ring.get().checked_sub(1)
+    }
+
+    /// The processor that was written last.
+    #[inline(always)]
+    #[must_use]
+    pub fn cpu(&self) -> Option<u32> {
+        self.cpu.get().checked_sub(1)
+    }
+
+    /// Gives the writer the ring `index`, which [`Rings::take`] has given to this thread.
+    ///
+    /// # Safety
+    ///
+    /// From now on until it has another ring or none, only one thread at a time uses the writer,
+    /// and `rings` is there. No other writer has this ring.
+    pub unsafe fn attach(&self, rings: &Rings, index: u32) {
+        let ring = rings.ring(index);
+        let Some(place) = ring.get(ring::OWNER) else {
+            return;
+        };
+        self.room.set(0);
+        self.used.set(0);
+        self.dropped.set(0);
+        self.cpu.set(0);
+        self.owner.set(place.load(Ordering::Relaxed));
+        self.ring.set(index + 1);
+    }
+
+    /// Writes an entry or a return: `word` is from [`event::call`], `now` the clock. `false` if it
+    /// takes [`write`](Self::write) to do so; then nothing is written.
+    ///
+    /// # Safety
+    ///
+    /// As for [`attach`](Self::attach).
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn call(&self, word: u64, now: u64) -> bool {
+        let used = self.used.get();
+        let at = u64::from(used as u32);
+        let delta = now.wrapping_sub(self.time.get());
+        if at >= self.room.get() || delta >= MAX_DELTA {
+            return false;
+        }
+        // SAFETY: the sub-buffer has `room` words behind its header, which ends with its length.
+        unsafe {
+            let data = self.data.get();
+            (*data.add(at as usize)).store(word | event::delta(delta), Ordering::Relaxed);
+            self.time.set(now);
+            self.used.set(used + 1);
+            // Release: a reader that sees the length sees the event. Pairs with the load of `USED`
+            // in `Cursor::copy`.
+            (*data.sub(1)).store(used + 1, Ordering::Release);
+        }
+        true
+    }
+
+    /// Writes an entry or a return with all that belongs to it; `false` if it was dropped.
+    ///
+    /// # Safety
+    ///
+    /// As for [`attach`](Self::attach); `rings` must be what it was attached to.
+    #[inline(never)]
+    pub unsafe fn write(&self, rings: &Rings, word: u64, now: u64, extras: &Extras<'_>) -> bool {
+        let parts = [
+            (Extension::Arguments, extras.arguments),
+            (Extension::Caller, extras.caller.as_slice()),
+            (Extension::Result, extras.result),
+        ];
+        let parts = parts.map(|(what, words)| (what, &words[..words.len().min(64)]));
+        // SAFETY: handed on.
+        unsafe { self.put(rings, Some(word), now, extras.cpu, &parts) }
+    }
+
+    /// Writes a text, of which at most [`MAX_MARK`] bytes are taken; `false` if it was dropped.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write`](Self::write).
+    pub unsafe fn mark(&self, rings: &Rings, now: u64, text: &[u8]) -> bool {
+        let text = &text[..text.len().min(MAX_MARK)];
+        let mut words = [0; event::mark_words(MAX_MARK)];
+        words[0] = text.len() as u64;
+        for (word, bytes) in words[1..].iter_mut().zip(text.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(whole);
+        }
+        let words = &words[..event::mark_words(text.len())];
+        // SAFETY: handed on.
+        unsafe { self.put(rings, None, now, None, &[(Extension::Mark, words)]) }
+    }
+
+    /// Writes one event: the word of a call if there is one, then extensions; those without words
+    /// are left out. Where there is no word, the time goes into the first extension.
+    unsafe fn put(
+        &self,
+        rings: &Rings,
+        word: Option<u64>,
+        now: u64,
+        cpu: Option<u32>,
+        parts: &[(Extension, &[u64])],
+    ) -> bool {
+        if self.ring.get() == 0 {
+            return false;
+        }
+        let parts = parts.iter().filter(|(_, words)| !words.is_empty());
+        let in_parts: usize = parts.clone().map(|(_, words)| 1 + words.len()).sum();
+        // With a new time and a new processor, whether they are needed or not.
+        let len = usize::from(word.is_some()) + in_parts + 4;
+        if len > rings.geometry.room() {
+            return self.drop_event(rings);
+        }
+        let used = self.used.get() as u32 as usize;
+        // SAFETY: handed on.
+        if used + len > self.room.get() as usize && !unsafe { self.open(rings, now) } {
+            return self.drop_event(rings);
+        }
+        let used = self.used.get();
+        let begin = used as u32 as usize;
+        let mut at = begin;
+        let mut put = |word| {
+            // SAFETY: the sub-buffer has room for all the words, and only we write there.
+            unsafe { (*self.data.get().add(at)).store(word, Ordering::Relaxed) };
+            at += 1;
+        };
+        let mut delta = now.wrapping_sub(self.time.get());
+        if delta >= MAX_DELTA {
+            put(event::extension(Extension::Time, 1));
+            put(now);
+            delta = 0;
+        }
+        if let Some(cpu) = cpu
+            && self.cpu() != Some(cpu)
+        {
+            put(event::extension(Extension::Cpu, 1));
+            put(cpu.into());
+            self.cpu.set(cpu.wrapping_add(1));
+        }
+        let mut delta = event::delta(delta);
+        if let Some(word) = word {
+            put(word | delta);
+            delta = 0;
+        }
+        for (what, words) in parts {
+            put(event::extension(*what, words.len() as u16) | delta);
+            delta = 0;
+            words.iter().for_each(|&word| put(word));
+        }
+        let len = (at - begin) as u64;
+        let used = used + len + ((len - 1) << MORE_SHIFT);
+        self.time.set(now);
+        self.used.set(used);
+        // SAFETY: as above. Release: as in `call`.
+        unsafe { (*self.data.get().sub(1)).store(used, Ordering::Release) };
+        true
+    }
+
+    /// Opens the ring's next sub-buffer; `false` if there is no room for one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write`](Self::write).
+    unsafe fn open(&self, rings: &Rings, now: u64) -> bool {
+        let geometry = &rings.geometry;
+        let ring = rings.ring(self.ring.get().wrapping_sub(1));
+        let Some(header) = ring.get(..ring::HEADER) else {
+            return false;
+        };
+        let head = header[ring::HEAD].load(Ordering::Relaxed);
+        // Acquire: the consumer has copied what we are about to overwrite.
+        let consumed = header[ring::CONSUMED].load(Ordering::Acquire);
+        if geometry.mode == Mode::Drop
+            && head.wrapping_sub(consumed) >= u64::from(geometry.sub_buffers)
+        {
+            return false;
+        }
+        let mut events = 0;
+        if let Some(before) = head.checked_sub(1) {
+            let before = &ring[geometry.sub_buffer(before)];
+            let used = before[sub::USED].load(Ordering::Relaxed);
+            let found = u64::from(used as u32).wrapping_sub(used >> MORE_SHIFT);
+            events = before[sub::EVENTS]
+                .load(Ordering::Relaxed)
+                .wrapping_add(found);
+        }
+        let kind = rings.clock().kind();
+        let anchor = Anchor::now(kind);
+        let next = &ring[geometry.sub_buffer(head)];
+        next[sub::STATE].store(head.wrapping_mul(2).wrapping_add(1), Ordering::Relaxed);
+        // Release: a reader that sees anything of what follows finds the odd state afterwards.
+        // Pairs with the fence in `Cursor::copy`.
+        fence(Ordering::Release);
+        for (at, value) in [
+            (sub::OWNER, self.owner.get()),
+            (sub::TIME, now),
+            (sub::EVENTS, events),
+            (sub::DROPPED, header[ring::DROPPED].load(Ordering::Relaxed)),
+            (sub::OWN_DROPPED, self.dropped.get()),
+            (sub::ANCHOR, anchor.ticks),
+            (sub::ANCHOR + 1, anchor.monotonic),
+            (sub::ANCHOR + 2, anchor.realtime),
+            (sub::TABLE, rings.table_used() as u64),
+            (sub::CPU, self.cpu.get().into()),
+            (sub::USED, 0),
+        ] {
+            next[at].store(value, Ordering::Relaxed);
+        }
+        // Release: a reader that sees the state sees the header.
+        next[sub::STATE].store(head.wrapping_mul(2).wrapping_add(2), Ordering::Release);
+        // Release: a reader that sees the new count finds the sub-buffer before complete.
+        header[ring::HEAD].store(head.wrapping_add(1), Ordering::Release);
+        self.data.set(next[sub::HEADER..].as_ptr());
+        self.used.set(0);
+        self.room.set(geometry.room() as u64);
+        self.time.set(now);
+        self.dropped.set(0);
+        true
+    }
+
+    /// Counts an event that finds no room.
+    fn drop_event(&self, rings: &Rings) -> bool {
+        if let Some(dropped) = rings
+            .ring(self.ring.get().wrapping_sub(1))
+            .get(ring::DROPPED)
+        {
+            dropped.store(
+                dropped.load(Ordering::Relaxed).wrapping_add(1),
+                Ordering::Relaxed,
+            );
+            self.dropped.set(self.dropped.get().wrapping_add(1));
+        }
+        false
+    }
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Rings {
+    /// Takes a ring for a thread: one whose thread `is_gone`, or one that nobody has had. `None`
+    /// if there is none; the caller then [counts](Self::count_without_ring) the thread's events.
+    ///
+    /// `is_gone` is asked for process and thread. Neither allocates nor locks but for what that
+    /// does.
+    pub fn take(
+        &self,
+        process: u32,
+        thread: u32,
+        is_gone: impl Fn(u32, u32) -> bool,
+    ) -> Option<u32> {
+        let ours = owner(process, thread);
+        let claim = |index: u32| {
+            let place = self.ring(index).get(ring::OWNER)?;
+            let found = place.load(Ordering::Relaxed);
+            let is_free = match found {
+                0 => true,
+                // The thread before us with our id, or we ourselves without our writer.
+                found if found == ours => true,
+                _ => is_gone((found >> 32) as u32, found as u32),
+            };
+            // Acquire: what the owner before wrote to the ring.
+            let claimed = is_free
+                && place
+                    .compare_exchange(found, ours, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok();
+            claimed.then_some(index)
+        };
+        let taken = self.ring_count();
+        // Each thread looks at others, so that all are looked at in the end.
+        let start = thread.wrapping_mul(LOOKED_AT);
+        let mut looked_at = (0..taken.min(LOOKED_AT)).map(|n| start.wrapping_add(n) % taken);
+        let found = looked_at.find_map(|index| self.has_room(index).then(|| claim(index))?);
+        if found.is_some() {
+            return found;
+        }
+        let place = self.word(at::TAKEN);
+        let mut next = place.load(Ordering::Relaxed);
+        while next < u64::from(self.geometry.rings) {
+            // Release: readers that see the count find the ring as it was made, of zeros.
+            match place.compare_exchange(next, next + 1, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => match claim(next as u32) {
+                    Some(index) => return Some(index),
+                    None => next += 1,
+                },
+                Err(found) => next = found,
+            }
+        }
+        (0..self.ring_count()).find_map(claim)
+    }
+
+    /// Whether a sub-buffer of a ring can be opened now.
+    fn has_room(&self, index: u32) -> bool {
+        let load = |at: usize| {
+            let place = self.ring(index).get(at);
+            place.map_or(0, |place| place.load(Ordering::Relaxed))
+        };
+        let used = load(ring::HEAD).wrapping_sub(load(ring::CONSUMED));
+        self.geometry.mode == Mode::Overwrite || used < u64::from(self.geometry.sub_buffers)
+    }
+
+    /// Gives a ring back that its thread does not write any more.
+    ///
+    /// # Safety
+    ///
+    /// The [`Writer`] that has it must not be used for it again.
+    pub unsafe fn give_back(&self, index: u32) {
+        if let Some(place) = self.ring(index).get(ring::OWNER) {
+            // Release: whoever takes it finds all that was written to it.
+            place.store(0, Ordering::Release);
+        }
+    }
+
+    /// Counts an event of a thread that has no ring.
+    pub fn count_without_ring(&self) {
+        self.word(at::WITHOUT_RING).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A writer for the calling thread, which borrows the rings.
+    ///
+    /// ```
+    /// use fgraph_trace::event::{Kind, call};
+    /// use fgraph_trace::ring::{RingOptions, Rings};
+    ///
+    /// let rings = Rings::create(&RingOptions::default())?;
+    /// let writer = rings.writer(std::process::id(), 1).expect("there are rings enough");
+    /// writer.call(call(Kind::Entry, 7), 1000);
+    /// writer.call(call(Kind::Return, 7), 1200);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// `None` if all rings are taken.
+    #[must_use]
+    pub fn writer(&self, process: u32, thread: u32) -> Option<ThreadWriter<'_>> {
+        // One of this thread's that is not dropped yet must not be taken from it.
+        let index = loop {
+            let index = self.take_fresh(process, thread)?;
+            if let Some(index) = index {
+                break index;
+            }
+        };
+        let writer = Writer::new();
+        // SAFETY: the rings are borrowed, and nobody else has this ring.
+        unsafe { writer.attach(self, index) };
+        Some(ThreadWriter {
+            rings: self,
+            writer,
+        })
+    }
+
+    /// A ring that nobody has: `None` if there is none, `Some(None)` if another thread was faster.
+    fn take_fresh(&self, process: u32, thread: u32) -> Option<Option<u32>> {
+        let claim = |index: u32| {
+            let place = self.ring(index).get(ring::OWNER)?;
+            let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+            let claimed = place.compare_exchange(0, owner(process, thread), acquire, relaxed);
+            claimed.is_ok().then_some(index)
+        };
+        let taken = self.ring_count();
+        if let Some(index) = (0..taken).find_map(claim) {
+            return Some(Some(index));
+        }
+        if taken == self.geometry.rings {
+            return None;
+        }
+        let place = self.word(at::TAKEN);
+        let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
+        let (old, new) = (taken.into(), u64::from(taken) + 1);
+        let counted = place.compare_exchange(old, new, release, relaxed).is_ok();
+        Some(if counted { claim(taken) } else { None })
+    }
+}
+
+/// A [`Writer`] that borrows its rings, and gives its ring back when it is dropped.
+#[derive(Debug)]
+pub struct ThreadWriter<'r> {
+    rings: &'r Rings,
+    writer: Writer,
+}
+
+impl ThreadWriter<'_> {
+    /// The clock of the rings.
+    #[must_use]
+    pub fn clock(&self) -> ClockKind {
+        self.rings.clock().kind()
+    }
+
+    /// Writes an entry or a return; `word` is from [`event::call`]. `false` if it was dropped.
+    #[inline]
+    pub fn call(&self, word: u64, now: u64) -> bool {
+        // SAFETY: the writer cannot be shared with other threads, and borrows the rings.
+        unsafe {
+            self.writer.call(word, now)
+                || self.writer.write(self.rings, word, now, &Extras::default())
+        }
+    }
+
+    /// As [`call`](Self::call), with more. Of arguments and of results 64 words are taken.
+    pub fn call_with(&self, word: u64, now: u64, extras: &Extras<'_>) -> bool {
+        // SAFETY: as in `call`.
+        unsafe { self.writer.write(self.rings, word, now, extras) }
+    }
+
+    /// Writes a text of at most [`MAX_MARK`] bytes. `false` if it was dropped.
+    pub fn mark(&self, now: u64, text: &str) -> bool {
+        // SAFETY: as in `call`.
+        unsafe { self.writer.mark(self.rings, now, text.as_bytes()) }
+    }
+}
+
+impl Drop for ThreadWriter<'_> {
+    fn drop(&mut self) {
+        if let Some(index) = self.writer.ring() {
+            // SAFETY: the writer goes.
+            unsafe { self.rings.give_back(index) };
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Rings that are written and read, and what is shown of them.
+
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::{Kind, What, call};
+use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
+use fgraph_trace::{Live, Source};
+
+const PROCESS: u32 = 100;
+
+fn small(mode: Mode) -> Arc<Rings> {
+    let options = RingOptions {
+        mode,
+        rings: 4,
+        sub_buffers: 4,
+        sub_buffer_bytes: 1024,
+        table_bytes: 64 << 10,
+        clock: Some(ClockKind::Monotonic),
+    };
+    Arc::new(Rings::create(&options).unwrap())
+}
+
+/// Events of a sub-buffer of [`small`] rings.
+const EVENTS: u64 = 1024 / 8 - 16;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    events: u64,
+    lost: u64,
+    /// Functions of entries, in order.
+    entries: Vec<u32>,
+}
+
+fn read(source: &mut impl Source) -> Seen {
+    let mut seen = Seen::default();
+    let mut last = 0;
+    while let Some(event) = source.next().unwrap() {
+        assert!(event.time >= last, "{} after {last}", event.time);
+        last = event.time;
+        match event.what {
+            What::Lost { events } => seen.lost += events,
+            What::Entry { function, .. } => {
+                seen.events += 1;
+                seen.entries.push(function);
+            }
+            _ => seen.events += 1,
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_full_ring_drops_and_says_exactly_how_much_and_where() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut live = Live::consume(rings.clone()).unwrap();
+    let held = 4 * EVENTS;
+    for n in 0..held + 5 {
+        let written = writer.call(call(Kind::Entry, n as u32), n);
+        assert_eq!(written, n < held, "{n}");
+    }
+    let seen = read(&mut live);
+    assert_eq!((seen.events, seen.lost), (held, 0));
+    // The reader has made room, so what comes now is told, and before it what is missing.
+    assert!(writer.call(call(Kind::Entry, 7), held + 5));
+    rings.finish();
+    let lost = live.next().unwrap().unwrap();
+    assert_eq!((lost.what, lost.thread), (What::Lost { events: 5 }, 1));
+    let seen = read(&mut live);
+    assert_eq!((seen.entries, seen.lost), (vec![7], 0));
+    assert!(live.is_over());
+}
+
+#[test]
+fn what_is_dropped_last_is_told_at_the_end() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    for n in 0..4 * EVENTS + 9 {
+        writer.call(call(Kind::Entry, 1), n);
+    }
+    rings.finish();
+    let seen = read(&mut Live::watch(rings.clone()));
+    assert_eq!((seen.events, seen.lost), (4 * EVENTS, 9));
+}
+
+#[test]
+fn an_overwriting_ring_keeps_the_newest_and_counts_the_others() {
+    let rings = small(Mode::Overwrite);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let written = 10 * EVENTS + 3;
+    for n in 0..written {
+        assert!(writer.call(call(Kind::Entry, n as u32), n));
+    }
+    rings.finish();
+    let seen = read(&mut Live::watch(rings.clone()));
+    assert_eq!(seen.events, 3 * EVENTS + 3);
+    assert_eq!(seen.lost, written - seen.events);
+    let expected: Vec<u32> = (seen.lost as u32..written as u32).collect();
+    assert_eq!(seen.entries, expected);
+}
+
+#[test]
+fn several_readers_see_everything_and_one_of_them_makes_room() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut consumer = Live::consume(rings.clone()).unwrap();
+    let mut watchers = [Live::watch(rings.clone()), Live::watch(rings.clone())];
+    assert_eq!(
+        Live::consume(rings.clone()).unwrap_err().process,
+        std::process::id()
+    );
+    let mut seen = [0; 3];
+    for round in 0..20 {
+        for n in 0..50 {
+            assert!(writer.call(call(Kind::Entry, n), u64::from(round * 50 + n)));
+        }
+        let [first, second] = &mut watchers;
+        for (seen, source) in seen.iter_mut().zip([first, second, &mut consumer]) {
+            let found = read(source);
+            assert_eq!(found.lost, 0);
+            *seen += found.events;
+        }
+    }
+    assert_eq!(seen, [1000; 3]);
+    drop(consumer);
+    assert!(Live::consume(rings.clone()).is_ok());
+}
+
+#[test]
+fn threads_are_merged_by_time() {
+    let rings = small(Mode::Drop);
+    let writers = [1, 2, 3].map(|thread| rings.writer(PROCESS, thread).unwrap());
+    for n in 0..300 {
+        writers[n as usize % 3].call(call(Kind::Entry, n), u64::from(n) * 10);
+    }
+    rings.finish();
+    let seen = read(&mut Live::watch(rings.clone()));
+    assert_eq!(seen.entries, (0..300).collect::<Vec<u32>>());
+}
+
+#[test]
+fn a_ring_goes_from_a_thread_that_has_ended_to_another() {
+    let rings = small(Mode::Drop);
+    for thread in 1..=20 {
+        let writer = rings.writer(PROCESS, thread).unwrap();
+        writer.call(call(Kind::Entry, thread), thread.into());
+        if thread % 4 == 0 {
+            // Make room.
+            read(&mut Live::consume(rings.clone()).unwrap());
+        }
+    }
+    assert_eq!(rings.ring_count(), 1);
+    // The same for threads that did not give theirs back.
+    let indices = [30, 31, 32].map(|thread| rings.take(PROCESS, thread, |_, _| false).unwrap());
+    assert_eq!(
+        rings.take(PROCESS, 33, |_, thread| thread == 31),
+        Some(indices[1])
+    );
+    assert_eq!(rings.ring_count(), 3);
+}
+
+#[test]
+fn what_a_thread_lost_before_it_ended_is_told_as_its_own() {
+    let rings = small(Mode::Drop);
+    let mut consumer = Live::consume(rings.clone()).unwrap();
+    let first = rings.writer(PROCESS, 1).unwrap();
+    for n in 0..4 * EVENTS + 5 {
+        first.call(call(Kind::Entry, 1), n);
+    }
+    drop(first);
+    let second = rings.writer(PROCESS, 2).unwrap();
+    for n in 0..3 {
+        assert!(!second.call(call(Kind::Entry, 2), n));
+    }
+    assert_eq!(read(&mut consumer).events, 4 * EVENTS);
+    assert!(second.call(call(Kind::Entry, 2), 4 * EVENTS));
+    rings.finish();
+    let mut losses = Vec::new();
+    while let Some(event) = consumer.next().unwrap() {
+        if let What::Lost { events } = event.what {
+            losses.push((event.thread, events));
+        }
+    }
+    assert_eq!(losses, [(1, 5), (2, 3)]);
+}
+
+#[test]
+fn without_a_ring_a_thread_is_told_so() {
+    let rings = small(Mode::Drop);
+    let writers: Vec<_> = (1..=4)
+        .map(|thread| rings.writer(PROCESS, thread).unwrap())
+        .collect();
+    assert!(rings.writer(PROCESS, 5).is_none());
+    assert_eq!(rings.take(PROCESS, 5, |_, _| false), None);
+    drop(writers);
+    assert!(rings.writer(PROCESS, 5).is_some());
+}
+
+#[test]
+fn losses_are_exact_while_a_slow_reader_and_fast_writers_run() {
+    for mode in [Mode::Drop, Mode::Overwrite] {
+        let rings = small(mode);
+        const CALLS: u64 = if cfg!(miri) { 300 } else { 100_000 };
+        let done = AtomicBool::new(false);
+        let mut live = Live::consume(rings.clone()).unwrap();
+        let mut seen = Seen::default();
+        thread::scope(|scope| {
+            for thread in 1..=2 {
+                let rings = &rings;
+                scope.spawn(move || {
+                    let writer = rings.writer(PROCESS, thread).unwrap();
+                    for _ in 0..CALLS {
+                        writer.call(call(Kind::Entry, thread), writer.clock().now());
+                    }
+                });
+            }
+            let (rings, done) = (&rings, &done);
+            scope.spawn(move || {
+                while rings.ring_count() < 2 || !done.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+            });
+            for _ in 0..10 {
+                let found = read_unordered(&mut live);
+                (seen.events, seen.lost) = (seen.events + found.events, seen.lost + found.lost);
+                thread::yield_now();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        rings.finish();
+        let found = read_unordered(&mut live);
+        assert_eq!(
+            seen.events + seen.lost + found.events + found.lost,
+            2 * CALLS,
+            "{mode:?}"
+        );
+    }
+}
+
+/// Where a thread may tell of events later than they are held back for.
+fn read_unordered(source: &mut impl Source) -> Seen {
+    let mut seen = Seen::default();
+    while let Some(event) = source.next().unwrap() {
+        match event.what {
+            What::Lost { events } => seen.lost += events,
+            _ => seen.events += 1,
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_clock_that_goes_back_stands_still() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    for time in [1000, 500, 600, 2000, u64::MAX, 3000] {
+        assert!(writer.call(call(Kind::Entry, 1), time));
+    }
+    rings.finish();
+    let mut live = Live::watch(rings.clone());
+    let mut times = Vec::new();
+    while let Some(event) = live.next().unwrap() {
+        times.push(event.time);
+    }
+    assert_eq!(times, [1000, 1000, 1000, 2000, u64::MAX, u64::MAX]);
+}
+
+#[test]
+fn the_text_is_laid_out_as_the_kernels() {
+    let rings = small(Mode::Drop);
+    for (index, name) in [(1, "sys_open"), (2, "getname"), (3, "kmem_cache_alloc")] {
+        rings.describe(
+            DescriptionKind::Function,
+            [PROCESS.into(), index, 0x1000 * index, 0x100],
+            [name, "/program"],
+        );
+    }
+    rings.describe(
+        DescriptionKind::Thread,
+        [PROCESS.into(), 1, 0, 0],
+        ["migration", ""],
+    );
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let start = rings.clock().first().ticks;
+    let entry = |function, at, extras: &Extras<'_>| {
+        writer.call_with(call(Kind::Entry, function), start + at, extras);
+    };
+    let ret = |function, at, result| {
+        let extras = Extras {
+            result: &[result],
+            ..Extras::default()
+        };
+        writer.call_with(call(Kind::Return, function), start + at, &extras);
+    };
+    let on_cpu = |cpu| Extras {
+        cpu: Some(cpu),
+        ..Extras::default()
+    };
+    entry(1, 0, &on_cpu(0));
+    entry(
+        2,
+        100,
+        &Extras {
+            arguments: &[1, 0xff],
+            caller: Some(0x1010),
+            ..Extras::default()
+        },
+    );
+    entry(3, 200, &Extras::default());
+    ret(3, 1582, 0);
+    writer.mark(start + 1600, "half way");
+    ret(2, 12_578, u64::MAX - 1);
+    writer.call_with(call(Kind::Entry, 9), start + 12_600, &on_cpu(1));
+    writer.call(call(Kind::Unwound, 9), start + 12_700);
+    ret(1, 2_000_012_800, 0x8000_0000);
+    rings.finish();
+
+    let text = |options| {
+        let mut text = Vec::new();
+        FunctionGraph::new(options)
+            .write_all(&mut Live::watch(rings.clone()), &mut text)
+            .unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    let expected = "\
+# tracer: function_graph
+#
+# CPU  DURATION                  FUNCTION CALLS
+# |     |   |                     |   |   |   |
+ 0)               |  sys_open() {
+ 0)               |    getname() {
+ 0)   1.382 us    |      kmem_cache_alloc();
+ 0)               |      /* half way */
+ 0) + 12.478 us   |    }
+ 1)               |    function 9() {
+ 1)   0.100 us    |    } /* function 9 unwound */
+ 1) $ 2000012 us  |  }
+";
+    assert_eq!(text(Options::default()), expected);
+
+    let options = Options {
+        result: Some(ResultFormat::ErrnoName),
+        arguments: true,
+        caller: true,
+        overhead: false,
+        thread: true,
+        max_depth: 2,
+        cpu: false,
+        ..Options::default()
+    };
+    let text = text(options);
+    let lines: Vec<&str> = text.lines().skip(2).collect();
+    let expected = [
+        "#  TASK/PID         DURATION                  FUNCTION CALLS",
+        "#   |    |           |   |                     |   |   |   |",
+        "  migrati-1    |               |  sys_open() {",
+        "  migrati-1    |               |    getname(0x1, 0xff) { /* <-sys_open+0x10/0x100 */",
+        "  migrati-1    |               |      /* half way */",
+        "  migrati-1    |   12.478 us   |    } /* getname ret=-ENOENT */",
+    ];
+    assert_eq!(lines[..6].join("\n"), expected.join("\n"));
+}
+
+#[test]
+fn only_what_is_asked_for_is_shown() {
+    let rings = small(Mode::Drop);
+    for (index, name) in [(1, "main"), (2, "parse"), (3, "token")] {
+        rings.describe(
+            DescriptionKind::Function,
+            [PROCESS.into(), index, 0, 0],
+            [name, ""],
+        );
+    }
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let start = rings.clock().first().ticks;
+    let calls = [
+        (1, 1),
+        (1, 3),
+        (0, 3),
+        (1, 2),
+        (1, 3),
+        (0, 3),
+        (0, 2),
+        (0, 1),
+    ];
+    for (n, (is_entry, function)) in (0..).zip(calls) {
+        let kind = if is_entry == 1 {
+            Kind::Entry
+        } else {
+            Kind::Return
+        };
+        writer.call(call(kind, function), start + n * 1000);
+    }
+    rings.finish();
+    let text = |options| {
+        let (mut text, mut live) = (String::new(), Live::watch(rings.clone()));
+        let mut graph = FunctionGraph::new(options);
+        while graph.write_event(&mut live, &mut text).unwrap() {}
+        let lines = text
+            .lines()
+            .skip(4)
+            .map(|line| line.split('|').nth(1).unwrap()[2..].to_owned());
+        lines.collect::<Vec<_>>()
+    };
+    let only = |name: &'static str| -> fgraph_trace::graph::Matcher {
+        Box::new(move |found| found == name)
+    };
+    let functions = Options {
+        functions: Some(only("parse")),
+        ..Options::default()
+    };
+    assert_eq!(text(functions), ["parse() {", "  token();", "}"]);
+    let without = Options {
+        without: Some(only("parse")),
+        ..Options::default()
+    };
+    assert_eq!(text(without), ["main() {", "  token();", "}"]);
+    let depth = Options {
+        max_depth: 1,
+        ..Options::default()
+    };
+    assert_eq!(text(depth), ["main() {", "}"]);
+    let slow = Options {
+        threshold: 3000,
+        ..Options::default()
+    };
+    assert_eq!(text(slow), ["  } /* parse */", "} /* main */"]);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn rings_in_a_file_are_read_by_any_process_and_damaged_ones_refused() {
+    let path = std::env::temp_dir().join(format!("fgraph-rings-{}", std::process::id()));
+    let options = RingOptions {
+        rings: 2,
+        table_bytes: 4096,
+        ..RingOptions::default()
+    };
+    let rings = Rings::create_file(&path, &options).unwrap();
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    writer.call(call(Kind::Entry, 5), rings.clock().first().ticks);
+    let other = Arc::new(Rings::open(&path).unwrap());
+    other.finish();
+    let seen = read(&mut Live::watch(other));
+    assert_eq!(seen.entries, [5]);
+
+    let good = std::fs::read(&path).unwrap();
+    // Another file: this one is mapped.
+    std::fs::remove_file(&path).unwrap();
+    for (what, at, value) in [
+        ("magic", 0, 1),
+        ("length", 8, 1),
+        ("rings", 16, 255),
+        ("mode", 40, 2),
+    ] {
+        let mut bad = good[..8192].to_vec();
+        bad[at] ^= value;
+        std::fs::write(&path, &bad).unwrap();
+        let error = Rings::open(&path).expect_err(what);
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::InvalidData,
+            "{what}: {error}"
+        );
+    }
+    std::fs::write(&path, b"short").unwrap();
+    assert!(Rings::open(&path).is_err());
+    std::fs::remove_file(&path).unwrap();
+}

@@ -1,0 +1,268 @@
+//! The recorder's callbacks.
+
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return};
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::{self, Kind, MAX_FUNCTIONS};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::ring::{Extras, Rings, Writer};
+
+use super::Options;
+use super::writers::{WriterOffset, Writers};
+use crate::support::kernel;
+
+/// Writes entries and returns to rings.
+#[derive(Debug)]
+pub(super) struct Record {
+    rings: Arc<Rings>,
+    clock: ClockKind,
+    /// Whether a call is its function and its time, and nothing else.
+    is_plain: bool,
+    arguments: usize,
+    result: bool,
+    caller: bool,
+    writers: Writers,
+    described: Described,
+    /// The process that was described last.
+    process: AtomicU32,
+}
+
+impl Record {
+    /// `None` if there is no memory.
+    pub(super) fn new(rings: Arc<Rings>, options: &Options) -> Option<Self> {
+        Some(Self {
+            clock: rings.clock().kind(),
+            is_plain: options.arguments == 0 && !options.result && !options.caller,
+            arguments: options.arguments.min(6),
+            result: options.result,
+            caller: options.caller,
+            writers: Writers::new(options.rings.rings)?,
+            described: Described::new()?,
+            process: AtomicU32::new(0),
+            rings,
+        })
+    }
+
+    pub(super) fn rings(&self) -> &Arc<Rings> {
+        &self.rings
+    }
+
+    /// Says to readers that it is over.
+    pub(super) fn finish(self) -> Arc<Rings> {
+        self.rings.finish();
+        self.rings.clone()
+    }
+
+    /// The writer of the thread whose word this is.
+    #[inline(always)]
+    fn writer(&self, word: u64) -> &Writer {
+        // SAFETY: words are zero or set by `attach`.
+        unsafe { self.writers.at(WriterOffset(word)) }
+    }
+
+    /// Describes a function, at its first call.
+    #[cold]
+    #[inline(never)]
+    fn describe(&self, function: Function) {
+        let [address, size] = [function.address(), function.size()].map(|it| it as u64);
+        let fields = [
+            kernel::process().into(),
+            function.index().into(),
+            address,
+            size,
+        ];
+        let texts = [function.name().as_str(), function.module().path];
+        self.rings
+            .describe(DescriptionKind::Function, fields, texts);
+        self.described.set(function.index());
+    }
+
+    /// Writes an event that is more than a word, or for which the thread has no room.
+    #[cold]
+    #[inline(never)]
+    fn write_slowly(
+        &self,
+        word: &core::cell::Cell<u64>,
+        thread: u32,
+        event: u64,
+        now: u64,
+    ) -> bool {
+        self.write(word, thread, event, now, &Extras::default())
+    }
+
+    /// Writes an event with what belongs to it; `false` if it was lost.
+    fn write(
+        &self,
+        word: &core::cell::Cell<u64>,
+        thread: u32,
+        event: u64,
+        now: u64,
+        extras: &Extras<'_>,
+    ) -> bool {
+        if self.writer(word.get()).ring().is_none() && !self.attach(word, thread) {
+            self.rings.count_without_ring();
+            return false;
+        }
+        // SAFETY: the writer is the running thread's, as its word says; the rings are ours.
+        unsafe {
+            self.writer(word.get())
+                .write(&self.rings, event, now, extras)
+        }
+    }
+
+    /// Gives the running thread a ring.
+    #[cold]
+    #[inline(never)]
+    fn attach(&self, word: &core::cell::Cell<u64>, thread: u32) -> bool {
+        // Whoever got none asks again now and then: threads end.
+        let has_asked = word.get() == WriterOffset::WITHOUT_RING.0;
+        if has_asked && !self.rings.events_without_ring().is_multiple_of(ASK_AGAIN) {
+            return false;
+        }
+        let process = kernel::process();
+        // Of other processes nothing is known here: their ids may be of another namespace.
+        let is_gone = |of, thread| of == process && kernel::is_gone(process, thread);
+        let Some(index) = self.rings.take(process, thread, is_gone) else {
+            word.set(WriterOffset::WITHOUT_RING.0);
+            return false;
+        };
+        word.set(WriterOffset::of_ring(index).0);
+        // SAFETY: the rings stay as long as the user, and with it the callbacks; the ring was given
+        // to this thread, so no other one uses its writer.
+        unsafe { self.writer(word.get()).attach(&self.rings, index) };
+        let mut name = [0; 16];
+        let name = kernel::thread_name(&mut name);
+        let name = CStr::from_bytes_until_nul(name).unwrap_or_default();
+        let name = name.to_str().unwrap_or("");
+        let now = self.clock.now();
+        if self.process.swap(process, Ordering::Relaxed) != process {
+            let fields = [process.into(), kernel::parent().into(), now, 0];
+            self.rings
+                .describe(DescriptionKind::Process, fields, [name, ""]);
+        }
+        let fields = [process.into(), thread.into(), now, 0];
+        self.rings
+            .describe(DescriptionKind::Thread, fields, [name, ""]);
+        true
+    }
+}
+
+/// A thread without a ring asks for one once in so many events that were lost for the lack of one.
+const ASK_AGAIN: u64 = 1 << 12;
+
+impl FgraphOps for Record {
+    type Data = ();
+
+    #[inline]
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let function = call.function();
+        if !self.described.has(function.index()) {
+            self.describe(function);
+        }
+        let (word, event) = (
+            call.thread_word(),
+            event::call(Kind::Entry, function.index()),
+        );
+        if self.is_plain {
+            let now = self.clock.now();
+            // SAFETY: the writer is the running thread's.
+            let is_written = unsafe { self.writer(word.get()).call(event, now) }
+                || self.write_slowly(word, call.thread_id(), event, now);
+            return is_written.then_some(());
+        }
+        let mut arguments = [0; 6];
+        for (index, place) in arguments.iter_mut().enumerate() {
+            *place = call.arg(index).unwrap_or(0);
+        }
+        let extras = Extras {
+            arguments: &arguments[..self.arguments],
+            caller: self.caller.then(|| call.return_address() as u64),
+            ..Extras::default()
+        };
+        let now = self.clock.now();
+        self.write(word, call.thread_id(), event, now, &extras)
+            .then_some(())
+    }
+
+    #[inline]
+    fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
+        let kind = match call.unwinding() {
+            true => Kind::Unwound,
+            false => Kind::Return,
+        };
+        let (word, event) = (
+            call.thread_word(),
+            event::call(kind, call.function().index()),
+        );
+        let now = self.clock.now();
+        if self.result
+            && let Some(result) = call.result()
+        {
+            let extras = Extras {
+                result: &[result],
+                ..Extras::default()
+            };
+            self.write(word, call.thread_id(), event, now, &extras);
+            return;
+        }
+        // SAFETY: the writer is the running thread's.
+        if !unsafe { self.writer(word.get()).call(event, now) } {
+            self.write_slowly(word, call.thread_id(), event, now);
+        }
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        let kind = match event.is_loaded {
+            true => DescriptionKind::Module,
+            false => DescriptionKind::UnloadedModule,
+        };
+        let [start, end] = [event.range.start, event.range.end].map(|it| it as u64);
+        let fields = [kernel::process().into(), start, end, self.clock.now()];
+        self.rings.describe(kind, fields, [event.path, ""]);
+    }
+}
+
+/// Which functions were described, a bit for each.
+#[derive(Debug)]
+struct Described(NonNull<AtomicU64>);
+
+// SAFETY: it is memory with atomics only.
+unsafe impl Send for Described {}
+// SAFETY: as above.
+unsafe impl Sync for Described {}
+
+const DESCRIBED_BYTES: usize = MAX_FUNCTIONS as usize / 8;
+
+impl Described {
+    fn new() -> Option<Self> {
+        NonNull::new(kernel::map(DESCRIBED_BYTES)?.cast()).map(Self)
+    }
+
+    #[inline(always)]
+    fn word(&self, function: u32) -> &AtomicU64 {
+        let at = (function % MAX_FUNCTIONS / 64) as usize;
+        // SAFETY: there is a word for each 64 functions.
+        unsafe { self.0.add(at).as_ref() }
+    }
+
+    #[inline(always)]
+    fn has(&self, function: u32) -> bool {
+        self.word(function).load(Ordering::Relaxed) & 1 << (function % 64) != 0
+    }
+
+    fn set(&self, function: u32) {
+        self.word(function)
+            .fetch_or(1 << (function % 64), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length, and nothing refers to it any more.
+        unsafe { kernel::unmap(self.0.as_ptr().cast(), DESCRIBED_BYTES) };
+    }
+}

@@ -1,0 +1,243 @@
+//! Recordings of programs whose calls are known.
+
+#[path = "../../fgraph/tests/common/mod.rs"]
+mod common;
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Duration;
+
+use common::scenario;
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::What;
+use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
+use fgraph_trace::ring::{Mode, RingOptions};
+use fgraph_trace::{Live, Source};
+use fgraph_tracers::Tracer;
+use fgraph_tracers::recorder::{Options, Recorder};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn recorded_outer(n: u64) -> u64 {
+    black_box(recorded_inner(n, 7)) + black_box(recorded_inner(n + 1, 8))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn recorded_inner(a: u64, b: u64) -> u64 {
+    black_box(a * b)
+}
+
+const FILTER: &str = "recorded_outer recorded_inner";
+
+/// The lines of a graph without what depends on the time.
+fn graph(source: &mut impl Source, mut options: GraphOptions) -> Vec<String> {
+    options.cpu = false;
+    options.duration = false;
+    let mut text = Vec::new();
+    FunctionGraph::new(options)
+        .write_all(source, &mut text)
+        .unwrap();
+    let text = String::from_utf8(text).unwrap();
+    text.lines().skip(4).map(str::to_owned).collect()
+}
+
+const CALLS: [&str; 4] = [
+    "recorded_outer() {",
+    "  recorded_inner();",
+    "  recorded_inner();",
+    "}",
+];
+
+#[test]
+fn calls_are_seen_live_in_a_snapshot_and_at_the_end() {
+    scenario("calls_are_seen_live_in_a_snapshot_and_at_the_end", || {
+        let recorder = Recorder::start(FILTER).unwrap();
+        let mut live = recorder.watch();
+        recorded_outer(3);
+        assert!(live.wait(Duration::from_secs(60)).unwrap());
+        let mut seen = graph(&mut live, GraphOptions::default());
+        while seen.len() < CALLS.len() && live.wait(Duration::from_secs(60)).unwrap() {
+            seen.extend(graph(&mut live, GraphOptions::default()));
+        }
+        assert_eq!(seen.last().unwrap(), "}");
+        assert_eq!(
+            graph(&mut recorder.snapshot(), GraphOptions::default()),
+            CALLS
+        );
+        let rings = recorder.finish().unwrap();
+        let mut live = Live::consume(rings).unwrap();
+        assert_eq!(graph(&mut live, GraphOptions::default()), CALLS);
+        assert!(live.is_over());
+        let names = live.names();
+        let function = names
+            .functions()
+            .find(|(_, _, it)| it.name == "recorded_inner")
+            .unwrap();
+        assert_eq!(function.2.address, recorded_inner as *const () as u64);
+        assert!(
+            names
+                .modules()
+                .iter()
+                .any(|it| it.path == function.2.module)
+        );
+    });
+}
+
+#[test]
+fn arguments_results_and_callers_are_recorded_where_asked_for() {
+    scenario(
+        "arguments_results_and_callers_are_recorded_where_asked_for",
+        || {
+            let options = Options {
+                arguments: 2,
+                result: true,
+                caller: true,
+                ..Options::default()
+            };
+            let recorder = Recorder::start_with(FILTER, &options).unwrap();
+            recorded_outer(3);
+            let rings = recorder.finish().unwrap();
+            let options = GraphOptions {
+                arguments: true,
+                result: Some(ResultFormat::Decimal),
+                caller: true,
+                ..GraphOptions::default()
+            };
+            let lines = graph(&mut Live::watch(rings), options);
+            assert!(lines[0].starts_with("recorded_outer(0x3, "), "{lines:?}");
+            assert!(lines[1].starts_with("  recorded_inner(0x3, 0x7); /* <-recorded_outer+0x"));
+            assert!(lines[1].ends_with(" ret=21 */"), "{lines:?}");
+            assert!(lines[2].starts_with("  recorded_inner(0x4, 0x8); /* <-recorded_outer+0x"));
+            assert_eq!(lines[3], "} /* recorded_outer ret=53 */");
+        },
+    );
+}
+
+#[test]
+fn events_of_all_threads_and_losses_add_up_to_the_calls() {
+    scenario(
+        "events_of_all_threads_and_losses_add_up_to_the_calls",
+        || {
+            const THREADS: u64 = 8;
+            const CALLS: u64 = 20_000;
+            for (mode, clock) in [
+                (Mode::Drop, ClockKind::of_this_machine()),
+                (Mode::Overwrite, ClockKind::Monotonic),
+            ] {
+                let options = Options {
+                    rings: RingOptions {
+                        mode,
+                        sub_buffer_bytes: 4096,
+                        clock: Some(clock),
+                        ..RingOptions::default()
+                    },
+                    ..Options::default()
+                };
+                let recorder = Recorder::start_with("recorded_inner", &options).unwrap();
+                let mut live = recorder.consume().unwrap();
+                thread::scope(|scope| {
+                    for _ in 0..THREADS {
+                        scope.spawn(|| (0..CALLS).for_each(|n| _ = recorded_inner(n, n)));
+                    }
+                });
+                assert_eq!(recorder.counters().missed, 0);
+                recorder.finish().unwrap();
+                let (mut entries, mut returns, mut lost) = (0, 0, 0);
+                while let Some(event) = live.next().unwrap() {
+                    match event.what {
+                        What::Entry { .. } => entries += 1,
+                        What::Return { .. } => returns += 1,
+                        What::Lost { events } => lost += events,
+                        _ => {}
+                    }
+                }
+                assert!(lost > 0 && entries > 0);
+                match mode {
+                    // Of a call whose entry is lost the return is not told.
+                    Mode::Drop => {
+                        let open = lost - (THREADS * CALLS - entries);
+                        assert_eq!(entries, returns + open);
+                    }
+                    Mode::Overwrite => assert_eq!(entries + returns + lost, 2 * THREADS * CALLS),
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn threads_that_end_leave_their_rings_to_others() {
+    scenario("threads_that_end_leave_their_rings_to_others", || {
+        let recorder = Recorder::start("recorded_inner").unwrap();
+        const THREADS: u64 = 600;
+        for n in 0..THREADS {
+            thread::spawn(move || recorded_inner(n, n)).join().unwrap();
+        }
+        // Each thread takes one of the eight sub-buffers of a ring.
+        assert!(recorder.rings().ring_count() < 150);
+        let rings = recorder.finish().unwrap();
+        let mut live = Live::watch(rings);
+        let mut threads = std::collections::HashSet::new();
+        let mut entries = 0;
+        while let Some(event) = live.next().unwrap() {
+            assert!(!matches!(event.what, What::Lost { .. }));
+            threads.insert(event.thread);
+            entries += u64::from(matches!(event.what, What::Entry { .. }));
+        }
+        assert_eq!((threads.len() as u64, entries), (THREADS, THREADS));
+    });
+}
+
+#[test]
+fn a_child_records_in_rings_of_its_own() {
+    scenario("a_child_records_in_rings_of_its_own", || {
+        let recorder = Recorder::start(FILTER).unwrap();
+        recorded_outer(1);
+        // SAFETY: the child calls what a child may call, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            recorded_outer(2);
+            recorded_outer(3);
+            // SAFETY: it ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: it waits for the child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        recorded_outer(4);
+        let parent = std::process::id();
+        let mut live = Live::watch(recorder.finish().unwrap());
+        let mut outer = std::collections::BTreeMap::<u32, u32>::new();
+        while let Some(event) = live.next().unwrap() {
+            let (process, what) = (event.process, event.what);
+            if let What::Entry { function, .. } = what {
+                assert!(live.names().function(process, function).is_some());
+                *outer.entry(process).or_default() += 1;
+            }
+        }
+        assert_eq!(outer.get(&parent), Some(&6));
+        assert_eq!(outer.get(&(child as u32)), Some(&6));
+        assert_eq!(live.names().process(child as u32).unwrap().0, parent);
+    });
+}
+
+#[test]
+fn a_thread_without_a_ring_is_counted() {
+    scenario("a_thread_without_a_ring_is_counted", || {
+        let options = Options {
+            rings: RingOptions {
+                rings: 1,
+                ..RingOptions::default()
+            },
+            ..Options::default()
+        };
+        let recorder = Recorder::start_with("recorded_inner", &options).unwrap();
+        recorded_inner(1, 2);
+        thread::scope(|scope| {
+            scope.spawn(|| (0..10).for_each(|n| _ = recorded_inner(n, n)));
+        });
+        assert_eq!(recorder.rings().events_without_ring(), 10);
+    });
+}
