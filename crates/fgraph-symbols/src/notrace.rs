@@ -91,12 +91,15 @@ pub fn look_up(symbol: &str) -> Option<Notrace> {
 }
 
 /// Whether the name is one of V8's builtins, or of a function that OCaml's compiler has made: the
-/// name of its module, which begins with a capital, is behind the first word.
+/// name of its module, which begins with a capital, is behind the first word, unless it is one of
+/// those that each program gets.
 fn is_walked(symbol: &str) -> bool {
-    symbol.starts_with("Builtins_")
-        || symbol
-            .strip_prefix("caml")
-            .is_some_and(|rest| rest.starts_with(|char: char| char.is_ascii_uppercase()))
+    const EACH: [&str; 5] = ["_program", "_apply", "_curry", "_tuplify", "_send"];
+    let is_ocaml = |rest: &str| {
+        rest.starts_with(|char: char| char.is_ascii_uppercase())
+            || EACH.iter().any(|name| rest.starts_with(name))
+    };
+    symbol.starts_with("Builtins_") || symbol.strip_prefix("caml").is_some_and(is_ocaml)
 }
 
 #[cfg(test)]
@@ -131,6 +134,8 @@ mod tests {
             "Builtins_CEntry",
             "camlStdlib__List__map_287",
             "camlMain.f_1",
+            "caml_program",
+            "caml_apply3",
         ] {
             assert_eq!(look_up(name), Some(WALKED), "{name}");
         }
