@@ -67,7 +67,7 @@ pub(crate) fn reroute(header: usize, trampolines: &Trampolines) {
     // SAFETY: the page of a header has nothing else in it, and is read as data. Each word is
     // written at once, with an address that any of its stubs may lead to.
     unsafe {
-        if libc::mprotect(page, HEADER_LEN, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+        if libc::mprotect(page, HEADER_LEN, PROT_READ | PROT_WRITE) != 0 {
             return;
         }
         for variant in Variant::ALL {
@@ -75,7 +75,7 @@ pub(crate) fn reroute(header: usize, trampolines: &Trampolines) {
             // Release: what the trampolines ask for is written before.
             AtomicUsize::from_ptr(word).store(trampolines.entry(variant), Ordering::Release);
         }
-        libc::mprotect(page, HEADER_LEN, libc::PROT_READ);
+        libc::mprotect(page, HEADER_LEN, PROT_READ);
     }
 }
 
