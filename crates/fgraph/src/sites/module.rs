@@ -161,23 +161,18 @@ impl ModuleSites {
             Some(Ok(known)) => known.walked(),
             _ => &[],
         };
-        let mut text: Vec<Range<usize>> = match self.loaded.is_generated() {
-            true => Vec::new(),
-            false => self.loaded.text().collect(),
-        };
-        for walked in walked {
-            let Some(last) = text.last_mut() else {
-                break;
-            };
-            // Text has few segments, and what is walked is in one of them.
-            let behind = walked.end..last.end;
-            if last.contains(&walked.start) {
-                last.end = walked.start;
-                text.push(behind);
+        let mut ordinary = Vec::new();
+        let text = self.loaded.text().filter(|_| !self.loaded.is_generated());
+        for text in text {
+            let mut start = text.start;
+            for walked in walked.iter().filter(|walked| text.contains(&walked.start)) {
+                ordinary.push(start..walked.start);
+                start = walked.end;
             }
+            ordinary.push(start..text.end);
         }
-        text.retain(|range| !range.is_empty());
-        text
+        ordinary.retain(|range| !range.is_empty());
+        ordinary
     }
 
     /// Whether a runtime walks the frames of code that is known to be in the module.
