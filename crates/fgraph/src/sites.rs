@@ -15,11 +15,13 @@ mod listing;
 mod module;
 mod names;
 mod reliance;
+mod runtimes;
 mod selection;
 pub(crate) mod symbol_table;
 mod toolchain;
 
 use core::ffi::CStr;
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::{self, Trampolines};
 use fgraph_core::MAX_USERS;
+use fgraph_core::fgraph::FGRAPH;
 use fgraph_core::site::Site;
 
 use crate::code::stub_blocks::StubBlocks;
@@ -48,6 +51,7 @@ pub(crate) use module::ModuleChange;
 use module::{KnownFile, ModuleSites};
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
+use runtimes::StackUse;
 pub(crate) use selection::{Change, Selection};
 
 /// The entry is as the compiler made it.
@@ -78,6 +82,8 @@ pub(crate) struct Sites {
     pub(crate) breakpoints: bool,
     /// Address of [`CANCEL`].
     cancel: usize,
+    /// Whether there is a runtime that walks frames.
+    is_walked: bool,
 }
 
 impl Sites {
@@ -89,8 +95,10 @@ impl Sites {
             published: 0,
             renewed: Vec::new(),
             cancel: 0,
+            is_walked: false,
             context: BuildContext {
                 trampolines: Trampolines::NONE,
+                headers: Vec::new(),
                 stub_blocks: StubBlocks::new(),
                 indices: Indices::new(),
                 ignore_inner: false,
@@ -148,8 +156,10 @@ impl Sites {
             if self.loaded().any(|known| known.is(&module)) {
                 continue;
             }
+            self.heed(runtimes::stack_use(&module));
             if !trampoline::holds_cancellation() && module.may_call(CANCEL, self.cancel) {
-                self.context.trampolines = trampoline::hold_cancellation();
+                let trampolines = trampoline::hold_cancellation();
+                self.context.set_trampolines(trampolines);
             }
             // Stubs may have few places, so what comes back to where it was gets those that it had.
             let gone = |known: &&mut ModuleSites| !known.is_loaded && known.is(&module);
@@ -166,6 +176,7 @@ impl Sites {
         };
         let over = self.modules.extract_if(.., is_over);
         self.files.extend(over.filter_map(ModuleSites::into_file));
+        self.publish_callers();
         self.publish_symbols();
     }
 
@@ -189,6 +200,28 @@ impl Sites {
             Some(at) => Some(self.files.swap_remove(at)),
             None => self.modules.iter().find_map(|known| known.file_of(module)),
         }
+    }
+
+    /// Has calls go through trampolines that look at who calls, if there is code that needs it.
+    fn heed(&mut self, stack_use: StackUse) {
+        match stack_use {
+            StackUse::Ordinary => return,
+            StackUse::Walks => self.is_walked = true,
+            StackUse::Slices => FGRAPH.callers.list_none(),
+        }
+        self.context.set_trampolines(trampoline::look_at_callers());
+    }
+
+    /// Says whose calls are traced with their returns, where a runtime walks frames: whoever is
+    /// none of its code, and no code that is in no module.
+    fn publish_callers(&self) {
+        if !self.is_walked {
+            return;
+        }
+        let mut code: Vec<Range<usize>> =
+            self.loaded().flat_map(ModuleSites::ordinary_code).collect();
+        code.sort_unstable_by_key(|range| range.start);
+        FGRAPH.callers.list(code.into_iter());
     }
 
     /// Makes the sites of the modules in which a filter selects anything: `new`, or one of `users`
@@ -221,6 +254,10 @@ impl Sites {
                 module.leave();
             }
         }
+        if self.loaded().any(ModuleSites::is_walked) {
+            self.heed(StackUse::Walks);
+        }
+        self.publish_callers();
         if self.count_read() != self.published {
             self.publish_symbols();
         }
