@@ -136,7 +136,10 @@ impl Sites {
             }
             if !trampoline::holds_cancellation() {
                 match modules::while_listed(&module, || module.may_call(CANCEL, self.cancel)) {
-                    Some(true) => self.context.trampolines = trampoline::hold_cancellation(),
+                    // SAFETY: stubs are made with what the context has.
+                    Some(true) => unsafe {
+                        self.context.trampolines = trampoline::hold_cancellation();
+                    },
                     Some(false) => {}
                     None => continue,
                 }

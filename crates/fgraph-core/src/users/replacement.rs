@@ -92,8 +92,12 @@ pub unsafe fn set_bodies(addresses: [usize; KINDS]) {
     }
 }
 
-/// Says that the function at `address` must run whatever users want.
-pub fn set_must_run(address: usize) {
+/// Says that the function at `address` must run whatever users want, and no other.
+///
+/// # Safety
+///
+/// The function must be the one that fgraph depends on.
+pub unsafe fn set_must_run(address: usize) {
     MUST_RUN.store(address, Ordering::Relaxed);
 }
 

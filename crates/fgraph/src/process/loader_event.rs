@@ -67,7 +67,8 @@ pub(crate) fn find(handler: fn()) {
     if let Some(found) = unsafe { debug.as_ref() } {
         DEBUG.store(debug, Ordering::Relaxed);
         EVENT.store(found.breakpoint, Ordering::Relaxed);
-        replacement::set_must_run(found.breakpoint);
+        // SAFETY: without it libraries would come and go unnoticed.
+        unsafe { replacement::set_must_run(found.breakpoint) };
     }
 }
 
