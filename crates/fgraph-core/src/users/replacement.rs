@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   Replacement
-//!   +0    frame      the one that the call gets if somebody wants its return
+//!   +0    frame      the one that the call gets if a user wants its return
 //!   +8    values     the result, or where to go on
 //!   +24   reserved   the machine layer's own
 //!   +32   Link

@@ -104,7 +104,7 @@ impl Arena {
     /// The bytes from `address` on, to be filled.
     pub(crate) fn bytes(&mut self, address: usize) -> &mut [u8] {
         let offset = address - self.base;
-        // SAFETY: the mapping is ours, writable until `finish` takes it, and nobody else knows it.
+        // SAFETY: the mapping is ours, writable until `finish` takes it, and nothing else knows it.
         let all = unsafe {
             core::slice::from_raw_parts_mut(
                 ptr::with_exposed_provenance_mut::<u8>(self.base),
@@ -125,7 +125,7 @@ impl Arena {
         let base = self.base;
         self.bytes(base)[..HEADER_BYTES].copy_from_slice(&header);
         let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
-        // SAFETY: our own mapping, not known to anybody yet.
+        // SAFETY: our own mapping, not known to other code yet.
         unsafe {
             if libc::mprotect(base, self.len, libc::PROT_READ | libc::PROT_EXEC) != 0 {
                 let errno = os::errno();
@@ -224,7 +224,7 @@ impl CopyUnwind {
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
             at += bytes.len().next_multiple_of(8);
         }
-        // SAFETY: just mapped. Failing is no harm: nobody writes there.
+        // SAFETY: just mapped. Failing is no harm: nothing writes there.
         unsafe {
             libc::mprotect(ptr::with_exposed_provenance_mut(base), all, libc::PROT_READ);
         }

@@ -59,7 +59,7 @@ thread_local! {
 
 /// Finds the linker's function. When libraries have come or gone, `handler` is called, in a thread
 /// that may be in the dynamic linker.
-pub(crate) fn find(handler: fn()) {
+pub(crate) fn find_event(handler: fn()) {
     // The first one stays: there is one control in a process.
     let _ = HANDLER.set(handler);
     let debug = linker::symbol(c"_r_debug").cast::<Debug>();
