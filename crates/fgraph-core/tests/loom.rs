@@ -20,7 +20,7 @@ use fgraph_core::owner::{Owner, Watched};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
 use fgraph_core::slot::Slots;
 use fgraph_core::snapshot::Readers;
-use fgraph_core::version::Version;
+use fgraph_core::version::{Version, Writer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
@@ -964,7 +964,11 @@ fn read_while_an_entry_changes(looks_again: bool, is_announced: bool) {
         });
         let read = || [0, 1].map(|index: usize| bounds[index].load(Ordering::Relaxed));
         let [low, end] = if looks_again {
-            version.read(read, thread::yield_now)
+            let wait = || {
+                thread::yield_now();
+                Writer::AtWork
+            };
+            version.read(read, wait).unwrap()
         } else {
             read()
         };
@@ -988,6 +992,42 @@ fn without_a_second_look_at_the_version_an_entry_is_read_in_halves() {
 #[should_panic(expected = "the bounds are of two entries")]
 fn with_a_change_that_is_not_announced_an_entry_is_read_in_halves() {
     read_while_an_entry_changes(true, false);
+}
+
+/// A reader that asks whether the writer is gone, which ends after its change.
+fn read_while_the_writer_ends(asks: bool) {
+    loom::model(move || {
+        let version = Arc::new(Version::new());
+        let (word, lives) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(1)));
+        let writer = thread::spawn({
+            let (version, word, lives) = (version.clone(), word.clone(), lives.clone());
+            move || {
+                version.rewrite(|| word.store(2, Ordering::Relaxed));
+                lives.store(0, Ordering::Release);
+            }
+        });
+        let wait = || {
+            thread::yield_now();
+            match asks && lives.load(Ordering::Acquire) == 1 {
+                true => Writer::AtWork,
+                false => Writer::Gone,
+            }
+        };
+        let read = version.read(|| word.load(Ordering::Relaxed), wait);
+        assert!(read.is_some(), "given up for nothing");
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_writer_that_has_ended_after_its_change_is_waited_for() {
+    read_while_the_writer_ends(true);
+}
+
+#[test]
+#[should_panic(expected = "given up for nothing")]
+fn without_asking_for_the_writer_a_reader_gives_up() {
+    read_while_the_writer_ends(false);
 }
 
 // A value that is replaced and freed while it is read.

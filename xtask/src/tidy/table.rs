@@ -32,6 +32,7 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-trace/src",
         layers: &[
             "graph",
+            "recording",
             "live",
             "source",
             "ring",
@@ -40,7 +41,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "clock",
             "primitive",
         ],
-        apart: &[("graph", "live")],
+        apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],
     },
     Layers {

@@ -320,9 +320,13 @@ handler!(
     /// The handler of SIGTRAP.
     sigtrap_handler,
     chain: CHAIN,
-    // SI_KERNEL: what an `int3` causes. Single steps, watchpoints and `kill` have others.
+    // SI_KERNEL or TRAP_BRKPT: what an `int3` causes, the latter where something else stands in for
+    // the kernel. Single steps, watchpoints and `kill` have others.
     "0x80
-     jne 2f",
+     je 4f
+     cmp dword ptr [rsi + {si_code}], 1
+     jne 2f
+     4:",
     at: "1",
     // int3 is a trap: the thread stands behind it.
     behind: "1"

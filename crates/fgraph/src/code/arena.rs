@@ -25,6 +25,8 @@
 use core::ffi::c_void;
 use core::ptr;
 
+use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
+
 use crate::arch::stub::SITE_LEN;
 use crate::arch::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN};
 use crate::arch::trampoline::{Trampolines, Variant};
@@ -125,17 +127,23 @@ impl Arena {
         let base = self.base;
         self.bytes(base)[..HEADER_BYTES].copy_from_slice(&header);
         let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
-        // SAFETY: our own mapping, not known to other code yet.
-        unsafe {
-            if libc::mprotect(base, self.len, libc::PROT_READ | libc::PROT_EXEC) != 0 {
-                let errno = os::errno();
-                libc::munmap(base, self.len);
-                return Err(errno);
+        // SAFETY: our own mapping.
+        let unwind = match unsafe { libc::mprotect(base, self.len, PROT_READ | PROT_EXEC) } {
+            0 => unwind.write(),
+            _ => Err(os::errno()),
+        };
+        match unwind {
+            Ok(unwind) => {
+                register_unwind(self.base);
+                unwind.register();
+                Ok(())
+            }
+            Err(errno) => {
+                // SAFETY: our own mapping, not known to other code yet.
+                unsafe { libc::munmap(base, self.len) };
+                Err(errno)
             }
         }
-        register_unwind(self.base);
-        unwind.write()?.register();
-        Ok(())
     }
 }
 
@@ -226,7 +234,7 @@ impl CopyUnwind {
         }
         // SAFETY: just mapped. Failing is no harm: nothing writes there.
         unsafe {
-            libc::mprotect(ptr::with_exposed_provenance_mut(base), all, libc::PROT_READ);
+            libc::mprotect(ptr::with_exposed_provenance_mut(base), all, PROT_READ);
         }
         let mut at = base;
         let fde = |stretch| {
@@ -267,5 +275,27 @@ fn map_near(first: usize, last: usize, len: usize) -> Option<usize> {
         .chain(above)
         .map(|place| place & !(PAGE - 1))
         .filter(|place| (low..=high).contains(place))
-        .find_map(|place| map_at(place, len, libc::PROT_READ | libc::PROT_WRITE))
+        .find_map(|place| map_at(place, len, PROT_READ | PROT_WRITE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memory;
+
+    #[test]
+    fn an_arena_whose_unwind_information_finds_no_place_is_unmapped() {
+        static NEAR: u8 = 0;
+        let near = (&raw const NEAR).addr();
+        let arena = Arena::reserve(near, near, 64, 64).unwrap();
+        let header = arena.header();
+        assert!(memory::peek(header).is_ok());
+        let mut unwind = CopyUnwind::new(Place::Apart);
+        // Nothing is within reach of both.
+        unwind.add_jump(PAGE);
+        unwind.add_jump(near);
+        let finished = arena.finish(&Trampolines::NONE, &unwind);
+        assert_eq!(finished, Err(libc::ENOMEM));
+        assert!(memory::peek(header).is_err());
+    }
 }

@@ -94,6 +94,7 @@ impl Batch {
                 && ends.into_iter().any(punned_jump::is_invalid)
         };
         signals::ensure(self.pokes.iter().any(invalid))?;
+        signals::unmask();
         if let Some(thread) = signals::blocked_somewhere() {
             return Err(Error::SignalBlocked { thread });
         }

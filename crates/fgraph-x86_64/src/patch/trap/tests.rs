@@ -419,9 +419,9 @@ fn the_handler_preserves_what_a_callee_preserves() {
     // SAFETY: all zero is a valid siginfo and ucontext, of which the handler uses two words;
     // the assembly names every register that a C function may change, and keeps rbx and rbp
     // itself.
-    unsafe {
+    let handle = |code| unsafe {
         let mut info: libc::siginfo_t = zeroed();
-        info.si_code = libc::SI_KERNEL;
+        info.si_code = code;
         let mut context: libc::ucontext_t = zeroed();
         context.uc_mcontext.gregs[libc::REG_RIP as usize] = 0x1011;
         let (rbx, rbp, r12, r13, r14, r15, moved): (u64, u64, u64, u64, u64, u64, u64);
@@ -460,6 +460,9 @@ fn the_handler_preserves_what_a_callee_preserves() {
         assert_eq!(r15, 0, "the stack pointer moved");
         let rip = context.uc_mcontext.gregs[libc::REG_RIP as usize];
         assert_eq!(rip, 0x9010);
-    }
+    };
+    handle(libc::SI_KERNEL);
+    // What an emulator may say.
+    handle(libc::TRAP_BRKPT);
     drop(listed);
 }
