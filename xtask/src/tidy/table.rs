@@ -64,6 +64,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "thread",
             "stacks",
             "site",
+            "callers",
             "snapshot",
             "primitive",
         ],
