@@ -158,7 +158,8 @@ impl Sites {
             }
             self.heed(runtimes::stack_use(&module));
             if !trampoline::holds_cancellation() && module.may_call(CANCEL, self.cancel) {
-                let trampolines = trampoline::hold_cancellation();
+                // SAFETY: stubs are made with what the context has.
+                let trampolines = unsafe { trampoline::hold_cancellation() };
                 self.context.set_trampolines(trampolines);
             }
             // Stubs may have few places, so what comes back to where it was gets those that it had.
