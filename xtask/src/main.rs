@@ -1,5 +1,5 @@
 //! Chores of the workspace: `cargo xtask cost`, `coverage`, `ecosystem`, `hook`,
-//! `mutants`, `patch-test`, `reliability`, `soak`, `tidy`.
+//! `mutants`, `patch-test`, `reliability`, `scale`, `soak`, `tidy`.
 
 mod cost;
 mod coverage;
@@ -10,6 +10,7 @@ mod mutants;
 mod patch_test;
 mod reliability;
 mod report;
+mod scale;
 mod soak;
 mod tidy;
 mod toolchain;
@@ -44,6 +45,8 @@ enum Command {
     PatchTest(patch_test::Options),
     /// Run hostile programs untraced and traced, and see whether they do the same
     Reliability(reliability::Options),
+    /// Measure what grows with the size of the traced program
+    Scale(scale::Options),
     /// Run the tests that `cargo test` ignores, because they take minutes
     Soak(soak::Options),
     /// Check what no compiler checks: layers, lengths of lines, words, names of files
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Mutants(options) => mutants::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),
         Command::Reliability(options) => reliability::run(&options),
+        Command::Scale(options) => scale::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Tidy(options) => tidy::run(&options),
     };

@@ -124,9 +124,17 @@ impl Fgraph {
 
     /// Waits until no thread is in a callback of the user in slot `index`, which must have been
     /// retired, and a heavy barrier passed since. `pause` is called with the state of a thread that
-    /// is in one, of which it may use the ids only, and may say that the thread is gone (`false`).
-    pub fn wait_for_grace(&self, index: usize, mut pause: impl FnMut(&'static Thread) -> bool) {
-        // SAFETY: only the marks and the ids are read.
+    /// is in one, and may say that the thread is gone (`false`).
+    ///
+    /// # Safety
+    ///
+    /// `pause` may use only what is atomic of the state, which is another thread's.
+    pub unsafe fn wait_for_grace(
+        &self,
+        index: usize,
+        mut pause: impl FnMut(&'static Thread) -> bool,
+    ) {
+        // SAFETY: only the marks are read here, and what is atomic by the caller.
         for thread in unsafe { self.threads.iter() } {
             let mark = core::iter::once(&thread.mark);
             grace::wait(index, mark, || (), |_| pause(thread));
@@ -135,12 +143,16 @@ impl Fgraph {
 
     /// Whether [`wait_for_grace`](Self::wait_for_grace) would not have to wait; `is_alive` says
     /// whether the thread of a state is there.
-    pub fn is_grace_over(
+    ///
+    /// # Safety
+    ///
+    /// As for [`wait_for_grace`](Self::wait_for_grace), of `is_alive`.
+    pub unsafe fn is_grace_over(
         &self,
         index: usize,
         mut is_alive: impl FnMut(&'static Thread) -> bool,
     ) -> bool {
-        // SAFETY: only the marks and the ids are read.
+        // SAFETY: as in `wait_for_grace`.
         let mut threads = unsafe { self.threads.iter() };
         threads.all(|thread| {
             let mark = core::iter::once(&thread.mark);

@@ -6,9 +6,9 @@
 //! Here are the users and their slots, the epochs that keep a new owner of a slot from getting the
 //! returns of the previous one, the grace period after which a user may be dropped, the shadow
 //! stack with its frames, and the dispatch of entries and returns to the users. There is no system
-//! call, no assembly and, on the path of a traced call, no allocation; the machine layer saves the
-//! registers and calls [`dispatch::enter`] and [`dispatch::leave`], and the runtime above finds
-//! functions and patches them.
+//! call, no assembly but for one load and, on the path of a traced call, no allocation; the machine
+//! layer saves the registers and calls [`dispatch::enter`] and [`dispatch::leave`], and the runtime
+//! above finds functions and patches them.
 //!
 //! Each folder uses only those below it:
 //!
@@ -22,6 +22,7 @@
 //! | [`thread`](mod@thread) | the state of each thread, its counters, and the list of all |
 //! | [`stacks`] | machine stacks, each with a shadow stack and its frames |
 //! | [`site`] | one traced place, its function and its interest mask |
+//! | [`snapshot`] | a value that is replaced while others read it |
 //! | [`primitive`] | atomics, of `core` or of loom |
 //!
 //! One arrow points up: a user's entry function ends by jumping to the next user's, which
@@ -39,6 +40,7 @@ extern crate std;
 
 pub mod primitive;
 pub mod site;
+pub mod snapshot;
 pub mod stacks;
 pub mod thread;
 pub mod users;

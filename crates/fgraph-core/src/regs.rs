@@ -131,6 +131,14 @@ impl EntryRegs {
         }
     }
 
+    /// Word `index` of the arguments that travel on the stack; `None` if it is not on the machine
+    /// stack.
+    pub(crate) fn read_stack_word(&self, index: usize) -> Option<u64> {
+        let word = self.stack_word(index).ok()?;
+        // SAFETY: on the machine stack of the running thread.
+        Some(unsafe { read_any_word(word) })
+    }
+
     /// Fills the vectors up to `width` bytes, which it returns, with the zeros that the registers
     /// hold there.
     ///
@@ -144,6 +152,37 @@ impl EntryRegs {
             let vectors = (&raw mut (*this).vector).cast();
             widen(vectors, VECTOR_ARGS, &raw mut (*this).width, width)
         }
+    }
+}
+
+/// Reads a word of memory whatever it belongs to: a variable of another function, say, that is not
+/// initialised, or that another thread writes at this moment. What it holds then is not known.
+///
+/// By an instruction of its own, because a read in Rust would not be allowed, and sanitizers object
+/// to it.
+///
+/// # Safety
+///
+/// The word must be mapped.
+unsafe fn read_any_word(word: *const u64) -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let value;
+        // SAFETY: reads the word, which is mapped, and changes nothing.
+        unsafe {
+            core::arch::asm!(
+                "mov {value}, [{word}]",
+                word = in(reg) word,
+                value = out(reg) value,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+        value
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        // SAFETY: it is mapped.
+        unsafe { word.read_volatile() }
     }
 }
 

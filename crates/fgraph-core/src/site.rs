@@ -16,6 +16,7 @@
 //!
 //! 64 bytes, so that a record is one cache line: all that a traced call reads of it is together.
 
+use alloc::string::String;
 use core::cmp::Ordering;
 use core::fmt;
 use core::ptr::{self, NonNull};
@@ -44,12 +45,40 @@ pub trait Symbols: fmt::Debug + Sync {
     /// The bytes of the function of a site; 0 if that is not known.
     fn size(&self, site: &Site) -> usize;
 
+    /// Where the function of a site is in its source; `None` if that is not known.
+    fn source(&self, _site: &Site) -> Option<Source> {
+        None
+    }
+
     /// Writes the name of the function of a site with all that tells it from others.
     ///
     /// # Errors
     ///
     /// Those of `out`.
     fn write_full_name(&self, site: &Site, out: &mut dyn fmt::Write) -> fmt::Result;
+}
+
+/// A place in the source of a program, as debug information has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct Source {
+    /// The path of the file where it was compiled.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+impl Source {
+    /// The line `line` of `file`.
+    pub fn new(file: String, line: u32) -> Self {
+        Self { file, line }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
 }
 
 /// Nothing is known.
@@ -221,6 +250,27 @@ impl Function {
     /// functions of an allocator.
     pub fn full_name(self) -> FullName {
         FullName(self.0)
+    }
+
+    /// The source file, and the line of the function's first instruction: in most compilers' tables
+    /// the one with its name.
+    ///
+    /// `None` without the feature `dwarf` of `fgraph`, and where there is no debug information,
+    /// neither in the file of the module nor in a debug file where debuggers look for one.
+    ///
+    /// The first time for each module its debug information is read and kept, which takes seconds
+    /// and a gigabyte for the largest. It allocates, locks and reads files: not for callbacks on
+    /// functions that do so.
+    ///
+    /// ```no_run
+    /// # fn source(function: fgraph_core::Function) {
+    /// if let Some(source) = function.source() {
+    ///     println!("{} is at {}:{}", function.name(), source.file, source.line);
+    /// }
+    /// # }
+    /// ```
+    pub fn source(self) -> Option<Source> {
+        self.0.module.symbols.source(self.0)
     }
 
     /// Where the function goes on when it is traced: called there, it runs and no user sees it.

@@ -1,5 +1,5 @@
-//! The protocols of `slot`, `grace`, `claim`, `owner` and `version`, checked by loom in all
-//! interleavings up to a bound on the preemptions. Run by `.ci/loom.sh`.
+//! The protocols of `slot`, `grace`, `claim`, `owner`, `version` and `snapshot`, checked by loom in
+//! all interleavings up to a bound on the preemptions. Run by `.ci/loom.sh`.
 //!
 //! The types are the real ones; around them stand the steps of `dispatch::enter`, of
 //! `dispatch::leave` and of the runtime's register and unregister. A test that should panic is the
@@ -19,7 +19,8 @@ use fgraph_core::grace::{self, Epoch, Mark};
 use fgraph_core::owner::{Owner, Watched};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
 use fgraph_core::slot::Slots;
-use fgraph_core::version::Version;
+use fgraph_core::snapshot::Readers;
+use fgraph_core::version::{Version, Writer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
@@ -963,7 +964,11 @@ fn read_while_an_entry_changes(looks_again: bool, is_announced: bool) {
         });
         let read = || [0, 1].map(|index: usize| bounds[index].load(Ordering::Relaxed));
         let [low, end] = if looks_again {
-            version.read(read, thread::yield_now)
+            let wait = || {
+                thread::yield_now();
+                Writer::AtWork
+            };
+            version.read(read, wait).unwrap()
         } else {
             read()
         };
@@ -987,6 +992,81 @@ fn without_a_second_look_at_the_version_an_entry_is_read_in_halves() {
 #[should_panic(expected = "the bounds are of two entries")]
 fn with_a_change_that_is_not_announced_an_entry_is_read_in_halves() {
     read_while_an_entry_changes(true, false);
+}
+
+/// A reader that asks whether the writer is gone, which ends after its change.
+fn read_while_the_writer_ends(asks: bool) {
+    loom::model(move || {
+        let version = Arc::new(Version::new());
+        let (word, lives) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(1)));
+        let writer = thread::spawn({
+            let (version, word, lives) = (version.clone(), word.clone(), lives.clone());
+            move || {
+                version.rewrite(|| word.store(2, Ordering::Relaxed));
+                lives.store(0, Ordering::Release);
+            }
+        });
+        let wait = || {
+            thread::yield_now();
+            match asks && lives.load(Ordering::Acquire) == 1 {
+                true => Writer::AtWork,
+                false => Writer::Gone,
+            }
+        };
+        let read = version.read(|| word.load(Ordering::Relaxed), wait);
+        assert!(read.is_some(), "given up for nothing");
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_writer_that_has_ended_after_its_change_is_waited_for() {
+    read_while_the_writer_ends(true);
+}
+
+#[test]
+#[should_panic(expected = "given up for nothing")]
+fn without_asking_for_the_writer_a_reader_gives_up() {
+    read_while_the_writer_ends(false);
+}
+
+// A value that is replaced and freed while it is read.
+
+/// A reader looks at the value while a writer replaces it, and frees it if it sees no reader.
+fn read_while_replaced(is_counted: bool) {
+    loom::model(move || {
+        let readers = Arc::new(Readers::new());
+        let current = Arc::new(AtomicU64::new(0));
+        let values = Arc::new([UnsafeCell::new(1), UnsafeCell::new(1)]);
+        let writer = thread::spawn({
+            let (readers, current, values) = (readers.clone(), current.clone(), values.clone());
+            move || {
+                current.swap(1, Ordering::SeqCst);
+                if readers.are_gone() {
+                    // SAFETY: loom panics if anybody reads it meanwhile.
+                    values[0].with_mut(|value| unsafe { *value = 0 });
+                }
+            }
+        });
+        let reader = is_counted.then(|| readers.enter());
+        let at = current.load(Ordering::SeqCst);
+        // SAFETY: loom panics if anybody writes it meanwhile.
+        let value = values[at as usize].with(|value| unsafe { *value });
+        assert_eq!(value, 1, "the value was freed");
+        drop(reader);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_value_is_not_freed_while_it_is_read() {
+    read_while_replaced(true);
+}
+
+#[test]
+#[should_panic]
+fn without_being_counted_a_reader_reads_what_is_freed() {
+    read_while_replaced(false);
 }
 
 // A fork while another thread patches: the child has a copy of the memory, and not the other

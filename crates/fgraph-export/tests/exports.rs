@@ -146,7 +146,8 @@ fn is_same(one: &Row, other: &Row) -> bool {
 #[test]
 fn the_summary_counts_what_was_met() {
     let Exported {
-        script, summary, ..
+        script, summary, directory: _directory,
+        ..
     } = exported(Format::Folded);
     let rows = script.rows();
     let ended = |how| rows.iter().filter(|row| row.ended == how).count() as u64;
@@ -196,7 +197,8 @@ fn a_table_has_a_row_for_each_call() {
 #[test]
 fn python_reads_the_table() {
     let python = needs!(PYTHON.find());
-    let Exported { script, path, .. } = exported(Format::Csv);
+    let Exported { script, path, directory: _directory,
+        .. } = exported(Format::Csv);
     let rows = read(&python, "read.py", &["csv", path.to_str().unwrap()]);
     let total = |column: &str| -> u64 {
         let numbers = rows.as_array().unwrap().iter();
@@ -235,7 +237,8 @@ fn check_timeline(found: &Value, script: &Script) {
 #[test]
 fn json_has_chromes_events() {
     let python = needs!(PYTHON.find());
-    let Exported { script, path, .. } = exported(Format::Chrome);
+    let Exported { script, path, directory: _directory,
+        .. } = exported(Format::Chrome);
     let found = read(&python, "read.py", &["chrome", path.to_str().unwrap()]);
     check_timeline(&found, &script);
 }
@@ -244,7 +247,8 @@ fn json_has_chromes_events() {
 fn perfettos_own_messages_decode_its_trace() {
     let python = needs!(PYTHON.find());
     needs!(PERFETTO.import());
-    let Exported { script, path, .. } = exported(Format::Perfetto);
+    let Exported { script, path, directory: _directory,
+        .. } = exported(Format::Perfetto);
     let found = read(&python, "read.py", &["perfetto", path.to_str().unwrap()]);
     check_timeline(&found, &script);
 }
@@ -256,7 +260,8 @@ fn speedscopes_schema_holds_and_its_events_nest() {
     let program = needs!(SPEEDSCOPE.find()).canonicalize().unwrap();
     let package = program.parent().and_then(Path::parent).unwrap();
     let schema = package.join("dist/release/file-format-schema.json");
-    let Exported { script, path, .. } = exported(Format::Speedscope);
+    let Exported { script, path, directory: _directory,
+        .. } = exported(Format::Speedscope);
     let arguments = [
         "speedscope",
         path.to_str().unwrap(),
@@ -270,7 +275,8 @@ fn speedscopes_schema_holds_and_its_events_nest() {
 fn uftrace_shows_its_directory() {
     let python = needs!(PYTHON.find());
     needs!(UFTRACE.find());
-    let Exported { script, path, .. } = exported(Format::Uftrace);
+    let Exported { script, path, directory: _directory,
+        .. } = exported(Format::Uftrace);
     let found = read(&python, "read.py", &["uftrace", path.to_str().unwrap()]);
     same(&found["calls"], calls(&script, one_line, false));
     assert_eq!(found["lost"], json!(lost(&script)));
@@ -285,7 +291,8 @@ fn uftrace_shows_its_directory() {
 fn babeltrace_reads_the_common_trace_format() {
     let python = needs!(PYTHON.find());
     needs!(BABELTRACE.find());
-    let Exported { script, path, .. } = exported(Format::Ctf);
+    let Exported { script, path, directory: _directory,
+        .. } = exported(Format::Ctf);
     let mut found = read(&python, "read.py", &["ctf", path.to_str().unwrap()]);
     // Two functions have one name, and so have the files of their modules.
     let mut twins = std::collections::BTreeSet::new();
@@ -308,7 +315,8 @@ fn babeltrace_reads_the_common_trace_format() {
 fn folded_stacks_have_their_own_time() {
     let python = needs!(PYTHON.find());
     let Exported {
-        script, path: file, ..
+        script, path: file, directory: _directory,
+        ..
     } = exported(Format::Folded);
     let found = read(&python, "read.py", &["folded", file.to_str().unwrap()]);
     let rows = script.rows();
@@ -327,7 +335,8 @@ fn folded_stacks_have_their_own_time() {
 #[test]
 fn a_picture_has_boxes_as_wide_as_their_time() {
     let python = needs!(PYTHON.find());
-    let Exported { script, path, .. } = exported(Format::Svg);
+    let Exported { script, path, directory: _directory,
+        .. } = exported(Format::Svg);
     let found = read(&python, "read.py", &["svg", path.to_str().unwrap()]);
     let rows = script.rows();
     let own = |process: Option<u32>| -> u64 {
@@ -348,7 +357,8 @@ fn pprofs_messages_have_each_stack_once() {
     let node = needs!(NODE.find());
     let package = needs!(PPROF_FORMAT.npm_directory());
     let Exported {
-        script, path: file, ..
+        script, path: file, directory: _directory,
+        ..
     } = exported(Format::Pprof);
     let arguments = [package.to_str().unwrap(), file.to_str().unwrap()];
     let found = read(&node, "pprof.js", &arguments);
@@ -416,7 +426,8 @@ fn callgrind_annotate_shows_own_time_and_calls() {
     let python = needs!(PYTHON.find());
     needs!(CALLGRIND_ANNOTATE.find());
     let Exported {
-        script, path: file, ..
+        script, path: file, directory: _directory,
+        ..
     } = exported(Format::Callgrind);
     let found = read(&python, "read.py", &["callgrind", file.to_str().unwrap()]);
     let rows = script.rows();

@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, Sym64};
+use object::read::ReadRef;
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
 /// The sections in which compilers list entries of functions.
@@ -129,6 +130,12 @@ impl<'a> ElfFile<'a> {
         object::pod::bytes_of_slice(self.segments)
     }
 
+    /// The segments that are loaded: where, and how many bytes.
+    #[cfg(feature = "dwarf")]
+    pub(crate) fn load_addresses(&self) -> impl Iterator<Item = (u64, u64)> {
+        load_addresses(self.segments)
+    }
+
     /// The address and content of every note segment. The build id is among them.
     pub fn notes(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         let bytes = self.bytes;
@@ -173,19 +180,7 @@ impl<'a> ElfFile<'a> {
     /// together.
     #[must_use]
     pub fn build_id(&self) -> Option<&'a [u8]> {
-        // Sections first: of a debug file, the program headers are those of the file it belongs to.
-        let sections = self.sections.iter();
-        let in_sections = sections.filter_map(|s| s.notes(Le, self.bytes).ok().flatten());
-        let segments = self.segments.iter();
-        let in_segments = segments.filter_map(|s| s.notes(Le, self.bytes).ok().flatten());
-        in_sections
-            .chain(in_segments)
-            .flat_map(|notes| notes.map_while(Result::ok))
-            .find(|note| {
-                note.n_type(Le) == elf::NT_GNU_BUILD_ID && note.name() == elf::ELF_NOTE_GNU
-            })
-            .map(|note| note.desc())
-            .filter(|id| !id.is_empty())
+        build_id(self.segments, &self.sections, self.bytes)
     }
 
     /// The name of the debug file that was split off this one, and the CRC-32 of its content.
@@ -412,6 +407,32 @@ impl<'a> ElfFile<'a> {
         versions.dedup_by_key(|(index, _)| *index);
         versions
     }
+}
+
+/// The segments among `all` that are loaded: where, and how many bytes.
+#[cfg(feature = "dwarf")]
+pub(crate) fn load_addresses(all: &[ProgramHeader64<Le>]) -> impl Iterator<Item = (u64, u64)> {
+    let loaded = all.iter().filter(|s| s.p_type(Le) == elf::PT_LOAD);
+    loaded.map(|s| (s.p_vaddr(Le), s.p_memsz(Le)))
+}
+
+/// The build id among the notes of a file.
+pub(crate) fn build_id<'a, R: ReadRef<'a>>(
+    segments: &[ProgramHeader64<Le>],
+    sections: &SectionTable<'a, FileHeader64<Le>, R>,
+    data: R,
+) -> Option<&'a [u8]> {
+    // Sections first: of a debug file, the program headers are those of the file it belongs to.
+    let in_sections = sections.iter();
+    let in_sections = in_sections.filter_map(|section| section.notes(Le, data).ok().flatten());
+    let in_segments = segments.iter();
+    let in_segments = in_segments.filter_map(|segment| segment.notes(Le, data).ok().flatten());
+    in_sections
+        .chain(in_segments)
+        .flat_map(|notes| notes.map_while(Result::ok))
+        .find(|note| note.n_type(Le) == elf::NT_GNU_BUILD_ID && note.name() == elf::ELF_NOTE_GNU)
+        .map(|note| note.desc())
+        .filter(|id| !id.is_empty())
 }
 
 /// The addresses of a section.

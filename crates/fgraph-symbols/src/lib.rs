@@ -8,6 +8,7 @@
 //! | [`elf`] | an ELF file: sections, symbol tables, notes |
 //! | [`functions`] | all functions of a file, by address, with all their names |
 //! | [`demangle`] | names as programmers know them |
+//! | `lines` | source files and lines of code, with the feature `dwarf` |
 //! | [`notrace`] | functions that must not be traced, each with the reason |
 //! | [`filter`] | the filter language |
 //! | `unwind_info` | functions without a symbol, by their unwind information |
@@ -24,6 +25,8 @@ pub mod demangle;
 pub mod elf;
 pub mod filter;
 pub mod functions;
+#[cfg(feature = "dwarf")]
+pub mod lines;
 pub mod notrace;
 #[doc(hidden)]
 pub mod testing;

@@ -21,6 +21,8 @@ pub fn read_elf(bytes: &[u8], mut each: impl FnMut(&ElfFile<'_>, &Functions<'_>)
     file.imports().for_each(drop);
     let _ = (file.slots_of(b"malloc"), file.unwind_starts());
     let _ = (file.program_headers(), file.build_id(), file.debug_link());
+    #[cfg(feature = "dwarf")]
+    check_lines(bytes, &file);
     // Its own debug file, which gives all names once more.
     for debug in [None, Some(&file)] {
         let Ok(mut functions) = Functions::read(&file, debug) else {
@@ -36,6 +38,17 @@ pub fn read_elf(bytes: &[u8], mut each: impl FnMut(&ElfFile<'_>, &Functions<'_>)
         functions.add_names(aliases);
         check(&functions);
         each(&file, &functions);
+    }
+}
+
+/// Asks for the lines of all that may be code.
+#[cfg(feature = "dwarf")]
+fn check_lines(bytes: &[u8], file: &ElfFile<'_>) {
+    if let Some(lines) = crate::lines::Lines::read(std::io::Cursor::new(bytes), file) {
+        let text = file.text().into_iter().map(|range| range.start);
+        for address in text.chain(file.unwind_starts()).chain([0, u64::MAX]) {
+            assert!(lines.at(address).is_none_or(|(_, line)| line != 0));
+        }
     }
 }
 

@@ -78,7 +78,7 @@ pub const fn call(kind: Kind, function: u32) -> u64 {
 #[inline(always)]
 #[must_use]
 pub const fn extension(what: Extension, len: u16) -> u64 {
-    Kind::Extension as u64 | (what as u64) << FUNCTION_SHIFT | (len as u64) << LEN_SHIFT
+    extension_of(what as u8, len)
 }
 
 /// The place of `delta`, which must be less than [`MAX_DELTA`], in a word.
@@ -86,6 +86,38 @@ pub const fn extension(what: Extension, len: u16) -> u64 {
 #[must_use]
 pub const fn delta(delta: u64) -> u64 {
     delta << DELTA_SHIFT
+}
+
+/// Kind and function of an entry or a return.
+#[inline]
+pub(crate) const fn as_call(word: u64) -> Option<(Kind, u32)> {
+    let kind = match word & 15 {
+        1 => Kind::Entry,
+        2 => Kind::Return,
+        3 => Kind::Unwound,
+        _ => return None,
+    };
+    Some((kind, (word >> FUNCTION_SHIFT) as u32 & (MAX_FUNCTIONS - 1)))
+}
+
+/// What an extension is, known or not, and how many words follow.
+pub(crate) const fn as_extension(word: u64) -> Option<(u8, usize)> {
+    if word & 15 != Kind::Extension as u64 {
+        return None;
+    }
+    let len = (word >> LEN_SHIFT) as u16;
+    Some(((word >> FUNCTION_SHIFT) as u8, len as usize))
+}
+
+/// As [`extension`], known or not.
+pub(crate) const fn extension_of(what: u8, len: u16) -> u64 {
+    Kind::Extension as u64 | (what as u64) << FUNCTION_SHIFT | (len as u64) << LEN_SHIFT
+}
+
+/// The difference of time in a word.
+#[inline]
+pub(crate) const fn delta_of(word: u64) -> u64 {
+    word >> DELTA_SHIFT
 }
 
 /// The number of words of the text of a mark, with the one that says its length.

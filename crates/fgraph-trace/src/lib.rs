@@ -16,8 +16,10 @@ pub mod graph;
 pub mod live;
 pub mod names;
 pub mod primitive;
+pub mod recording;
 pub mod ring;
 pub mod source;
 
 pub use live::{Live, Snapshot};
+pub use recording::Recording;
 pub use source::{Event, Source};

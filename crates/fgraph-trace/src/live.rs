@@ -105,6 +105,26 @@ impl RingLanes {
         }
     }
 
+    /// Sub-buffers of a ring.
+    pub(crate) fn sub_buffers(&self) -> u32 {
+        self.rings.sub_buffers()
+    }
+
+    /// Whether the next sub-buffer of a ring has all the events that it will have.
+    pub(crate) fn has_whole(&self, lane: usize) -> bool {
+        let cursor = self.cursors.get(lane);
+        cursor.is_some_and(|cursor| cursor.has_whole(&self.rings, lane as u32))
+    }
+
+    /// Makes room where the chunks of a ring were that were taken last, if all of their sub-buffer
+    /// was.
+    pub(crate) fn written(&mut self, lane: usize) {
+        if let (Some(consumer), Some(cursor)) = (&self.consumer, self.cursors.get_mut(lane)) {
+            cursor.pass_whole(&self.rings, lane as u32);
+            consumer.give_back(lane as u32, cursor);
+        }
+    }
+
     /// The rings.
     #[must_use]
     pub fn rings(&self) -> &Arc<Rings> {

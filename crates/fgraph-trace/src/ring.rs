@@ -157,6 +157,16 @@ impl Rings {
         self.geometry.mode
     }
 
+    /// Sub-buffers of each ring.
+    pub(crate) fn sub_buffers(&self) -> u32 {
+        self.geometry.sub_buffers
+    }
+
+    /// Takes the right to make room from a reader that is gone.
+    pub(crate) fn abandon(&self) {
+        self.word(at::CONSUMER).store(0, Ordering::Relaxed);
+    }
+
     /// How many rings threads have had so far.
     #[must_use]
     pub fn ring_count(&self) -> u32 {

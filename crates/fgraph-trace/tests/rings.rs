@@ -23,7 +23,6 @@ fn small(mode: Mode) -> Arc<Rings> {
         sub_buffer_bytes: 1024,
         table_bytes: 64 << 10,
         clock: Some(ClockKind::Monotonic),
-        ..RingOptions::default()
     };
     Arc::new(Rings::create(&options).unwrap())
 }

@@ -1,6 +1,7 @@
 //! Ready-made users of fgraph. Each watches the functions that a filter selects, and several of
 //! them work on one program at once.
 //!
+//! - [`probe`]: closures at the entry and the return of functions; fault injection;
 //! - [`profiler`]: where the time goes, for each function, caller and thread.
 //! - [`recorder`]: every call as it happens, to be read while the program runs.
 //!
@@ -10,6 +11,7 @@
 
 #![warn(missing_docs)]
 
+pub mod probe;
 pub mod profiler;
 pub mod recorder;
 mod support;

@@ -17,6 +17,7 @@
 
 mod modules;
 mod record;
+mod to_file;
 mod writers;
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
 
 use record::Record;
+pub use to_file::FileRecorder;
 
 /// What is recorded, and where.
 #[derive(Clone, Debug, Default)]
@@ -139,6 +141,8 @@ pub enum RecordError {
     Rings(io::Error),
     /// The recorder could not be registered.
     Register(Error),
+    /// The recording cannot be written.
+    File(io::Error),
 }
 
 impl fmt::Display for RecordError {
@@ -146,6 +150,7 @@ impl fmt::Display for RecordError {
         f.write_str(match self {
             Self::Rings(_) => "there is no room for the rings",
             Self::Register(_) => "the recorder cannot be registered",
+            Self::File(_) => "the recording cannot be written",
         })
     }
 }
@@ -153,8 +158,36 @@ impl fmt::Display for RecordError {
 impl std::error::Error for RecordError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Rings(error) => Some(error),
+            Self::Rings(error) | Self::File(error) => Some(error),
             Self::Register(error) => Some(error),
+        }
+    }
+}
+
+/// Why a recording has no proper end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FinishError {
+    /// The recorder was ended inside a callback.
+    Unregister(Error),
+    /// The recording could not be written to its end. What is in it is good.
+    File(io::Error),
+}
+
+impl fmt::Display for FinishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unregister(_) => "the recorder is still registered",
+            Self::File(_) => "the recording cannot be written to its end",
+        })
+    }
+}
+
+impl std::error::Error for FinishError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unregister(error) => Some(error),
+            Self::File(error) => Some(error),
         }
     }
 }

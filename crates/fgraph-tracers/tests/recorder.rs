@@ -4,6 +4,7 @@
 mod common;
 
 use std::hint::black_box;
+use std::os::unix::process::ExitStatusExt;
 use std::thread;
 use std::time::Duration;
 
@@ -11,10 +12,11 @@ use common::scenario;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
+use fgraph_trace::recording::recover;
 use fgraph_trace::ring::{Mode, RingOptions};
-use fgraph_trace::{Live, Source};
+use fgraph_trace::{Live, Recording, Source};
 use fgraph_tracers::Tracer;
-use fgraph_tracers::recorder::{Options, Recorder};
+use fgraph_tracers::recorder::{FileRecorder, FinishError, Options, RecordError, Recorder};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -240,4 +242,122 @@ fn a_thread_without_a_ring_is_counted() {
         });
         assert_eq!(recorder.rings().events_without_ring(), 10);
     });
+}
+
+/// Entries, returns and losses.
+fn count(source: &mut impl Source) -> [u64; 3] {
+    let mut counts = [0; 3];
+    while let Some(event) = source.next().unwrap() {
+        match event.what {
+            What::Entry { .. } => counts[0] += 1,
+            What::Return { .. } => counts[1] += 1,
+            What::Lost { events } => counts[2] += events,
+            _ => {}
+        }
+    }
+    counts
+}
+
+#[test]
+fn a_recording_has_every_call_of_every_thread() {
+    scenario("a_recording_has_every_call_of_every_thread", || {
+        let folder = tempdir("recording");
+        let path = folder.join("a.fgraph");
+        // Nothing that the thread which writes the recording does is in it.
+        let filter = "recorded_inner write:mod:libc.so* malloc:mod:libc.so*";
+        let recorder = FileRecorder::start(&path, filter, &Options::default()).unwrap();
+        const CALLS: u64 = 30_000;
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..CALLS).for_each(|n| _ = recorded_inner(n, n)));
+            }
+        });
+        let bytes = recorder.finish().unwrap();
+        assert_eq!(bytes, path.metadata().unwrap().len());
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        let mut recording = Recording::open(&path).unwrap();
+        let process = std::process::id();
+        assert_eq!(recording.lanes().info().process, process);
+        let (mut inner, mut lost) = (0, 0);
+        while let Some(event) = recording.next().unwrap() {
+            let what = event.what;
+            match what {
+                What::Entry { function, .. } => {
+                    let name = &recording.names().function(process, function).unwrap().name;
+                    assert_ne!(name, "write");
+                    inner += u64::from(name == "recorded_inner");
+                }
+                What::Lost { events } => lost += events,
+                _ => {}
+            }
+        }
+        assert!(inner == 3 * CALLS || lost > 0 && inner + lost >= 3 * CALLS);
+        std::fs::remove_dir_all(&folder).unwrap();
+    });
+}
+
+#[test]
+fn a_program_that_is_killed_leaves_every_event() {
+    const NAME: &str = "a_program_that_is_killed_leaves_every_event";
+    const CALLS: u64 = 12_345;
+    scenario(NAME, || {
+        if let Some(path) = common::part() {
+            let recorder = FileRecorder::start(path.as_ref(), FILTER, &Options::default()).unwrap();
+            thread::spawn(|| (0..CALLS).for_each(|n| _ = recorded_inner(n, n)))
+                .join()
+                .unwrap();
+            recorded_outer(1);
+            std::mem::forget(recorder);
+            // SAFETY: it ends the process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            unreachable!();
+        }
+        let folder = tempdir("killed");
+        let path = folder.join("a.fgraph");
+        let mut killed = common::play(NAME, path.to_str().unwrap());
+        let status = killed.status().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
+        let before = count(&mut Recording::open(&path).unwrap());
+        assert!(before[0] < CALLS + 3, "{before:?}");
+        let rings = folder.join("a.fgraph.rings");
+        assert!(recover(&path, &rings).unwrap() > 0);
+        let mut recording = Recording::open(&path).unwrap();
+        assert_eq!(count(&mut recording), [CALLS + 3, CALLS + 3, 0]);
+        assert!(
+            recording
+                .names()
+                .functions()
+                .any(|(_, _, it)| it.name == "recorded_outer")
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    });
+}
+
+#[test]
+fn what_keeps_a_recording_from_being_written_is_told() {
+    scenario("what_keeps_a_recording_from_being_written_is_told", || {
+        let options = Options::default();
+        let error = FileRecorder::start("/nowhere/a.fgraph".as_ref(), FILTER, &options);
+        assert!(matches!(error.unwrap_err(), RecordError::File(_)));
+        // Always full; the rings are elsewhere.
+        let folder = tempdir("full");
+        let options = Options {
+            file: Some(folder.join("rings")),
+            ..options
+        };
+        let full = "/dev/full".as_ref();
+        let recorder = FileRecorder::start(full, FILTER, &options).unwrap();
+        recorded_outer(1);
+        assert!(matches!(
+            recorder.finish().unwrap_err(),
+            FinishError::File(_)
+        ));
+        std::fs::remove_dir_all(&folder).unwrap();
+    });
+}
+
+fn tempdir(name: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("fgraph-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&path).unwrap();
+    path
 }

@@ -8,4 +8,3 @@ pub(crate) mod status;
 pub(crate) mod symbols;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub(crate) mod untraced;

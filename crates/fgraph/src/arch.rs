@@ -24,8 +24,8 @@ pub(crate) mod nop {
 /// Moving the first instructions of a function out of the way.
 pub(crate) mod relocate {
     pub(crate) use fgraph_x86_64::relocate::{
-        Code, Convention, RelocateError, Window, branches_to, first_jump, plan, plan_breakpoint,
-        plan_short, uses_frame_pointer_of_caller,
+        Code, Convention, RelocateError, Window, branches_to, first_jump, is_misled_by_a_call,
+        plan, plan_breakpoint, plan_short, uses_frame_pointer_of_caller,
     };
 }
 
@@ -62,8 +62,7 @@ pub(crate) mod poke {
 /// What a thread does that meets a half-written site.
 pub(crate) mod trap {
     pub(crate) use fgraph_x86_64::trap::{
-        CHAIN, CHAIN_OF_SIGILL, HandlerPtr, TRAP_TABLE, TrapRange, TrapTable, sigill_handler,
-        sigtrap_handler,
+        CHAIN, CHAIN_OF_SIGILL, HandlerPtr, TRAP_RANGES, TrapRange, sigill_handler, sigtrap_handler,
     };
 
     #[cfg(feature = "testing")]

@@ -54,6 +54,8 @@ pub(crate) struct Control {
     patched: [usize; MAX_USERS],
     /// The priorities of the users that have a filter, by slot.
     priorities: [i8; MAX_USERS],
+    /// Which users may have breakpoints, by slot.
+    breakpoints: [bool; MAX_USERS],
     sites: Sites,
     /// Patching has failed: any site may differ from what its mask asks for.
     unfinished: bool,
@@ -76,6 +78,7 @@ static CONTROL: Lock<Control> = unsafe {
             filters: [const { None }; MAX_USERS],
             patched: [0; MAX_USERS],
             priorities: [0; MAX_USERS],
+            breakpoints: [false; MAX_USERS],
             sites: Sites::new(),
             unfinished: false,
             failed: Vec::new(),
@@ -166,23 +169,9 @@ impl Control {
         self.sites.ignore_inner(steps.contains(Skip::INNER));
     }
 
-    /// Whether functions may get breakpoints in modules whose sites are made from now on.
+    /// Whether users that are registered from now on may have breakpoints.
     pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
-        self.sites.allow_breakpoints(allow);
-    }
-
-    /// Runs `work` in which functions may get breakpoints if `allow` says so, in modules whose
-    /// sites it makes.
-    pub(crate) fn with_breakpoints<R>(
-        &mut self,
-        allow: bool,
-        work: impl FnOnce(&mut Self) -> R,
-    ) -> R {
-        let before = self.sites.breakpoints();
-        self.sites.allow_breakpoints(before || allow);
-        let result = work(self);
-        self.sites.allow_breakpoints(before);
-        result
+        self.sites.breakpoints = allow;
     }
 
     /// Takes everything back: every site is a NOP again, and stays so.
@@ -191,9 +180,14 @@ impl Control {
         for slot in 0..MAX_USERS {
             self.sites.clear(slot);
         }
-        self.filters = [const { None }; MAX_USERS];
+        let filters = core::mem::replace(&mut self.filters, [const { None }; MAX_USERS]);
         let all: Vec<&Site> = self.sites.iter().collect();
-        self.patch(all).map(drop)
+        let patched = self.patch(all);
+        for filter in filters {
+            // What a predicate owns may panic.
+            users::ignore_panic(|| drop(filter));
+        }
+        patched.map(drop)
     }
 
     /// Every function that `filter` selects.
@@ -207,7 +201,10 @@ impl Control {
 
     /// Sites, and how many of them are patched.
     pub(crate) fn counts(&self) -> (usize, usize) {
+        let breakpoints = self.sites.breakpoints;
+        let is_counted = |site: &&Site| breakpoints || sites::patched_len(site) != 1 || is_on(site);
         let sites = self.sites.iter().filter(|site| !sites::is_relay(site));
+        let sites = sites.filter(is_counted);
         sites.fold((0, 0), |(sites, patched), site| {
             (
                 sites + 1,

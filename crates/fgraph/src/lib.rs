@@ -36,6 +36,14 @@
 //! table, or unwind information; [`sites()`] lists them, and says of each how, or why not.
 //! `docs/guide.md` leads from an empty file to a user, `ARCHITECTURE.md` says how fgraph works, and
 //! `docs/limits.md` what it does not promise.
+//!
+//! # Features
+//!
+//! None of them is on by default.
+//!
+//! - `debugdata`: names of functions that stripped files have in a section `.gnu_debugdata`, as
+//!   Fedora's do.
+//! - `dwarf`: [source files and lines](Function::source) of functions, from debug information.
 
 #![warn(missing_docs)]
 
@@ -66,12 +74,11 @@ pub use api::handle::{
 pub use api::into_filter::IntoFilter;
 pub use api::status::{Status, ThreadStatus, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count};
-pub use api::untraced::{Untraced, untraced};
 pub use arch::RelocateError;
 pub use code::text_writer::TextMethod;
 pub use control::options::Options;
 pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};
-pub use fgraph_core::site::{FullName, Name};
+pub use fgraph_core::site::{FullName, Name, Source};
 pub use fgraph_core::{
     Counters, Entry, EntryWriter, FgraphOps, Function, LibraryEvent, MAX_USERS, Module, Outcome,
     PerThread, Return, ReturnWriter, UserId, WriteError,
@@ -84,6 +91,7 @@ pub use report::error::{
 };
 pub use report::functions::{ModuleCount, SiteInfo, SiteIter, SiteList, TraceMethod};
 pub use threads::set_shadow_stack_size;
+pub use threads::untraced::{Untraced, untraced};
 
 /// The samples of the README are tests.
 #[cfg(doctest)]

@@ -7,10 +7,12 @@
 pub(crate) mod maps;
 pub(crate) mod membarrier;
 pub(crate) mod memory;
+mod trap_stack;
 
 use core::ptr;
 
 use crate::arch::trampoline::HELD_OFF;
+use trap_stack::TrapStack;
 
 /// The calling thread's `errno`.
 pub(crate) fn errno() -> i32 {
@@ -59,6 +61,15 @@ pub(crate) fn thread_exists_in(process: u32, id: u32) -> bool {
     !(failed && [libc::ESRCH, libc::EINVAL].contains(&errno()))
 }
 
+/// Whether a debugger has attached to the calling thread, as far as `/proc` says.
+pub(crate) fn is_debugged() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let tracer = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.is_some_and(|tracer| tracer.trim() != "0")
+}
+
 /// Lets others run for a moment, also those of a lower priority. This is no cancellation point.
 pub(crate) fn nap() {
     let moment = libc::timespec {
@@ -72,33 +83,32 @@ pub(crate) fn nap() {
 /// The size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// Runs `work` in which this thread may meet a trap: SIGTRAP and SIGILL are not blocked meanwhile.
+/// Runs `work` in which this thread may meet a trap: no handler but those of traps and faults runs
+/// meanwhile, as one might block them, and they have an alternate stack with room.
 pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: the sets are initialised by sigemptyset and by the first call.
-    unsafe {
-        let mut set: libc::sigset_t = core::mem::zeroed();
-        let mut before: libc::sigset_t = core::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGTRAP);
-        libc::sigaddset(&mut set, libc::SIGILL);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, &mut before);
-        let result = work();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
-        result
-    }
+    let traps = 1u64 << (libc::SIGTRAP - 1) | 1 << (libc::SIGILL - 1);
+    let _stack = TrapStack::enter();
+    let mut before = 0;
+    change_mask(libc::SIG_BLOCK, &HELD_OFF, &mut before);
+    change_mask(libc::SIG_UNBLOCK, &traps, ptr::null_mut());
+    let result = work();
+    change_mask(libc::SIG_SETMASK, &before, ptr::null_mut());
+    result
+}
+
+/// Changes which signals the thread blocks. The set is the kernel's: the C library's function would
+/// leave out signals of its own.
+fn change_mask(how: i32, set: &u64, before: *mut u64) {
+    // SAFETY: a live set of the size that the kernel is told; `before` is null or one, too.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, before, size_of::<u64>()) };
 }
 
 /// Runs `work` with all signals blocked, so that no handler can leave it in the middle; but for
 /// those of traps and faults, which it may meet like all code.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
-    let mut before = 0u64;
-    let mask = |how: i32, set: *const u64, old: *mut u64| {
-        // The kernel's set. The C library's function would leave out signals of its own.
-        // SAFETY: live locals of the size that the kernel is told.
-        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, size_of::<u64>()) }
-    };
-    mask(libc::SIG_BLOCK, &HELD_OFF, &mut before);
+    let mut before = 0;
+    change_mask(libc::SIG_BLOCK, &HELD_OFF, &mut before);
     let result = work();
-    mask(libc::SIG_SETMASK, &before, ptr::null_mut());
+    change_mask(libc::SIG_SETMASK, &before, ptr::null_mut());
     result
 }

@@ -2,8 +2,8 @@
 //!
 //! For each module of which a filter has selected anything: the records, sorted by address, in
 //! memory that is never freed, because frames on shadow stacks and threads on their way through
-//! stubs refer to them; the stubs and copies of displaced instructions; and a row in the table that
-//! the handlers of traps search.
+//! stubs refer to them; the stubs and copies of displaced instructions; and a range in the list
+//! that the handlers of traps search.
 
 mod branch_targets;
 mod build;
@@ -21,14 +21,13 @@ mod toolchain;
 
 use core::ffi::CStr;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::arch::poke::Content;
 use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::{self, Trampolines};
-use crate::arch::trap::{TRAP_TABLE, TrapRange, TrapTable};
 use fgraph_core::MAX_USERS;
 use fgraph_core::site::Site;
 
@@ -70,10 +69,11 @@ pub(crate) struct Sites {
     /// Sites that are not patched any more, because their module was loaded anew where it was.
     renewed: Vec<&'static Site>,
     context: BuildContext,
+    /// Whether lists say which functions could have a breakpoint, and users that are registered
+    /// from now on may have them.
+    pub(crate) breakpoints: bool,
     /// Address of [`CANCEL`].
     cancel: usize,
-    /// All that were ever published. Never freed; kept here so that leak checkers find them.
-    trap_tables: Vec<AtomicPtr<TrapTable>>,
 }
 
 impl Sites {
@@ -83,14 +83,13 @@ impl Sites {
             generation: None,
             renewed: Vec::new(),
             cancel: 0,
-            trap_tables: Vec::new(),
             context: BuildContext {
                 trampolines: Trampolines::NONE,
                 stub_blocks: StubBlocks::new(),
                 indices: Indices::new(),
                 ignore_inner: false,
-                breakpoints: false,
             },
+            breakpoints: false,
         }
     }
 
@@ -105,15 +104,6 @@ impl Sites {
     #[cfg(feature = "testing")]
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
         self.context.ignore_inner = ignore;
-    }
-
-    pub(crate) fn breakpoints(&self) -> bool {
-        self.context.breakpoints
-    }
-
-    /// Whether functions may get breakpoints in modules whose sites are made from now on.
-    pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
-        self.context.breakpoints = allow;
     }
 
     /// Takes in the modules that were loaded since the last time, and leaves out those that are
@@ -160,7 +150,6 @@ impl Sites {
         }
         self.modules
             .retain(|module| module.is_loaded || module.is_noted || !module.sites().is_empty());
-        self.publish_traps();
         symbol_table::publish(self.loaded());
         self.generation = Some(generation);
         true
@@ -177,7 +166,6 @@ impl Sites {
         users: &[Matcher<'_>],
         new: Option<&Matcher<'_>>,
     ) -> Result<(), FilterError> {
-        let mut prepared = false;
         let mut protections = None;
         for module in &mut self.modules {
             let users = if module.is_new { users } else { &[] };
@@ -192,13 +180,10 @@ impl Sites {
             let context = &mut self.context;
             let now = || Arc::new(modules::protections());
             let protections = protections.get_or_insert_with(now);
-            match module.while_present(|module| module.prepare(context, protections)) {
-                Some(()) => prepared = true,
-                None => module.leave(),
+            let prepared = module.while_present(|module| module.prepare(context, protections));
+            if prepared.is_none() {
+                module.leave();
             }
-        }
-        if prepared {
-            self.publish_traps();
         }
         symbol_table::publish(self.loaded());
         Ok(())
@@ -209,9 +194,13 @@ impl Sites {
         self.loaded().any(|module| module.is_new)
     }
 
-    /// Applies the users' filters to the modules that are new. Returns the sites that they select,
-    /// and those of modules that were loaded anew.
-    pub(crate) fn join(&mut self, users: &[Option<LiveFilter>]) -> Vec<&'static Site> {
+    /// Applies the users' filters to the modules that are new; `breakpoints` says which users may
+    /// have them. Returns the sites that they select, and those of modules that were loaded anew.
+    pub(crate) fn join(
+        &mut self,
+        users: &[Option<LiveFilter>],
+        breakpoints: &[bool],
+    ) -> Vec<&'static Site> {
         let mut changed = core::mem::take(&mut self.renewed);
         let matchers: Vec<_> = if self.has_new() {
             let users = users.iter().enumerate();
@@ -229,15 +218,16 @@ impl Sites {
             for (slot, matcher) in &matchers {
                 let mut counts = vec![0; matcher.len()];
                 // A predicate that panics selects nothing.
-                let selection = module.select(matcher, &mut counts).unwrap_or_default();
+                let selection = module.select(matcher, breakpoints[*slot], &mut counts);
+                let selection = selection.unwrap_or_default();
                 module.change(*slot, selection, Change::Set, &mut changed);
             }
         }
         changed
     }
 
-    /// What a filter selects of each module that is loaded, and how many functions match each of
-    /// its words.
+    /// What a filter selects of each module that is loaded, for a user that may have breakpoints or
+    /// not, and how many functions match each of its words.
     ///
     /// # Errors
     ///
@@ -245,10 +235,11 @@ impl Sites {
     pub(crate) fn select(
         &mut self,
         matcher: &Matcher<'_>,
+        breakpoints: bool,
     ) -> Result<(Vec<Selection>, Vec<usize>), FilterError> {
         let mut counts = vec![0; matcher.len()];
         let modules = self.modules.iter_mut().filter(|module| module.is_loaded);
-        let selections = modules.map(|module| module.select(matcher, &mut counts));
+        let selections = modules.map(|module| module.select(matcher, breakpoints, &mut counts));
         Ok((selections.collect::<Result<_, _>>()?, counts))
     }
 
@@ -320,7 +311,7 @@ impl Sites {
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
-            let listing = module.inventory(&self.context, matcher, &protections)?;
+            let listing = module.inventory(self.breakpoints, matcher, &protections)?;
             all.modules
                 .extend(listing.map(|listing| Arc::new(listing) as _));
         }
@@ -373,20 +364,6 @@ impl Sites {
     pub(crate) fn refused(&self, slot: usize) -> Vec<RefusedFunction> {
         let refused = self.loaded().flat_map(|module| module.refused(slot));
         refused.collect()
-    }
-
-    /// Makes the table for the handlers of traps. The old one is kept: a handler may be reading it.
-    fn publish_traps(&mut self) {
-        let ranges: Vec<TrapRange> = self.loaded().filter_map(ModuleSites::traps).collect();
-        let ranges = ranges.leak();
-        let table = Box::into_raw(Box::new(TrapTable {
-            len: ranges.len(),
-            ranges: ranges.as_ptr(),
-        }));
-        self.trap_tables.push(AtomicPtr::new(table));
-        // It is published before the first breakpoint is written.
-        // SAFETY: tables and ranges are never freed, nor are records.
-        unsafe { TRAP_TABLE.set(table) };
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod abort;
 pub(crate) mod spare_stacks;
 pub(crate) mod stack_bounds;
 mod state;
+pub(crate) mod untraced;
 pub(crate) mod watched;
 
 pub use state::set_shadow_stack_size;

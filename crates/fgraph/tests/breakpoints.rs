@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{Count, Paired, code, overwrite, patched, scenario};
-use fgraph::{Error, FilterReport, Handle, ModuleCount, RefusalReason, RelocateError, TraceMethod};
+use fgraph::{
+    Error, FilterReport, Handle, ModuleCount, Options, RefusalReason, RelocateError, TraceMethod,
+};
 
 /// A function of assembly, directly behind the one before it.
 macro_rules! packed {
@@ -239,14 +241,55 @@ fn without_leave_they_are_refused_with_the_reason() {
         call_all();
         drop(user);
         assert_eq!(bytes(), before);
-        // What was decided for a module stays.
-        fgraph::allow_breakpoints(true).unwrap();
-        let user = count(ALL);
-        assert_eq!(numbers(&user.report().unwrap()), (6, 11));
         let sites = fgraph::sites().unwrap();
         let tiny = sites.iter().find(|site| site.name == "tiny_one").unwrap();
         assert_eq!(tiny.how, Err(RefusalReason::Displace(short(1))));
     });
+}
+
+/// Registers a user that may have breakpoints and one that may not, the one that may first or last.
+fn each_has_its_own(first: bool) {
+    let may = |breakpoints| {
+        let options = Options::new().breakpoints(breakpoints);
+        common::register_with(Paired::default(), ALL, &options).unwrap()
+    };
+    let traced = |user: &Handle<Paired>| numbers(&user.report().unwrap());
+    let before = bytes();
+    let users = [may(first), may(!first)];
+    let [with, without] = if first { [0, 1] } else { [1, 0] }.map(|index| &users[index]);
+    assert_eq!((traced(with), traced(without)), ((17, 0), (6, 11)));
+    assert_eq!(without.functions().unwrap().len(), 6);
+    // Whatever its filter becomes.
+    // SAFETY: as in `common::register`.
+    unsafe { without.set_filter("tiny_*") }.unwrap();
+    assert_eq!(traced(without).0, 0);
+    // SAFETY: as above.
+    unsafe { without.add_filter("loops_back after_three") }.unwrap();
+    assert_eq!(traced(without).0, 1);
+    without.remove_filter("tiny_* loops_back").unwrap();
+    assert_eq!(traced(without), (1, 0));
+    with.remove_filter("tiny_one").unwrap();
+    assert_eq!(traced(with), (16, 0));
+    call_all();
+    drop(users);
+    assert_eq!(bytes(), before);
+}
+
+#[test]
+fn a_user_has_no_breakpoints_because_a_later_one_may() {
+    scenario("a_user_has_no_breakpoints_because_a_later_one_may", || {
+        each_has_its_own(false);
+    });
+}
+
+#[test]
+fn a_user_has_breakpoints_although_a_later_one_may_not() {
+    scenario(
+        "a_user_has_breakpoints_although_a_later_one_may_not",
+        || {
+            each_has_its_own(true);
+        },
+    );
 }
 
 #[test]
@@ -280,9 +323,11 @@ fn the_list_of_functions_says_which_have_breakpoints() {
         fgraph::allow_breakpoints(true).unwrap();
         check(true);
         let user = count(ALL);
-        fgraph::allow_breakpoints(false).unwrap();
         check(true);
+        fgraph::allow_breakpoints(false).unwrap();
+        check(false);
         drop(user);
+        fgraph::allow_breakpoints(true).unwrap();
         check(true);
     });
 }

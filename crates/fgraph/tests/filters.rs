@@ -290,6 +290,48 @@ fn a_predicate_that_panics_is_an_error_and_changes_nothing() {
     );
 }
 
+/// Panics when it is dropped, and asks for what would wait for itself.
+struct Unruly;
+
+impl Drop for Unruly {
+    fn drop(&mut self) {
+        let _ = fgraph::status();
+        panic!("dropped");
+    }
+}
+
+#[test]
+fn what_a_predicate_owns_may_panic_when_it_goes() {
+    scenario("what_a_predicate_owns_may_panic_when_it_goes", || {
+        let unruly = || {
+            let unruly = Unruly;
+            Filter::new().predicate(move |function| {
+                let _ = &unruly;
+                function.name().starts_with("probe")
+            })
+        };
+        let others: Vec<_> = (0..15).map(|_| count("probe_two")).collect();
+        for _ in 0..3 {
+            let user = count(unruly());
+            probe_one(1);
+            // SAFETY: as in `common::register`.
+            unsafe { user.set_filter(unruly()) }.unwrap();
+            probe_one(1);
+            // SAFETY: as above.
+            unsafe { user.set_filter("probe_one") }.unwrap();
+            assert_eq!((patched(), names(&user)), (2, vec!["probe_one".to_owned()]));
+            drop(user);
+            let user = count(unruly());
+            assert_eq!(user.unregister().unwrap().both(), (0, 0));
+            assert_eq!(patched(), 1);
+        }
+        let user = count(unruly());
+        fgraph::stop().unwrap();
+        assert_eq!(patched(), 0);
+        drop((user, others));
+    });
+}
+
 #[test]
 fn a_predicate_that_panics_at_a_library_selects_nothing_of_it() {
     let name = "a_predicate_that_panics_at_a_library_selects_nothing_of_it";

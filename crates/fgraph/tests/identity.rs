@@ -225,3 +225,82 @@ fn overloads_have_one_name_and_differ_in_the_full_one() {
         assert_eq!(a.names().collect::<Vec<_>>(), ["identity::over"]);
     });
 }
+
+/// Its source says where it is.
+#[inline(never)]
+extern "C" fn in_this_file(n: u32) -> u32 {
+    std::hint::black_box(n) + 1
+}
+const IN_THIS_FILE: u32 = line!() - 3;
+
+#[test]
+fn functions_and_symbols_know_where_they_are_in_their_source() {
+    let name = "functions_and_symbols_know_where_they_are_in_their_source";
+    scenario(name, || {
+        let path = needs!(common::build_library(name, &CC, "identity.c", C, &["-g"]));
+        let library = Library::open(&path);
+        // SAFETY: only its address is used.
+        let sum: extern "C" fn(i32) -> i32 = unsafe { library.get("identity_sum") };
+        for (address, file, line) in [
+            (sum as usize, "/identity.c", 5),
+            (
+                in_this_file as *const () as usize,
+                "tests/identity.rs",
+                IN_THIS_FILE,
+            ),
+        ] {
+            let filter = fgraph::Filter::none().address(address);
+            let user = common::register(Count::default(), filter).unwrap();
+            let [function] = user.functions().unwrap()[..] else {
+                panic!("{:?}", user.functions());
+            };
+            let source = function.source().unwrap();
+            assert!(source.file.ends_with(file), "{source}");
+            assert_eq!(source.line, line);
+            let symbol = fgraph::function_at(address + 1).unwrap();
+            assert_eq!(symbol.source(), Some(source));
+        }
+    });
+}
+
+#[test]
+fn a_function_without_debug_information_has_no_source() {
+    let name = "a_function_without_debug_information_has_no_source";
+    scenario(name, || {
+        let path = needs!(stripped(name));
+        let _library = Library::open(&path);
+        let user = common::register(Count::default(), ":mod:libidentity.so").unwrap();
+        let functions = user.functions().unwrap();
+        assert!(!functions.is_empty());
+        assert!(functions.iter().all(|function| function.source().is_none()));
+    });
+}
+
+/// Asks where a function is whenever a file is opened.
+struct Asks(Function);
+
+impl FgraphOps for Asks {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        let _ = self.0.source();
+        None
+    }
+}
+
+#[test]
+fn where_a_function_is_may_be_asked_for_while_it_is_looked_up() {
+    let name = "where_a_function_is_may_be_asked_for_while_it_is_looked_up";
+    scenario(name, || {
+        let path = needs!(common::build_library(name, &CC, "identity.c", C, &["-g"]));
+        let _library = Library::open(&path);
+        let sum = common::register(Count::default(), "identity_sum").unwrap();
+        let function = sum.functions().unwrap()[0];
+        let asks = common::register(Asks(function), "open open64 read close statx").unwrap();
+        assert!(asks.report().unwrap().traced >= 3);
+        // Also in a thread that fgraph has not seen.
+        let thread = std::thread::spawn(move || function.source().unwrap().line);
+        assert_eq!(thread.join().unwrap(), 5);
+        assert_eq!(function.source().unwrap().line, 5);
+    });
+}

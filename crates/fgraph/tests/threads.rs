@@ -11,6 +11,7 @@ use std::thread;
 
 use common::{Count, forked, is_patched, numbers, patched, scenario, totals, user};
 use fgraph::{Error, Handle, UserStatus};
+use fgraph_needs::skip;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -584,6 +585,142 @@ fn a_program_that_ignores_sigtrap_ignores_only_what_it_would_without_us() {
             assert_eq!(without, (Some(17), Some(libc::SIGTRAP)));
             let _user = count("works");
             assert_eq!(both(), without);
+        },
+    );
+}
+
+/// What a debugger sees is what a core file has.
+#[test]
+fn a_trap_that_nobody_handles_kills_with_the_registers_of_its_place() {
+    scenario(
+        "a_trap_that_nobody_handles_kills_with_the_registers_of_its_place",
+        || {
+            let _user = count("works");
+            // SAFETY: the child traps and dies; the parent reads into live locals.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::alarm(60);
+                    libc::setrlimit(libc::RLIMIT_CORE, &std::mem::zeroed());
+                    if libc::ptrace(libc::PTRACE_TRACEME) != 0 {
+                        libc::_exit(99);
+                    }
+                    int3();
+                    libc::_exit(0);
+                }
+                let (mut stops, mut status) = (Vec::new(), 0);
+                while libc::waitpid(child, &mut status, 0) == child && libc::WIFSTOPPED(status) {
+                    let mut registers: libc::user_regs_struct = std::mem::zeroed();
+                    let mut info: libc::siginfo_t = std::mem::zeroed();
+                    libc::ptrace(libc::PTRACE_GETREGS, child, 0, &raw mut registers);
+                    libc::ptrace(libc::PTRACE_GETSIGINFO, child, 0, &raw mut info);
+                    stops.push((info.si_signo, info.si_code, registers.rip, registers.rsp));
+                    libc::ptrace(libc::PTRACE_CONT, child, 0, libc::WSTOPSIG(status));
+                }
+                if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 99 {
+                    return skip!("processes may not be traced here");
+                }
+                assert_eq!(libc::WTERMSIG(status), libc::SIGTRAP);
+                let [first, .., last] = stops[..] else {
+                    panic!("{stops:x?}");
+                };
+                assert_eq!(first, last);
+            }
+        },
+    );
+}
+
+/// As `profil` of the C library has it, and so every program that gcc has built with `-pg`.
+#[test]
+fn handlers_that_block_every_signal_may_run_while_functions_are_patched() {
+    scenario(
+        "handlers_that_block_every_signal_may_run_while_functions_are_patched",
+        || {
+            extern "C" fn masked(_signal: i32) {
+                assert_eq!(works(1), 2);
+            }
+            const TIMER: libc::timeval = libc::timeval {
+                tv_sec: 0,
+                tv_usec: 100,
+            };
+            // SAFETY: plain data.
+            let action = |set: Option<libc::sigaction>| unsafe {
+                let mut now: libc::sigaction = std::mem::zeroed();
+                let set = set.as_ref().map_or(ptr::null(), ptr::from_ref);
+                assert_eq!(libc::sigaction(libc::SIGALRM, set, &mut now), 0);
+                now
+            };
+            // SAFETY: plain data; the handler is such a function.
+            unsafe {
+                let mut new: libc::sigaction = std::mem::zeroed();
+                new.sa_sigaction = masked as *const () as usize;
+                new.sa_flags = libc::SA_RESTART;
+                libc::sigfillset(&mut new.sa_mask);
+                action(Some(new));
+                let timer = libc::itimerval {
+                    it_interval: TIMER,
+                    it_value: TIMER,
+                };
+                assert_eq!(
+                    libc::setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut()),
+                    0
+                );
+            }
+            let done = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        assert_eq!(works(7), 8);
+                    }
+                });
+                for _ in 0..500 {
+                    drop(count("works"));
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            // SAFETY: plain data.
+            unsafe {
+                let mask = action(None).sa_mask;
+                assert_eq!(libc::sigismember(&mask, libc::SIGTRAP), 0);
+                assert_eq!(libc::sigismember(&mask, libc::SIGINT), 1);
+            }
+        },
+    );
+}
+
+/// Ruby frees the memory of its alternate stack and does not say so. The patching thread calls
+/// `syscall` in the middle of a batch.
+#[test]
+fn who_patches_needs_no_alternate_stack_that_can_be_written_to() {
+    scenario(
+        "who_patches_needs_no_alternate_stack_that_can_be_written_to",
+        || {
+            const LEN: usize = 64 << 10;
+            // SAFETY: no handler that runs on the stack is left when it is gone.
+            let before = unsafe {
+                let memory = libc::mmap(
+                    ptr::null_mut(),
+                    LEN,
+                    libc::PROT_NONE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                );
+                let stack = libc::stack_t {
+                    ss_sp: memory,
+                    ss_flags: 0,
+                    ss_size: LEN,
+                };
+                let mut before = std::mem::zeroed();
+                assert_eq!(libc::sigaltstack(&stack, &mut before), 0);
+                before
+            };
+            for _ in 0..10 {
+                let user = count("syscall");
+                assert_eq!(user.report().unwrap().traced, 1);
+            }
+            // SAFETY: what was there before.
+            unsafe { libc::sigaltstack(&before, ptr::null_mut()) };
         },
     );
 }

@@ -2,12 +2,14 @@
 
 mod common;
 
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
-use common::{Count, scenario, user};
-use fgraph::{Entry, Untraced, untraced};
+use common::{Count, Library, scenario, user};
+use fgraph::{Entry, FgraphOps, LibraryEvent, Untraced, untraced};
+use fgraph_needs::{CC, needs};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -46,6 +48,53 @@ fn a_thread_is_not_traced_while_a_guard_lives() {
         assert!(thrown.is_err());
         assert_eq!(twice(1), 2);
         assert_eq!(count.both(), (3, 3));
+    });
+}
+
+thread_local! {
+    static GUARD: RefCell<Option<Untraced>> = const { RefCell::new(None) };
+}
+
+/// Drops the thread's guard, or makes one, when a library comes or goes.
+struct Toggles;
+
+impl FgraphOps for Toggles {
+    type Data = ();
+
+    fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> {
+        None
+    }
+
+    fn library(&self, _: &LibraryEvent<'_>) {
+        GUARD.with_borrow_mut(|guard| {
+            *guard = match guard {
+                Some(_) => None,
+                None => Some(Untraced::new()),
+            };
+        });
+    }
+}
+
+#[test]
+fn guards_come_and_go_while_a_library_is_heard_of() {
+    let name = "guards_come_and_go_while_a_library_is_heard_of";
+    scenario(name, || {
+        let source = "int nothing(void) { return 0; }";
+        let path = needs!(common::build_library(name, &CC, "more.c", source, &[]));
+        let count = common::register(Count::default(), "twice").unwrap();
+        let _toggles = common::register(Toggles, "twice").unwrap();
+        let calls = |library: &dyn Fn()| {
+            let before = count.both().0;
+            library();
+            assert_eq!(twice(1), 2);
+            let is_guarded = GUARD.with_borrow(Option::is_some);
+            (is_guarded, count.both().0 - before)
+        };
+        assert_eq!(calls(&|| ()), (false, 1));
+        let library = Cell::new(None);
+        let open = || library.set(Some(Library::open(&path)));
+        assert_eq!(calls(&open), (true, 0));
+        assert_eq!(calls(&|| drop(library.take().unwrap().close())), (false, 1));
     });
 }
 

@@ -44,6 +44,26 @@ extern "C" fn nested(n: u64) -> u64 {
 }
 
 #[test]
+fn every_word_up_to_the_end_of_the_stack_can_be_read() {
+    scenario("every_word_up_to_the_end_of_the_stack_can_be_read", || {
+        let words = Arc::new(AtomicU64::new(0));
+        let counted = words.clone();
+        let ops = user(
+            move |call| {
+                // What the words hold belongs to others: sanitizers have poisoned some.
+                let words = (0..).map_while(|index| call.stack_arg(index));
+                counted.store(words.map(black_box).count() as u64, Ordering::Relaxed);
+                None
+            },
+            |_, ()| (),
+        );
+        let _user = common::register(ops, "twice").unwrap();
+        assert_eq!(twice(1), 2);
+        assert!(words.load(Ordering::Relaxed) > 100);
+    });
+}
+
+#[test]
 fn returns_run_in_the_reverse_order_of_entries() {
     scenario("returns_run_in_the_reverse_order_of_entries", || {
         let log = Log::new();

@@ -93,6 +93,21 @@ fn a_disabled_user_gets_no_calls_and_others_get_theirs() {
 }
 
 #[test]
+fn a_thread_may_be_named_many_times() {
+    scenario("a_thread_may_be_named_many_times", || {
+        let count = common::register(Count::default(), "twice").unwrap();
+        // SAFETY: they are only counted.
+        let states = || unsafe { fgraph_core::FGRAPH.threads.iter() }.count();
+        let (worker, before) = (Worker::new(), states());
+        count.set_threads(Some(&[worker.id; 100])).unwrap();
+        assert!(states() <= before + 1);
+        call_twice();
+        worker.run(call_twice);
+        assert_eq!(count.both(), (1, 1));
+    });
+}
+
+#[test]
 fn a_call_that_was_accepted_before_gets_its_return() {
     scenario("a_call_that_was_accepted_before_gets_its_return", || {
         static CALLS: AtomicU64 = AtomicU64::new(0);

@@ -3,8 +3,11 @@
 //! `cargo xtask hook` and `cargo xtask ecosystem` preload it. Before the program's `main` it
 //! registers users with the filter in `FGRAPH_FILTER`, as many as `FGRAPH_USERS` says, or one; they
 //! count. When the program exits they are unregistered, and what they have counted is appended as
-//! one JSON object, a line, to the file `FGRAPH_OUT`. Programs that the program starts are left
-//! alone. Without a filter it does nothing.
+//! one JSON object, a line, to the file `FGRAPH_OUT`. Without a filter it does nothing.
+//!
+//! The children that the program forks are traced, and report nothing: putting all functions back
+//! and listing them takes longer than most children live. Programs that are executed are left
+//! alone, unless `FGRAPH_CHILDREN` is set: then they are traced and report as well.
 //!
 //! # Safety
 //!
@@ -15,7 +18,7 @@
 use std::env;
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +74,10 @@ const REFUSED_SHOWN: usize = 10;
 #[derive(Debug)]
 struct Tracing {
     users: Vec<Handle<Count>>,
+    /// The process that has registered them.
+    process: u32,
+    /// The file to report to. Programs clear their environment.
+    out: PathBuf,
     /// What it took to register the first one, by the clock and of the processor.
     registered_in: [Duration; 2],
     /// What the filter came to then.
@@ -91,10 +98,13 @@ extern "C" fn start() {
     let Ok(filter) = env::var("FGRAPH_FILTER") else {
         return;
     };
-    // SAFETY: the program has no other thread yet.
-    unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
+    if env::var_os("FGRAPH_CHILDREN").is_none() {
+        // SAFETY: the program has no other thread yet.
+        unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
+    }
     let users = env::var("FGRAPH_USERS").ok().and_then(|n| n.parse().ok());
-    match trace(&filter, users.unwrap_or(1)) {
+    let out = env::var_os("FGRAPH_OUT").unwrap_or_default();
+    match trace(&filter, users.unwrap_or(1), out.into()) {
         Ok(tracing) => *TRACING.lock().expect("nothing panics") = Some(tracing),
         Err(error) => {
             eprintln!("fgraph-preload-test: {error}");
@@ -103,7 +113,7 @@ extern "C" fn start() {
     }
 }
 
-fn trace(filter: &str, users: usize) -> Result<Tracing, Error> {
+fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Error> {
     let (start, used) = (Instant::now(), processor_time());
     let register = || {
         // SAFETY: the callbacks of `Count` add to atomics, which is allowed wherever a function may
@@ -117,6 +127,8 @@ fn trace(filter: &str, users: usize) -> Result<Tracing, Error> {
     users.insert(0, first);
     Ok(Tracing {
         users,
+        process: process::id(),
+        out,
         registered_in,
         report,
     })
@@ -134,7 +146,8 @@ fn processor_time() -> Duration {
 }
 
 extern "C" fn end() {
-    let Some(tracing) = TRACING.lock().expect("nothing panics").take() else {
+    let mut tracing = TRACING.lock().expect("nothing panics");
+    let Some(tracing) = tracing.take_if(|tracing| tracing.process == process::id()) else {
         return;
     };
     if let Err(error) = report(tracing) {
@@ -147,7 +160,6 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
     let FilterReport {
         traced, refused, ..
     } = tracing.report;
-    let (nops, relocated) = program()?;
     let (mut entries, mut returns) = (0, 0);
     for user in tracing.users {
         let count = user.unregister().map_err(|error| error.error)?;
@@ -155,6 +167,7 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         returns += count.sum(|line| &line.returns);
     }
     let status = fgraph::status()?;
+    let (nops, relocated) = program()?;
     let figures = [
         ("pid", u64::from(process::id())),
         ("traced", traced as u64),
@@ -188,11 +201,10 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         reasons.join(","),
         refusals.join(",")
     );
-    let path = env::var_os("FGRAPH_OUT").ok_or("FGRAPH_OUT is not set")?;
     let mut file = fs::OpenOptions::new()
         .append(true)
         .create(true)
-        .open(path)?;
+        .open(tracing.out)?;
     // At once, as others may write to it.
     file.write_all(line.as_bytes())?;
     Ok(())

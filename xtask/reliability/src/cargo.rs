@@ -28,6 +28,18 @@ pub fn build(package: &str) -> io::Result<PathBuf> {
     build_with(Command::new(program()).arg("build"), package)
 }
 
+/// Builds the program `bin` of `package`, optimised, and returns its path.
+///
+/// # Errors
+///
+/// When it cannot be built.
+pub fn build_bin(package: &str, bin: &str) -> io::Result<PathBuf> {
+    build_with(
+        Command::new(program()).args(["build", "--bin", bin]),
+        package,
+    )
+}
+
 /// Builds `package` as [`build`] does, by another `builder`, which takes cargo's arguments.
 ///
 /// # Errors

@@ -24,14 +24,15 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-tracers/src",
-        layers: &["profiler", "recorder", "tracer", "support"],
-        apart: &[("profiler", "recorder")],
+        layers: &["probe", "profiler", "recorder", "tracer", "support"],
+        apart: &[],
         exceptions: &[],
     },
     Layers {
         source: "crates/fgraph-trace/src",
         layers: &[
             "graph",
+            "recording",
             "live",
             "source",
             "ring",
@@ -40,7 +41,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "clock",
             "primitive",
         ],
-        apart: &[("graph", "live")],
+        apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],
     },
     Layers {
@@ -60,6 +61,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "thread",
             "stacks",
             "site",
+            "snapshot",
             "primitive",
         ],
         apart: &[],

@@ -151,6 +151,9 @@ pub(crate) const fn younger(stamp: u64, word: u64) -> bool {
 }
 
 impl Frame {
+    /// Where in a frame the address of the one before stands; that of a sentinel is null.
+    pub const PREVIOUS: usize = core::mem::offset_of!(Self, previous);
+
     /// The sentinel of `stack`.
     pub(crate) fn sentinel(stack: *const Stack) -> Self {
         Self {

@@ -25,6 +25,7 @@
 //! between is a signal handler, or a function of the unwinder itself, that makes traced calls.
 
 use core::cell::Cell;
+use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -45,6 +46,13 @@ pub struct ShadowStack {
 }
 
 impl ShadowStack {
+    /// Where in a shadow stack the address of its first frame stands.
+    pub const BASE: usize = offset_of!(Self, base);
+    /// Where that of the last place for a frame stands.
+    pub const LAST: usize = offset_of!(Self, last);
+    /// Where that of the newest frame stands, or null.
+    pub const NEWEST: usize = offset_of!(Self, newest);
+
     /// A stack without room.
     pub(crate) const fn new() -> Self {
         Self {

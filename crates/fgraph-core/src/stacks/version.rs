@@ -18,6 +18,15 @@ use crate::primitive::{AtomicU64, Ordering, fence};
 #[derive(Debug)]
 pub struct Version(AtomicU64);
 
+/// Whether who changes the words will come to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// It will, or has.
+    AtWork,
+    /// It has ended, whether in the middle or not.
+    Gone,
+}
+
 impl Version {
     /// The words have not changed yet.
     #[cfg(not(loom))]
@@ -32,8 +41,13 @@ impl Version {
     }
 
     /// What `look` reads of the words as they are between two changes. `look` runs again, after
-    /// `pause`, for as long as they change meanwhile.
-    pub fn read<R>(&self, mut look: impl FnMut() -> R, mut pause: impl FnMut()) -> R {
+    /// `pause`, for as long as they change meanwhile. `None` if `pause` says that the writer is
+    /// gone, in the middle of its change.
+    pub fn read<R>(
+        &self,
+        mut look: impl FnMut() -> R,
+        mut pause: impl FnMut() -> Writer,
+    ) -> Option<R> {
         loop {
             // Acquire pairs with the last Release in `rewrite`: the words are of this version or
             // newer.
@@ -42,8 +56,15 @@ impl Version {
             // What was read comes before the second look at the version.
             fence(Ordering::Acquire);
             match found {
-                Some(found) if self.0.load(Ordering::Relaxed) == version => return found,
-                _ => pause(),
+                Some(found) if self.0.load(Ordering::Relaxed) == version => return Some(found),
+                // It may have ended its change, and then itself.
+                _ if pause() == Writer::Gone
+                    && found.is_none()
+                    && self.0.load(Ordering::Relaxed) == version =>
+                {
+                    return None;
+                }
+                _ => {}
             }
         }
     }

@@ -205,7 +205,8 @@ impl Thread {
     ///
     /// The state must be the running thread's.
     pub unsafe fn stop_tracing(&self) {
-        self.untraced.set(self.untraced.get() + 1);
+        // Guards that were forgotten stay counted.
+        self.untraced.set(self.untraced.get().saturating_add(1));
         // In a callback nothing is traced anyway, and the mark is needed at its end.
         if self.entered_sp.load(Ordering::Relaxed) == 0 {
             self.entered_sp.store(Self::UNTRACED, Ordering::Relaxed);
@@ -222,6 +223,14 @@ impl Thread {
         self.untraced.set(guards);
         if guards == 0 && self.entered_sp.load(Ordering::Relaxed) == Self::UNTRACED {
             self.entered_sp.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What [`entered_sp`](Self::entered_sp) is while the thread runs the program's own code.
+    pub fn outside(&self) -> usize {
+        match self.untraced.get() {
+            0 => 0,
+            _ => Self::UNTRACED,
         }
     }
 

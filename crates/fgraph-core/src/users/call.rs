@@ -341,9 +341,7 @@ impl<D> Entry<'_, D> {
     /// Whether the function has so many, only its declaration tells. `None` past the end of the
     /// machine stack.
     pub fn stack_arg(&self, index: usize) -> Option<u64> {
-        let word = self.regs().stack_word(index).ok()?;
-        // SAFETY: `stack_word` gives addresses within the machine stack only.
-        Some(unsafe { *word })
+        self.regs().read_stack_word(index)
     }
 }
 

@@ -59,7 +59,9 @@ pub const MAX_DATA_ALIGN: usize = 16;
 ///
 /// A user of `":mod:libc.so.6"`, or of everything, meets all of these. A callback must never end
 /// its thread: `pthread_exit` there aborts the process. If the thread is cancelled meanwhile, that
-/// waits until the callback is done.
+/// waits until the callback is done. Nor must a callback leave the stack that it runs on, to come
+/// back later: it must not suspend the coroutine that made the call. fgraph takes it for one that
+/// was left by a jump, goes on with other calls of the thread, and may free the user.
 ///
 /// # Example
 ///

@@ -127,11 +127,11 @@ fn invalid(what: &str, value: u64) -> io::Error {
 impl Geometry {
     pub(super) fn new(options: &RingOptions) -> io::Result<Self> {
         let (sub_buffer, table) = (options.sub_buffer_bytes, options.table_bytes);
-        if sub_buffer % 128 != 0 {
+        if !sub_buffer.is_multiple_of(128) {
             let what = "bytes of a sub-buffer, which must be a multiple of 128";
             return Err(invalid(what, sub_buffer.into()));
         }
-        if table % 4096 != 0 {
+        if !table.is_multiple_of(4096) {
             let what = "bytes of descriptions, which must be a multiple of 4096";
             return Err(invalid(what, table.into()));
         }
@@ -152,7 +152,7 @@ impl Geometry {
             let what = "number of sub-buffers, of which there are 2 to 4096";
             return Err(invalid(what, count));
         }
-        if !(32..=2 << 20).contains(&len) || len % 16 != 0 {
+        if !(32..=2 << 20).contains(&len) || !len.is_multiple_of(16) {
             let what = "words of a sub-buffer, which are 32 to 2097152, a multiple of 16";
             return Err(invalid(what, len));
         }

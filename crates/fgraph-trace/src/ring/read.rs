@@ -129,6 +129,24 @@ impl Cursor {
         true
     }
 
+    /// Whether the next sub-buffer has all the events that it will have.
+    pub(crate) fn has_whole(&self, rings: &Rings, index: u32) -> bool {
+        let head = rings.ring(index).get(ring::HEAD);
+        // Acquire: as in `poll`.
+        head.is_some_and(|head| head.load(Ordering::Acquire) > self.sequence.wrapping_add(1))
+    }
+
+    /// Goes on to the next sub-buffer if this one has no more events.
+    pub(crate) fn pass_whole(&mut self, rings: &Rings, index: u32) {
+        let all = rings.ring(index);
+        if self.has_whole(rings, index)
+            && let Some(used) = all.get(rings.geometry.sub_buffer(self.sequence).start + sub::USED)
+            && used.load(Ordering::Relaxed) == self.taken
+        {
+            self.move_to(self.sequence + 1);
+        }
+    }
+
     fn move_to(&mut self, sequence: u64) {
         (self.sequence, self.taken) = (sequence, 0);
     }

@@ -120,7 +120,7 @@ impl Record {
     fn attach(&self, word: &core::cell::Cell<u64>, thread: u32) -> bool {
         // Whoever got none asks again now and then: threads end.
         let has_asked = word.get() == WriterOffset::WITHOUT_RING.0;
-        if has_asked && self.rings.events_without_ring() % ASK_AGAIN != 0 {
+        if has_asked && !self.rings.events_without_ring().is_multiple_of(ASK_AGAIN) {
             return false;
         }
         let process = kernel::process();

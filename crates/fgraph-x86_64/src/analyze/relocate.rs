@@ -45,6 +45,7 @@ mod branches;
 mod convention;
 mod frame_pointer;
 mod inbound_branches;
+mod own_frame;
 mod stack_effect;
 
 use alloc::vec::Vec;
@@ -61,6 +62,7 @@ pub use branches::first_jump;
 pub use convention::Convention;
 pub use frame_pointer::uses_frame_pointer_of_caller;
 pub use inbound_branches::{InboundBranch, branches_to};
+pub use own_frame::is_misled_by_a_call;
 
 /// A function, or the part of one, that is to be patched at its first byte.
 #[derive(Debug, Clone, Copy)]

@@ -76,6 +76,9 @@
 //!   3  |   W---------------------W---------------------------------W  |
 //! ```
 //!
+//! What another patcher changes between the read and the write would be lost. So where there is
+//! one, as far as is known ([`Text::is_shared`]), each site is written by itself.
+//!
 //! A site that straddles two pages belongs to the first. Its tail reaches into the second page, but
 //! never up to another site. Where nothing is to be written in a phase, nothing is.
 //!
@@ -180,6 +183,12 @@ pub trait Text {
     ///
     /// If that cannot be had.
     fn sync(&mut self) -> Result<(), Self::Error>;
+
+    /// Whether somebody else may change text between a read and a write: a debugger, for one. Then
+    /// no write holds bytes of more than one site.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// Why a batch was not applied.
@@ -321,6 +330,7 @@ pub fn apply_with<T: Text>(
         }
     }
     let mut batch = Batch {
+        group: if text.is_shared() { 1 } else { PAGE },
         text,
         pokes,
         active: vec![0; pokes.len().div_ceil(64)],
@@ -415,6 +425,8 @@ struct Batch<'a, T> {
     pokes: &'a [Poke],
     /// One bit per site: whether it takes part.
     active: Vec<u64>,
+    /// Sites of as many bytes of text are written at once.
+    group: usize,
     /// The bytes from the first to the last site of a page.
     copy: [u8; PAGE + SITE_LEN],
     skip: Skip,
@@ -435,9 +447,9 @@ impl<T: Text> Batch<'_, T> {
         }
     }
 
-    /// The sites from `start` on that are on one page.
+    /// The sites from `start` on that are written at once.
     fn group_from(&self, start: usize) -> Range<usize> {
-        let page = |poke: &Poke| poke.address / PAGE;
+        let page = |poke: &Poke| poke.address / self.group;
         let first = page(&self.pokes[start]);
         let len = self.pokes[start..]
             .iter()
@@ -446,9 +458,9 @@ impl<T: Text> Batch<'_, T> {
         start..start + len
     }
 
-    /// The sites before `end` that are on one page.
+    /// The sites before `end` that are written at once.
     fn group_before(&self, end: usize) -> Range<usize> {
-        let page = |poke: &Poke| poke.address / PAGE;
+        let page = |poke: &Poke| poke.address / self.group;
         let last = page(&self.pokes[end - 1]);
         let len = self.pokes[..end]
             .iter()

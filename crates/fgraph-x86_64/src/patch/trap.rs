@@ -10,18 +10,17 @@
 //! exist, SIGILL. It is continued in the relocated copy of the instruction that stood there.
 //!
 //! ```text
-//!   TRAP_TABLE --> TrapTable --> TrapRange, one per module
-//!                  +--------+    +--------+--------+---------+--------+
-//!                  | len    |    | first  | last   | records | count  |
-//!                  | ranges |    +--------+--------+----+----+--------+
-//!                  +--------+    | first  | last   |    |             |
-//!                                +--------+--------+    |             |
-//!                                                       v
-//!                        Site   +-------+------+-----+-------+------+
-//!                               | entry | stub | body | inner | ...  |
-//!                               +-------+------+------+-------+------+
-//!                               | ...                                |
-//!                               +------------------------------------+
+//!   TRAP_RANGES --> TrapRange ------------------> TrapRange --> ..., one per module
+//!                   +-------+-----+---------+-------+------+
+//!                   | first | end | records | count | next |
+//!                   +-------+-----+----+----+-------+------+
+//!                                      |
+//!                                      v
+//!                        Site   +-------+------+------+-------+-----+
+//!                               | entry | stub | body | inner | ... |
+//!                               +-------+------+------+-------+-----+
+//!                               | ...                               |
+//!                               +-----------------------------------+
 //!                               sorted by the address that is patched
 //! ```
 //!
@@ -39,11 +38,12 @@
 //! process: so SIGTRAP must not be blocked while a handler runs that may call a site, this one's
 //! successor in [`CHAIN`] included. The same goes for SIGILL.
 
+use alloc::boxed::Box;
 use core::arch::naked_asm;
 use core::ffi::c_int;
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use fgraph_core::site::Site;
 
@@ -56,28 +56,47 @@ const SI_CODE: usize = 8;
 /// the registers, of which rip is the 17th.
 const UCONTEXT_RIP: usize = 40 + 16 * 8;
 
-/// The sites of one module.
+/// The sites of one module. Those of the list are in any order, and may overlap.
 #[repr(C)]
 #[derive(Debug)]
 pub struct TrapRange {
     /// Address of the first site's patched bytes.
-    pub first: usize,
+    first: usize,
     /// Address behind the last site's patched bytes.
-    pub end: usize,
+    end: usize,
     /// The sites, sorted by `entry`.
-    pub records: *const Site,
-    /// How many records there are.
-    pub count: usize,
+    records: *const Site,
+    /// How many of them there are now: 0 while the module is not loaded.
+    count: AtomicUsize,
+    next: *const Self,
+    len: usize,
 }
 
-/// All sites, as [`resume_address`] finds them. Ranges may be in any order and may overlap.
-#[repr(C)]
-#[derive(Debug)]
-pub struct TrapTable {
-    /// How many ranges there are.
-    pub len: usize,
-    /// The first range.
-    pub ranges: *const TrapRange,
+// SAFETY: but for the count, which is atomic, it is never changed once others have it.
+unsafe impl Sync for TrapRange {}
+// SAFETY: as above.
+unsafe impl Send for TrapRange {}
+
+impl TrapRange {
+    /// That of `sites`, the last of which has `last_len` bytes that are patched.
+    #[must_use]
+    pub fn new(sites: &'static [Site], last_len: usize) -> Self {
+        let end = |site: &Site| site.entry.saturating_add(last_len);
+        Self {
+            first: sites.first().map_or(0, |site| site.entry),
+            end: sites.last().map_or(0, end),
+            records: sites.as_ptr(),
+            count: AtomicUsize::new(sites.len()),
+            next: ptr::null(),
+            len: sites.len(),
+        }
+    }
+
+    /// Says whether the module is loaded. While it is not, no trap is one of its sites.
+    pub fn set_loaded(&self, is_loaded: bool) {
+        let count = if is_loaded { self.len } else { 0 };
+        self.count.store(count, Ordering::Release);
+    }
 }
 
 /// A pointer that the handlers of traps follow.
@@ -101,11 +120,34 @@ impl<T> HandlerPtr<T> {
     }
 }
 
-/// The table in use; null before there is one.
+impl HandlerPtr<TrapRange> {
+    /// Puts a range on the list, for handlers that run from now on.
+    ///
+    /// # Safety
+    ///
+    /// The sites are sorted by `entry`, and a thread that traps at one may go on in its stub, or in
+    /// its copy.
+    pub unsafe fn push(&self, range: TrapRange) -> &'static TrapRange {
+        let new = Box::leak(Box::new(range));
+        let mut next = self.0.load(Ordering::Acquire);
+        loop {
+            new.next = next;
+            // Release: a thread that traps sees all of the range.
+            match self
+                .0
+                .compare_exchange(next, new, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return new,
+                Err(now) => next = now,
+            }
+        }
+    }
+}
+
+/// The youngest of the ranges; null before there is one.
 ///
-/// A thread may be reading a table until long after it has been replaced: tables, ranges and
-/// records live for ever, or until no thread can be in the handler.
-pub static TRAP_TABLE: HandlerPtr<TrapTable> = HandlerPtr::null();
+/// A thread may be in the list at any time: ranges and records live for ever.
+pub static TRAP_RANGES: HandlerPtr<TrapRange> = HandlerPtr::null();
 
 /// The handler that gets the SIGILLs that are not ours; as [`CHAIN`].
 pub static CHAIN_OF_SIGILL: HandlerPtr<()> = HandlerPtr::null();
@@ -125,25 +167,20 @@ pub static TRAPS: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Safety
 ///
-/// [`TRAP_TABLE`] is null, or it and everything it leads to is as documented there.
+/// [`TRAP_RANGES`] is null, or it and everything it leads to is as documented there.
 #[unsafe(naked)]
 pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
     naked_asm!(
         ".cfi_startproc",
         "mov r11, rsi",
         // Through the GOT, since a shared library may not know where its own symbol ends up.
-        "mov rdx, qword ptr [rip + {table}@GOTPCREL]",
-        // One load, so that length and ranges are of the same table. It needs no fence: what is
-        // reached through the pointer was written before it.
-        "mov rdx, qword ptr [rdx]",
-        "test rdx, rdx",
-        "jz 9f",
-        "mov rcx, qword ptr [rdx + {table_len}]", // rcx: ranges left
-        "mov rdx, qword ptr [rdx + {table_ranges}]", // rdx: the range
+        "mov rdx, qword ptr [rip + {ranges}@GOTPCREL]",
+        // It needs no fence: what is reached through the pointer was written before it.
+        "mov rdx, qword ptr [rdx]", // rdx: the range
         // Ranges, one after the other: there are as many as patched modules.
         "2:",
-        "sub rcx, 1",
-        "jb 9f",
+        "test rdx, rdx",
+        "jz 9f",
         "cmp rdi, qword ptr [rdx + {first}]",
         "jb 7f",
         "cmp rdi, qword ptr [rdx + {end}]",
@@ -188,20 +225,18 @@ pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
         "mov rax, qword ptr [rsi + {stub}]",
         "ret",
         "7:", // not in this range
-        "add rdx, {range_size}",
+        "mov rdx, qword ptr [rdx + {next}]",
         "jmp 2b",
         "9:", // in none
         "xor eax, eax",
         "ret",
         ".cfi_endproc",
-        table = sym TRAP_TABLE,
-        table_len = const offset_of!(TrapTable, len),
-        table_ranges = const offset_of!(TrapTable, ranges),
+        ranges = sym TRAP_RANGES,
         first = const offset_of!(TrapRange, first),
         end = const offset_of!(TrapRange, end),
         records = const offset_of!(TrapRange, records),
         count = const offset_of!(TrapRange, count),
-        range_size = const size_of::<TrapRange>(),
+        next = const offset_of!(TrapRange, next),
         stride = const size_of::<Site>(),
         entry = const offset_of!(Site, entry),
         stub = const offset_of!(Site, stub),
@@ -224,7 +259,7 @@ macro_rules! handler {
         ///
         /// # Safety
         ///
-        /// To be called by the kernel only, for that signal and with `SA_SIGINFO`. [`TRAP_TABLE`]
+        /// To be called by the kernel only, for that signal and with `SA_SIGINFO`. [`TRAP_RANGES`]
         /// and the chain are as documented there.
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name(
@@ -285,9 +320,13 @@ handler!(
     /// The handler of SIGTRAP.
     sigtrap_handler,
     chain: CHAIN,
-    // SI_KERNEL: what an `int3` causes. Single steps, watchpoints and `kill` have others.
+    // SI_KERNEL or TRAP_BRKPT: what an `int3` causes, the latter where something else stands in for
+    // the kernel. Single steps, watchpoints and `kill` have others.
     "0x80
-     jne 2f",
+     je 4f
+     cmp dword ptr [rsi + {si_code}], 1
+     jne 2f
+     4:",
     at: "1",
     // int3 is a trap: the thread stands behind it.
     behind: "1"

@@ -44,6 +44,7 @@ use fgraph_core::fgraph::{FGRAPH, Fgraph};
 use fgraph_core::frame::Frame;
 use fgraph_core::grace::Mark;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
+use fgraph_core::shadow::ShadowStack;
 use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
 
@@ -279,10 +280,10 @@ macro_rules! point_r9 {
     };
 }
 
-/// Tells the users of a return. rsp points to room for the results, rbp to the frame; afterwards
-/// rcx is the true return address, and r8 the thread's state. Leaves through `deferred` if the
-/// thread is inside already. `$stack` tells the local labels of the two copies in a trampoline
-/// apart.
+/// Tells the users of a return. rsp points to room for the results, rbp to the frame, and r8 to the
+/// thread's state, if it has one; afterwards rcx is the true return address, and r8 the state.
+/// Leaves through `deferred` if the thread is inside already. `$stack` tells the local labels of
+/// the two copies in a trampoline apart.
 macro_rules! leave_call {
     ($stack:literal, $moves:tt, $opmask:tt, $wide:ident) => {
         concat!(
@@ -302,8 +303,7 @@ macro_rules! leave_call {
             // At this point: rsp is the ReturnRegs, rbp the frame, r9 the saved vectors; the
             // results and what the caller may rely on are stored.
             label!("results_stored", $stack),
-            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
-            "mov rcx, fs:[rcx]\n",
+            "mov rcx, r8\n",
             "test rcx, rcx\n",
             jump!("jz", "first_hit_at_return", $stack),
             "cmp qword ptr [rcx + {entered_sp}], 0\n",
@@ -377,6 +377,8 @@ macro_rules! leave_aside {
             label!("attached_at_return", $stack),
             release_signals!("result_thread"),
             load_saved_int!(),
+            "mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
+            "mov r8, fs:[r8]\n",
             jump!("jmp", "results_stored", $stack),
             // A result is wide.
             // At this point: rsp is the room for the ReturnRegs, r9 that for vectors, rbp the
@@ -693,10 +695,20 @@ macro_rules! trampoline {
             "mov [rsp - 16], rcx",
             "mov [rsp - 24], r8",
             ".endif",
-            // Only a broken body can come back with another rbp or another stack.
+            // A body that does not keep rbp may leave anything there, which must not be read before
+            // it is known to be a frame: it is the newest, but where a coroutine has come back.
+            "mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov r8, fs:[r8]",
+            "test r8, r8",
+            "jz .Lunsure_{v}",
+            "cmp rbp, [r8 + {newest}]",
+            "jne .Lunsure_{v}",
+            // At this point: as at the return point, but r8 is this thread's state or null, and rbp
+            // can be read.
+            ".Lreadable_{v}:",
             "lea rcx, [rsp - 8]",
             "cmp rcx, [rbp + {return_slot_addr}]",
-            "jne .Llost_{v}",
+            "jne .Lby_stack_pointer_{v}",
             // `return_slot_addr` is 8 above a multiple of 16 if the caller has kept to the ABI.
             // Then rsp can be put back by adding a constant; from memory it would have to wait for
             // a load.
@@ -890,10 +902,61 @@ macro_rules! trampoline {
             ".if {returns}",
             cfi_body_frame!(),
             ".Lrare_{v}:",
+            // rbp is not the newest frame, and may be anything. What is not on this shadow stack is
+            // shown to the kernel, which only says whether it can be read.
+            // At this point: as at `readable`, but for that.
+            ".Lunsure_{v}:",
+            "test r8, r8",
+            "jz .Lask_kernel_{v}",
+            "cmp rbp, [r8 + {base}]",
+            "jb .Lask_kernel_{v}",
+            "cmp rbp, [r8 + {last}]",
+            "jbe .Lreadable_{v}",
+            ".Lask_kernel_{v}:",
+            "mov [rsp - 32], rax",
+            "mov [rsp - 40], rdx",
+            "mov [rsp - 48], rsi",
+            "mov [rsp - 56], rdi",
+            "mov [rsp - 64], r10",
+            "mov [rsp - 72], r11",
+            "mov eax, {rt_sigprocmask}",
+            "mov edi, {bad_how}",
+            "lea rsi, [rbp + {return_slot_addr}]",
+            "xor edx, edx",
+            "mov r10d, 8",
+            "syscall",
+            "cmp eax, -{efault}",
+            "mov rax, [rsp - 32]",
+            "mov rdx, [rsp - 40]",
+            "mov rsi, [rsp - 48]",
+            "mov rdi, [rsp - 56]",
+            "mov r10, [rsp - 64]",
+            "mov r11, [rsp - 72]",
+            "jne .Lreadable_{v}",
+            // rbp is not the frame of this call: then it is on this shadow stack, at the place that
+            // the stack pointer names.
+            // At this point: as at `unsure`.
+            ".Lby_stack_pointer_{v}:",
+            "mov [rsp - 32], rbp",
+            "lea rbp, [rsp - 8]",
+            "test r8, r8",
+            "jz .Llost_{v}",
+            "mov rcx, [r8 + {newest}]",
+            ".Lolder_{v}:",
+            "test rcx, rcx",
+            "jz .Llost_{v}",
+            "cmp rbp, [rcx + {return_slot_addr}]",
+            "jb .Llost_{v}",
+            "je .Lfound_{v}",
+            "mov rcx, [rcx + {previous}]",
+            "jmp .Lolder_{v}",
+            ".Lfound_{v}:",
+            "mov rbp, rcx",
+            "jmp .Lreadable_{v}",
             // The frame and the stack do not belong together.
-            // At this point: as at the return point.
+            // At this point: as at the return point, but what was in rbp is below S.
             ".Llost_{v}:",
-            "mov rdi, rbp",
+            "mov rdi, [rsp - 32]",
             "mov rsi, rsp",
             "and rsp, -64",
             "call qword ptr [rip + {abort}]",
@@ -995,7 +1058,13 @@ macro_rules! trampoline {
             interest = const offset_of!(Site, interest),
             body = const offset_of!(Site, body),
             return_slot_addr = const offset_of!(Frame, return_slot_addr),
+            previous = const Frame::PREVIOUS,
             tail = const offset_of!(Frame, tail),
+            base = const offset_of!(Thread, shadow) + ShadowStack::BASE,
+            last = const offset_of!(Thread, shadow) + ShadowStack::LAST,
+            newest = const offset_of!(Thread, shadow) + ShadowStack::NEWEST,
+            bad_how = const BAD_HOW,
+            efault = const EFAULT,
         );
     };
 }
@@ -1178,6 +1247,10 @@ macro_rules! avx512bw {
 
 /// The number of the system call `gettid`.
 const GETTID: u32 = 186;
+/// What `rt_sigprocmask` is not to do with a mask, which it refuses when it has read the mask.
+const BAD_HOW: u32 = u32::MAX;
+/// Its error when it cannot read the mask.
+const EFAULT: u32 = 14;
 /// The number of the system call `rt_sigprocmask`.
 const RT_SIGPROCMASK: u32 = 14;
 /// What is held off while a thread's state is made, as the kernel has sets of signals.

@@ -51,8 +51,9 @@ pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
     control::lock()?.control.inventory(&filter)
 }
 
-/// Says whether functions may be traced by a breakpoint that have no room for a jump. Without this
-/// they are refused.
+/// Says whether users that are registered from now on may watch functions by a breakpoint that have
+/// no room for a jump, and whether [`sites`] lists them as traceable. Without this they are
+/// refused. [`Options::breakpoints`](crate::Options::breakpoints) says it for one user.
 ///
 /// These are functions of less than five bytes with the next one directly behind them, and such
 /// that call from their first five bytes or are branched into there: none in most programs, one in
@@ -60,9 +61,8 @@ pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
 /// may be others.) The first byte of such a function becomes an `int3`, for as long as a user wants
 /// its calls.
 ///
-/// It holds for each module whose functions are selected by a filter for the first time from now
-/// on; what was decided for a module stays. So call it before the first
-/// [`register`](crate::register).
+/// Users that are registered keep what they have. Which modules others have asked for before makes
+/// no difference.
 ///
 /// # What it costs
 ///

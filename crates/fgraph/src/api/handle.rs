@@ -88,6 +88,9 @@ impl<T: FgraphOps> Deref for Handle<T> {
 /// in signal handlers and in the allocator for example: see
 /// [what a callback may do](FgraphOps#what-a-callback-may-do).
 ///
+/// If the user may have [breakpoints](crate::allow_breakpoints), no thread that calls one of these
+/// functions blocks SIGTRAP, and the handler of SIGTRAP stays fgraph's.
+///
 /// # Errors
 ///
 /// [`NoFreeSlot`](Error::NoFreeSlot) for the 17th user, [`InsideCallback`](Error::InsideCallback),
@@ -152,11 +155,7 @@ pub unsafe fn register_with<T: FgraphOps>(
         Ok(locked) => locked,
         Err(error) => return Err(RegisterError::new(ops, error)),
     };
-    let control = &mut locked.control;
-    let registered = control.with_breakpoints(options.breakpoints, |control| {
-        control.register(ops, filter, options)
-    });
-    match registered {
+    match locked.control.register(ops, filter, options) {
         Ok(registered) => Ok(Handle {
             registration: registered.registration,
             slot: registered.slot,

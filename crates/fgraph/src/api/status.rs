@@ -17,7 +17,9 @@ use crate::report::error::{Error, StopReason};
 pub struct Status {
     /// Why nothing is traced any more, if so.
     pub stopped: Option<StopReason>,
-    /// Functions that can be traced, in the program and the libraries it has loaded.
+    /// Functions that can be traced, in the program and the libraries it has loaded. One that takes
+    /// a [breakpoint](crate::allow_breakpoints) is among them if all users may have it, or while
+    /// the breakpoint is there.
     pub sites: usize,
     /// Of these, functions whose entry is patched now.
     pub patched: usize,
@@ -44,11 +46,17 @@ impl fmt::Display for Status {
 
 /// How fgraph is doing in this process.
 ///
+/// It looks at every patched function, and patches those anew that the kernel has changed when a
+/// uprobe was removed (`perf probe`, `bpftrace`), which does not do before. Until then such a
+/// function must not be called: the kernel leaves its entry in pieces.
+///
 /// # Errors
 ///
 /// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
 pub fn status() -> Result<Status, Error> {
-    let locked = control::lock()?;
+    let mut locked = control::lock()?;
+    // What cannot be mended now is looked at again the next time.
+    let _ = locked.control.mend();
     let (sites, patched) = locked.control.counts();
     crate::threads::count_lost();
     let mut counters = FGRAPH.counters();

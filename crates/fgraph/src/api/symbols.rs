@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use fgraph_core::site::Source;
+
 use crate::sites::{indices, symbol_table};
 
 /// How many functions have a number: every [`Function::index`](crate::Function::index) is less.
@@ -77,6 +79,13 @@ impl Symbol {
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.size
+    }
+
+    /// Where it is in its source, as [`Function::source`](crate::Function::source) tells, with what
+    /// that says of callbacks.
+    #[must_use]
+    pub fn source(&self) -> Option<Source> {
+        self.0.source()
     }
 }
 

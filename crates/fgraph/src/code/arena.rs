@@ -25,13 +25,15 @@
 use core::ffi::c_void;
 use core::ptr;
 
+use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
+
 use crate::arch::stub::SITE_LEN;
 use crate::arch::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN};
 use crate::arch::trampoline::{Trampolines, Variant};
 use crate::arch::unwind::{self, Row, Rows};
 use crate::os::memory::map_at;
 use crate::os::{self, PAGE};
-use crate::unwinding::registry::Frames;
+use crate::unwinding::registry::{Frames, Place};
 
 /// How far apart the places are that are tried.
 const STEP: usize = 1 << 20;
@@ -60,7 +62,7 @@ pub(crate) fn header(
 pub(crate) fn register_unwind(header: usize) {
     let fde = header + HEADER_EH_FRAME + stub::EH_FRAME_FDE;
     // SAFETY: a complete header, which stays.
-    unsafe { Frames::new([fde].into_iter()) }.register();
+    unsafe { Frames::new(Place::Apart, [fde].into_iter()) }.register();
 }
 
 /// An arena that is being filled.
@@ -125,23 +127,30 @@ impl Arena {
         let base = self.base;
         self.bytes(base)[..HEADER_BYTES].copy_from_slice(&header);
         let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
-        // SAFETY: our own mapping, not known to anybody yet.
-        unsafe {
-            if libc::mprotect(base, self.len, libc::PROT_READ | libc::PROT_EXEC) != 0 {
-                let errno = os::errno();
-                libc::munmap(base, self.len);
-                return Err(errno);
+        // SAFETY: our own mapping.
+        let unwind = match unsafe { libc::mprotect(base, self.len, PROT_READ | PROT_EXEC) } {
+            0 => unwind.write(),
+            _ => Err(os::errno()),
+        };
+        match unwind {
+            Ok(unwind) => {
+                register_unwind(self.base);
+                unwind.register();
+                Ok(())
+            }
+            Err(errno) => {
+                // SAFETY: our own mapping, not known to anybody yet.
+                unsafe { libc::munmap(base, self.len) };
+                Err(errno)
             }
         }
-        register_unwind(self.base);
-        unwind.write()?.register();
-        Ok(())
     }
 }
 
 /// How to unwind from the copies.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CopyUnwind {
+    place: Place,
     /// Stretches of copies. Unwinders go through the rows of a stretch from its start, so there are
     /// several.
     stretches: Vec<Stretch>,
@@ -158,6 +167,14 @@ struct Stretch {
 impl CopyUnwind {
     /// Copies in one stretch.
     const STRETCH: usize = 256;
+
+    /// Of code in this place; none yet.
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            place,
+            stretches: Vec::new(),
+        }
+    }
 
     /// Adds the `len` bytes of a copy at `address`, behind all others.
     pub(crate) fn add(&mut self, address: usize, len: usize, rows: &[Row]) {
@@ -217,7 +234,7 @@ impl CopyUnwind {
         }
         // SAFETY: just mapped. Failing is no harm: nobody writes there.
         unsafe {
-            libc::mprotect(ptr::with_exposed_provenance_mut(base), all, libc::PROT_READ);
+            libc::mprotect(ptr::with_exposed_provenance_mut(base), all, PROT_READ);
         }
         let mut at = base;
         let fde = |stretch| {
@@ -225,24 +242,24 @@ impl CopyUnwind {
             at - len(stretch) + unwind::EH_FRAME_FDE
         };
         // SAFETY: just written, for good.
-        let frames = unsafe { Frames::new(self.stretches.iter().map(fde)) };
+        let frames = unsafe { Frames::new(self.place, self.stretches.iter().map(fde)) };
         Ok(Unwind(Some(frames)))
     }
 }
 
 /// Written unwind information, which stays where it is.
 #[derive(Debug, Default)]
-pub(crate) struct Unwind(Option<&'static Frames>);
+pub(crate) struct Unwind(Option<Frames>);
 
 impl Unwind {
     /// Makes the unwind information known to unwinders.
     pub(crate) fn register(&self) {
-        self.0.into_iter().for_each(Frames::register);
+        self.0.iter().for_each(Frames::register);
     }
 
     /// Undoes [`register`](Self::register).
     pub(crate) fn withdraw(&self) {
-        self.0.into_iter().for_each(Frames::withdraw);
+        self.0.iter().for_each(Frames::withdraw);
     }
 }
 
@@ -258,5 +275,27 @@ fn map_near(first: usize, last: usize, len: usize) -> Option<usize> {
         .chain(above)
         .map(|place| place & !(PAGE - 1))
         .filter(|place| (low..=high).contains(place))
-        .find_map(|place| map_at(place, len, libc::PROT_READ | libc::PROT_WRITE))
+        .find_map(|place| map_at(place, len, PROT_READ | PROT_WRITE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memory;
+
+    #[test]
+    fn an_arena_whose_unwind_information_finds_no_place_is_unmapped() {
+        static NEAR: u8 = 0;
+        let near = (&raw const NEAR).addr();
+        let arena = Arena::reserve(near, near, 64, 64).unwrap();
+        let header = arena.header();
+        assert!(memory::peek(header).is_ok());
+        let mut unwind = CopyUnwind::new(Place::Apart);
+        // Nothing is within reach of both.
+        unwind.add_jump(PAGE);
+        unwind.add_jump(near);
+        let finished = arena.finish(&Trampolines::NONE, &unwind);
+        assert_eq!(finished, Err(libc::ENOMEM));
+        assert!(memory::peek(header).is_err());
+    }
 }

@@ -145,6 +145,10 @@ impl poke::Text for Text {
             _ => libc::ENOSYS,
         })
     }
+
+    fn is_shared(&self) -> bool {
+        os::is_debugged()
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! A change of a filter is worked out for each module from what its words select, and touches only
 //! the sites that it makes a difference for: those alone are looked at from then on.
 
+use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::poke::PokeError;
@@ -10,7 +11,7 @@ use fgraph_core::site::Site;
 use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
-use super::Control;
+use super::{Control, users};
 use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
@@ -35,7 +36,7 @@ impl Control {
             Change::Remove => Ok(()),
             Change::Set | Change::Add => self.sites.check_addresses(&filter),
         };
-        let selected = selected.and_then(|()| self.sites.select(&matcher));
+        let selected = selected.and_then(|()| self.sites.select(&matcher, self.breakpoints[slot]));
         // What was loaded meanwhile is patched the next time.
         self.unfinished |= selected.is_err() && !changed.is_empty();
         let (selections, counts) = selected?;
@@ -52,6 +53,8 @@ impl Control {
         match self.patch(changed) {
             Ok(patched) => {
                 self.patched[slot] = patched;
+                // What a predicate owns may panic.
+                users::ignore_panic(|| drop(before));
                 Ok(self.report_with(slot, words))
             }
             Err(error) => {
@@ -69,7 +72,9 @@ impl Control {
     /// Sets the bits of the user in `slot` as its filter says, whatever they were.
     fn select_anew(&mut self, slot: usize) {
         let selections = self.filters[slot].as_ref().map(|filter| {
-            let selected = self.sites.select(&Matcher::of_live(filter));
+            let selected = self
+                .sites
+                .select(&Matcher::of_live(filter), self.breakpoints[slot]);
             // It did not panic before.
             selected.map_or(Vec::new(), |(selections, _)| selections)
         });
@@ -105,7 +110,7 @@ impl Control {
             false => Vec::new(),
         };
         self.sites.prepare(&users, new)?;
-        Ok(self.sites.join(&self.filters))
+        Ok(self.sites.join(&self.filters, &self.breakpoints))
     }
 
     /// Whether a site is to be patched.
@@ -122,7 +127,7 @@ impl Control {
         let words = match &self.filters[slot] {
             Some(filter) => {
                 let matcher = Matcher::of_live(filter);
-                let (_, counts) = self.sites.select(&matcher)?;
+                let (_, counts) = self.sites.select(&matcher, self.breakpoints[slot])?;
                 word_reports(&matcher, &counts)
             }
             None => Vec::new(),
@@ -208,6 +213,33 @@ impl Control {
         self.unfinished = left_out;
         self.failed = failed;
         Ok(patched)
+    }
+}
+
+impl Control {
+    /// Writes the jumps again that uprobes have left broken. What fails now may be mended the next
+    /// time.
+    pub(crate) fn mend(&mut self) -> Result<(), Error> {
+        let batch = self.sites.while_locked(|gone| {
+            let is_gone = |site: &&Site| {
+                let site = ptr::from_ref(*site);
+                gone.iter()
+                    .any(|sites| sites.as_ptr_range().contains(&site))
+            };
+            Batch::mend(self.sites.iter().filter(|site| !is_gone(site)))
+        });
+        if batch.is_empty() {
+            return Ok(());
+        }
+        batch.check_signals()?;
+        for piece in batch.pieces() {
+            let written = self.sites.while_locked(|gone| {
+                let write = || os::with_traps(|| piece.write(self.leave_out).0);
+                (!piece.is_gone(gone)).then(write)
+            });
+            written.transpose().map_err(failure)?;
+        }
+        Ok(())
     }
 }
 

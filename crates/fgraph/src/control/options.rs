@@ -83,9 +83,9 @@ impl Options {
         self
     }
 
-    /// Lets functions have breakpoints that have no room for a jump, in modules of which this
-    /// user's filter is the first to select a function: see
-    /// [`allow_breakpoints`](crate::allow_breakpoints), which says it for all users.
+    /// Lets this user watch functions by a breakpoint that have no room for a jump, whatever other
+    /// users may do: see [`allow_breakpoints`](crate::allow_breakpoints), which says it for all
+    /// users that are registered later.
     pub const fn breakpoints(mut self, allow: bool) -> Self {
         self.breakpoints = allow;
         self

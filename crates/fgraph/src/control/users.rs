@@ -96,7 +96,7 @@ impl Over {
 
 /// Runs `work`, and drops what it panics with, which may panic for itself, with something that may
 /// as well.
-fn ignore_panic(work: impl FnOnce()) {
+pub(super) fn ignore_panic(work: impl FnOnce()) {
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(work))
         && let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(panic)))
     {
@@ -108,11 +108,13 @@ fn ignore_panic(work: impl FnOnce()) {
 /// back. After an error the user must not be freed, nor its slot be used again.
 fn wait_for_grace(index: usize) -> Result<(), Error> {
     membarrier::fence()?;
-    FGRAPH.wait_for_grace(index, |thread| {
+    let pause = |thread| {
         // Not by yielding, which gives way to no thread of a lower priority.
         os::nap();
         threads::is_alive(thread)
-    });
+    };
+    // SAFETY: `is_alive` looks at the owner only.
+    unsafe { FGRAPH.wait_for_grace(index, pause) };
     // Marked, because a callback that runs with the lock held could want the lock.
     let inside = Inside::enter()?;
     CONTROL.acquire().free.give_back(index);
@@ -142,6 +144,7 @@ impl Control {
             self.free.give_back(slot);
             return Err((ops, error));
         }
+        self.breakpoints[slot] = options.breakpoints || self.sites.breakpoints;
         // The slot is empty until all that can fail is done, so the user can be given back.
         if let Err(error) = self.change_filter(slot, filter, Change::Set) {
             self.free.give_back(slot);
@@ -181,7 +184,10 @@ impl Control {
         if self.dropped.is_empty() || membarrier::fence().is_err() {
             return Vec::new();
         }
-        let is_over = |user: &mut Dropped| FGRAPH.is_grace_over(user.slot, threads::is_alive);
+        let is_over = |user: &mut Dropped| {
+            // SAFETY: `is_alive` looks at the owner only.
+            unsafe { FGRAPH.is_grace_over(user.slot, threads::is_alive) }
+        };
         let over: Vec<_> = self.dropped.extract_if(.., is_over).map(Over).collect();
         for Over(user) in &over {
             self.free.give_back(user.slot);
@@ -280,11 +286,13 @@ impl Control {
 
     /// Ends the callbacks of the user in `slot`, but for those that are running.
     pub(crate) fn take_away(&mut self, slot: usize) {
-        self.filters[slot] = None;
+        let filter = self.filters[slot].take();
         let changed = self.sites.clear(slot);
         // A site that cannot be put back now costs a look at its empty mask until the next time.
         let _ = self.patch(changed);
         FGRAPH.slots.retire(slot);
+        // What a predicate owns may panic.
+        ignore_panic(|| drop(filter));
     }
 }
 

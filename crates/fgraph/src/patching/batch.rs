@@ -1,4 +1,20 @@
 //! A batch of sites whose text is changed together.
+//!
+//! # Uprobes
+//!
+//! A uprobe that comes to a patched function (`perf probe`, `bpftrace`) replaces the first byte of
+//! the jump by an `int3`. When it goes, the kernel puts there what the *file* has: the function's
+//! own first byte, in front of the rest of our jump. No instruction of ours makes sense then.
+//!
+//! ```text
+//!   jump            e9 rr rr rr rr
+//!   uprobe comes    cc rr rr rr rr    runs the file's first instruction elsewhere, goes on behind
+//!   uprobe goes     48 rr rr rr rr    rubbish, unless the first instruction is this byte alone
+//! ```
+//!
+//! Both are recognised where a site is to be put back: the former gets all of its own bytes but for
+//! the first, which the kernel will put back. For a site that is to stay there is [`Batch::mend`].
+//! A NOP of five bytes may become a call, by a kernel that knows how, and then a NOP again.
 
 use core::sync::atomic::Ordering;
 use core::{iter, ptr};
@@ -42,6 +58,30 @@ impl Batch {
         Self { sites, pokes }
     }
 
+    /// The pokes for those of `sites` that jump to their stub no more, because a uprobe was
+    /// removed. To be called while no module can be unloaded.
+    pub(crate) fn mend(sites: impl Iterator<Item = &'static Site>) -> Self {
+        let mut text = Text::open();
+        let broken = sites.filter(|site| is_on(site)).filter_map(|site| {
+            let mut poke = poke_of(site);
+            let mut found = poke.old.bytes;
+            poke::Text::read(&mut text, site.entry, &mut found[..poke.len]).ok()?;
+            let original = poke.new;
+            let is_whole = found[..poke.len] == original.bytes[..poke.len];
+            let is_broken = found == after_uprobe(&poke, original.bytes[0]);
+            poke.new = poke.old;
+            poke.old = match is_whole {
+                true => original,
+                false => Content::one(found),
+            };
+            (is_whole || is_broken).then_some((site, poke))
+        });
+        let mut broken: Vec<_> = broken.collect();
+        broken.sort_unstable_by_key(|(site, _)| site.entry);
+        let (sites, pokes) = broken.into_iter().unzip();
+        Self { sites, pokes }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
@@ -54,6 +94,7 @@ impl Batch {
                 && ends.into_iter().any(punned_jump::is_invalid)
         };
         signals::ensure(self.pokes.iter().any(invalid))?;
+        signals::unmask();
         if let Some(thread) = signals::blocked_somewhere() {
             return Err(Error::SignalBlocked { thread });
         }
@@ -110,8 +151,24 @@ impl Piece<'_> {
     /// Writes all changes. To be called while no module can be unloaded.
     pub(crate) fn write(self, skip: Skip) -> (Result<usize, PokeError<i32>>, Changed) {
         let mut changed = vec![None; self.sites.len()];
-        let refused = |index: usize, found| changed[index] = Some(found);
-        let result = poke::apply_with(&mut Text::open(), self.pokes, refused, skip);
+        let mut probed = Vec::new();
+        let mut text = Text::open();
+        let refused = |index: usize, found| match past_uprobe(&self.pokes[index], found) {
+            // Under a debugger's breakpoint it is our jump that comes back.
+            Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) => {
+                probed.push((index, poke));
+            }
+            _ => changed[index] = Some(found),
+        };
+        let mut result = poke::apply_with(&mut text, self.pokes, refused, skip);
+        if let (Ok(done), false) = (&mut result, probed.is_empty()) {
+            let (indices, pokes): (Vec<usize>, Vec<Poke>) = probed.into_iter().unzip();
+            let refused = |index: usize, found| changed[indices[index]] = Some(found);
+            match poke::apply_with(&mut text, &pokes, refused, skip) {
+                Ok(more) => *done += more,
+                Err(error) => result = Err(error),
+            }
+        }
         (result, changed)
     }
 
@@ -157,6 +214,27 @@ pub(crate) fn is_ours(site: &Site) -> bool {
 /// Whether a site jumps to its stub.
 pub(crate) fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
+}
+
+/// What a uprobe leaves of what `poke` is to replace: the rest of it, behind `first`.
+fn after_uprobe(poke: &Poke, first: u8) -> [u8; SITE_LEN] {
+    let mut bytes = poke.old.bytes;
+    bytes[0] = first;
+    bytes
+}
+
+/// The change instead of `poke`, which puts a site back, if there is a uprobe or was one.
+fn past_uprobe(poke: &Poke, found: [u8; SITE_LEN]) -> Option<Poke> {
+    let mut poke = *poke;
+    let is_there = found == after_uprobe(&poke, INT3);
+    if !is_there && found != after_uprobe(&poke, poke.new.bytes[0]) {
+        return None;
+    }
+    poke.old = Content::one(found);
+    if is_there {
+        poke.new.bytes[0] = INT3;
+    }
+    Some(poke)
 }
 
 /// The change that a site is due.

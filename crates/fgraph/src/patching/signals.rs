@@ -164,7 +164,7 @@ unsafe fn act(action: &libc::sigaction, signal: c_int, info: *mut c_void, contex
             libc::SIG_IGN if (*info.cast::<libc::siginfo_t>()).si_code <= 0 => {}
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::signal(signal, libc::SIG_DFL);
-                libc::raise(signal);
+                send_again(signal, info);
             }
             handler if action.sa_flags & libc::SA_SIGINFO != 0 => {
                 block_as_asked(action, context);
@@ -178,6 +178,25 @@ unsafe fn act(action: &libc::sigaction, signal: c_int, info: *mut c_void, contex
                 handler(signal);
             }
         }
+    }
+}
+
+/// Sends this thread the signal whose handler it runs once more, to come when the handler returns:
+/// then the registers are those of the fault, also in a core file.
+///
+/// # Safety
+///
+/// `info` must be what the kernel has passed to the handler.
+unsafe fn send_again(signal: c_int, info: *mut c_void) {
+    // SAFETY: the set is initialised by sigemptyset; the kernel reads the info.
+    unsafe {
+        let mut set: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        // The return from the signal lets it come.
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut());
+        let (process, thread) = (libc::getpid(), os::thread_id());
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
     }
 }
 
@@ -205,6 +224,50 @@ unsafe fn block_as_asked(action: &libc::sigaction, context: *mut c_void) {
     }
 }
 
+/// Sees to it that no handler of the program blocks traps while it runs: takes them out of the
+/// masks of the actions that the program has set. That changes nothing but what a trap does in a
+/// handler: else it would end the process.
+pub(crate) fn unmask() {
+    let caught = caught_signals();
+    let signals = (1..=64).filter(|signal| caught >> (signal - 1) & 1 != 0);
+    signals.for_each(unmask_in);
+}
+
+/// Takes traps out of the mask of a signal's action.
+fn unmask_in(signal: c_int) {
+    // SAFETY: all zero is an action, and all pointers are to live locals.
+    unsafe {
+        let mut known: libc::sigaction = mem::zeroed();
+        if libc::sigaction(signal, ptr::null(), &mut known) != 0 {
+            return;
+        }
+        loop {
+            let masks = |trap: &&Trap| libc::sigismember(&known.sa_mask, trap.signal) == 1;
+            if known.sa_sigaction <= libc::SIG_IGN || !needed().any(|trap| masks(&trap)) {
+                return;
+            }
+            let mut new = known;
+            needed().for_each(|trap| {
+                libc::sigdelset(&mut new.sa_mask, trap.signal);
+            });
+            let mut replaced: libc::sigaction = mem::zeroed();
+            libc::sigaction(signal, &new, &mut replaced);
+            if replaced.sa_sigaction == known.sa_sigaction {
+                return;
+            }
+            // The program has set another one since: that is the one that counts.
+            libc::sigaction(signal, &replaced, ptr::null_mut());
+            known = replaced;
+        }
+    }
+}
+
+/// The signals that have handlers, a bit for each; all that there are, without `/proc`.
+fn caught_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    set_in(&status, "SigCgt:").unwrap_or(!0)
+}
+
 /// Whether this thread blocks the signal by which breakpoints are continued.
 pub(crate) fn blocked_here() -> bool {
     // SAFETY: the set is a live local, initialised by the call.
@@ -222,13 +285,16 @@ pub(crate) fn blocked_here() -> bool {
 pub(crate) fn blocked_somewhere() -> Option<u32> {
     /// Far longer than the moment takes, also for a thread that has to wait for a processor.
     const PATIENCE: Duration = Duration::from_secs(1);
+    /// How long it waits at most before it looks again.
+    const PAUSE: Duration = Duration::from_millis(5);
     let mut waiting = look_for_blocked();
     let start = Instant::now();
+    let mut pause = Duration::from_micros(100);
     while !waiting.is_empty() && start.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_micros(100));
+        std::thread::sleep(pause);
+        pause = PAUSE.min(pause * 2);
         // Others that begin to block meanwhile will stop as well.
-        let blocked = look_for_blocked();
-        waiting.retain(|thread| blocked.contains(thread));
+        waiting.retain(|&thread| blocks_traps(thread) == Some(true));
     }
     waiting.first().copied()
 }
@@ -246,9 +312,12 @@ fn look_for_blocked() -> Vec<u32> {
 
 fn blocks_traps(thread: u32) -> Option<bool> {
     let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
-    let mask = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigBlk:"))?;
-    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    let mask = set_in(&status, "SigBlk:")?;
     Some(needed().any(|trap| mask & (1 << (trap.signal - 1)) != 0))
+}
+
+/// A set of signals in what the kernel says of a thread.
+fn set_in(status: &str, name: &str) -> Option<u64> {
+    let set = status.lines().find_map(|line| line.strip_prefix(name))?;
+    u64::from_str_radix(set.trim(), 16).ok()
 }

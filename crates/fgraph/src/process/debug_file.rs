@@ -17,13 +17,18 @@
 //! with the feature `debugdata`.
 //!
 //! A debug file describes the same sections at the same addresses, but has no content for most of
-//! them. Only its symbol table is of use here.
+//! them. Its symbol table is of use here, and with the feature `dwarf` its lines.
 
 use core::fmt::Write;
+#[cfg(feature = "dwarf")]
+use core::iter;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::process::image::read_file;
+use crate::process::image::{open_file, read_file};
 use fgraph_symbols::elf::ElfFile;
+#[cfg(feature = "dwarf")]
+use fgraph_symbols::lines::Lines;
 
 /// Where debug files are installed.
 const DEBUG: &str = "/usr/lib/debug";
@@ -38,23 +43,40 @@ pub(crate) fn find(path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'static>> 
 }
 
 fn find_in(debug: &Path, path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
-    let by_id = file.build_id().and_then(|id| {
-        let (_, debug_file) = open(&by_id(debug, id), file)?;
-        Some(debug_file)
-    });
-    let found = by_id.or_else(|| {
+    let mut places = places(debug, path, file);
+    let found = places.find_map(|place| open(&place, file));
+    found.or_else(|| in_section(file))
+}
+
+/// The source lines of `file`, which was loaded from `path`: from the file itself, or else from its
+/// debug file.
+#[cfg(feature = "dwarf")]
+pub(crate) fn lines(path: &Path, file: &ElfFile<'_>) -> Option<Lines> {
+    lines_in(Path::new(DEBUG), path, file)
+}
+
+#[cfg(feature = "dwarf")]
+fn lines_in(debug: &Path, path: &Path, file: &ElfFile<'_>) -> Option<Lines> {
+    let mut places = iter::once(path.to_owned()).chain(places(debug, path, file));
+    places.find_map(|place| Lines::read(open_file(&place).ok()?, file))
+}
+
+/// Where the debug file of `file` may be, which was loaded from `path`: by build id, and by name
+/// where a file has the right checksum.
+fn places(debug: &Path, path: &Path, file: &ElfFile<'_>) -> impl Iterator<Item = PathBuf> {
+    let by_id = file.build_id().map(|id| by_id(debug, id));
+    let by_name = || {
         let (name, crc) = file.debug_link()?;
         // It is a plain name: nothing is to be found by way of `..`.
         let name = Path::new(name).file_name()?;
         let directory = path.parent()?;
         let installed = debug.join(directory.strip_prefix("/").ok()?);
-        [directory, &directory.join(".debug"), &installed]
-            .iter()
-            .filter_map(|directory| open(&directory.join(name), file))
-            .find(|(bytes, _)| crc32(bytes) == crc)
-            .map(|(_, debug_file)| debug_file)
-    });
-    found.or_else(|| in_section(file))
+        let directories = [directory.to_owned(), directory.join(".debug"), installed];
+        let places = directories.map(|directory| directory.join(name));
+        let has_crc = move |place: &PathBuf| checksum(place).is_ok_and(|found| found == crc);
+        Some(places.into_iter().filter(has_crc))
+    };
+    by_id.into_iter().chain(by_name().into_iter().flatten())
 }
 
 /// The small debug file that `file` has in itself.
@@ -82,14 +104,28 @@ fn by_id(debug: &Path, id: &[u8]) -> PathBuf {
 }
 
 /// Opens a debug file if it has the build id of `file`.
-fn open(path: &Path, file: &ElfFile<'_>) -> Option<(&'static [u8], ElfFile<'static>)> {
-    let bytes = read_file(path).ok()?;
-    let debug_file = ElfFile::parse(bytes).ok()?;
-    (debug_file.build_id() == file.build_id()).then_some((bytes, debug_file))
+fn open(path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
+    let debug_file = ElfFile::parse(read_file(path).ok()?).ok()?;
+    (debug_file.build_id() == file.build_id()).then_some(debug_file)
+}
+
+/// The checksum of a file's content, all of it: an image does not have it.
+fn checksum(path: &Path) -> io::Result<u32> {
+    let (mut file, mut crc) = (open_file(path)?, Crc32::new());
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut bytes)? {
+            0 => return Ok(crc.value()),
+            len => crc.add(&bytes[..len]),
+        }
+    }
 }
 
 /// The checksum that a `.gnu_debuglink` states: CRC-32 as in zip files.
-fn crc32(bytes: &[u8]) -> u32 {
+#[derive(Debug)]
+struct Crc32(u32);
+
+impl Crc32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
         let mut index = 0;
@@ -105,8 +141,19 @@ fn crc32(bytes: &[u8]) -> u32 {
         }
         table
     };
-    let step = |crc: u32, &byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)];
-    !bytes.iter().fold(!0, step)
+
+    fn new() -> Self {
+        Self(!0)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        let step = |crc: u32, &byte| (crc >> 8) ^ Self::TABLE[usize::from(crc as u8 ^ byte)];
+        self.0 = bytes.iter().fold(self.0, step);
+    }
+
+    fn value(&self) -> u32 {
+        !self.0
+    }
 }
 
 #[cfg(test)]
@@ -123,8 +170,11 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_zip_files() {
-        assert_eq!(crc32(b""), 0);
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        let mut crc = Crc32::new();
+        assert_eq!(crc.value(), 0);
+        crc.add(b"1234");
+        crc.add(b"56789");
+        assert_eq!(crc.value(), 0xcbf4_3926);
     }
 
     #[test]
@@ -137,7 +187,7 @@ mod tests {
     fn split(directory: &Directory, options: &str) -> Result<[PathBuf; 2], Missing> {
         let objcopy = OBJCOPY.find()?;
         let source = "static int __attribute__((noinline, used)) hidden(int n) { return n; }";
-        let library = directory.compile(&GCC, source, options)?;
+        let library = directory.compile(&GCC, source, &format!("-g {options}"))?;
         let debug = directory.path().join("code.debug");
         let link = format!("--add-gnu-debuglink={}", debug.display());
         let keep = ["--only-keep-debug", "libcode.so", "code.debug"];
@@ -160,9 +210,20 @@ mod tests {
             return false;
         };
         let functions = Functions::read(&file, Some(&found)).unwrap();
-        let mut names = (0..functions.len()).flat_map(|index| functions.names(index));
-        assert!(names.any(|name| name.symbol == "hidden"));
+        let is_hidden = |index: &usize| {
+            let mut names = functions.names(*index);
+            names.any(|name| name.symbol == "hidden")
+        };
+        let hidden = (0..functions.len()).find(is_hidden).unwrap();
         assert!(!functions.is_stripped());
+        // A small debug file has no lines.
+        #[cfg(feature = "dwarf")]
+        if let Some(lines) = lines_in(debug, library, &file) {
+            let (source, line) = lines.at(functions.get(hidden).address).unwrap();
+            assert!(source.ends_with("code.c") && line == 1, "{source}:{line}");
+        } else {
+            assert!(file.has_section(b".gnu_debugdata"));
+        }
         true
     }
 

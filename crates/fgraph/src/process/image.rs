@@ -42,13 +42,7 @@ use crate::os::memory;
 ///
 /// If the file cannot be opened or read, is empty or no regular file, or becomes shorter meanwhile.
 pub(crate) fn read_file(path: impl AsRef<Path>) -> io::Result<&'static [u8]> {
-    let path = path.as_ref();
-    let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
-    // Asked first, since opening a pipe would wait for its other end.
-    if !fs::metadata(path)?.is_file() {
-        return Err(invalid("not a regular file"));
-    }
-    let file = File::open(path)?;
+    let file = open_file(path.as_ref())?;
     let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     if len == 0 {
         return Err(invalid("an empty file"));
@@ -56,6 +50,23 @@ pub(crate) fn read_file(path: impl AsRef<Path>) -> io::Result<&'static [u8]> {
     let mut image = Image::new(len).ok_or(io::ErrorKind::OutOfMemory)?;
     image.fill(&file)?;
     Ok(image.leak())
+}
+
+/// Opens a file for reading.
+///
+/// # Errors
+///
+/// If it cannot be opened, or is no regular file.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    // Asked first, since opening a pipe would wait for its other end.
+    if !fs::metadata(path)?.is_file() {
+        return Err(invalid("not a regular file"));
+    }
+    File::open(path)
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
 /// Memory for a file.

@@ -1,7 +1,7 @@
 //! Records, stubs and copies, made for all functions of a module at once.
 
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use fgraph_core::site::{Module, Site, SiteName};
 use fgraph_symbols::filter::NameIndex;
@@ -16,11 +16,13 @@ use crate::arch::poke::Text as _;
 use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::Trampolines;
+use crate::arch::trap::{TRAP_RANGES, TrapRange};
 use crate::code::arena::{Arena, CopyUnwind, Unwind};
 use crate::code::stub_blocks::StubBlocks;
 use crate::code::text_writer::Text;
 use crate::process::loader_event;
 use crate::report::error::RefusalReason;
+use crate::unwinding::registry::Place;
 
 /// What the making of sites needs, for all modules.
 #[derive(Debug)]
@@ -30,8 +32,6 @@ pub(crate) struct BuildContext {
     pub(crate) indices: Indices,
     /// For tests: threads between two instructions of a site are not heeded.
     pub(crate) ignore_inner: bool,
-    /// Functions that have no room for a jump may get a breakpoint.
-    pub(crate) breakpoints: bool,
 }
 
 /// The sites of a module.
@@ -49,11 +49,29 @@ pub(super) struct Prepared {
     pub(super) unpatchable: Vec<Unpatchable>,
     /// The index of the names of `unpatchable`.
     pub(super) unpatchable_index: NameIndex,
-    /// Whether functions could get breakpoints.
-    pub(super) breakpoints: bool,
+    /// The sites that get a breakpoint, in order, and why they cannot get a jump.
+    pub(super) breakpoints: Vec<(usize, RefusalReason)>,
     /// Says that the module has the numbers of its functions, which others of its build id must not
     /// have. `None` without a build id.
     pub(super) has_indices: Option<&'static AtomicBool>,
+    /// What the handlers of traps know of the sites.
+    pub(super) traps: Option<&'static TrapRange>,
+}
+
+impl Prepared {
+    /// Says whether the module is loaded.
+    pub(super) fn set_loaded(&self, is_loaded: bool) {
+        if let Some(has_indices) = self.has_indices {
+            has_indices.store(is_loaded, Ordering::Relaxed);
+        }
+        if let Some(traps) = self.traps {
+            traps.set_loaded(is_loaded);
+        }
+        match is_loaded {
+            true => self.relay_unwind.register(),
+            false => self.relay_unwind.withdraw(),
+        }
+    }
 }
 
 /// A function on its way to becoming a site.
@@ -62,6 +80,8 @@ pub(super) struct Planned {
     pub(super) function: Option<usize>,
     pub(super) address: usize,
     pub(super) plan: Plan,
+    /// Why it cannot get a jump; `None` if it can.
+    pub(super) no_jump: Option<RefusalReason>,
     /// What is at its entry, as far as it goes.
     pub(super) original: [u8; SITE_LEN],
     /// What is at the start of the NOP before it, if that becomes the jump.
@@ -75,7 +95,8 @@ impl Planned {
     }
 }
 
-/// Makes records, stubs and copies for what was planned.
+/// Makes records, stubs and copies for what was planned; `breakpoints` says whether a function may
+/// get one.
 pub(super) fn build(
     known: &'static ModuleFacts,
     planned: Vec<Planned>,
@@ -103,9 +124,10 @@ pub(super) fn build(
         return Prepared::default();
     };
     let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
-    let mut unwind = CopyUnwind::default();
+    let mut unwind = CopyUnwind::new(Place::Apart);
     let mut text = Text::open();
     let mut sites = Vec::with_capacity(planned.len());
+    let mut with_breakpoint = Vec::new();
     let mut variants = Vec::with_capacity(planned.len());
     let (mut names, mut symbols) = (Names::default(), Names::default());
     let (mut indices, is_loaded) = context.indices.of(known.file.build_id());
@@ -153,7 +175,7 @@ pub(super) fn build(
             refuse(one.function, one.address, RefusalReason::NoPlace);
             continue;
         }
-        let mut place = None;
+        let (mut place, mut no_jump) = (None, one.no_jump);
         if starts != 1 {
             let blocks = &mut context.stub_blocks;
             place = blocks.take(entry, starts, len, &mut text, &context.trampolines);
@@ -164,6 +186,7 @@ pub(super) fn build(
             if place.is_none() {
                 // The copy serves as well.
                 (patched, inner) = (1, [0; 4]);
+                no_jump = Some(RefusalReason::NoPlace);
             }
         }
         let stub = place.unwrap_or_else(|| {
@@ -210,6 +233,7 @@ pub(super) fn build(
         symbols.push(is_other.then_some(symbol).into_iter());
         variants.push(variant);
         let lead = one.plan.lead as u8;
+        with_breakpoint.extend(no_jump.map(|reason| (sites.len(), reason)));
         sites.push(site(
             entry,
             body,
@@ -262,7 +286,7 @@ pub(super) fn build(
         }
         return Prepared::default();
     }
-    let mut unwind = CopyUnwind::default();
+    let mut unwind = CopyUnwind::new(Place::InText);
     for relay in sites.iter().filter(|site| is_relay(site)) {
         unwind.add_jump(relay.entry);
     }
@@ -272,8 +296,13 @@ pub(super) fn build(
     Prepared {
         sites,
         relay_unwind,
+        breakpoints: with_breakpoint,
         has_indices: is_loaded,
         names: Some(names),
+        // SAFETY: the stubs are complete and stay, and planned sites are sorted.
+        traps: sites
+            .last()
+            .map(|last| unsafe { TRAP_RANGES.push(TrapRange::new(sites, patched_len(last))) }),
         ..Prepared::default()
     }
 }

@@ -109,11 +109,12 @@ pub(crate) fn classify(
             found: first_bytes(entry),
         });
     }
-    let convention = Convention::of(&relocate::Code {
+    let whole = relocate::Code {
         bytes: function.text,
         address: function.address,
         size: function.size,
-    });
+    };
+    let convention = Convention::of(&whole);
     if convention.takes_flags {
         return Err(RefusalReason::Notrace("takes an argument in the flags"));
     }
@@ -139,7 +140,8 @@ pub(crate) fn classify(
     } else {
         Variant::Plain
     };
-    if function.notrace.is_some() || convention.gives_flags {
+    let is_misled = || !is_rust(function.symbol) && relocate::is_misled_by_a_call(&whole);
+    if function.notrace.is_some() || convention.gives_flags || is_misled() {
         variant = variant.entry_only();
     }
     if let Ok(lead) = nop::find(entry) {
@@ -387,14 +389,14 @@ mod tests {
         let variant = |text: &[u8]| {
             classify(&candidate(text, "f"), Callers::Abi, false).map(|plan| plan.variant)
         };
-        // Behind the NOP: lea rax, [rdi + r11]; movaps [rsp], xmm8; stc.
+        // Behind the NOP: lea rax, [rdi + r11]; movaps [rsp - 24], xmm8; stc.
         let nop = &NOP[..5];
         assert_eq!(
             variant(&[nop, &[0x4a, 0x8d, 0x04, 0x1f, 0xc3]].concat()),
             Ok(Variant::Preserve)
         );
         assert_eq!(
-            variant(&[nop, &[0x44, 0x0f, 0x29, 0x04, 0x24, 0xc3]].concat()),
+            variant(&[nop, &[0x44, 0x0f, 0x29, 0x44, 0x24, 0xe8, 0xc3]].concat()),
             Ok(Variant::Preserve)
         );
         assert_eq!(

@@ -5,12 +5,16 @@ use core::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
+#[cfg(feature = "dwarf")]
+use std::sync::{Mutex, PoisonError};
 
-use fgraph_core::site::{Site, Symbols};
+use fgraph_core::site::{Site, Source, Symbols};
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::{ElfError, ElfFile};
 use fgraph_symbols::filter::{FilterError, FunctionFacts, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
+#[cfg(feature = "dwarf")]
+use fgraph_symbols::lines::Lines;
 use fgraph_symbols::notrace::Notrace;
 
 use super::branch_targets::Entered;
@@ -20,6 +24,8 @@ use super::names::Names;
 use super::reliance::Reliance;
 use super::toolchain::{self, NotraceRules};
 use crate::process::debug_file;
+#[cfg(feature = "dwarf")]
+use crate::threads::untraced::untraced;
 
 /// What is known of a module for good.
 #[derive(Debug)]
@@ -37,6 +43,9 @@ pub(super) struct ModuleFacts {
     /// The names of the sites, once there are any.
     pub(super) site_names: OnceLock<SiteNames>,
     pub(super) file: ElfFile<'static>,
+    /// Read when a line is first asked for; `None` if there are none.
+    #[cfg(feature = "dwarf")]
+    lines: OnceLock<Option<Mutex<Lines>>>,
 }
 
 /// What the sites of a module are called.
@@ -66,6 +75,8 @@ impl ModuleFacts {
             reliance: OnceLock::new(),
             site_names: OnceLock::new(),
             file,
+            #[cfg(feature = "dwarf")]
+            lines: OnceLock::new(),
         }
     }
 
@@ -159,6 +170,28 @@ impl ModuleFacts {
         Some((index, start, function.size as usize))
     }
 
+    /// Where the instruction at an address in memory is in its source.
+    #[cfg(feature = "dwarf")]
+    pub(super) fn source(&self, address: usize) -> Option<Source> {
+        let in_file = address.wrapping_sub(self.bias) as u64;
+        // What is called meanwhile must not come back here, which would wait for itself.
+        let (file, line) = untraced(|| {
+            let lines = self.lines.get_or_init(|| {
+                let lines = debug_file::lines(Path::new(self.path), &self.file);
+                lines.map(Mutex::new)
+            });
+            let lines = lines.as_ref()?.lock();
+            lines.unwrap_or_else(PoisonError::into_inner).at(in_file)
+        })?;
+        Some(Source::new(file, line))
+    }
+
+    /// Nothing is known without the feature `dwarf`.
+    #[cfg(not(feature = "dwarf"))]
+    pub(super) fn source(&self, _address: usize) -> Option<Source> {
+        None
+    }
+
     /// Writes the best name of a function without allocating: that of a C++ function without a site
     /// is not demangled.
     pub(super) fn write_name(
@@ -202,6 +235,10 @@ impl Symbols for FactsSymbols {
     fn size(&self, site: &Site) -> usize {
         let index = self.0.index_of(site);
         index.map_or(0, |index| self.0.functions.get(index).size as usize)
+    }
+
+    fn source(&self, site: &Site) -> Option<Source> {
+        self.0.source(site.address())
     }
 
     fn write_full_name(&self, site: &Site, out: &mut dyn fmt::Write) -> fmt::Result {

@@ -27,7 +27,6 @@ use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indic
 use super::toolchain::blocks_signals;
 use super::{OFF, ON, patched_len};
 use crate::arch::stub::SITE_LEN;
-use crate::arch::trap::TrapRange;
 use crate::os::maps::Protections;
 use crate::process::ifunc;
 use crate::process::loader_event;
@@ -122,9 +121,6 @@ impl ModuleSites {
         self.loaded = loaded;
         self.set_loaded(true);
         self.is_new = true;
-        if let Some(prepared) = &self.prepared {
-            prepared.relay_unwind.register();
-        }
         for site in self.sites() {
             site.interest.store(0, Ordering::Relaxed);
             site.state.store(OFF, Ordering::Relaxed);
@@ -136,9 +132,6 @@ impl ModuleSites {
         self.watched = core::array::from_fn(|slot| self.count_selected(slot));
         self.set_loaded(false);
         self.selections = Default::default();
-        if let Some(prepared) = &self.prepared {
-            prepared.relay_unwind.withdraw();
-        }
     }
 
     /// Whether it has come or gone since the last time.
@@ -167,8 +160,8 @@ impl ModuleSites {
 
     fn set_loaded(&mut self, is_loaded: bool) {
         self.is_loaded = is_loaded;
-        if let Some(has_indices) = self.has_indices() {
-            has_indices.store(is_loaded, Ordering::Relaxed);
+        if let Some(prepared) = &self.prepared {
+            prepared.set_loaded(is_loaded);
         }
     }
 
@@ -197,18 +190,6 @@ impl ModuleSites {
         let sites = self.sites();
         let index = sites.binary_search_by_key(&address, Site::address);
         index.ok().map(|index| &sites[index])
-    }
-
-    /// What the handler of traps needs to know.
-    pub(crate) fn traps(&self) -> Option<TrapRange> {
-        let sites = self.sites();
-        let last = sites.last()?;
-        Some(TrapRange {
-            first: sites.first()?.entry,
-            end: last.entry + patched_len(last),
-            records: sites.as_ptr(),
-            count: sites.len(),
-        })
     }
 
     /// The sites that are as the compiler made them although they were patched: the same file was
@@ -313,8 +294,8 @@ impl ModuleSites {
         Ok(Box::leak(Box::new(facts)))
     }
 
-    /// What a filter selects of the module, and, added to `counts`, how many functions match each
-    /// of its words.
+    /// What a filter selects of the module for a user that may have breakpoints or not, and, added
+    /// to `counts`, how many functions match each of its words.
     ///
     /// # Errors
     ///
@@ -322,6 +303,7 @@ impl ModuleSites {
     pub(crate) fn select(
         &mut self,
         matcher: &Matcher<'_>,
+        breakpoints: bool,
         counts: &mut [usize],
     ) -> Result<Selection, FilterError> {
         let mut selection = Selection::default();
@@ -339,6 +321,10 @@ impl ModuleSites {
                 names,
             };
             selection.sites = matcher.select(&sites, &mut prepared.index, counts)?;
+        }
+        if !breakpoints {
+            let breakpoints = prepared.breakpoints.iter().map(|(site, _)| *site);
+            selection.withhold(breakpoints, prepared.sites.len());
         }
         let unpatchable = UnpatchableCatalog {
             known,
@@ -395,15 +381,35 @@ impl ModuleSites {
             .prepared
             .as_ref()
             .map_or(&[][..], |prepared| &prepared.unpatchable);
+        let withheld = self.withheld(slot).map(|(site, reason)| RefusedFunction {
+            name: site.name.as_str().to_owned(),
+            module: self.path.clone(),
+            address: site.address(),
+            reason: reason.clone(),
+        });
         let selected = indices(selection.unpatchable.as_ref()).map(|index| &unpatchable[index]);
         module
             .into_iter()
+            .chain(withheld)
             .chain(selected.map(|unpatchable| RefusedFunction {
                 name: unpatchable.names.first().cloned().unwrap_or_default(),
                 module: self.path.clone(),
                 address: unpatchable.address,
                 reason: unpatchable.reason.clone(),
             }))
+    }
+
+    /// The sites that the user in `slot` selects and may not have, and why they get a breakpoint.
+    fn withheld(&self, slot: usize) -> impl Iterator<Item = (&'static Site, &RefusalReason)> {
+        let withheld = self.selections[slot].withheld.as_ref();
+        let all = self.prepared.iter().flat_map(|prepared| {
+            let sites = prepared.breakpoints.iter();
+            sites.map(|(index, reason)| (*index, &prepared.sites[*index], reason))
+        });
+        let is_withheld =
+            move |index: &usize| withheld.is_some_and(|withheld| withheld.contains(*index));
+        all.filter(move |(index, ..)| is_withheld(index))
+            .map(|(_, site, reason)| (site, reason))
     }
 
     /// Whether a function begins at `address`.
@@ -464,7 +470,8 @@ impl ModuleSites {
             });
         };
         let mut planned = Vec::with_capacity(known.functions.len());
-        let breakpoints = context.breakpoints && !blocks_signals(&known.functions);
+        // Who may have the functions of these is asked when a filter selects them.
+        let breakpoints = !blocks_signals(&known.functions);
         let callers = known.callers();
         known.reliance.get_or_init(|| {
             let is_padded = !self.listed.is_empty();
@@ -472,12 +479,17 @@ impl ModuleSites {
         });
         let mut plan = |function, address, found: Found<'static>| {
             let plan = found.and_then(|candidate| {
-                let plan = classify(&candidate, callers, breakpoints)?;
-                Ok((candidate, plan))
+                let (plan, no_jump) = match classify(&candidate, callers, false) {
+                    Err(reason) if breakpoints => {
+                        (classify(&candidate, callers, true)?, Some(reason))
+                    }
+                    plan => (plan?, None),
+                };
+                Ok((candidate, plan, no_jump))
             });
             match plan {
                 Err(reason) => refuse(function, address, reason),
-                Ok((candidate, plan)) => planned.push(Planned {
+                Ok((candidate, plan, no_jump)) => planned.push(Planned {
                     function,
                     address,
                     original: classify::first_bytes(&candidate.text[plan.lead..]),
@@ -485,6 +497,7 @@ impl ModuleSites {
                         classify::first_bytes(&candidate.padding[candidate.padding.len() - len..])
                     }),
                     plan,
+                    no_jump,
                 }),
             }
         };
@@ -501,7 +514,8 @@ impl ModuleSites {
         planned.dedup_by(|next, previous| {
             let overlaps = next.entry() < previous.entry() + previous.plan.patched_len();
             if overlaps {
-                refuse(next.function, next.address, RefusalReason::Overlap);
+                let reason = next.no_jump.take().unwrap_or(RefusalReason::Overlap);
+                refuse(next.function, next.address, reason);
             }
             overlaps
         });
@@ -510,7 +524,6 @@ impl ModuleSites {
         self.ngrams = None;
         self.prepared = Some(Prepared {
             unpatchable,
-            breakpoints,
             ..prepared
         });
     }
@@ -522,7 +535,7 @@ impl ModuleSites {
     /// If a predicate panics.
     pub(crate) fn inventory(
         &mut self,
-        context: &BuildContext,
+        breakpoints: bool,
         matcher: &Matcher<'_>,
         protections: &Arc<Protections>,
     ) -> Result<Option<ModuleListing>, FilterError> {
@@ -536,10 +549,7 @@ impl ModuleSites {
         let Ok(known) = self.known() else {
             return Ok(None);
         };
-        let breakpoints = match &self.prepared {
-            Some(prepared) => prepared.breakpoints,
-            None => context.breakpoints && !blocks_signals(&known.functions),
-        };
+        let breakpoints = breakpoints && !blocks_signals(&known.functions);
         let candidates = Candidates::new(self, known, protections);
         let listing = ModuleListing::new(known, candidates, breakpoints, &matcher)?;
         Ok(Some(listing))

@@ -17,6 +17,8 @@ use super::names::Names;
 pub(crate) struct Selection {
     /// By their place among the sites; `None` if there are none.
     pub(super) sites: Option<Bits>,
+    /// Sites that it selects as well, but that would get a breakpoint, which the user may not have.
+    pub(super) withheld: Option<Bits>,
     /// The functions that cannot be traced, by their place among these.
     pub(super) unpatchable: Option<Bits>,
     /// The filter asks for this very module, which cannot be read.
@@ -35,10 +37,22 @@ pub(crate) enum Change {
 }
 
 impl Selection {
+    /// Keeps those of its sites back that are among `breakpoints`. All sites are `count`.
+    pub(super) fn withhold(&mut self, breakpoints: impl Iterator<Item = usize>, count: usize) {
+        let Some(sites) = &mut self.sites else { return };
+        let mut withheld = Bits::new(count);
+        breakpoints
+            .filter(|site| sites.contains(*site))
+            .for_each(|site| withheld.insert(site));
+        sites.remove(&withheld);
+        self.withheld = (!withheld.is_empty()).then_some(withheld);
+    }
+
     /// Changes the selection by `new`. Returns the sites that were selected and are not, or are and
     /// were not.
     pub(super) fn change(&mut self, new: Self, change: Change) -> Option<Bits> {
         change_bits(&mut self.unpatchable, new.unpatchable, change);
+        change_bits(&mut self.withheld, new.withheld, change);
         self.unreadable = match change {
             Change::Set => new.unreadable,
             Change::Add => self.unreadable || new.unreadable,

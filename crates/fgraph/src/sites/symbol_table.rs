@@ -1,11 +1,13 @@
 //! Which function an address is in, for callbacks: a table that is made anew when modules come, go
-//! or are read, and never changed nor freed.
+//! or are read.
 
 use core::fmt;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use fgraph_core::snapshot::Snapshot;
+
+use fgraph_core::site::Source;
 
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
@@ -13,17 +15,7 @@ use super::module::ModuleSites;
 /// The code of the modules whose functions have been read, in order.
 type Table = [(Range<usize>, &'static ModuleFacts)];
 
-/// The table of now, behind a pointer since its own has a length; null before the first one.
-static TABLE: AtomicPtr<&'static Table> = AtomicPtr::new(ptr::null_mut());
-
-fn table() -> &'static Table {
-    // SAFETY: null, or a table that was published complete, and is never freed.
-    unsafe { TABLE.load(Ordering::Acquire).as_ref() }.map_or(&[], |table| *table)
-}
-
-/// All tables that were ever published. Never freed, as a callback may be reading one; kept here so
-/// that leak checkers find them.
-static PUBLISHED: Mutex<Vec<AtomicPtr<&'static Table>>> = Mutex::new(Vec::new());
+static TABLE: Snapshot<Box<Table>> = Snapshot::new();
 
 /// Publishes the table of the modules that there are now, if it is another one.
 pub(super) fn publish<'a>(modules: impl Iterator<Item = &'a ModuleSites>) {
@@ -34,16 +26,13 @@ pub(super) fn publish<'a>(modules: impl Iterator<Item = &'a ModuleSites>) {
     now.sort_unstable_by_key(|(text, _)| text.start);
     type Row = (Range<usize>, &'static ModuleFacts);
     let is_same = |(a, b): (&Row, &Row)| a.0 == b.0 && ptr::eq(a.1, b.1);
-    let before = table();
-    if now.len() == before.len() && now.iter().zip(before).all(is_same) {
-        return;
+    let is_published = TABLE.read(|before| {
+        let before = before.map_or(&[][..], |before| before);
+        now.len() == before.len() && now.iter().zip(before).all(is_same)
+    });
+    if !is_published {
+        TABLE.replace(now.into());
     }
-    let now: &'static Table = now.leak();
-    let table = Box::into_raw(Box::new(now));
-    let mut published = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
-    published.push(AtomicPtr::new(table));
-    // Release: who loads the pointer sees the table.
-    TABLE.store(table, Ordering::Release);
 }
 
 /// A function of a module, with a site or without.
@@ -57,12 +46,13 @@ pub(crate) struct FunctionRow {
 
 /// The function that contains an address.
 pub(crate) fn find(address: usize) -> Option<FunctionRow> {
-    let table = table();
-    let behind = table.partition_point(|(text, _)| text.start <= address);
-    let (text, known) = table.get(behind.checked_sub(1)?)?;
-    let (index, start, size) = known
-        .function_at(address)
-        .filter(|_| text.contains(&address))?;
+    let known = TABLE.read(|table| {
+        let table = table?;
+        let behind = table.partition_point(|(text, _)| text.start <= address);
+        let (text, known) = table.get(behind.checked_sub(1)?)?;
+        text.contains(&address).then_some(*known)
+    })?;
+    let (index, start, size) = known.function_at(address)?;
     Some(FunctionRow {
         known,
         index,
@@ -74,6 +64,10 @@ pub(crate) fn find(address: usize) -> Option<FunctionRow> {
 impl FunctionRow {
     pub(crate) fn path(&self) -> &'static str {
         self.known.path()
+    }
+
+    pub(crate) fn source(&self) -> Option<Source> {
+        self.known.source(self.start)
     }
 
     pub(crate) fn write_name(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -30,7 +30,7 @@ use fgraph_core::FGRAPH;
 use fgraph_core::dispatch;
 use fgraph_core::machine::Stack;
 use fgraph_core::thread::{StackProvider, Thread};
-use fgraph_core::version::Version;
+use fgraph_core::version::{Version, Writer};
 
 use crate::os::{self, PAGE, memory};
 use crate::threads;
@@ -50,15 +50,7 @@ pub(crate) static STACKS: StackProvider = StackProvider {
     is_gone: |place, return_address| keep_errno(|| is_gone(place, return_address)),
 };
 
-static TABLE: Table = Table {
-    version: Version::new(),
-    entries: AtomicPtr::new(ptr::null_mut()),
-    len: AtomicUsize::new(0),
-    capacity: AtomicUsize::new(0),
-    owner: AtomicU32::new(0),
-    next_sweep: AtomicUsize::new(SWEEP),
-    free: AtomicPtr::new(ptr::null_mut()),
-};
+static TABLE: Table = Table::new();
 
 /// Which spare stacks there are.
 #[derive(Debug)]
@@ -132,7 +124,10 @@ fn find(thread: &Thread, place: usize, tail: bool) -> bool {
             }
             thread.leave_stack();
         }
-        let sharers = match TABLE.sharers(place) {
+        let Some(known) = TABLE.sharers(place) else {
+            return false;
+        };
+        let sharers = match known {
             Some(sharers) => sharers,
             None => match stack_bounds::alternate(place) {
                 Some(bounds) => Sharers::none(bounds),
@@ -193,7 +188,7 @@ fn are_on_one(thread: &Thread, low: usize, high: usize) -> bool {
     if thread.home.contains(low) || thread.home.contains(high) {
         return thread.home.contains(low) && thread.home.contains(high);
     }
-    let bounds = match TABLE.sharers(low) {
+    let bounds = match TABLE.sharers(low).flatten() {
         Some(sharers) => sharers.bounds,
         None => stack_bounds::around(low).bounds,
     };
@@ -212,6 +207,18 @@ fn is_gone(return_slot_addr: usize, return_address: usize) -> bool {
 }
 
 impl Table {
+    const fn new() -> Self {
+        Self {
+            version: Version::new(),
+            entries: AtomicPtr::new(ptr::null_mut()),
+            len: AtomicUsize::new(0),
+            capacity: AtomicUsize::new(0),
+            owner: AtomicU32::new(0),
+            next_sweep: AtomicUsize::new(SWEEP),
+            free: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
     fn entries(&self) -> &[Entry] {
         // Acquire pairs with the Release in `grow`: so many entries there are.
         let len = self.len.load(Ordering::Acquire);
@@ -223,10 +230,26 @@ impl Table {
         }
     }
 
-    /// The spare stacks for the memory around `place`.
-    fn sharers(&self, place: usize) -> Option<Sharers> {
-        self.version
-            .read(|| self.look(place), std::thread::yield_now)
+    /// The spare stacks for the memory around `place`, if there are any. `None` if a process that
+    /// shares the memory has ended in the middle of a change: then nobody knows.
+    fn sharers(&self, place: usize) -> Option<Option<Sharers>> {
+        /// Longer than a change takes, unless the thread that makes it has lost its processor.
+        const SPINS: usize = 100;
+        let mut spins = 0;
+        let pause = || {
+            spins += 1;
+            if spins < SPINS {
+                core::hint::spin_loop();
+                return Writer::AtWork;
+            }
+            os::nap();
+            match self.owner.load(Ordering::Relaxed) {
+                0 => Writer::AtWork,
+                owner if os::thread_exists(owner) => Writer::AtWork,
+                _ => Writer::Gone,
+            }
+        };
+        self.version.read(|| self.look(place), pause)
     }
 
     fn look(&self, place: usize) -> Option<Sharers> {
@@ -441,7 +464,9 @@ pub(crate) fn after_fork() {
 
 #[cfg(test)]
 mod tests {
-    use super::is_gone;
+    use core::sync::atomic::Ordering;
+
+    use super::{Table, is_gone};
 
     #[test]
     fn a_call_that_is_about_to_begin_is_not_gone() {
@@ -449,5 +474,17 @@ mod tests {
         let place = (&raw const WORD).addr();
         assert!(!is_gone(place, 0x1234));
         assert!(is_gone(place, 0x5678));
+    }
+    #[test]
+    fn who_reads_the_table_does_not_wait_for_one_who_is_gone() {
+        /// The kernel gives no thread so high an id.
+        const GONE: u32 = 1 << 30;
+        let table = Table::new();
+        assert!(matches!(table.sharers(0x1000), Some(None)));
+        table.owner.store(GONE, Ordering::Relaxed);
+        // In the middle of a change.
+        let read = || assert!(table.sharers(0x1000).is_none());
+        table.version.rewrite(read);
+        assert!(matches!(table.sharers(0x1000), Some(None)));
     }
 }

@@ -322,8 +322,6 @@ pub(crate) fn after_fork() {
 #[derive(Debug)]
 pub(crate) struct Inside {
     thread: &'static Thread,
-    /// What the thread was marked with before: nothing, or that it is not to be traced.
-    before: usize,
     /// It ends in the thread that it began in.
     _not_send: PhantomData<*const ()>,
 }
@@ -339,7 +337,6 @@ impl Inside {
         thread.entered_sp.store(Thread::INTERNAL, Ordering::Relaxed);
         Ok(Self {
             thread,
-            before,
             _not_send: PhantomData,
         })
     }
@@ -401,6 +398,8 @@ pub(crate) fn as_own_code<R>(work: impl FnOnce() -> R) -> R {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        self.thread.entered_sp.store(self.before, Ordering::Relaxed);
+        // Guards may have come or gone in what was run as a callback.
+        let outside = self.thread.outside();
+        self.thread.entered_sp.store(outside, Ordering::Relaxed);
     }
 }

@@ -19,6 +19,7 @@ use crate::report::error::{Error, Unsupported};
 pub(crate) fn set(slot: usize, ids: Option<&[u32]>) -> Result<(), Error> {
     let mut wanted = ids.unwrap_or_default().to_vec();
     wanted.sort_unstable();
+    wanted.dedup();
     if let Some(&id) = wanted.iter().find(|&&id| !os::thread_exists(id)) {
         return Err(Error::NoSuchThread { id });
     }

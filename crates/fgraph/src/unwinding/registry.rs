@@ -10,9 +10,10 @@
 //!                              -> find -> _Unwind_Find_FDE
 //! ```
 //!
-//! The slot is libgcc's own, which the dynamic linker has filled. We look first, in lists that only
-//! grow, without a lock. LLVM's libunwind has a lock that many may have to read, and is told as
-//! usual.
+//! The slot is libgcc's own, which the dynamic linker has filled. Most frames are not ours, so its
+//! own function is asked first, but for code in the text of modules, which a module's information
+//! may seem to describe. We look without a lock. LLVM's libunwind has a lock that many may have to
+//! read, and is told as usual.
 //!
 //! # Safety
 //!
@@ -22,7 +23,9 @@
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use fgraph_core::snapshot::Snapshot;
 
 use crate::os::PAGE;
 use crate::os::maps::Protections;
@@ -39,11 +42,15 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// Whether the unwinder that we are linked to has to be told, since it does not ask.
 static IS_TOLD: AtomicBool = AtomicBool::new(true);
 
-/// The lists, the youngest first.
-static YOUNGEST: AtomicPtr<Frames> = AtomicPtr::new(ptr::null_mut());
+/// What describes code in mappings of ours, in order of the code.
+static APART: Snapshot<Box<[Fde]>> = Snapshot::new();
+/// What describes code in the text of modules, in order of the code.
+static IN_TEXT: Snapshot<Box<[Fde]>> = Snapshot::new();
+/// Whether there ever was any in the text of modules.
+static HAS_IN_TEXT: AtomicBool = AtomicBool::new(false);
 
 /// Where the description of a function's frames starts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Fde {
     address: usize,
     /// The code that it describes.
@@ -66,52 +73,77 @@ impl Fde {
         let code = start..start + len.cast_unsigned() as usize;
         Self { address, code }
     }
+
+    /// What libgcc wants to hear.
+    ///
+    /// # Safety
+    ///
+    /// `bases` must point to where they can be written to.
+    unsafe fn answer(&self, bases: *mut Bases) -> *const c_void {
+        // SAFETY: as the caller says.
+        unsafe {
+            bases.write(Bases {
+                text: 0,
+                data: 0,
+                function: self.code.start,
+            });
+        }
+        ptr::with_exposed_provenance(self.address)
+    }
+}
+
+/// Where code is that is described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a mapping of ours.
+    Apart,
+    /// In the text of a module.
+    InText,
+}
+
+impl Place {
+    fn known(self) -> &'static Snapshot<Box<[Fde]>> {
+        match self {
+            Self::Apart => &APART,
+            Self::InText => &IN_TEXT,
+        }
+    }
 }
 
 /// Unwind information that is written, and known to unwinders or not.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// The descriptions, in order of the code.
+    place: Place,
+    /// By the address of the description.
     fdes: Vec<Fde>,
-    is_known: AtomicBool,
-    next: *const Self,
 }
 
-// SAFETY: the next one is never changed nor freed.
-unsafe impl Send for Frames {}
-// SAFETY: as above.
-unsafe impl Sync for Frames {}
-
 impl Frames {
-    /// Puts FDEs, of which the addresses are given, on the list.
+    /// FDEs, of which the addresses are given.
     ///
     /// # Safety
     ///
     /// There they must be, as [`Rows::finish`](crate::arch::unwind::Rows::finish) makes them, for
     /// good.
-    pub(crate) unsafe fn new(fdes: impl Iterator<Item = usize>) -> &'static Self {
+    pub(crate) unsafe fn new(place: Place, fdes: impl Iterator<Item = usize>) -> Self {
         // SAFETY: as the caller says.
         let mut fdes: Vec<Fde> = fdes.map(|fde| unsafe { Fde::at(fde) }).collect();
-        fdes.sort_unstable_by_key(|fde| fde.code.start);
-        let new = Box::leak(Box::new(Self {
-            fdes,
-            is_known: AtomicBool::new(false),
-            next: ptr::null(),
-        }));
-        let mut next = YOUNGEST.load(Ordering::Acquire);
-        loop {
-            new.next = next;
-            // Release: whoever finds it finds what it says.
-            match YOUNGEST.compare_exchange(next, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return new,
-                Err(other) => next = other,
-            }
-        }
+        fdes.sort_unstable_by_key(|fde| fde.address);
+        Self { place, fdes }
     }
 
     /// Makes the descriptions known to unwinders.
     pub(crate) fn register(&self) {
-        self.is_known.store(true, Ordering::Release);
+        self.place.known().update(|known| {
+            let known = known.map_or(&[][..], |known| known);
+            let mut all = [known, &self.fdes].concat();
+            // Stable, and so fast: what is known is in order.
+            all.sort_by_key(|fde| fde.code.start);
+            all.into()
+        });
+        if self.place == Place::InText && !self.fdes.is_empty() {
+            HAS_IN_TEXT.store(true, Ordering::Release);
+        }
         let is_told = IS_TOLD.load(Ordering::Relaxed);
         for fde in self.fdes.iter().filter(|_| is_told) {
             // SAFETY: a CIE, an FDE and a terminator, which stay.
@@ -121,37 +153,31 @@ impl Frames {
 
     /// Undoes [`register`](Self::register).
     pub(crate) fn withdraw(&self) {
-        self.is_known.store(false, Ordering::Release);
+        let is_ours = |fde: &&Fde| {
+            let ours = &self.fdes;
+            ours.binary_search_by_key(&fde.address, |own| own.address)
+                .is_ok()
+        };
+        self.place.known().update(|known| {
+            let known = known.map_or(&[][..], |known| known);
+            known.iter().filter(|fde| !is_ours(fde)).cloned().collect()
+        });
         let is_told = IS_TOLD.load(Ordering::Relaxed);
         for fde in self.fdes.iter().filter(|_| is_told) {
             // SAFETY: it was registered.
             unsafe { __deregister_frame(ptr::with_exposed_provenance(fde.address)) };
         }
     }
-
-    /// What describes the frame of the code at an address.
-    fn find(&self, address: usize) -> Option<&Fde> {
-        let (first, last) = (self.fdes.first()?, self.fdes.last()?);
-        if address < first.code.start || address >= last.code.end {
-            return None;
-        }
-        let behind = self.fdes.partition_point(|fde| fde.code.start <= address);
-        let fde = self.fdes.get(behind.checked_sub(1)?)?;
-        (address < fde.code.end && self.is_known.load(Ordering::Acquire)).then_some(fde)
-    }
 }
 
 /// What describes the frame of the code at an address, if that is ours.
-fn look_up(address: usize) -> Option<&'static Fde> {
-    let mut list = YOUNGEST.load(Ordering::Acquire).cast_const();
-    // SAFETY: null, or on the list for good.
-    while let Some(frames) = unsafe { list.as_ref() } {
-        if let Some(fde) = frames.find(address) {
-            return Some(fde);
-        }
-        list = frames.next;
-    }
-    None
+fn look_up(place: Place, address: usize) -> Option<Fde> {
+    place.known().read(|known| {
+        let known = known?;
+        let behind = known.partition_point(|fde| fde.code.start <= address);
+        let fde = known.get(behind.checked_sub(1)?)?;
+        (address < fde.code.end).then(|| fde.clone())
+    })
 }
 
 /// What libgcc wants to know of a frame besides, its `struct dwarf_eh_bases`.
@@ -171,23 +197,26 @@ type FindFde = unsafe extern "C" fn(address: usize, bases: *mut Bases) -> *const
 /// `bases` must point to where they can be written to.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn find(address: usize, bases: *mut Bases) -> *const c_void {
-    if let Some(fde) = look_up(address) {
+    // What an unwinder comes to was registered before.
+    let is_in_text = HAS_IN_TEXT.load(Ordering::Acquire);
+    if let Some(fde) = is_in_text
+        .then(|| look_up(Place::InText, address))
+        .flatten()
+    {
         // SAFETY: as the caller says.
-        unsafe {
-            bases.write(Bases {
-                text: 0,
-                data: 0,
-                function: fde.code.start,
-            });
-        }
-        return ptr::with_exposed_provenance(fde.address);
+        return unsafe { fde.answer(bases) };
     }
     // SAFETY: set before anybody calls this, to such a function.
-    unsafe {
+    let found = unsafe {
         let next = NEXT.load(Ordering::Relaxed);
         let next = core::mem::transmute::<*const (), FindFde>(ptr::with_exposed_provenance(next));
         next(address, bases)
+    };
+    if !found.is_null() {
+        return found;
     }
+    // SAFETY: as the caller says.
+    look_up(Place::Apart, address).map_or(found, |fde| unsafe { fde.answer(bases) })
 }
 
 /// Has libgcc, which is loaded as `module`, ask us. `own` is the address of its function. Where
@@ -246,7 +275,7 @@ mod tests {
     use fgraph_needs::skip;
 
     /// FDEs for 16 bytes at each of these offsets in what could be code.
-    fn frames(places: &[usize]) -> &'static Frames {
+    fn frames(places: &[usize]) -> Frames {
         let code = vec![0_u8; 128].leak().as_ptr().addr();
         let mut memory = vec![0_u8; 64 * places.len()].leak().chunks_mut(64);
         let fdes = places.iter().map(|place| {
@@ -257,15 +286,14 @@ mod tests {
             start + EH_FRAME_FDE
         });
         // SAFETY: leaked.
-        unsafe { Frames::new(fdes.collect::<Vec<_>>().into_iter()) }
+        unsafe { Frames::new(Place::InText, fdes.collect::<Vec<_>>().into_iter()) }
     }
 
     #[test]
     fn code_is_found_from_its_first_to_its_last_byte_while_it_is_known() {
         let frames = frames(&[64, 0, 32]);
         let starts: Vec<usize> = frames.fdes.iter().map(|fde| fde.code.start).collect();
-        assert!(starts.is_sorted());
-        let found = |address| look_up(address).map(|fde| fde.code.start);
+        let found = |address| look_up(Place::InText, address).map(|fde| fde.code.start);
         for start in starts {
             assert_eq!(found(start), None);
             frames.register();

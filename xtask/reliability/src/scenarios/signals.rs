@@ -2,7 +2,7 @@
 
 use crate::build::C;
 use crate::scenario::Expect::{AtLeast, Exactly};
-use crate::scenario::{Group, Hostile, Scenario, Shown, Trace};
+use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 
 const STORM: Hostile = Hostile {
     source: "signal_storm.c",
@@ -21,6 +21,13 @@ const HANDLERS: Hostile = Hostile {
     compilers: C,
     ..Hostile::DEFAULT
 };
+
+const fn threads(test: &'static str) -> Elsewhere {
+    Elsewhere {
+        file: "crates/fgraph/tests/threads.rs",
+        test,
+    }
+}
 
 pub(super) const GROUP: Group = Group {
     name: "signals",
@@ -90,6 +97,36 @@ pub(super) const GROUP: Group = Group {
                 toggled: Some("toggled_*"),
                 ..Hostile::DEFAULT
             }),
+        },
+        Scenario {
+            name: "handlers that block every signal while functions are patched",
+            promise: "They may call functions that are being patched.",
+            shown: Shown::Elsewhere(&[threads(
+                "handlers_that_block_every_signal_may_run_while_functions_are_patched",
+            )]),
+        },
+        Scenario {
+            name: "an alternate stack that was given up while functions are patched",
+            promise: "The thread that patches does not use it.",
+            shown: Shown::Elsewhere(&[threads(
+                "who_patches_needs_no_alternate_stack_that_can_be_written_to",
+            )]),
+        },
+        Scenario {
+            name: "a trap that nobody handles",
+            promise: "It ends the program as ever, with the registers of its place.",
+            shown: Shown::Elsewhere(&[
+                threads("a_trap_that_nobody_handles_kills_as_ever"),
+                threads("a_trap_that_nobody_handles_kills_with_the_registers_of_its_place"),
+            ]),
+        },
+        Scenario {
+            name: "siglongjmp out of the first traced call of a thread",
+            promise: "The thread is traced, wherever it was left.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/counters.rs",
+                test: "a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp",
+            }]),
         },
         Scenario {
             name: "raise in a function twenty calls deep",

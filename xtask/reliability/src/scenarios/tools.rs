@@ -40,6 +40,13 @@ const fn fallback(test: &'static str) -> Elsewhere {
     }
 }
 
+const fn uprobes(test: &'static str) -> Elsewhere {
+    Elsewhere {
+        file: "crates/fgraph/tests/uprobes.rs",
+        test,
+    }
+}
+
 pub(super) const GROUP: Group = Group {
     name: "tools",
     about: "debuggers, profilers, sanitizers, seccomp",
@@ -102,6 +109,23 @@ pub(super) const GROUP: Group = Group {
                 tool: Some(PERF),
                 ..BESIDE
             }),
+        },
+        Scenario {
+            name: "a uprobe in a traced function (perf probe, bpftrace)",
+            promise: "It is hit, and the function runs as without it, but is not traced. After the \
+                      uprobe is removed `status()` patches the function anew, or unregistering \
+                      puts it back; a call before that may run rubbish.",
+            shown: Shown::Elsewhere(&[
+                uprobes("traced_functions_with_uprobes_run_as_without"),
+                uprobes("functions_are_traced_again_when_their_uprobes_are_gone"),
+                uprobes("functions_are_whole_when_they_are_put_back_after_their_uprobes_are_gone"),
+                uprobes("functions_are_whole_when_their_uprobes_go_after_they_are_put_back"),
+            ]),
+        },
+        Scenario {
+            name: "a uprobe in a function before it is traced",
+            promise: "The function is refused, and the uprobe is hit.",
+            shown: Shown::Elsewhere(&[uprobes("functions_with_uprobes_are_not_traced")]),
         },
         Scenario {
             name: "valgrind",

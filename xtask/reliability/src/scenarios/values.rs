@@ -23,6 +23,11 @@ const CONVENTIONS: Hostile = Hostile {
     compilers: C,
     ..Hostile::DEFAULT
 };
+const RBP: Hostile = Hostile {
+    source: "value_rbp.c",
+    compilers: C,
+    ..Hostile::DEFAULT
+};
 const RUSTS: Hostile = Hostile {
     source: "value_rust.rs",
     compilers: RUST,
@@ -287,6 +292,38 @@ pub(super) const GROUP: Group = Group {
                 entry_only: 20,
                 skipped: Exactly(20),
                 ..CONVENTIONS
+            }),
+        },
+        Scenario {
+            name: "assembly does not keep rbp",
+            promise: "Where the function's own code shows it, it gets entry callbacks only. Else \
+                      the return is told by the stack pointer.",
+            shown: Shown::By(Hostile {
+                args: &["lost"],
+                entry_only: 120,
+                skipped: Exactly(120),
+                ..RBP
+            }),
+        },
+        Scenario {
+            name: "functions look at their return address",
+            promise: "They find their caller's: the code shows it, so they get entry callbacks \
+                      only.",
+            shown: Shown::By(Hostile {
+                args: &["address"],
+                entry_only: 30,
+                skipped: Exactly(30),
+                ..RBP
+            }),
+        },
+        Scenario {
+            name: "a function reads its caller's variables by the frame pointer",
+            promise: "As well.",
+            shown: Shown::By(Hostile {
+                args: &["frame"],
+                entry_only: 100,
+                skipped: Exactly(100),
+                ..RBP
             }),
         },
         Scenario {

@@ -53,6 +53,8 @@ struct Model {
     writes: Vec<(usize, usize)>,
     syncs: usize,
     violations: Vec<std::string::String>,
+    /// Where another patcher changes a byte behind each read.
+    changed: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,6 +86,7 @@ impl Model {
             writes: Vec::new(),
             syncs: 0,
             violations: Vec::new(),
+            changed: None,
         }
     }
 
@@ -157,6 +160,9 @@ impl Text for Model {
     fn read(&mut self, address: usize, into: &mut [u8]) -> Result<(), Refused> {
         self.call(Kind::Read).map_err(|(error, _)| error)?;
         into.copy_from_slice(&self.bytes[address - BASE..][..into.len()]);
+        if let Some(changed) = self.changed {
+            self.bytes[changed - BASE] ^= 1;
+        }
         Ok(())
     }
 
@@ -188,6 +194,23 @@ impl Text for Model {
         self.check();
         Ok(())
     }
+
+    fn is_shared(&self) -> bool {
+        self.changed.is_some()
+    }
+}
+
+#[test]
+fn what_another_patcher_writes_between_two_sites_stays() {
+    let pokes = nops(&[0, 64, 128]);
+    let mut model = Model::new(1, &pokes);
+    model.changed = Some(BASE + 32);
+    let before = model.bytes[32];
+    assert_eq!(apply(&mut model, &pokes, |_, _| panic!()), Ok(3));
+    let reads = model.calls - model.writes.len() - model.syncs;
+    assert_eq!(model.bytes[32], before ^ (reads % 2) as u8);
+    assert!(pokes.iter().all(|poke| model.site(poke) == poke.new.bytes));
+    assert_eq!(model.violations, [""; 0]);
 }
 
 /// xorshift64

@@ -1,13 +1,14 @@
 extern crate std;
 
 use super::{
-    CHAIN, SI_CODE, TRAP_TABLE, TrapRange, TrapTable, UCONTEXT_RIP, resume_address, sigill_handler,
+    CHAIN, SI_CODE, TRAP_RANGES, TrapRange, UCONTEXT_RIP, resume_address, sigill_handler,
     sigtrap_handler,
 };
 use crate::stub::STUB_LEN;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use fgraph_core::site::{Module, Site, SiteName};
+use std::marker::PhantomData;
 use std::mem::{offset_of, zeroed};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,60 +47,70 @@ fn records(addresses: &[usize], stubs: usize) -> Vec<Site> {
 }
 
 fn range(records: &[Site]) -> TrapRange {
-    TrapRange {
-        first: records.first().map_or(0, |site| site.entry),
-        end: records
-            .last()
-            .map_or(0, |site| site.entry.saturating_add(5)),
-        records: records.as_ptr(),
-        count: records.len(),
+    // SAFETY: no test uses the range when the records are gone.
+    let records = unsafe { &*ptr::from_ref(records) };
+    TrapRange::new(records, 5)
+}
+
+/// The handlers have a list of ranges while it lives.
+struct Listed<'a>(PhantomData<&'a [TrapRange]>);
+
+impl<'a> Listed<'a> {
+    fn new(ranges: &'a mut [TrapRange]) -> Self {
+        let mut next = ptr::null_mut();
+        for range in ranges {
+            range.next = next;
+            next = range;
+        }
+        TRAP_RANGES.0.store(next, Ordering::Release);
+        Self(PhantomData)
     }
 }
 
-/// Looks every address of `asked` up in a table of `ranges`.
-fn look_up(ranges: &[TrapRange], asked: impl IntoIterator<Item = usize>) -> Vec<usize> {
-    let mut table = TrapTable {
-        len: ranges.len(),
-        ranges: ranges.as_ptr(),
-    };
-    TRAP_TABLE.0.store(&mut table, Ordering::Release);
-    let found = asked
-        .into_iter()
-        // SAFETY: the table and what it leads to live until it is taken back below; the caller
-        // holds the lock.
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        TRAP_RANGES.0.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// Looks every address of `asked` up in a list of `ranges`.
+fn look_up(ranges: &mut [TrapRange], asked: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    let _listed = Listed::new(ranges);
+    let asked = asked.into_iter();
+    // SAFETY: the ranges and what they lead to live until they are taken back; the caller holds the
+    // lock.
+    asked
         .map(|address| unsafe { resume_address(address, 1) })
-        .collect();
-    TRAP_TABLE.0.store(ptr::null_mut(), Ordering::Release);
-    found
+        .collect()
 }
 
 #[test]
-fn finds_nothing_without_a_table() {
+fn finds_nothing_without_ranges() {
     let _globals = globals();
     for address in [0, 1, 0x1000, usize::MAX] {
-        // SAFETY: the table is null.
+        // SAFETY: there are no ranges.
         assert_eq!(unsafe { resume_address(address, 1) }, 0);
     }
 }
 
 #[test]
-fn finds_nothing_in_empty_tables_and_ranges() {
+fn finds_nothing_in_empty_ranges() {
     let _globals = globals();
     let asked = [0, 1, 0x1000, usize::MAX];
-    assert_eq!(look_up(&[], asked), [0; 4]);
+    assert_eq!(look_up(&mut [], asked), [0; 4]);
     let mut empty = range(&[]);
-    assert_eq!(look_up(&[range(&[])], asked), [0; 4]);
+    assert_eq!(look_up(&mut [range(&[])], asked), [0; 4]);
     empty.end = usize::MAX;
-    assert_eq!(look_up(&[empty], asked), [0; 4]);
+    assert_eq!(look_up(&mut [empty], asked), [0; 4]);
 }
 
 #[test]
 fn finds_the_only_record() {
     let _globals = globals();
     let records = records(&[0x1000], 0x9000);
-    let ranges = [range(&records)];
+    let mut ranges = [range(&records)];
     assert_eq!(
-        look_up(&ranges, [0xfff, 0x1000, 0x1001, 0, usize::MAX]),
+        look_up(&mut ranges, [0xfff, 0x1000, 0x1001, 0, usize::MAX]),
         [0, 0x9000, 0, 0, 0]
     );
 }
@@ -114,9 +125,9 @@ fn compares_addresses_without_sign() {
         usize::MAX - 5,
     ];
     let records = records(&addresses, 0x9000);
-    let ranges = [range(&records)];
+    let mut ranges = [range(&records)];
     assert_eq!(
-        look_up(&ranges, addresses),
+        look_up(&mut ranges, addresses),
         [0x9000, 0x9010, 0x9020, 0x9030]
     );
 }
@@ -163,10 +174,10 @@ fn finds_what_a_naive_search_finds() {
                     .unwrap_or(0)
             })
             .collect();
-        assert_eq!(look_up(&ranges, 0x3f_fff0..last), naive);
+        assert_eq!(look_up(&mut ranges, 0x3f_fff0..last), naive);
         // The order of the ranges does not matter.
         ranges.reverse();
-        assert_eq!(look_up(&ranges, 0x3f_fff0..last), naive);
+        assert_eq!(look_up(&mut ranges, 0x3f_fff0..last), naive);
     }
 }
 
@@ -175,9 +186,9 @@ fn looks_into_every_range_that_spans_the_address() {
     let _globals = globals();
     let (even, odd) = ([0x1000, 0x1002, 0x1004], [0x1001, 0x1003, 0x1005]);
     let (even_records, odd_records) = (records(&even, 0x8000), records(&odd, 0x9000));
-    let ranges = [range(&even_records), range(&odd_records)];
+    let mut ranges = [range(&even_records), range(&odd_records)];
     assert_eq!(
-        look_up(&ranges, 0x1000..0x1006),
+        look_up(&mut ranges, 0x1000..0x1006),
         [0x8000, 0x9000, 0x8010, 0x9010, 0x8020, 0x9020]
     );
 }
@@ -285,12 +296,8 @@ fn a_thread_that_goes_on_within_a_site_goes_on_in_the_copy() {
     let mut records = records(&[page as usize], 0);
     records[0].body = page as usize + 58;
     records[0].inner = [6, 0, 0, 12];
-    let ranges = [range(&records)];
-    let mut table = TrapTable {
-        len: 1,
-        ranges: ranges.as_ptr(),
-    };
-    TRAP_TABLE.0.store(&mut table, Ordering::Release);
+    let mut ranges = [range(&records)];
+    let listed = Listed::new(&mut ranges);
     assert_eq!(call(page.wrapping_add(1), [0; 6]), 7);
     assert_eq!(call(page.wrapping_add(4), [0; 6]), 8);
     for (offset, at, found) in [
@@ -301,10 +308,10 @@ fn a_thread_that_goes_on_within_a_site_goes_on_in_the_copy() {
         (4, 1, page as usize + 70),
         (5, 1, 0),
     ] {
-        // SAFETY: the table is still there.
+        // SAFETY: the range is still there.
         assert_eq!(unsafe { resume_address(page as usize + offset, at) }, found);
     }
-    TRAP_TABLE.0.store(ptr::null_mut(), Ordering::Release);
+    drop(listed);
     // SAFETY: nobody runs the code any more.
     unsafe { libc::munmap(page.cast(), 4096) };
 }
@@ -332,12 +339,8 @@ fn a_thread_that_meets_the_int3_goes_on_in_the_stub() {
     let page = executable(&code);
     let addresses = [0, 5, 40].map(|offset| page as usize + offset);
     let records = records(&addresses, page as usize + 64);
-    let ranges = [range(&records)];
-    let mut table = TrapTable {
-        len: 1,
-        ranges: ranges.as_ptr(),
-    };
-    TRAP_TABLE.0.store(&mut table, Ordering::Release);
+    let mut ranges = [range(&records)];
+    let listed = Listed::new(&mut ranges);
     for _ in 0..100 {
         for (index, offset) in [0, 5, 40].into_iter().enumerate() {
             let site = page.wrapping_add(offset);
@@ -345,7 +348,7 @@ fn a_thread_that_meets_the_int3_goes_on_in_the_stub() {
             assert_eq!(result, 1000 + 20 + 6 + index as u64);
         }
     }
-    TRAP_TABLE.0.store(ptr::null_mut(), Ordering::Release);
+    drop(listed);
     // SAFETY: nobody runs the code any more.
     unsafe { libc::munmap(page.cast(), 4096) };
 }
@@ -376,16 +379,12 @@ fn other_traps_go_to_the_next_handler() {
     assert_eq!(call(page, [0; 6]), 42);
 
     CHAIN.0.store(next_handler as *mut (), Ordering::Release);
-    // An int3 that is not a site, with and without a table.
+    // An int3 that is not a site, with and without a list.
     let addresses = [page as usize + 1];
     let records = records(&addresses, 0);
-    let ranges = [range(&records)];
-    let mut table = TrapTable {
-        len: 1,
-        ranges: ranges.as_ptr(),
-    };
-    for table in [ptr::null_mut(), &raw mut table] {
-        TRAP_TABLE.0.store(table, Ordering::Release);
+    let mut ranges = [range(&records)];
+    for ranges in [&mut [][..], &mut ranges] {
+        let _listed = Listed::new(ranges);
         assert_eq!(call(page, [0; 6]), 42);
         let [signal, code, rip, _] = CHAINED.each_ref().map(|at| at.swap(0, Ordering::Relaxed));
         assert_eq!(signal, libc::SIGTRAP as usize);
@@ -394,18 +393,16 @@ fn other_traps_go_to_the_next_handler() {
     }
 
     // A SIGTRAP that no int3 caused, although there is a site everywhere.
-    let mut everywhere = TrapTable {
-        len: usize::MAX,
-        ranges: ptr::dangling(),
-    };
-    TRAP_TABLE.0.store(&mut everywhere, Ordering::Release);
+    ranges[0].first = 0;
+    ranges[0].end = usize::MAX;
+    let listed = Listed::new(&mut ranges);
     // SAFETY: a signal to this thread, which is handled.
     unsafe { libc::raise(libc::SIGTRAP) };
     let [signal, code, ..] = CHAINED.each_ref().map(|at| at.swap(0, Ordering::Relaxed));
     assert_eq!(signal, libc::SIGTRAP as usize);
     assert_eq!(code as c_int, libc::SI_TKILL);
 
-    TRAP_TABLE.0.store(ptr::null_mut(), Ordering::Release);
+    drop(listed);
     CHAIN.0.store(ptr::null_mut(), Ordering::Release);
     // SAFETY: nobody runs the code any more.
     unsafe { libc::munmap(page.cast(), 4096) };
@@ -417,18 +414,14 @@ fn the_handler_preserves_what_a_callee_preserves() {
     let _globals = globals();
     let addresses = [0x1000, 0x1010, 0x1020];
     let records = records(&addresses, 0x9000);
-    let ranges = [range(&records)];
-    let mut table = TrapTable {
-        len: 1,
-        ranges: ranges.as_ptr(),
-    };
-    TRAP_TABLE.0.store(&mut table, Ordering::Release);
+    let mut ranges = [range(&records)];
+    let listed = Listed::new(&mut ranges);
     // SAFETY: all zero is a valid siginfo and ucontext, of which the handler uses two words;
     // the assembly names every register that a C function may change, and keeps rbx and rbp
     // itself.
-    unsafe {
+    let handle = |code| unsafe {
         let mut info: libc::siginfo_t = zeroed();
-        info.si_code = libc::SI_KERNEL;
+        info.si_code = code;
         let mut context: libc::ucontext_t = zeroed();
         context.uc_mcontext.gregs[libc::REG_RIP as usize] = 0x1011;
         let (rbx, rbp, r12, r13, r14, r15, moved): (u64, u64, u64, u64, u64, u64, u64);
@@ -467,6 +460,9 @@ fn the_handler_preserves_what_a_callee_preserves() {
         assert_eq!(r15, 0, "the stack pointer moved");
         let rip = context.uc_mcontext.gregs[libc::REG_RIP as usize];
         assert_eq!(rip, 0x9010);
-    }
-    TRAP_TABLE.0.store(ptr::null_mut(), Ordering::Release);
+    };
+    handle(libc::SI_KERNEL);
+    // What an emulator may say.
+    handle(libc::TRAP_BRKPT);
+    drop(listed);
 }

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use fgraph_core::thread::Thread;
 
-use crate::threads;
+use super::current;
 
 /// Runs `work`, in which the calling thread is not traced, by any user. Its calls are in no
 /// counter.
@@ -27,7 +27,8 @@ pub fn untraced<R>(work: impl FnOnce() -> R) -> R {
 
 /// While there is one, the thread that made it is not traced: [`untraced()`] with a guard.
 ///
-/// It stays with its thread. One that is never dropped, because it is forgotten or jumped over by
+/// It stays with its thread. It is not promised that one which is made in a callback has an effect
+/// behind that. One that is never dropped, because it is forgotten or jumped over by
 /// `longjmp`, leaves the thread untraced for the rest of its life.
 #[derive(Debug)]
 #[must_use = "the thread is traced again when the guard is dropped"]
@@ -41,7 +42,7 @@ pub struct Untraced {
 impl Untraced {
     /// From now on the calling thread is not traced.
     pub fn new() -> Self {
-        let thread = threads::current();
+        let thread = current();
         if let Some(thread) = thread {
             // SAFETY: the state of the running thread.
             unsafe { thread.stop_tracing() };

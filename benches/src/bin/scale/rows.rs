@@ -1,0 +1,335 @@
+//! The rows: what is made as many as the size says, and what is measured then.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::hint::black_box;
+use core::mem;
+use std::error::Error;
+use std::ffi::CString;
+use std::fs;
+use std::path::PathBuf;
+use std::thread::{self, Builder};
+use std::time::{Duration, Instant};
+
+use fgraph::Handle;
+use fgraph_bench::users::Declining;
+
+type Result<T> = core::result::Result<T, Box<dyn Error>>;
+
+/// The functions of the libraries that stay.
+const STAYING: &str = "scale_*";
+/// The functions of the library that is loaded again and again.
+const RELOADED: &str = "reloaded_*";
+/// One of them.
+const CALLED: &CStr = c"reloaded_0";
+
+/// How often a library is loaded and unloaded where that is timed.
+const RELOADS: usize = 101;
+/// How often it is where memory counts, after as many to begin with.
+const COUNTED_RELOADS: usize = 300;
+/// Frames that are unwound.
+const FRAMES: usize = 20;
+/// How often they are.
+const UNWINDINGS: usize = 400;
+/// Threads that are timed.
+const THREADS: usize = 256;
+/// Bytes of a thread's stack.
+const STACK: usize = 64 << 10;
+const PAGE: usize = 4096;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Row {
+    /// `dlopen` and `dlclose` where so many functions are traced.
+    ReloadFunctions,
+    /// The same where so many libraries are traced.
+    ReloadLibraries,
+    /// What memory grows by when a traced library is loaded again and again.
+    ReloadMemory,
+    /// Unwinding where so many libraries are traced.
+    Unwind,
+    /// The first traced call of a thread while so many others live.
+    Threads,
+    /// The same with so many mappings.
+    Mappings,
+    /// Tracing a function with so many names.
+    Aliases,
+    /// Tracing so many functions, per function.
+    Hook,
+}
+
+/// Where it is measured.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) size: usize,
+    pub(crate) is_traced: bool,
+    /// Of the libraries.
+    pub(crate) directory: PathBuf,
+}
+
+impl Row {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::ReloadFunctions,
+        Self::ReloadLibraries,
+        Self::ReloadMemory,
+        Self::Unwind,
+        Self::Threads,
+        Self::Mappings,
+        Self::Aliases,
+        Self::Hook,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::ReloadFunctions => "reload-functions",
+            Self::ReloadLibraries => "reload-libraries",
+            Self::ReloadMemory => "reload-memory",
+            Self::Unwind => "unwind",
+            Self::Threads => "threads",
+            Self::Mappings => "mappings",
+            Self::Aliases => "aliases",
+            Self::Hook => "hook",
+        }
+    }
+
+    /// Nanoseconds, or bytes.
+    pub(crate) fn measure(self, place: &Place) -> Result<u64> {
+        match self {
+            Self::ReloadFunctions => {
+                place.open(&format!("functions-{}.so", place.size))?;
+                let _user = place.trace(STAYING)?;
+                place.reload()
+            }
+            Self::ReloadLibraries => {
+                place.open_libraries()?;
+                let _user = place.trace(STAYING)?;
+                place.reload()
+            }
+            Self::ReloadMemory => {
+                place.open_libraries()?;
+                let _user = place.trace(&format!("{STAYING},{RELOADED}"))?;
+                place.reload_memory()
+            }
+            Self::Unwind => {
+                place.open_libraries()?;
+                let _user = place.trace(STAYING)?;
+                Ok(unwind())
+            }
+            Self::Threads => {
+                let called = place.called()?;
+                let _user = place.trace(RELOADED)?;
+                for _ in 0..place.size {
+                    spawn(move || {
+                        called(1);
+                        loop {
+                            thread::park();
+                        }
+                    })?;
+                }
+                first_hits(called)
+            }
+            Self::Mappings => {
+                let called = place.called()?;
+                let _user = place.trace(RELOADED)?;
+                (0..place.size).try_for_each(map)?;
+                first_hits(called)
+            }
+            Self::Aliases => place.hook(&format!("aliases-{}.so", place.size)),
+            Self::Hook => {
+                let all = place.hook(&format!("functions-{}.so", place.size))?;
+                Ok(all / place.size as u64)
+            }
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+impl Place {
+    /// Traces, if that is asked for.
+    fn trace(&self, filter: &str) -> Result<Option<Handle<Declining>>> {
+        let user = self
+            .is_traced
+            .then(|| fgraph_bench::register(Declining, filter));
+        let user = user.transpose()?;
+        if let Some(user) = &user
+            && user.report()?.traced == 0
+        {
+            return Err("nothing is traced".into());
+        }
+        Ok(user)
+    }
+
+    fn open(&self, name: &str) -> Result<*mut c_void> {
+        open(&self.path(name)?)
+    }
+
+    fn path(&self, name: &str) -> Result<CString> {
+        let path = self
+            .directory
+            .join(name)
+            .into_os_string()
+            .into_encoded_bytes();
+        Ok(CString::new(path)?)
+    }
+
+    fn open_libraries(&self) -> Result<()> {
+        (0..self.size).try_for_each(|number| self.open(&format!("library-{number}.so")).map(drop))
+    }
+
+    /// What it takes to trace the functions of a library, where all others are known.
+    fn hook(&self, name: &str) -> Result<u64> {
+        let known = fgraph_bench::register(Declining, STAYING)?;
+        drop(known);
+        self.open(name)?;
+        let start = Instant::now();
+        let _user = self.trace(STAYING)?;
+        Ok(nanoseconds(start.elapsed()))
+    }
+
+    /// A function that does nothing but return.
+    fn called(&self) -> Result<extern "C" fn(i64) -> i64> {
+        let library = self.open("reloaded.so")?;
+        // SAFETY: the handle is open, and the name ends with a zero byte.
+        let function = unsafe { libc::dlsym(library, CALLED.as_ptr()) };
+        if function.is_null() {
+            return Err("the library does not have its function".into());
+        }
+        // SAFETY: the source says that it is a function of this type.
+        Ok(unsafe { mem::transmute::<*mut c_void, extern "C" fn(i64) -> i64>(function) })
+    }
+
+    /// The shortest time of `dlopen` and `dlclose`.
+    fn reload(&self) -> Result<u64> {
+        let path = self.path("reloaded.so")?;
+        let mut shortest = Duration::MAX;
+        for _ in 0..RELOADS {
+            let start = Instant::now();
+            reload(&path)?;
+            shortest = shortest.min(start.elapsed());
+        }
+        Ok(nanoseconds(shortest))
+    }
+
+    /// Bytes that many times of `dlopen` and `dlclose` leave behind.
+    fn reload_memory(&self) -> Result<u64> {
+        let path = self.path("reloaded.so")?;
+        let all = || (0..COUNTED_RELOADS).try_for_each(|_| reload(&path));
+        all()?;
+        let before = resident()?;
+        all()?;
+        Ok(resident()?.saturating_sub(before))
+    }
+}
+
+fn open(path: &CStr) -> Result<*mut c_void> {
+    // SAFETY: the libraries have no constructors.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() {
+        return Err(format!("{path:?} cannot be loaded").into());
+    }
+    Ok(library)
+}
+
+fn reload(path: &CStr) -> Result<()> {
+    let library = open(path)?;
+    // SAFETY: the handle is open, and nothing of the library is used.
+    unsafe { libc::dlclose(library) };
+    Ok(())
+}
+
+/// Bytes of memory that is no file's.
+fn resident() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next());
+    Ok(kilobytes
+        .ok_or("the kernel does not say RssAnon")?
+        .parse::<u64>()?
+        << 10)
+}
+
+/// A mapping that is not merged with the one before.
+fn map(number: usize) -> Result<()> {
+    let rights = if number.is_multiple_of(2) {
+        libc::PROT_READ
+    } else {
+        libc::PROT_NONE
+    };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping.
+    let mapped = unsafe { libc::mmap(core::ptr::null_mut(), PAGE, rights, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    Ok(())
+}
+
+/// What the first call of a new thread takes, on average of threads that come and go one after the
+/// other. Time of the processor, since all of them count.
+fn first_hits(called: extern "C" fn(i64) -> i64) -> Result<u64> {
+    let mut sum = 0;
+    for _ in 0..THREADS {
+        let thread = spawn(move || {
+            let start = processor_time();
+            called(1);
+            processor_time() - start
+        })?;
+        sum += thread.join().map_err(|_| "a thread panicked")?;
+    }
+    Ok(sum / THREADS as u64)
+}
+
+fn spawn<R: Send + 'static>(
+    work: impl FnOnce() -> R + Send + 'static,
+) -> std::io::Result<thread::JoinHandle<R>> {
+    Builder::new().stack_size(STACK).spawn(work)
+}
+
+/// Nanoseconds that this thread has run for.
+fn processor_time() -> u64 {
+    // SAFETY: zero is a time, and the call writes to the local.
+    let time = unsafe {
+        let mut time: libc::timespec = mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
+        time
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The shortest time that it takes to unwind [`FRAMES`] frames.
+fn unwind() -> u64 {
+    let shortest = (0..UNWINDINGS).map(|_| at_depth(FRAMES));
+    nanoseconds(shortest.min().unwrap_or_default())
+}
+
+#[inline(never)]
+fn at_depth(depth: usize) -> Duration {
+    if depth != 0 {
+        return black_box(at_depth(black_box(depth - 1)));
+    }
+    let mut left = FRAMES;
+    let start = Instant::now();
+    // SAFETY: the callback is called with the address of `left`.
+    unsafe { _Unwind_Backtrace(count, (&raw mut left).cast()) };
+    start.elapsed()
+}
+
+extern "C" fn count(_context: *mut c_void, left: *mut c_void) -> c_int {
+    const NO_REASON: c_int = 0;
+    const END_OF_STACK: c_int = 5;
+    // SAFETY: the address of the `left` in `at_depth`.
+    let left = unsafe { &mut *left.cast::<usize>() };
+    *left -= 1;
+    if *left == 0 { END_OF_STACK } else { NO_REASON }
+}
+
+unsafe extern "C" {
+    fn _Unwind_Backtrace(
+        callback: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+        argument: *mut c_void,
+    ) -> c_int;
+}

@@ -1,0 +1,266 @@
+//! Source files and lines of code, from a file's debug information.
+//!
+//! The tables of debug information are the largest part of a file, and seldom needed. So nothing of
+//! them is in an [`ElfFile`]: they are read here, when a line is first asked for, and freed with
+//! this. Code whose units are in files of their own (`-gsplit-dwarf`) has its lines in the file
+//! itself.
+
+use core::fmt;
+use std::io::{Read, Seek};
+use std::sync::Arc;
+
+use addr2line::Context;
+use gimli::{EndianArcSlice, Reader, Section, SectionId};
+use object::LittleEndian as Le;
+use object::elf::FileHeader64;
+use object::read::elf::ElfFile as AnyElfFile;
+use object::{Object, ObjectSection, ReadCache, ReadRef};
+
+use crate::elf::{self, ElfFile};
+
+/// The most bytes of a section that is looked at. What a file says of sizes is not believed.
+const MAX_SECTION: u64 = 4 << 30;
+
+/// The sections that lines are made of.
+const SECTIONS: [SectionId; 10] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugAranges,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+];
+
+type Content = EndianArcSlice<gimli::LittleEndian>;
+
+/// The lines of the code of a program or library.
+pub struct Lines {
+    context: Context<Content>,
+}
+
+impl fmt::Debug for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lines").finish_non_exhaustive()
+    }
+}
+
+impl Lines {
+    /// Reads the debug information in `file`: the file that `of` was read from, or its debug file.
+    ///
+    /// `None` if there is none there, if it is damaged, or if it is that of another build: if the
+    /// build id is another one, or, without one, if other addresses are loaded.
+    #[must_use]
+    pub fn read(file: impl Read + Seek, of: &ElfFile<'_>) -> Option<Self> {
+        let cache = ReadCache::new(file);
+        let file = AnyElfFile::<FileHeader64<Le>, _>::parse(&cache).ok()?;
+        if !is_of_same_build(&file, of) {
+            return None;
+        }
+        let section = |id: SectionId| -> Option<Content> {
+            let content = if SECTIONS.contains(&id) {
+                content(&file, id.name())?
+            } else {
+                Arc::default()
+            };
+            Some(Content::new(content, gimli::LittleEndian))
+        };
+        let dwarf = gimli::Dwarf::load(|id| section(id).ok_or(())).ok()?;
+        if dwarf.debug_info.reader().is_empty() {
+            return None;
+        }
+        let context = Context::from_dwarf(dwarf).ok()?;
+        Some(Self { context })
+    }
+
+    /// The source file and the line of the instruction at an address of the file, if they are
+    /// known.
+    #[must_use]
+    pub fn at(&self, address: u64) -> Option<(String, u32)> {
+        let location = self.context.find_location(address).ok()??;
+        Some((location.file?.to_owned(), location.line?))
+    }
+}
+
+/// Whether a file and `of` are of one build, as far as they say.
+fn is_of_same_build<'a, R: ReadRef<'a>>(
+    file: &AnyElfFile<'a, FileHeader64<Le>, R>,
+    of: &ElfFile<'_>,
+) -> bool {
+    let (segments, sections) = (file.elf_program_headers(), file.elf_section_table());
+    let id = elf::build_id(segments, sections, file.data());
+    id == of.build_id() && (id.is_some() || elf::load_addresses(segments).eq(of.load_addresses()))
+}
+
+/// The content of a section, decompressed; empty if there is no such section.
+fn content<'a, R: ReadRef<'a>>(
+    file: &AnyElfFile<'a, FileHeader64<Le>, R>,
+    name: &str,
+) -> Option<Arc<[u8]>> {
+    let Some(section) = file.section_by_name(name) else {
+        return Some(Arc::default());
+    };
+    let content = section.compressed_data().ok()?;
+    if content.uncompressed_size > MAX_SECTION {
+        return None;
+    }
+    Some(content.decompress().ok()?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Cursor;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use super::*;
+    use crate::functions::Functions;
+    use fgraph_needs::{GCC, Missing, OBJCOPY, RUSTC, needs};
+
+    /// Of both languages, as its lines are the same.
+    const C: &str = "\n\nint first(int n) { return n; }\n\n\nint sixth(int n) { return n; }\n";
+    const RUST: &str = "\n\n#[no_mangle] extern \"C\" fn first(n: i32) -> i32 { n }\n\n
+        #[no_mangle] extern \"C\" fn sixth(n: i32) -> i32 { n }\n";
+
+    /// A directory of a test's own.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("{test}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn run(&self, program: &Path, arguments: &str) {
+            let arguments = arguments.split_whitespace();
+            let mut program = Command::new(program);
+            let output = program.current_dir(&self.0).args(arguments).output();
+            let output = output.unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+
+        fn read(&self, name: &str) -> Vec<u8> {
+            fs::read(self.0.join(name)).unwrap()
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Aligned as the bytes of a file have to be.
+    fn with_file<R>(bytes: &[u8], work: impl FnOnce(&ElfFile<'_>) -> R) -> R {
+        let mut words = vec![0u64; bytes.len().div_ceil(8)];
+        let aligned = &mut object::pod::bytes_of_slice_mut(&mut words)[..bytes.len()];
+        aligned.copy_from_slice(bytes);
+        work(&ElfFile::parse(aligned).unwrap())
+    }
+
+    /// Where the functions of a library are in their source, as `debug` has it.
+    fn lines_of(library: &[u8], debug: &[u8]) -> Option<[(String, u32); 2]> {
+        with_file(library, |file| {
+            let lines = Lines::read(Cursor::new(debug), file)?;
+            let functions = Functions::read(file, None).unwrap();
+            let at = |wanted: &str| {
+                let is_it = |&index: &usize| {
+                    let mut names = functions.names(index);
+                    names.any(|name| name.symbol == wanted)
+                };
+                let index = (0..functions.len()).find(is_it).unwrap();
+                lines.at(functions.get(index).address).unwrap()
+            };
+            Some(["first", "sixth"].map(at))
+        })
+    }
+
+    fn check(library: &[u8], debug: &[u8], source: &str) {
+        let lines = lines_of(library, debug).unwrap();
+        for ((file, line), wanted) in lines.iter().zip([3, 6]) {
+            assert!(file.ends_with(source) && file.starts_with('/'), "{file}");
+            assert_eq!(*line, wanted);
+        }
+    }
+
+    fn compile_c(directory: &Directory, options: &str) -> Result<Vec<u8>, Missing> {
+        let gcc = GCC.find()?;
+        fs::write(directory.0.join("code.c"), C).unwrap();
+        directory.run(&gcc, &format!("-shared -fPIC -O1 {options} -o c.so code.c"));
+        Ok(directory.read("c.so"))
+    }
+
+    #[test]
+    fn lines_of_c_are_found_in_every_form_of_debug_information() {
+        let directory = Directory::new("lines-c");
+        for options in [
+            "-g -gdwarf-4",
+            "-g -gdwarf-5",
+            "-g1",
+            "-g -gz",
+            "-g -gsplit-dwarf",
+        ] {
+            let library = needs!(compile_c(&directory, options));
+            check(&library, &library, "/code.c");
+        }
+        let library = compile_c(&directory, "-g0").unwrap();
+        assert_eq!(lines_of(&library, &library), None);
+    }
+
+    #[test]
+    fn lines_of_rust_are_found() {
+        let directory = Directory::new("lines-rust");
+        let rustc = needs!(RUSTC.find());
+        fs::write(directory.0.join("code.rs"), RUST).unwrap();
+        directory.run(&rustc, "--crate-type cdylib -g -o rust.so code.rs");
+        let library = directory.read("rust.so");
+        check(&library, &library, "/code.rs");
+    }
+
+    #[test]
+    fn lines_are_found_in_the_debug_file_of_the_same_build_alone() {
+        let directory = Directory::new("lines-debug-file");
+        let objcopy = needs!(OBJCOPY.find());
+        for id in ["", "-Wl,--build-id=none"] {
+            let library = needs!(compile_c(&directory, &format!("-g {id}")));
+            directory.run(&objcopy, "--only-keep-debug c.so c.debug");
+            let debug = directory.read("c.debug");
+            check(&library, &debug, "/code.c");
+            let more = "-g -DMORE -Wl,-z,max-page-size=0x4000 -Wl,--build-id=0x01020304";
+            let other = compile_c(&directory, more).unwrap();
+            assert_eq!(lines_of(&other, &debug), None);
+            let other = compile_c(
+                &directory,
+                "-g -Wl,-z,max-page-size=0x200000 -Wl,--build-id=none",
+            );
+            assert_eq!(lines_of(&other.unwrap(), &debug), None);
+        }
+    }
+
+    #[test]
+    fn debug_information_that_lies_does_no_harm() {
+        let directory = Directory::new("lines-lies");
+        for options in ["-g", "-g -gz", "-g -gdwarf-4"] {
+            let library = needs!(compile_c(&directory, options));
+            for at in (0..library.len()).step_by(13) {
+                let mut lies = library.clone();
+                for (byte, value) in lies[at..].iter_mut().zip([0xff, 0x80, 0x00, 0x7f]) {
+                    *byte = value;
+                }
+                with_file(&library, |file| {
+                    if let Some(lines) = Lines::read(Cursor::new(&lies), file) {
+                        for address in (0..0x2000).step_by(16) {
+                            let _ = lines.at(address);
+                        }
+                    }
+                    assert!(Lines::read(Cursor::new(&library[..at]), file).is_none());
+                });
+            }
+        }
+    }
+}

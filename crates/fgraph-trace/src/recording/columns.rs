@@ -1,0 +1,230 @@
+//! Chunks of events as they stand in a recording: what happened in one column, the times in
+//! another, which packs better than the words of a ring.
+//!
+//! ```text
+//!   what    0                         the innermost call of the chunk returns
+//!           function << 2 | kind      an entry (1), a return (2) or an unwound call (3)
+//!           extension << 2            then the number of its words, then these
+//!           1024                      then a word as it is, in 8 bytes
+//!   times   ticks since the event before, one number for each of the first three
+//! ```
+
+use super::block::{pull, push};
+use crate::clock::Anchor;
+use crate::event::{self, Extension, Kind};
+use crate::ring::Chunk;
+
+/// Says that a word follows.
+const WORD: u64 = 1024;
+
+/// What is told of a chunk beside its events.
+pub(super) fn push_head(out: &mut Vec<u8>, chunk: &Chunk) {
+    let Anchor {
+        ticks,
+        monotonic,
+        realtime,
+    } = chunk.anchor;
+    for number in [
+        chunk.ring.into(),
+        chunk.sequence,
+        chunk.offset.into(),
+        chunk.process.into(),
+        chunk.thread.into(),
+        chunk.time,
+        chunk.cpu.map_or(0, |cpu| u64::from(cpu) + 1),
+        chunk.events,
+        chunk.dropped,
+        chunk.own_dropped,
+        ticks,
+        monotonic,
+        realtime,
+        chunk.words.len() as u64,
+    ] {
+        push(out, number);
+    }
+}
+
+/// The reverse of [`push_head`], and how many words there are.
+pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
+    let mut next = || pull(&mut head);
+    let chunk = Chunk {
+        ring: next()? as u32,
+        sequence: next()?,
+        offset: next()? as u32,
+        process: next()? as u32,
+        thread: next()? as u32,
+        time: next()?,
+        cpu: next()?.checked_sub(1).map(|cpu| cpu as u32),
+        events: next()?,
+        dropped: next()?,
+        own_dropped: next()?,
+        anchor: Anchor {
+            ticks: next()?,
+            monotonic: next()?,
+            realtime: next()?,
+        },
+        words: Vec::new(),
+    };
+    Some((chunk, usize::try_from(next()?).ok()?))
+}
+
+/// Writes the words of a chunk, and says how many events these are.
+pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64]) -> u64 {
+    let mut events = 0;
+    let mut times = Vec::with_capacity(words.len() * 2);
+    let mut what = Vec::with_capacity(words.len() * 2);
+    // The functions of the calls that go on.
+    let mut open: Vec<u32> = Vec::new();
+    let mut at = 0;
+    while let Some(&word) = words.get(at) {
+        at += 1;
+        if let Some((kind, function)) = event::as_call(word) {
+            let is_innermost = kind != Kind::Entry && open.pop() == Some(function);
+            if kind == Kind::Return && is_innermost {
+                push(&mut what, 0);
+            } else {
+                push(&mut what, u64::from(function) << 2 | kind as u64);
+            }
+            if kind == Kind::Entry {
+                open.push(function);
+            }
+            events += 1;
+        } else if let Some((of, len)) = event::as_extension(word)
+            && of != 0
+            && let Some(inner) = words.get(at..at + len)
+        {
+            push(&mut what, u64::from(of) << 2);
+            push(&mut what, len as u64);
+            events += u64::from(of == Extension::Mark as u8);
+            inner.iter().for_each(|&word| push(&mut what, word));
+            at += len;
+        } else {
+            push(&mut what, WORD);
+            what.extend_from_slice(&word.to_le_bytes());
+            continue;
+        }
+        push(&mut times, event::delta_of(word));
+    }
+    push(out, what.len() as u64);
+    out.extend_from_slice(&what);
+    out.extend_from_slice(&times);
+    events
+}
+
+/// The reverse of [`push_words`]: exactly `count` words. `None` if these are none.
+pub(super) fn pull_words(mut body: &[u8], count: usize, words: &mut Vec<u64>) -> Option<()> {
+    words.clear();
+    let len = usize::try_from(pull(&mut body)?).ok()?;
+    let (mut what, mut times) = body.split_at_checked(len)?;
+    // Each takes a byte at least.
+    words.reserve(count.min(what.len()));
+    let mut open: Vec<u32> = Vec::new();
+    while !what.is_empty() {
+        let code = pull(&mut what)?;
+        if code == WORD {
+            let (word, rest) = what.split_first_chunk()?;
+            what = rest;
+            words.push(u64::from_le_bytes(*word));
+            continue;
+        }
+        let delta = event::delta(pull(&mut times)?);
+        match code & 3 {
+            0 if code != 0 => {
+                let len = pull(&mut what)?;
+                let of = u8::try_from(code >> 2).ok()?;
+                words.push(event::extension_of(of, u16::try_from(len).ok()?) | delta);
+                for _ in 0..len {
+                    words.push(pull(&mut what)?);
+                }
+            }
+            kind => {
+                let (kind, function) = match kind {
+                    0 => (Kind::Return, open.pop()?),
+                    1 => (Kind::Entry, (code >> 2) as u32),
+                    kind => {
+                        open.pop();
+                        let kind = if kind == 2 {
+                            Kind::Return
+                        } else {
+                            Kind::Unwound
+                        };
+                        (kind, (code >> 2) as u32)
+                    }
+                };
+                if kind == Kind::Entry {
+                    open.push(function);
+                }
+                words.push(event::call(kind, function) | delta);
+            }
+        }
+    }
+    (words.len() == count && times.is_empty()).then_some(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::event::{call, delta, extension};
+
+    fn there_and_back(words: &[u64]) -> Vec<u64> {
+        let (mut body, mut found) = (Vec::new(), Vec::new());
+        push_words(&mut body, words);
+        pull_words(&body, words.len(), &mut found).unwrap();
+        found
+    }
+
+    #[test]
+    fn calls_and_what_belongs_to_them_come_back() {
+        let words = [
+            call(Kind::Entry, 1) | delta(5),
+            call(Kind::Entry, 70_000) | delta(1 << 35),
+            extension(Extension::Arguments, 2),
+            u64::MAX,
+            0,
+            call(Kind::Return, 70_000) | delta(9),
+            call(Kind::Return, 3),
+            call(Kind::Unwound, 1),
+            0,
+            7,
+            extension(Extension::Mark, 9) | delta(1),
+            1,
+        ];
+        assert_eq!(there_and_back(&words), words);
+    }
+
+    #[test]
+    fn a_call_takes_few_bytes() {
+        let mut words = Vec::new();
+        for n in 0..1000 {
+            words.extend([
+                call(Kind::Entry, n % 7) | delta(90),
+                call(Kind::Return, n % 7) | delta(60),
+            ]);
+        }
+        let mut body = Vec::new();
+        push_words(&mut body, &words);
+        assert!(body.len() <= 1000 * 4 + 8, "{}", body.len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_come_back(
+            words in vec(
+                prop_oneof![any::<u64>(), 0..64_u64, any::<u64>().prop_map(|word| word << 28 | 1)],
+                0..200,
+            ),
+        ) {
+            prop_assert_eq!(there_and_back(&words), words);
+        }
+
+        #[test]
+        fn any_bytes_are_survived(body in vec(any::<u8>(), 0..300), count in 0..300_usize) {
+            let mut words = Vec::new();
+            let _ = pull_words(&body, count, &mut words);
+            let _ = pull_head(&body);
+        }
+    }
+}

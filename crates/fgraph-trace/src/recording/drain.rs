@@ -1,0 +1,197 @@
+//! From rings to a recording, while they are written and after their writers were killed.
+
+use std::fs::File;
+use std::io::{self, BufReader, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::block::Kind;
+use super::read::{Block, RecordingLanes};
+use super::{Info, RecordingWriter};
+use crate::clock::Anchor;
+use crate::event::Walk;
+use crate::live::RingLanes;
+use crate::ring::{Busy, Chunk, Consumer, Rings};
+use crate::source::Lanes;
+
+/// Takes events out of rings and writes them to a recording.
+#[derive(Debug)]
+pub struct Drain<W> {
+    writer: RecordingWriter<W>,
+    lanes: RingLanes,
+    /// How many descriptions are written.
+    described: usize,
+    chunk: Chunk,
+}
+
+impl<W: Write> Drain<W> {
+    /// Begins a recording of what is in `rings`, and of what comes.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`, and [`ResourceBusy`](io::ErrorKind::ResourceBusy) if another reader takes
+    /// the events.
+    pub fn new(rings: Arc<Rings>, out: W, info: &Info) -> io::Result<Self> {
+        let clock = rings.clock();
+        let lanes = consume(rings)?;
+        let writer = RecordingWriter::new(out, info, &clock)?;
+        Ok(Self::resume(lanes, writer))
+    }
+
+    fn resume(lanes: RingLanes, writer: RecordingWriter<W>) -> Self {
+        Self {
+            writer,
+            lanes,
+            described: 0,
+            chunk: Chunk::default(),
+        }
+    }
+
+    /// Writes the sub-buffers that are full, and says how many these were. When the rings are
+    /// [finished](Rings::finish), it writes all that is left.
+    ///
+    /// Whatever was written makes room in the rings.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file: it is full, say. The recording is good up to there; what was not written
+    /// stays in the rings.
+    pub fn drain(&mut self) -> io::Result<usize> {
+        let is_last = self.lanes.refresh().1;
+        let mut count = 0;
+        for lane in 0..self.lanes.count() {
+            // A writer that is faster than the file keeps us from other rings no longer than this.
+            for _ in 0..=self.lanes.sub_buffers() {
+                if !is_last && !self.lanes.has_whole(lane) {
+                    break;
+                }
+                let found = self.lanes.poll(lane, &mut self.chunk);
+                if !found.map_err(io::Error::other)? {
+                    break;
+                }
+                self.describe()?;
+                self.writer.chunk(&self.chunk)?;
+                self.lanes.written(lane);
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    fn describe(&mut self) -> io::Result<()> {
+        let all = self.lanes.names().descriptions();
+        let new = all.get(self.described..).unwrap_or(&[]);
+        self.writer.describe(new)?;
+        self.described = all.len();
+        Ok(())
+    }
+
+    /// Bytes that are written.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.writer.len()
+    }
+
+    /// Whether nothing is written: never so.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.writer.is_empty()
+    }
+
+    /// Writes what is left in the rings, which must be [finished](Rings::finish), and ends the
+    /// recording.
+    ///
+    /// # Errors
+    ///
+    /// As for [`drain`](Self::drain).
+    pub fn finish(mut self) -> io::Result<W> {
+        while self.drain()? > 0 {}
+        self.describe()?;
+        self.writer
+            .anchor(&Anchor::now(self.lanes.clock().kind()))?;
+        self.writer.finish()
+    }
+}
+
+fn consume(rings: Arc<Rings>) -> io::Result<RingLanes> {
+    let busy = |busy: Busy| io::Error::new(io::ErrorKind::ResourceBusy, busy);
+    let consumer = Consumer::claim(rings.clone()).map_err(busy)?;
+    Ok(RingLanes::new(rings, Some(consumer)))
+}
+
+/// Completes the recording of a program that was killed, from the file with its rings: all that was
+/// written to the rings is in the recording then, and it has its index. Says how many chunks of
+/// events were added.
+///
+/// It may be repeated. The program must not run any more.
+///
+/// # Errors
+///
+/// Those of the files, and as for [`Rings::open`] and [`Recording::open`](super::Recording::open).
+pub fn recover(recording: &Path, rings: &Path) -> io::Result<usize> {
+    let rings = Arc::new(Rings::open(rings)?);
+    rings.abandon();
+    rings.finish();
+    let mut file = File::options().read(true).write(true).open(recording)?;
+    let known = RecordingLanes::open(BufReader::new(&file))?;
+    let end = known.end;
+    let blocks = known.into_blocks();
+    // What is behind the last good block is half a block, or an index that will be a longer one.
+    file.set_len(end)?;
+    file.seek(SeekFrom::Start(end))?;
+    let mut writer = RecordingWriter::resume(&file, end, blocks.clone());
+    let mut lanes = consume(rings)?;
+    lanes.refresh();
+    let (mut chunk, mut count, mut described) = (Chunk::default(), 0, 0);
+    for lane in 0..lanes.count() {
+        let is_of_lane = |block: &&Block| block.kind == Kind::Events && block.ring as usize == lane;
+        let of_lane = blocks.iter().filter(is_of_lane);
+        let last = of_lane.max_by_key(|block| (block.sequence, block.offset));
+        while lanes.poll(lane, &mut chunk).map_err(io::Error::other)? {
+            if let Some(last) = last {
+                let is_before = chunk.sequence < last.sequence;
+                if is_before && !chunk.words.is_empty() {
+                    continue;
+                }
+                if chunk.sequence == last.sequence {
+                    let taken = last.offset.saturating_add(last.words);
+                    if !skip(&mut chunk, taken) {
+                        continue;
+                    }
+                }
+            }
+            let all = lanes.names().descriptions();
+            writer.describe(&all[described..])?;
+            described = all.len();
+            writer.chunk(&chunk)?;
+            count += 1;
+        }
+    }
+    writer.finish()?;
+    file.sync_all()?;
+    Ok(count)
+}
+
+/// Takes away the words of a chunk up to `taken` of its sub-buffer; `false` if nothing is left.
+fn skip(chunk: &mut Chunk, taken: u32) -> bool {
+    let count = taken.saturating_sub(chunk.offset) as usize;
+    if count == 0 {
+        return true;
+    }
+    if count >= chunk.words.len() {
+        // What was dropped last has no words, and may be new.
+        return chunk.words.is_empty() && chunk.own_dropped != 0;
+    }
+    let mut walk = Walk {
+        at: 0,
+        time: chunk.time,
+        cpu: chunk.cpu.map_or(0, |cpu| cpu.wrapping_add(1)),
+    };
+    while walk.next(&chunk.words[..count]).is_some() {
+        chunk.events = chunk.events.wrapping_add(1);
+    }
+    chunk.words.drain(..count);
+    (chunk.offset, chunk.own_dropped) = (taken, 0);
+    (chunk.time, chunk.cpu) = (walk.time, walk.cpu.checked_sub(1));
+    true
+}

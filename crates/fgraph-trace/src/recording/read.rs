@@ -1,0 +1,527 @@
+//! Reading a recording.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::Path;
+
+use super::block::{self, Header, Kind, pull, pull_text, push, push_text};
+use super::{HEADER, MAGIC, VERSION, columns};
+use crate::clock::{Anchor, Clock, ClockKind};
+use crate::names::{Description, DescriptionKind, Names};
+use crate::ring::Chunk;
+use crate::source::{Lanes, Merge, SourceError};
+
+/// What a recording is of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// The process that began it.
+    pub process: u32,
+    /// The name of the machine.
+    pub host: String,
+    /// The command line of the process.
+    pub command: Vec<String>,
+    /// The operating system and the architecture.
+    pub system: String,
+}
+
+impl Info {
+    /// What is known of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+        let (system, architecture) = (std::env::consts::OS, std::env::consts::ARCH);
+        Self {
+            process: std::process::id(),
+            host: host.map_or_else(|_| String::new(), |host| host.trim_end().to_owned()),
+            command: std::env::args_os()
+                .map(|arg| arg.to_string_lossy().into_owned())
+                .collect(),
+            system: format!("{system} {architecture}"),
+        }
+    }
+
+    pub(super) fn push(&self, clock: &Clock, out: &mut Vec<u8>) {
+        let first = clock.first();
+        for number in [
+            clock.kind() as u64,
+            clock.ticks_per_second(),
+            first.ticks,
+            first.monotonic,
+            first.realtime,
+            self.process.into(),
+        ] {
+            push(out, number);
+        }
+        push_text(out, &self.host);
+        push_text(out, &self.system);
+        push(out, self.command.len() as u64);
+        self.command.iter().for_each(|arg| push_text(out, arg));
+    }
+
+    fn pull(mut body: &[u8]) -> Option<(Self, Clock)> {
+        let body = &mut body;
+        let kind = ClockKind::from_bits(pull(body)?)?;
+        let rate = pull(body)?;
+        let first = pull_anchor(body)?;
+        let process = pull(body)? as u32;
+        let [host, system] = [pull_text(body)?, pull_text(body)?];
+        let count = pull(body)?;
+        let mut command = Vec::new();
+        for _ in 0..count {
+            command.push(pull_text(body)?);
+        }
+        let info = Self {
+            process,
+            host,
+            command,
+            system,
+        };
+        Some((info, Clock::new(kind, first, rate)))
+    }
+}
+
+fn pull_anchor(body: &mut &[u8]) -> Option<Anchor> {
+    Some(Anchor {
+        ticks: pull(body)?,
+        monotonic: pull(body)?,
+        realtime: pull(body)?,
+    })
+}
+
+fn pull_description(body: &mut &[u8]) -> Option<Option<Description>> {
+    let kind = DescriptionKind::from_bits(u8::try_from(pull(body)?).ok()?);
+    let fields = [pull(body)?, pull(body)?, pull(body)?, pull(body)?];
+    let texts = [pull_text(body)?, pull_text(body)?];
+    Some(kind.map(|kind| Description {
+        kind,
+        fields,
+        texts,
+    }))
+}
+
+/// A block, in the index. What is behind the first two is of events only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) kind: Kind,
+    /// Where it begins in the file.
+    at: u64,
+    pub(super) ring: u32,
+    pub(super) sequence: u64,
+    pub(super) offset: u32,
+    pub(super) words: u32,
+    process: u32,
+    thread: u32,
+    time: u64,
+    /// Events of the ring up to its end, as far as that is known.
+    pub(super) events: u64,
+    dropped: u64,
+}
+
+impl Block {
+    pub(super) fn of(kind: Kind, at: u64) -> Self {
+        Self {
+            kind,
+            at,
+            ring: 0,
+            sequence: 0,
+            offset: 0,
+            words: 0,
+            process: 0,
+            thread: 0,
+            time: 0,
+            events: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Takes note of what stands before the events, of which there are so many words.
+    pub(super) fn note(&mut self, chunk: &Chunk, words: usize) {
+        (self.ring, self.sequence, self.offset) = (chunk.ring, chunk.sequence, chunk.offset);
+        self.words = u32::try_from(words).unwrap_or(u32::MAX);
+        (self.process, self.thread, self.time) = (chunk.process, chunk.thread, chunk.time);
+        (self.events, self.dropped) = (chunk.events, chunk.dropped);
+    }
+
+    /// What stands for the events if the block is damaged: nothing, and how many there were.
+    fn in_place(&self, chunk: &mut Chunk) {
+        chunk.words.clear();
+        *chunk = Chunk {
+            ring: self.ring,
+            sequence: self.sequence,
+            offset: self.offset,
+            process: self.process,
+            thread: self.thread,
+            time: self.time,
+            events: self.events,
+            dropped: self.dropped,
+            words: std::mem::take(&mut chunk.words),
+            ..Chunk::default()
+        };
+    }
+
+    pub(super) fn push(&self, out: &mut Vec<u8>) {
+        push(out, self.kind as u64);
+        push(out, self.at);
+        if self.kind != Kind::Events {
+            return;
+        }
+        let [ring, offset, words] = [self.ring, self.offset, self.words].map(u64::from);
+        let [process, thread] = [self.process, self.thread].map(u64::from);
+        for number in [ring, self.sequence, offset, words, process, thread] {
+            push(out, number);
+        }
+        for number in [self.time, self.events, self.dropped] {
+            push(out, number);
+        }
+    }
+
+    fn pull(body: &mut &[u8]) -> Option<Self> {
+        let kind = Kind::from_bits(u8::try_from(pull(body)?).ok()?)?;
+        let mut block = Self::of(kind, pull(body)?);
+        if kind == Kind::Events {
+            block.ring = u32::try_from(pull(body)?).ok()?;
+            block.sequence = pull(body)?;
+            for place in [
+                &mut block.offset,
+                &mut block.words,
+                &mut block.process,
+                &mut block.thread,
+            ] {
+                *place = u32::try_from(pull(body)?).ok()?;
+            }
+            for place in [&mut block.time, &mut block.events, &mut block.dropped] {
+                *place = pull(body)?;
+            }
+        }
+        Some(block)
+    }
+}
+
+/// Bytes of a recording that make no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Damage {
+    /// Where they are in the file.
+    pub range: Range<u64>,
+}
+
+/// A recording, of which the events are read as they are asked for.
+///
+/// What is kept in memory are the names, a chunk of events for each thread that had a ring, and
+/// where the blocks are: 72 bytes for each sub-buffer.
+pub type Recording<R = BufReader<File>> = Merge<RecordingLanes<R>>;
+
+impl Recording {
+    /// Opens a recording, also one that is being written or whose writer was killed.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if it is no recording, or one of a later
+    /// version; those of the file.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::read(BufReader::new(File::open(path)?))
+    }
+}
+
+impl<R: Read + Seek> Recording<R> {
+    /// As [`open`](Recording::open), from whatever can be read and searched.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Recording::open).
+    pub fn read(input: R) -> io::Result<Self> {
+        RecordingLanes::open(input).map(Self::of)
+    }
+}
+
+/// The blocks of a recording, by the ring that their events are from.
+#[derive(Debug)]
+pub struct RecordingLanes<R> {
+    input: R,
+    /// Bytes of the file when it was opened.
+    len: u64,
+    info: Info,
+    clock: Clock,
+    names: Names,
+    /// The blocks of each ring, the next one last.
+    lanes: Vec<Vec<Block>>,
+    /// Blocks that are not events.
+    others: Vec<Block>,
+    damages: Vec<Damage>,
+    /// Where the good blocks end.
+    pub(super) end: u64,
+    stored: Vec<u8>,
+    body: Vec<u8>,
+}
+
+fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl<R> RecordingLanes<R> {
+    /// What the recording is of.
+    #[must_use]
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// What could not be read until now. Its events are told as [lost](crate::event::What::Lost),
+    /// but for those at the very end of a recording that has no index.
+    #[must_use]
+    pub fn damages(&self) -> &[Damage] {
+        &self.damages
+    }
+
+    /// All blocks but the index, in the order of the file.
+    pub(super) fn into_blocks(self) -> Vec<Block> {
+        let mut blocks: Vec<Block> = self.lanes.into_iter().flatten().collect();
+        blocks.extend(self.others);
+        blocks.sort_by_key(|block| block.at);
+        blocks
+    }
+}
+
+impl<R: Read + Seek> RecordingLanes<R> {
+    pub(super) fn open(mut input: R) -> io::Result<Self> {
+        let len = input.seek(SeekFrom::End(0))?;
+        input.seek(SeekFrom::Start(0))?;
+        let mut header = [0; HEADER];
+        input
+            .read_exact(&mut header)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => invalid(format!("{len} bytes are no recording")),
+                _ => error,
+            })?;
+        let [version, features] =
+            [8, 12].map(|at| u16::from_le_bytes([header[at], header[at + 1]]));
+        if header[..8] != MAGIC {
+            return Err(invalid("this is no recording".to_owned()));
+        }
+        if version > VERSION || features != 0 {
+            let what = format!("a recording of version {version} with features {features:#x}");
+            return Err(invalid(what));
+        }
+        let mut this = Self {
+            input,
+            len,
+            info: Info::default(),
+            clock: Clock::new(ClockKind::Monotonic, Anchor::default(), 0),
+            names: Names::default(),
+            lanes: Vec::new(),
+            others: Vec::new(),
+            damages: Vec::new(),
+            end: HEADER as u64,
+            stored: Vec::new(),
+            body: Vec::new(),
+        };
+        let mut blocks = this.index()?;
+        if blocks.is_empty() {
+            this.scan(&mut blocks)?;
+        }
+        let is_other = |block: &Block| block.kind != Kind::Events;
+        this.others = blocks.iter().copied().filter(is_other).collect();
+        blocks.retain(|block| !is_other(block));
+        // The same one may be there twice, if a recording was recovered twice.
+        blocks.sort_by_key(|block| (block.ring, block.sequence, block.offset, block.at));
+        blocks.dedup_by_key(|block| (block.ring, block.sequence, block.offset));
+        for blocks in blocks.chunk_by(|before, block| before.ring == block.ring) {
+            this.lanes.push(blocks.iter().rev().copied().collect());
+        }
+        Ok(this)
+    }
+
+    /// The blocks that the index has, of which all but those of events are read; none if there is
+    /// no index, or anything is wrong with it.
+    fn index(&mut self) -> io::Result<Vec<Block>> {
+        const END: u64 = (block::HEADER + 8) as u64;
+        let Some(end) = self.len.checked_sub(END) else {
+            return Ok(Vec::new());
+        };
+        let is = |found: Option<Header>, kind| found.filter(|header| header.kind == Some(kind));
+        if is(self.load(end)?, Kind::End).is_none() {
+            return Ok(Vec::new());
+        }
+        let place = self.stored[..].try_into().map_or(0, u64::from_le_bytes);
+        let Some(header) = is(self.load(place)?, Kind::Index) else {
+            return Ok(Vec::new());
+        };
+        let mut body = Vec::new();
+        let mut blocks = Vec::new();
+        if header.body(&self.stored, &mut body).is_none() {
+            return Ok(blocks);
+        }
+        let mut rest = &body[..];
+        while let Some(block) = Block::pull(&mut rest) {
+            if block.kind != Kind::Events && !self.load(block.at)?.is_some_and(|it| self.note(&it))
+            {
+                return Ok(Vec::new());
+            }
+            blocks.push(block);
+        }
+        self.end = place;
+        Ok(blocks)
+    }
+
+    /// Finds all blocks, and reads those that are not events.
+    fn scan(&mut self, blocks: &mut Vec<Block>) -> io::Result<()> {
+        let mut at = HEADER as u64;
+        (self.names, self.damages) = (Names::default(), Vec::new());
+        while at < self.len {
+            let Some(header) = self.load(at)? else {
+                let next = self.find(at + 1)?;
+                self.damages.push(Damage { range: at..next });
+                at = next;
+                continue;
+            };
+            if let Some(kind) = header.kind
+                && !matches!(kind, Kind::Index | Kind::End)
+            {
+                let mut block = Block::of(kind, at);
+                if kind == Kind::Events {
+                    if let Some((chunk, words)) = columns::pull_head(header.head(&self.stored)) {
+                        block.note(&chunk, words);
+                        blocks.push(block);
+                    }
+                } else if self.note(&header) {
+                    blocks.push(block);
+                }
+            }
+            at += (block::HEADER + header.stored_len) as u64;
+            if !matches!(header.kind, Some(Kind::Index | Kind::End)) {
+                self.end = at;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of a block that was loaded; `false` if it makes no sense.
+    fn note(&mut self, header: &Header) -> bool {
+        let (mut body, mut names) = (std::mem::take(&mut self.body), None);
+        let is_unpacked = header.body(&self.stored, &mut body).is_some();
+        let mut rest = &body[..];
+        let is_well = is_unpacked
+            && match header.kind {
+                Some(Kind::Info) => match Info::pull(rest) {
+                    Some((info, clock)) => {
+                        names = Some(Names::new(info.process));
+                        (self.info, self.clock) = (info, clock);
+                        true
+                    }
+                    None => false,
+                },
+                Some(Kind::Descriptions) => {
+                    while let Some(found) = pull_description(&mut rest) {
+                        if let Some(description) = found {
+                            self.names.add(description);
+                        }
+                    }
+                    rest.is_empty()
+                }
+                Some(Kind::Anchor) => pull_anchor(&mut rest)
+                    .map(|anchor| self.clock.refine(&anchor))
+                    .is_some(),
+                _ => true,
+            };
+        self.names = names.unwrap_or(std::mem::take(&mut self.names));
+        self.body = body;
+        is_well
+    }
+
+    /// Reads the block at `at` into `stored`; `None` if there is none that is whole.
+    fn load(&mut self, at: u64) -> io::Result<Option<Header>> {
+        let mut bytes = [0; block::HEADER];
+        if at >= self.len {
+            return Ok(None);
+        }
+        self.input.seek(SeekFrom::Start(at))?;
+        if !read_whole(&mut self.input, &mut bytes)? {
+            return Ok(None);
+        }
+        let Some(header) = Header::read(&bytes) else {
+            return Ok(None);
+        };
+        let len = header.stored_len as u64;
+        if len > self.len.saturating_sub(at) {
+            return Ok(None);
+        }
+        self.stored.clear();
+        (&mut self.input).take(len).read_to_end(&mut self.stored)?;
+        Ok(header.is_whole(&self.stored).then_some(header))
+    }
+
+    /// The next place at which a block may begin.
+    fn find(&mut self, from: u64) -> io::Result<u64> {
+        let mut at = from;
+        let mut bytes = [0; 4096];
+        while at < self.len {
+            self.input.seek(SeekFrom::Start(at))?;
+            let mut filled = 0;
+            while filled < bytes.len() {
+                match self.input.read(&mut bytes[filled..])? {
+                    0 => break,
+                    more => filled += more,
+                }
+            }
+            let found = bytes[..filled]
+                .windows(4)
+                .position(|four| four == block::MAGIC);
+            if let Some(found) = found {
+                return Ok(at + found as u64);
+            }
+            if filled < 4 {
+                break;
+            }
+            at += filled as u64 - 3;
+        }
+        Ok(self.len)
+    }
+}
+
+fn read_whole(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
+    match input.read_exact(bytes) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl<R: Read + Seek> Lanes for RecordingLanes<R> {
+    fn refresh(&mut self) -> (u64, bool) {
+        (u64::MAX, true)
+    }
+
+    fn count(&self) -> usize {
+        self.lanes.len()
+    }
+
+    fn poll(&mut self, lane: usize, chunk: &mut Chunk) -> Result<bool, SourceError> {
+        if let Some(block) = self.lanes.get_mut(lane).and_then(Vec::pop) {
+            let mut words = std::mem::take(&mut chunk.words);
+            if let Some(header) = self.load(block.at)?
+                && let Some((found, count)) = columns::pull_head(header.head(&self.stored))
+                && header.body(&self.stored, &mut self.body).is_some()
+                && columns::pull_words(&self.body, count, &mut words).is_some()
+            {
+                *chunk = found;
+                chunk.words = words;
+                return Ok(true);
+            }
+            chunk.words = words;
+            let end = block.at + (block::HEADER + self.stored.len()) as u64;
+            let range = block.at..end;
+            self.damages.push(Damage { range });
+            block.in_place(chunk);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn names(&self) -> &Names {
+        &self.names
+    }
+}

@@ -1,0 +1,154 @@
+//! Writing a recording.
+
+use std::io::{self, Write};
+
+use super::block::{self, Kind, push, push_text};
+use super::columns;
+use super::read::{Block, Info};
+use super::{HEADER, MAGIC, VERSION};
+use crate::clock::{Anchor, Clock};
+use crate::names::Description;
+use crate::ring::Chunk;
+
+/// Writes a recording, block by block: what is written can be read, however it ends.
+#[derive(Debug)]
+pub struct RecordingWriter<W> {
+    out: W,
+    /// Bytes that are written.
+    len: u64,
+    blocks: Vec<Block>,
+    /// A block before it is written.
+    buffer: Vec<u8>,
+    body: Vec<u8>,
+    head: Vec<u8>,
+}
+
+impl<W: Write> RecordingWriter<W> {
+    /// Begins a recording.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn new(mut out: W, info: &Info, clock: &Clock) -> io::Result<Self> {
+        let mut header = [0; HEADER];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        out.write_all(&header)?;
+        let mut this = Self::resume(out, HEADER as u64, Vec::new());
+        info.push(clock, &mut this.body);
+        this.block(Kind::Info)?;
+        Ok(this)
+    }
+
+    /// Goes on with a recording that has these blocks and so many bytes.
+    pub(super) fn resume(out: W, len: u64, blocks: Vec<Block>) -> Self {
+        Self {
+            out,
+            len,
+            blocks,
+            buffer: Vec::new(),
+            body: Vec::new(),
+            head: Vec::new(),
+        }
+    }
+
+    /// Bytes that are written.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing is written: never so.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Writes a block that the index does not tell more of than where it is.
+    fn block(&mut self, kind: Kind) -> io::Result<()> {
+        let block = Block::of(kind, self.len);
+        self.put(&block)
+    }
+
+    /// Writes a block of what is in `head` and `body`, with one call to the file.
+    fn put(&mut self, block: &Block) -> io::Result<()> {
+        let kind = block.kind;
+        self.buffer.clear();
+        block::append(&mut self.buffer, kind, &self.head, &self.body)?;
+        self.head.clear();
+        self.body.clear();
+        self.out.write_all(&self.buffer)?;
+        self.len += self.buffer.len() as u64;
+        self.blocks.push(*block);
+        Ok(())
+    }
+
+    /// Writes events.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file. The recording is good up to where it was before.
+    pub fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
+        columns::push_head(&mut self.head, chunk);
+        let events = columns::push_words(&mut self.body, &chunk.words);
+        let mut block = Block::of(Kind::Events, self.len);
+        block.note(chunk, chunk.words.len());
+        block.events = block.events.wrapping_add(events);
+        self.put(&block)
+    }
+
+    /// Writes what events speak of. It must come before them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`chunk`](Self::chunk).
+    pub fn describe(&mut self, descriptions: &[Description]) -> io::Result<()> {
+        /// A block has no more than about so many bytes.
+        const FULL: usize = 1 << 20;
+        for description in descriptions {
+            push(&mut self.body, description.kind as u64);
+            for field in description.fields {
+                push(&mut self.body, field);
+            }
+            for text in &description.texts {
+                push_text(&mut self.body, text);
+            }
+            if self.body.len() >= FULL {
+                self.block(Kind::Descriptions)?;
+            }
+        }
+        match self.body.is_empty() {
+            true => Ok(()),
+            false => self.block(Kind::Descriptions),
+        }
+    }
+
+    /// Writes what the clocks show, from which readers learn how fast the ticks come.
+    ///
+    /// # Errors
+    ///
+    /// As for [`chunk`](Self::chunk).
+    pub fn anchor(&mut self, anchor: &Anchor) -> io::Result<()> {
+        for number in [anchor.ticks, anchor.monotonic, anchor.realtime] {
+            push(&mut self.body, number);
+        }
+        self.block(Kind::Anchor)
+    }
+
+    /// Ends the recording with its index.
+    ///
+    /// # Errors
+    ///
+    /// As for [`chunk`](Self::chunk).
+    pub fn finish(mut self) -> io::Result<W> {
+        let index = self.len;
+        for block in &self.blocks {
+            block.push(&mut self.body);
+        }
+        self.block(Kind::Index)?;
+        self.body.extend_from_slice(&index.to_le_bytes());
+        self.block(Kind::End)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}

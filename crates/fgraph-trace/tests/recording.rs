@@ -1,0 +1,283 @@
+//! Recordings that are written, read, cut, damaged and completed.
+
+#![cfg(not(loom))]
+
+use std::io::Cursor;
+use std::sync::Arc;
+
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::{Kind, What, call};
+use fgraph_trace::graph::{FunctionGraph, Options};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::recording::{Drain, Info, Recording};
+use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
+use fgraph_trace::{Live, Source};
+
+const PROCESS: u32 = 100;
+
+fn options() -> RingOptions {
+    RingOptions {
+        mode: Mode::Drop,
+        rings: 4,
+        sub_buffers: 4,
+        sub_buffer_bytes: 1024,
+        table_bytes: 64 << 10,
+        clock: Some(ClockKind::Monotonic),
+    }
+}
+
+fn info() -> Info {
+    let mut info = Info::of_this_process();
+    info.process = PROCESS;
+    info
+}
+
+/// Three threads that call two functions, with arguments now and then.
+fn write_some(rings: &Rings, calls: u64) {
+    for (function, name) in [(1, "first"), (2, "second")] {
+        let fields = [PROCESS.into(), function, 0x1000 * function, 16];
+        rings.describe(DescriptionKind::Function, fields, [name, "/a/program"]);
+    }
+    let start = rings.clock().first().ticks;
+    let writers = [1, 2, 3].map(|thread| rings.writer(PROCESS, thread).unwrap());
+    for n in 0..calls {
+        let writer = &writers[n as usize % 3];
+        let function = (n % 2) as u32 + 1;
+        let extras = Extras {
+            cpu: Some((n / 50) as u32),
+            arguments: if n % 10 == 0 { &[5, 6] } else { &[] },
+            ..Extras::default()
+        };
+        writer.call_with(call(Kind::Entry, function), start + n * 100, &extras);
+        writer.call(call(Kind::Return, function), start + n * 100 + 40);
+    }
+    writers[0].mark(start + calls * 100, "the end");
+}
+
+fn text(source: &mut impl Source) -> String {
+    let mut text = Vec::new();
+    let options = Options {
+        thread: true,
+        arguments: true,
+        ..Options::default()
+    };
+    FunctionGraph::new(options)
+        .write_all(source, &mut text)
+        .unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// Events that are there, and events that are told to be lost.
+fn count(source: &mut impl Source) -> (u64, u64) {
+    let (mut events, mut lost) = (0, 0);
+    while let Some(event) = source.next().unwrap() {
+        match event.what {
+            What::Lost { events } => lost += events,
+            _ => events += 1,
+        }
+    }
+    (events, lost)
+}
+
+fn open(bytes: &[u8]) -> std::io::Result<Recording<Cursor<&[u8]>>> {
+    Recording::read(Cursor::new(bytes))
+}
+
+/// A recording of so many calls, and the text of its rings.
+fn recording(calls: u64) -> (Vec<u8>, String) {
+    let rings = Arc::new(Rings::create(&options()).unwrap());
+    write_some(&rings, calls);
+    rings.finish();
+    let expected = text(&mut Live::watch(rings.clone()));
+    let mut drain = Drain::new(rings, Vec::new(), &info()).unwrap();
+    drain.drain().unwrap();
+    (drain.finish().unwrap(), expected)
+}
+
+#[test]
+fn a_recording_shows_what_the_rings_do() {
+    let (bytes, expected) = recording(400);
+    let mut found = open(&bytes).unwrap();
+    assert_eq!(found.lanes().info(), &info());
+    assert_eq!(text(&mut found), expected);
+    assert!(expected.contains("first(0x5, 0x6);"));
+    assert!(expected.contains("/* the end */"));
+    assert!(found.lanes().damages().is_empty());
+    let names = found.names();
+    assert_eq!(names.function(PROCESS, 2).unwrap().module, "/a/program");
+}
+
+#[test]
+fn it_is_written_while_the_rings_are() {
+    let rings = Arc::new(Rings::create(&options()).unwrap());
+    let mut drain = Drain::new(rings.clone(), Vec::new(), &info()).unwrap();
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let start = rings.clock().first().ticks;
+    for n in 0..5000 {
+        assert!(writer.call(call(Kind::Entry, 1), start + n));
+        drain.drain().unwrap();
+    }
+    rings.finish();
+    let bytes = drain.finish().unwrap();
+    assert_eq!(count(&mut open(&bytes).unwrap()), (5000, 0));
+}
+
+#[test]
+fn a_call_takes_less_than_six_bytes() {
+    let mut options = options();
+    options.sub_buffer_bytes = 64 << 10;
+    let rings = Arc::new(Rings::create(&options).unwrap());
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut time = rings.clock().first().ticks;
+    let mut random = 1_u64;
+    const CALLS: u64 = 10_000;
+    for n in 0..CALLS {
+        // Times as irregular as those of a machine.
+        for kind in [Kind::Entry, Kind::Return] {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            time += 60 + (random >> 58);
+            writer.call(call(kind, (n * n % 97) as u32), time);
+        }
+    }
+    rings.finish();
+    let drain = Drain::new(rings.clone(), Vec::new(), &info()).unwrap();
+    let bytes = drain.finish().unwrap();
+    assert!((bytes.len() as u64) < 6 * CALLS, "{} bytes", bytes.len());
+}
+
+/// Every event that a cut recording has is one of the whole one, in the same order.
+#[test]
+fn a_recording_cut_at_any_byte_is_read_up_to_there() {
+    let (bytes, expected) = recording(150);
+    let whole = count(&mut open(&bytes).unwrap()).0;
+    let mut last = 0;
+    for len in 0..bytes.len() {
+        let Ok(mut found) = open(&bytes[..len]) else {
+            assert!(len < 16, "cut at {len}");
+            continue;
+        };
+        let events = count(&mut found).0;
+        assert!(events >= last && events <= whole, "cut at {len}");
+        last = events;
+    }
+    assert_eq!(last, whole);
+    assert_eq!(text(&mut open(&bytes).unwrap()), expected);
+}
+
+#[test]
+fn a_changed_byte_costs_one_block_and_is_told() {
+    let (bytes, expected) = recording(150);
+    let whole = count(&mut open(&bytes).unwrap()).0;
+    let mut damaged = 0;
+    for at in 16..bytes.len() {
+        let mut bad = bytes.clone();
+        bad[at] ^= 0x41;
+        let Ok(mut found) = open(&bad) else {
+            continue;
+        };
+        let (events, lost) = count(&mut found);
+        assert!(events <= whole, "changed at {at}");
+        if events < whole {
+            damaged += 1;
+            assert_eq!(events + lost, whole, "changed at {at}");
+            assert!(!found.lanes().damages().is_empty(), "changed at {at}");
+        }
+    }
+    assert!(damaged > 100);
+    assert_eq!(text(&mut open(&bytes).unwrap()), expected);
+}
+
+#[test]
+fn blocks_of_unknown_kinds_are_skipped_and_later_versions_refused() {
+    let (bytes, expected) = recording(150);
+    // An unknown kind with a right checksum.
+    let mut block = b"FGBK\x77\x00\x00\x00\x03\x00\x00\x00\x03\x00\x00\x00".to_vec();
+    let checksum = crc32fast::hash(&[&block[4..], b"abc"].concat());
+    block.extend_from_slice(&checksum.to_le_bytes());
+    block.extend_from_slice(b"abc");
+    let mut longer = bytes.clone();
+    longer.splice(16..16, block);
+    assert_eq!(text(&mut open(&longer).unwrap()), expected);
+    for (at, what) in [(0, "no recording"), (8, "version"), (12, "features")] {
+        let mut other = bytes.clone();
+        other[at] += 1;
+        let error = open(&other).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains(what), "{error}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_what_was_written_stays_good() {
+    /// Takes so many bytes.
+    #[derive(Debug)]
+    struct Disk(Vec<u8>, usize);
+    impl std::io::Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let room = (self.1 - self.0.len()).min(bytes.len());
+            if room == 0 {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            self.0.extend_from_slice(&bytes[..room]);
+            Ok(room)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let rings = Arc::new(Rings::create(&options()).unwrap());
+    let mut disk = Disk(Vec::new(), 1500);
+    let mut drain = Drain::new(rings.clone(), &mut disk, &info()).unwrap();
+    write_some(&rings, 400);
+    rings.finish();
+    let error = drain.drain().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    drop(drain);
+    let (events, _) = count(&mut open(&disk.0).unwrap());
+    assert!(events > 0);
+    // What was not written is still in the rings.
+    let left = count(&mut Live::consume(rings).unwrap()).0;
+    assert!(events + left >= 801, "{events} {left}");
+}
+
+#[cfg(not(miri))]
+#[test]
+fn what_a_killed_program_has_left_in_its_rings_is_added() {
+    let folder = std::env::temp_dir().join(format!("fgraph-recover-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [file, ring_file] = ["a.fgraph", "a.rings"].map(|name| folder.join(name));
+    for drained in [0, 1, 200, 399] {
+        let mut options = options();
+        options.sub_buffers = 16;
+        let rings = Arc::new(Rings::create_file(&ring_file, &options).unwrap());
+        let out = std::fs::File::create(&file).unwrap();
+        let mut drain = Drain::new(rings.clone(), out, &info()).unwrap();
+        write_some(&rings, drained);
+        drain.drain().unwrap();
+        write_some(&rings, 400 - drained);
+        // As if both were killed here, while half a block was written.
+        std::mem::forget(drain);
+        let mut bytes = std::fs::read(&file).unwrap();
+        let len = bytes.len();
+        bytes.extend_from_within(len / 2..);
+        std::fs::write(&file, &bytes).unwrap();
+        let added = fgraph_trace::recording::recover(&file, &ring_file).unwrap();
+        assert!(added > 0);
+        for again in [false, true] {
+            if again {
+                assert_eq!(
+                    fgraph_trace::recording::recover(&file, &ring_file).unwrap(),
+                    0
+                );
+            }
+            let mut found = Recording::open(&file).unwrap();
+            assert!(found.lanes().damages().is_empty());
+            let (events, lost) = count(&mut found);
+            assert_eq!((events, lost), (2 * 400 + 2, 0));
+            assert!(found.names().function(PROCESS, 1).is_some());
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,190 @@
+//! Which of several filters select a function, asked in callbacks.
+//!
+//! A tracer that tells functions apart registers the union of its filters, and asks here which of
+//! them it is. The filters are looked at when the function is called first; from then on the answer
+//! is two words, found by the function's number:
+//!
+//! ```text
+//!   chunks                cells of 4096 functions
+//!   +-----+              +---------------------------------+
+//!   |  o--|------------->| decided, selected | ... | ...   |
+//!   | null|              +---------------------------------+
+//! ```
+//!
+//! Bit *k* of `decided` says that filter *k* was looked at, and of `selected` that it selects the
+//! function.
+//!
+//! # Safety
+//!
+//! The unsafe code refers to chunks, which stay for as long as the table does.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use fgraph::{Error, Filter, Function, FunctionFacts, IntoFilter};
+
+use super::kernel;
+
+/// Filters that a table has room for.
+pub(crate) const FILTERS: usize = 64;
+/// Functions of a chunk.
+const CHUNK: usize = 4096;
+/// Chunks: functions have numbers below 2^24.
+const CHUNKS: usize = (1 << 24) / CHUNK;
+/// Names of a function that filters are compared with.
+const NAMES: usize = 64;
+
+#[derive(Debug)]
+struct Cell {
+    decided: AtomicU64,
+    selected: AtomicU64,
+}
+
+/// What filters say of functions, for those that were asked about.
+#[derive(Debug)]
+pub(crate) struct Classes {
+    chunks: Box<[AtomicPtr<Cell>]>,
+}
+
+impl Classes {
+    pub(crate) fn new() -> Self {
+        let chunks = (0..CHUNKS).map(|_| AtomicPtr::new(ptr::null_mut()));
+        Self {
+            chunks: chunks.collect(),
+        }
+    }
+
+    /// Those of the filters in `ask`, a bit for each, that select `function`, as `selects` says of
+    /// each: it must not allocate. None without memory.
+    #[inline]
+    pub(crate) fn of(
+        &self,
+        function: Function,
+        ask: u64,
+        selects: impl Fn(usize, &FunctionFacts<'_>) -> bool,
+    ) -> u64 {
+        let index = function.index() as usize;
+        let Some(cell) = self.cell(index) else {
+            return 0;
+        };
+        // Acquire pairs with the Release in `decide`: what is decided is there.
+        let undecided = ask & !cell.decided.load(Ordering::Acquire);
+        if undecided != 0 {
+            decide(cell, function, undecided, selects);
+        }
+        cell.selected.load(Ordering::Relaxed) & ask
+    }
+
+    #[inline]
+    fn cell(&self, index: usize) -> Option<&Cell> {
+        let chunk = self.chunks.get(index / CHUNK)?;
+        // Acquire: the cells are mapped before.
+        let mut cells = chunk.load(Ordering::Acquire);
+        if cells.is_null() {
+            cells = map(chunk)?;
+        }
+        // SAFETY: a chunk has so many cells, zeros at first, and stays.
+        Some(unsafe { &*cells.add(index % CHUNK) })
+    }
+
+    /// Forgets what was decided for filter `nth`, in whose place another one comes. No callback may
+    /// ask for it meanwhile.
+    pub(crate) fn forget(&self, nth: usize) {
+        for chunk in &self.chunks {
+            let cells = chunk.load(Ordering::Acquire);
+            if cells.is_null() {
+                continue;
+            }
+            for index in 0..CHUNK {
+                // SAFETY: as in `cell`.
+                let cell = unsafe { &*cells.add(index) };
+                if cell.decided.load(Ordering::Relaxed) & 1 << nth != 0 {
+                    cell.decided.fetch_and(!(1 << nth), Ordering::Relaxed);
+                    cell.selected.fetch_and(!(1 << nth), Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn decide(
+    cell: &Cell,
+    function: Function,
+    ask: u64,
+    selects: impl Fn(usize, &FunctionFacts<'_>) -> bool,
+) {
+    let mut names = [""; NAMES];
+    let known = names.iter_mut().zip(function.names());
+    let len = known.map(|(place, name)| *place = name).count();
+    let symbols = [function.symbol()];
+    let facts = FunctionFacts::new(&names[..len], function.module().path)
+        .with_symbols(&symbols)
+        .with_place(function.address(), function.size());
+    let is_selected = |nth: &usize| ask & 1 << nth != 0 && selects(*nth, &facts);
+    let selected = (0..FILTERS).filter(is_selected);
+    let selected = selected.fold(0, |bits, nth| bits | 1 << nth);
+    cell.selected.fetch_or(selected, Ordering::Relaxed);
+    // Release pairs with the Acquire in `of`.
+    cell.decided.fetch_or(ask, Ordering::Release);
+}
+
+#[cold]
+#[inline(never)]
+fn map(chunk: &AtomicPtr<Cell>) -> Option<*mut Cell> {
+    const LEN: usize = CHUNK * size_of::<Cell>();
+    let ours: *mut Cell = kernel::map(LEN)?.cast();
+    let (release, acquire) = (Ordering::Release, Ordering::Acquire);
+    match chunk.compare_exchange(ptr::null_mut(), ours, release, acquire) {
+        Ok(_) => Some(ours),
+        Err(theirs) => {
+            // SAFETY: just mapped, and known to nothing else.
+            unsafe { kernel::unmap(ours.cast(), LEN) };
+            Some(theirs)
+        }
+    }
+}
+
+impl Drop for Classes {
+    fn drop(&mut self) {
+        for chunk in &mut self.chunks {
+            let cells = *chunk.get_mut();
+            if !cells.is_null() {
+                // SAFETY: mapped with this length; references to cells end with the table.
+                unsafe { kernel::unmap(cells.cast(), CHUNK * size_of::<Cell>()) };
+            }
+        }
+    }
+}
+
+/// A filter that callbacks may ask: one without a predicate, which could do anything.
+///
+/// # Errors
+///
+/// [`PredicateAsText`](fgraph::FilterError::PredicateAsText) for others, and what is wrong with it.
+pub(crate) fn without_predicate(filter: impl IntoFilter) -> Result<Filter, Error> {
+    let filter = filter.into_filter()?;
+    // Text has no predicates.
+    let text: Filter = filter.to_string().parse()?;
+    drop(text);
+    Ok(filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use fgraph::FilterError;
+
+    use super::*;
+
+    #[test]
+    fn a_predicate_is_refused_and_text_is_not() {
+        let predicate = Filter::none().predicate(|_| true);
+        let refused = without_predicate(predicate).unwrap_err();
+        assert_eq!(refused, Error::Filter(FilterError::PredicateAsText));
+        for text in ["*", "!*", "a::<b c> !d:mod:e + f"] {
+            let filter = without_predicate(text).unwrap();
+            assert_eq!(filter, text.parse().unwrap());
+        }
+    }
+}

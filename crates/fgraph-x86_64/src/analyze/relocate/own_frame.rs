@@ -1,0 +1,517 @@
+//! Tells functions that a call from another place than their caller's would mislead.
+
+use alloc::vec::Vec;
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
+    InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register,
+};
+
+use memchr::{memchr, memchr_iter};
+
+use super::{Code, is_end};
+
+/// Bytes of a function that are looked at.
+const LOOKED_AT: usize = 1024;
+
+/// Whether the function looks at its return address or at its caller's frame pointer, or comes back
+/// with another value in rbp.
+///
+/// ```text
+///   CFA - 8    return address          read, replaced, popped, its address taken
+///   CFA - 16   the caller's rbp        read otherwise than to restore it; its address taken,
+///              where it is saved       which is what walkers of frames begin with
+///   rbp        the caller's            written without having been saved, or left so at a return
+/// ```
+///
+/// The answer is found by following every path from the entry, as far as direct branches show the
+/// way and not beyond 1 KiB, each instruction once. Where the stack pointer is not known any more,
+/// what is read through it is not looked at.
+#[must_use]
+pub fn is_misled_by_a_call(code: &Code<'_>) -> bool {
+    let body = code.body();
+    let body = &body[..body.len().min(LOOKED_AT)];
+    if !is_worth_a_look(body) {
+        return false;
+    }
+    let mut factory = None;
+    let mut instruction = Instruction::default();
+    let mut decoder = Decoder::new(64, body, DecoderOptions::NONE);
+    // One bit per offset that was looked at.
+    let mut seen = [0u64; LOOKED_AT / 64];
+    let mut paths = Vec::new();
+    let mut path = Some((0, State::AT_ENTRY));
+    while let Some((start, mut state)) = path {
+        // Only offsets within the body are put in the list.
+        if decoder.set_position(start).is_err() {
+            return false;
+        }
+        decoder.set_ip(start as u64);
+        while decoder.can_decode() {
+            let offset = decoder.position();
+            let (word, bit) = (&mut seen[offset / 64], 1 << (offset % 64));
+            if *word & bit != 0 {
+                break;
+            }
+            *word |= bit;
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                break;
+            }
+            if state.looks(&instruction) || !state.step(&instruction, &mut factory) {
+                return true;
+            }
+            let flow = instruction.flow_control();
+            if matches!(
+                flow,
+                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
+            ) && instruction.near_branch_target() < body.len() as u64
+            {
+                paths.push((instruction.near_branch_target() as usize, state));
+            }
+            // What a call does not come back from is followed by the target of a branch.
+            let next = decoder.position();
+            let is_target = || paths.iter().any(|&(target, _)| target == next);
+            if is_end(&instruction) || flow == FlowControl::Call && is_target() {
+                break;
+            }
+        }
+        path = paths.pop();
+    }
+    false
+}
+
+/// Functions that are so short are decoded in any case, in bytes.
+const SHORT: usize = 32;
+
+/// Whether the bytes have anything that [`is_misled_by_a_call`] may find: it need not decode most
+/// functions.
+fn is_worth_a_look(body: &[u8]) -> bool {
+    const PUSH_RBP: u8 = 0x55;
+    body.len() <= SHORT
+        // pop
+        || matches!(body, [0x58..=0x5f, ..] | [0x41, 0x58..=0x5f, ..])
+        || memchr(PUSH_RBP, body).is_none() && writes_rbp(body)
+        || has_frame_pointer(body) && shows_frame(body)
+        || reads_beside_locals(body)
+}
+
+/// Whether there may be an instruction that writes rbp without a constant.
+fn writes_rbp(body: &[u8]) -> bool {
+    body.windows(3).any(|bytes| match *bytes {
+        // Without a prefix that makes it r13.
+        [
+            prefix,
+            0x03 | 0x0b | 0x13 | 0x1b | 0x23 | 0x2b | 0x33 | 0x8b | 0x8d,
+            modrm,
+        ] => modrm & 0x38 == 0x28 && prefix & 0xf4 != 0x44,
+        [
+            prefix,
+            0x01 | 0x09 | 0x11 | 0x19 | 0x21 | 0x29 | 0x31 | 0x89,
+            modrm,
+        ] => modrm & 0xc7 == 0xc5 && prefix & 0xf1 != 0x41,
+        [prefix, 0xbd, _] => prefix & 0xf1 != 0x41,
+        _ => false,
+    })
+}
+
+/// The bytes at the places where `last` is, and the one before and those behind it.
+fn around(last: u8, body: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    let places = memchr_iter(last, body).filter(|&at| at > 0);
+    places.map(move |at| (body[at - 1], &body[at + 1..]))
+}
+
+/// Whether there may be `mov rbp, rsp` or `lea rbp, [rsp + ...]`.
+fn has_frame_pointer(body: &[u8]) -> bool {
+    around(0xe5, body).any(|(before, _)| before == 0x89)
+        || around(0xec, body).any(|(before, _)| before == 0x8b)
+        || around(0x6c, body).any(|(before, _)| before == 0x8d)
+        || around(0xac, body).any(|(before, _)| before == 0x8d)
+}
+
+/// Whether there may be `mov r, rbp`, \[rbp\] or \[rbp + 8\].
+fn shows_frame(body: &[u8]) -> bool {
+    body.windows(2).any(|bytes| match *bytes {
+        [0x89, 0xe8..=0xef] => true,
+        [0x8b, modrm] => modrm & 0xc7 == 0xc5,
+        [modrm, 0 | 8] => modrm & 0xc7 == 0x45,
+        _ => false,
+    })
+}
+
+/// Whether something may be read at rsp that is no local. Those are in the bytes that are
+/// subtracted from rsp; behind them are saved registers, the return address, and arguments.
+fn reads_beside_locals(body: &[u8]) -> bool {
+    /// Registers that a function saves, and one more for the alignment.
+    const PUSHED: u32 = 7 * 8;
+    let number = |bytes: &[u8], len| {
+        let bytes = bytes.iter().take(len).rev();
+        bytes.fold(0, |number, &byte| number << 8 | u32::from(byte))
+    };
+    // sub rsp, imm8; sub rsp, imm32; add rsp, -128
+    let small = around(0xec, body).filter_map(|(before, behind)| match before {
+        0x83 => Some((behind.len(), number(behind, 1))),
+        0x81 => Some((behind.len(), number(behind, 4))),
+        _ => None,
+    });
+    let large = around(0xc4, body)
+        .filter(|(before, behind)| *before == 0x83 && behind.first() == Some(&0x80))
+        .map(|(_, behind)| (behind.len(), 128));
+    let (mut first, mut least) = (0, u32::MAX);
+    for (left, locals) in small.chain(large) {
+        (first, least) = (first.max(left), least.min(locals));
+    }
+    around(0x24, body).any(|(modrm, behind)| {
+        let displacement = match modrm & 0xc7 {
+            0x04 => 0,
+            0x44 => number(behind, 1),
+            0x84 => number(behind, 4),
+            _ => return false,
+        };
+        let locals = if behind.len() > first { 0 } else { least };
+        (locals..=locals.saturating_add(PUSHED)).contains(&displacement)
+    })
+}
+
+/// How far below the CFA the return address stands.
+const RETURN_ADDRESS: i32 = 8;
+
+/// What is in rbp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InRbp {
+    /// What the caller had in it.
+    Callers,
+    /// An address so far below the CFA.
+    Below(i32),
+    Other,
+}
+
+/// What is known before an instruction.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// How far below the CFA the stack pointer is.
+    rsp: Option<i32>,
+    rbp: InRbp,
+    /// Whether the caller's rbp was saved somewhere.
+    is_saved: bool,
+    /// How far below the CFA, if it was pushed.
+    saved: Option<i32>,
+}
+
+impl State {
+    const AT_ENTRY: Self = Self {
+        rsp: Some(RETURN_ADDRESS),
+        rbp: InRbp::Callers,
+        is_saved: false,
+        saved: None,
+    };
+
+    /// How far below the CFA the memory is that an instruction names.
+    fn below(&self, instruction: &Instruction) -> Option<i32> {
+        if instruction.memory_index() != Register::None
+            || instruction.segment_prefix() != Register::None
+        {
+            return None;
+        }
+        let base = match (instruction.memory_base(), self.rbp) {
+            (Register::RSP, _) => self.rsp?,
+            (Register::RBP, InRbp::Below(below)) => below,
+            _ => return None,
+        };
+        base.checked_sub(instruction.memory_displacement64() as i32)
+    }
+
+    /// Whether the instruction looks at the return address or at the caller's frame pointer.
+    fn looks(&self, instruction: &Instruction) -> bool {
+        let [op0, op1] = [instruction.op0_register(), instruction.op1_register()];
+        let names_memory = instruction.memory_base() != Register::None;
+        match instruction.mnemonic() {
+            Mnemonic::Pop if self.rsp == Some(RETURN_ADDRESS) => return true,
+            // Without restoring rsp from it.
+            Mnemonic::Mov if op1 == Register::RBP && op0 != Register::RSP => {
+                return self.is_frame_pointer()
+                    || names_memory && self.below(instruction) == Some(RETURN_ADDRESS);
+            }
+            Mnemonic::Push if op0 == Register::RBP => return self.is_frame_pointer(),
+            Mnemonic::Nop => return false,
+            // A barrier.
+            _ if instruction.has_lock_prefix() => return false,
+            _ => {}
+        }
+        if !names_memory || op0 == Register::RSP {
+            return false;
+        }
+        let Some(below) = self.below(instruction) else {
+            return false;
+        };
+        let restores = matches!(op0, Register::RBP) && instruction.mnemonic() == Mnemonic::Mov;
+        // What is written there replaces no frame pointer: the place is free then.
+        let writes =
+            instruction.op0_kind() == OpKind::Memory && instruction.mnemonic() == Mnemonic::Mov;
+        (1..=RETURN_ADDRESS).contains(&below)
+            || self.saved == Some(below) && self.is_saved && !restores && !writes
+    }
+
+    /// Whether rbp points to where the caller's was pushed.
+    fn is_frame_pointer(&self) -> bool {
+        self.saved
+            .is_some_and(|saved| self.rbp == InRbp::Below(saved))
+    }
+
+    /// Goes behind the instruction; `false` if the caller's rbp is lost.
+    fn step(
+        &mut self,
+        instruction: &Instruction,
+        factory: &mut Option<InstructionInfoFactory>,
+    ) -> bool {
+        let [op0, op1] = [instruction.op0_register(), instruction.op1_register()];
+        let is_immediate = !matches!(instruction.op1_kind(), OpKind::Register | OpKind::Memory);
+        match instruction.mnemonic() {
+            Mnemonic::Push => {
+                self.adjust(instruction.stack_pointer_increment().checked_neg());
+                if op0 == Register::RBP && self.rbp == InRbp::Callers {
+                    (self.is_saved, self.saved) = (true, self.rsp);
+                }
+            }
+            Mnemonic::Pop => {
+                self.adjust(Some(-instruction.stack_pointer_increment()));
+                if op0 == Register::RBP {
+                    return self.restore();
+                }
+                if op0 == Register::RSP {
+                    self.rsp = None;
+                }
+            }
+            Mnemonic::Leave => {
+                self.rsp = match self.rbp {
+                    InRbp::Below(below) => Some(below - 8),
+                    InRbp::Callers | InRbp::Other => None,
+                };
+                return self.restore();
+            }
+            Mnemonic::Enter => {
+                (self.rsp, self.rbp, self.is_saved) = (None, InRbp::Other, true);
+            }
+            Mnemonic::Sub | Mnemonic::Add if op0 == Register::RSP && is_immediate => {
+                let by = i32::try_from(instruction.immediate(1).cast_signed()).ok();
+                let by = match instruction.mnemonic() {
+                    Mnemonic::Add => by.and_then(i32::checked_neg),
+                    _ => by,
+                };
+                self.adjust(by);
+            }
+            Mnemonic::Lea if op0 == Register::RSP => self.rsp = self.below(instruction),
+            Mnemonic::Mov if op0 == Register::RSP => {
+                self.rsp = match self.rbp {
+                    InRbp::Below(below) if op1 == Register::RBP => Some(below),
+                    _ => None,
+                };
+            }
+            Mnemonic::Mov if op0 == Register::RBP && op1 == Register::RSP => {
+                return self.write(self.rsp.map_or(InRbp::Other, InRbp::Below));
+            }
+            Mnemonic::Lea if op0 == Register::RBP => {
+                let below = self.below(instruction);
+                return self.write(below.map_or(InRbp::Other, InRbp::Below));
+            }
+            // From where it may have been saved.
+            Mnemonic::Mov if op0 == Register::RBP => return self.restore_or_write(instruction),
+            Mnemonic::Mov if op1 == Register::RBP => self.is_saved = true,
+            Mnemonic::Xchg if [op0, op1].contains(&Register::RBP) => {
+                (self.rbp, self.is_saved) = (InRbp::Other, true);
+            }
+            Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Call => {}
+            // With another stack pointer, or one that is not known, the path is none that is taken.
+            Mnemonic::Ret => {
+                return self.rbp == InRbp::Callers || self.rsp != Some(RETURN_ADDRESS);
+            }
+            _ => {
+                // pushfq and popfq
+                self.adjust(instruction.stack_pointer_increment().checked_neg());
+                if mentions(instruction, Register::RSP)
+                    && writes(instruction, Register::RSP, factory)
+                {
+                    self.rsp = None;
+                }
+                if mentions(instruction, Register::RBP)
+                    && writes(instruction, Register::RBP, factory)
+                {
+                    return self.write(InRbp::Other);
+                }
+            }
+        }
+        true
+    }
+
+    /// Something new comes into rbp; `false` if what was in it is nowhere else.
+    fn write(&mut self, new: InRbp) -> bool {
+        self.rbp = new;
+        self.is_saved
+    }
+
+    /// Memory is loaded into rbp, or another register's value.
+    fn restore_or_write(&mut self, instruction: &Instruction) -> bool {
+        let from_stack = instruction.op1_kind() == OpKind::Memory
+            && matches!(
+                instruction.memory_base(),
+                Register::RSP | Register::RBP | Register::None
+            );
+        let is_saved_there = match self.below(instruction) {
+            Some(below) => self.saved.is_none_or(|saved| saved == below),
+            None => true,
+        };
+        if self.is_saved && from_stack && is_saved_there {
+            return self.restore();
+        }
+        // It may have been saved in the register, or in memory that another one leads to.
+        if self.is_saved && self.saved.is_none() {
+            self.rbp = InRbp::Callers;
+            return true;
+        }
+        self.write(InRbp::Other)
+    }
+
+    /// The caller's value comes back, if it was saved.
+    fn restore(&mut self) -> bool {
+        self.rbp = InRbp::Callers;
+        self.is_saved
+    }
+
+    /// The stack pointer goes down.
+    fn adjust(&mut self, by: Option<i32>) {
+        self.rsp = self.rsp.zip(by).and_then(|(rsp, by)| rsp.checked_add(by));
+    }
+}
+
+/// Whether a register or a part of it is an operand, not of an address.
+fn mentions(instruction: &Instruction, register: Register) -> bool {
+    let operands = 0..instruction.op_count();
+    operands
+        .into_iter()
+        .any(|at| instruction.op_register(at).full_register() == register)
+}
+
+/// Whether the instruction writes the register.
+fn writes(
+    instruction: &Instruction,
+    register: Register,
+    factory: &mut Option<InstructionInfoFactory>,
+) -> bool {
+    let factory = factory.get_or_insert_with(InstructionInfoFactory::new);
+    let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
+    info.used_registers().iter().any(|used| {
+        used.register().full_register() == register
+            && matches!(
+                used.access(),
+                OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite
+            )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_misled(bytes: &[u8]) -> bool {
+        is_misled_by_a_call(&Code {
+            bytes,
+            address: 0x1000,
+            size: bytes.len(),
+        })
+    }
+
+    #[test]
+    fn what_looks_at_its_return_address_is_misled() {
+        // mov rax, [rsp]; ret
+        assert!(is_misled(&[0x48, 0x8b, 0x04, 0x24, 0xc3]));
+        // push rbp; mov rbp, rsp; mov rax, [rbp + 8]; pop rbp; ret
+        let by_rbp = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x8b, 0x45, 0x08, 0x5d, 0xc3];
+        assert!(is_misled(&by_rbp));
+        // push rbx; sub rsp, 32; mov rdi, [rsp + 40]; add rsp, 32; pop rbx; ret
+        let mut by_rsp = [
+            0x53, 0x48, 0x83, 0xec, 32, 0x48, 0x8b, 0x7c, 0x24, 40, 0x48, 0x83, 0xc4, 32, 0x5b,
+            0xc3,
+        ];
+        assert!(is_misled(&by_rsp));
+        // Its last argument on the stack, or what it has there itself.
+        for other in [48, 24] {
+            by_rsp[9] = other;
+            assert!(!is_misled(&by_rsp));
+        }
+        // pop r12; call rax; push r12; ret
+        assert!(is_misled(&[0x41, 0x5c, 0xff, 0xd0, 0x41, 0x54, 0xc3]));
+        // lea rax, [rsp]; ret
+        assert!(is_misled(&[0x48, 0x8d, 0x04, 0x24, 0xc3]));
+        // mov [rsp], rdi; ret
+        assert!(is_misled(&[0x48, 0x89, 0x3c, 0x24, 0xc3]));
+    }
+
+    #[test]
+    fn what_is_behind_a_branch_is_looked_at_as_well() {
+        // test edi, edi; je +1; ret; mov rax, [rsp]; ret
+        let code = [0x85, 0xff, 0x74, 1, 0xc3, 0x48, 0x8b, 0x04, 0x24, 0xc3];
+        assert!(is_misled(&code));
+        // test edi, edi; je +9; sub rsp, 8; call $+5 (never back); mov rax, [rsp + 8]; ret
+        let code = [
+            0x85, 0xff, 0x74, 9, 0x48, 0x83, 0xec, 8, 0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x44, 0x24, 8,
+            0xc3,
+        ];
+        assert!(!is_misled(&code), "an argument on the stack");
+    }
+
+    #[test]
+    fn what_looks_at_its_callers_frame_pointer_is_misled() {
+        let framed = |middle: &[u8]| {
+            let code = [&[0x55, 0x48, 0x89, 0xe5], middle, &[0x5d, 0xc3]].concat();
+            is_misled(&code)
+        };
+        // mov rax, [rbp]
+        assert!(framed(&[0x48, 0x8b, 0x45, 0]));
+        // mov rax, rbp
+        assert!(framed(&[0x48, 0x89, 0xe8]));
+        // lea rdi, [rbp]
+        assert!(framed(&[0x48, 0x8d, 0x7d, 0]));
+        // mov rax, [rbp - 8]; mov rsp, rbp; lea rsp, [rbp]
+        assert!(!framed(&[0x48, 0x8b, 0x45, 0xf8]));
+        assert!(!framed(&[0x48, 0x89, 0xec]));
+        assert!(!framed(&[0x48, 0x8d, 0x65, 0]));
+        // push rbp; mov rbp, rdi; mov rax, [rbp]; mov rdi, rbp; pop rbp; ret
+        let other = [
+            0x55, 0x48, 0x89, 0xfd, 0x48, 0x8b, 0x45, 0, 0x48, 0x89, 0xef, 0x5d, 0xc3,
+        ];
+        assert!(!is_misled(&other), "rbp is no frame pointer");
+    }
+
+    #[test]
+    fn what_does_not_keep_rbp_is_misled() {
+        // mov rbp, rdi; ret
+        assert!(is_misled(&[0x48, 0x89, 0xfd, 0xc3]));
+        // xor ebp, ebp; ret
+        assert!(is_misled(&[0x31, 0xed, 0xc3]));
+        // mov rbp, [rsp - 8]; ret
+        assert!(is_misled(&[0x48, 0x8b, 0x6c, 0x24, 0xf8, 0xc3]));
+        // push rbp; mov rbp, rdi; add rsp, 8; ret
+        let saved_only = [0x55, 0x48, 0x89, 0xfd, 0x48, 0x83, 0xc4, 8, 0xc3];
+        assert!(is_misled(&saved_only));
+    }
+
+    #[test]
+    fn what_keeps_rbp_is_not() {
+        // mov r10, rbp; xor ebp, ebp; mov rbp, r10; ret
+        assert!(!is_misled(&[
+            0x49, 0x89, 0xea, 0x31, 0xed, 0x4c, 0x89, 0xd5, 0xc3
+        ]));
+        // mov [rsp - 8], rbp; mov rbp, rdi; mov rbp, [rsp - 8]; ret
+        let moved = [
+            0x48, 0x89, 0x6c, 0x24, 0xf8, 0x48, 0x89, 0xfd, 0x48, 0x8b, 0x6c, 0x24, 0xf8, 0xc3,
+        ];
+        assert!(!is_misled(&moved));
+        // push rbp; mov rbp, rsp; and rsp, -32; leave; ret
+        let aligned = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xe4, 0xe0, 0xc9, 0xc3];
+        assert!(!is_misled(&aligned));
+        // pushfq; pop rax; ret
+        assert!(!is_misled(&[0x9c, 0x58, 0xc3]));
+        // cmp rbp, rax; mov eax, [rbp + 8]; ret
+        assert!(!is_misled(&[0x48, 0x39, 0xc5, 0x8b, 0x45, 8, 0xc3]));
+    }
+}

@@ -1,0 +1,298 @@
+//! `cargo xtask scale`: what grows with the size of the program, and how fast.
+//!
+//! Each figure is of a process of its own, untraced and traced in turns; the smallest of several
+//! counts.
+
+mod libraries;
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::Args;
+
+use crate::cargo;
+use crate::json;
+
+/// How often each figure is measured.
+const ROUNDS: usize = 3;
+
+/// What the command line asks for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+    /// Measure only the rows whose name contains this
+    #[arg(value_name = "ROW")]
+    only: Option<String>,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// As the program that measures calls it.
+    name: &'static str,
+    what: &'static str,
+    sizes: [usize; 3],
+    unit: &'static str,
+    /// Of the largest size.
+    limit: Limit,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    /// Of the units, traced.
+    Value(f64),
+    /// Of what it is untraced.
+    Ratio(f64),
+    /// An exponent of growth: 0 is that of what does not grow.
+    Growth(f64),
+}
+
+const ROWS: [Row; 8] = [
+    Row {
+        name: "reload-functions",
+        what: "dlopen and dlclose, functions traced",
+        sizes: [2_000, 20_000, 200_000],
+        unit: "us",
+        limit: Limit::Ratio(2.0),
+    },
+    Row {
+        name: "reload-libraries",
+        what: "dlopen and dlclose, libraries traced",
+        sizes: [4, 40, 400],
+        unit: "us",
+        limit: Limit::Value(400.0),
+    },
+    Row {
+        name: "reload-memory",
+        what: "300 of these, libraries traced",
+        sizes: [4, 40, 400],
+        unit: "KiB",
+        limit: Limit::Value(64.0),
+    },
+    Row {
+        name: "unwind",
+        what: "unwinding 20 frames, libraries traced",
+        sizes: [4, 40, 400],
+        unit: "us",
+        limit: Limit::Ratio(1.3),
+    },
+    Row {
+        name: "threads",
+        what: "first hit of a thread, threads alive",
+        sizes: [40, 400, 4_000],
+        unit: "us",
+        limit: Limit::Value(20.0),
+    },
+    Row {
+        name: "mappings",
+        what: "first hit of a thread, mappings",
+        sizes: [600, 6_000, 60_000],
+        unit: "us",
+        limit: Limit::Growth(0.1),
+    },
+    Row {
+        name: "aliases",
+        what: "register, names of one function",
+        sizes: [200, 2_000, 20_000],
+        unit: "us",
+        limit: Limit::Value(100_000.0),
+    },
+    Row {
+        name: "hook",
+        what: "register per function, functions",
+        sizes: [1_370, 13_700, 137_000],
+        unit: "us",
+        limit: Limit::Growth(0.1),
+    },
+];
+
+/// What a row has come to.
+#[derive(Debug)]
+struct Figures {
+    row: Row,
+    /// Of each size.
+    untraced: [f64; 3],
+    traced: [f64; 3],
+}
+
+/// Makes the libraries, and measures all rows. Fails only where that cannot be done: that something
+/// takes long is no failure.
+pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+    let program = cargo::build_bin("fgraph-bench", "scale")?;
+    let directory = libraries::directory()?;
+    let only = options.only.as_deref().unwrap_or_default();
+    let mut all = Vec::new();
+    for row in ROWS.into_iter().filter(|row| row.name.contains(only)) {
+        row.make_libraries(&directory)?;
+        let figures = row.measure(&program, &directory)?;
+        if !options.json {
+            print!("{}", figures.text());
+        }
+        all.push(figures);
+    }
+    if options.json {
+        println!("{}", json::array(all.iter().map(Figures::json)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Row {
+    /// Makes the libraries that it needs.
+    fn make_libraries(&self, directory: &Path) -> io::Result<()> {
+        libraries::reloaded(directory)?;
+        self.sizes.iter().try_for_each(|&size| match self.name {
+            "reload-functions" | "hook" => libraries::functions(directory, size),
+            "reload-libraries" | "reload-memory" | "unwind" => libraries::alike(directory, size),
+            "aliases" => libraries::aliases(directory, size),
+            _ => Ok(()),
+        })
+    }
+
+    fn measure(self, program: &Path, directory: &Path) -> io::Result<Figures> {
+        let mut figures = Figures {
+            row: self,
+            untraced: [f64::INFINITY; 3],
+            traced: [f64::INFINITY; 3],
+        };
+        for _ in 0..ROUNDS {
+            for (at, size) in self.sizes.into_iter().enumerate() {
+                for (how, smallest) in [
+                    ("untraced", &mut figures.untraced[at]),
+                    ("traced", &mut figures.traced[at]),
+                ] {
+                    let value = self.ask(program, directory, size, how)?;
+                    *smallest = smallest.min(value / self.scale());
+                }
+            }
+        }
+        Ok(figures)
+    }
+
+    /// How many of what the program prints are a unit.
+    fn scale(&self) -> f64 {
+        match self.unit {
+            "KiB" => 1024.0,
+            _ => 1000.0,
+        }
+    }
+
+    /// What a process measures.
+    fn ask(&self, program: &Path, directory: &Path, size: usize, how: &str) -> io::Result<f64> {
+        let output = Command::new(program)
+            .args([self.name, &size.to_string(), how])
+            .arg(directory)
+            .stderr(Stdio::inherit())
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let value = text.trim().parse().ok().filter(|_| output.status.success());
+        value.ok_or_else(|| {
+            let what = format!("{} of {size}, {how}: {}", self.name, output.status);
+            io::Error::other(what)
+        })
+    }
+}
+
+impl Figures {
+    fn growth(&self) -> f64 {
+        growth(self.row.sizes, self.traced)
+    }
+
+    /// What has a limit, and the limit.
+    fn verdict(&self) -> (f64, f64) {
+        let [.., untraced] = self.untraced;
+        let [.., traced] = self.traced;
+        match self.row.limit {
+            Limit::Value(limit) => (traced, limit),
+            Limit::Ratio(limit) => (traced / untraced, limit),
+            Limit::Growth(limit) => (self.growth(), limit),
+        }
+    }
+
+    fn is_met(&self) -> bool {
+        let (value, limit) = self.verdict();
+        value <= limit
+    }
+
+    fn text(&self) -> String {
+        let Row {
+            what,
+            sizes,
+            unit,
+            limit,
+            ..
+        } = self.row;
+        let mut text = format!("{what:<42}{:>12}{:>12}\n", "untraced", "traced");
+        for (at, size) in sizes.into_iter().enumerate() {
+            let (untraced, traced) = (self.untraced[at], self.traced[at]);
+            let line = format!("{size:>42}{untraced:>12.2}{traced:>12.2} {unit}");
+            writeln!(text, "{line}").expect("a string takes all");
+        }
+        let (value, most) = self.verdict();
+        let named = match limit {
+            Limit::Value(_) => unit,
+            Limit::Ratio(_) => "times untraced",
+            Limit::Growth(_) => "growth",
+        };
+        let met = if self.is_met() { "ok" } else { "NOT MET" };
+        let line = format!(
+            "grows by {:.2}; {value:.2} {named}, at most {most}: {met}",
+            self.growth()
+        );
+        writeln!(text, "  {line}\n").expect("a string takes all");
+        text
+    }
+
+    fn json(&self) -> String {
+        let Row {
+            name, sizes, unit, ..
+        } = self.row;
+        let (value, limit) = self.verdict();
+        let sizes = (0..sizes.len()).map(|at| {
+            let (size, untraced, traced) = (sizes[at], self.untraced[at], self.traced[at]);
+            format!(r#"{{"size":{size},"untraced":{untraced:.3},"traced":{traced:.3}}}"#)
+        });
+        format!(
+            concat!(
+                r#"{{"row":"{}","unit":"{}","sizes":{},"growth":{:.3},"#,
+                r#""value":{:.3},"limit":{},"met":{}}}"#
+            ),
+            name,
+            unit,
+            json::array(sizes),
+            self.growth(),
+            value,
+            limit,
+            self.is_met()
+        )
+    }
+}
+
+/// The exponent of what is `values` at `sizes`: the slope of the line that is nearest to them where
+/// both axes are logarithmic.
+fn growth(sizes: [usize; 3], values: [f64; 3]) -> f64 {
+    // What is below one unit in a thousand is nothing.
+    let points = [0, 1, 2].map(|at| ((sizes[at] as f64).ln(), values[at].max(1e-3).ln()));
+    let mean = |of: fn((f64, f64)) -> f64| points.map(of).iter().sum::<f64>() / 3.0;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let products = points.map(|point| (point.0 - x) * (point.1 - y));
+    let squares = points.map(|point| (point.0 - x) * (point.0 - x));
+    products.iter().sum::<f64>() / squares.iter().sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exponent_of_a_power_is_found() {
+        let sizes = [4, 40, 400];
+        for exponent in [0.0, 0.5, 1.0, 2.0] {
+            let values = sizes.map(|size| 7.0 * f64::from(size as u32).powf(exponent));
+            assert!((growth(sizes, values) - exponent).abs() < 1e-9);
+        }
+    }
+}
