@@ -57,12 +57,14 @@ pub enum Format {
     /// Speedscope's JSON: the calls of each thread, without marks and losses.
     Speedscope,
     /// A line for each stack with the nanoseconds that were spent in it, its process first. Stacks
-    /// that took no time have no line; a `;` in a name becomes a `:`.
+    /// that took no time have no line; a `;` in a name becomes a `:`. Time in stacks of more than
+    /// 1,024 functions counts for the outermost 1,024.
     Folded,
     /// [`Folded`](Self::Folded) as a picture.
     #[cfg(feature = "svg")]
     Svg,
     /// A profile in protobuf, compressed: calls and nanoseconds of each stack, with the process.
+    /// Stacks of more than 1,024 functions count as in [`Folded`](Self::Folded).
     Pprof,
     /// The text of valgrind's callgrind: nanoseconds in functions, calls between them. The time of
     /// a call within the same call counts once.

@@ -45,6 +45,9 @@ pub(crate) struct Stacks {
     current: Vec<u32>,
 }
 
+/// Functions of a stack that are written.
+const MAX_FRAMES: usize = 1024;
+
 fn push(nodes: &mut Vec<Node>, frame: Frame, parent: Option<u32>) -> u32 {
     let number = nodes.len() as u32;
     nodes.push(Node {
@@ -92,5 +95,25 @@ impl Stacks {
     /// All stacks; each comes after its parent.
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Calls and own time of each stack. Where a stack has more than [`MAX_FRAMES`], they count for
+    /// its outermost frames: a line for each stack would be as long as the square of the depth.
+    pub(crate) fn cut(&self) -> Vec<(u64, u64)> {
+        let mut sums = vec![(0, 0); self.nodes.len()];
+        // Of each stack the number of its frames, and the stack that it counts for.
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(self.nodes.len());
+        for (at, node) in self.nodes.iter().enumerate() {
+            let place = match places.get(node.parent()) {
+                Some(&(frames, whole)) if frames == MAX_FRAMES => (frames, whole),
+                Some(&(frames, _)) => (frames + 1, at),
+                None => (0, at),
+            };
+            let sum: &mut (u64, u64) = &mut sums[place.1];
+            sum.0 += node.calls;
+            sum.1 += node.own;
+            places.push(place);
+        }
+        sums
     }
 }

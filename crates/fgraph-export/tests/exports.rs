@@ -19,7 +19,7 @@ use fgraph_trace::Live;
 use fgraph_trace::event::{Kind, call};
 use fgraph_trace::ring::{RingOptions, Rings};
 use serde_json::{Value, json};
-use support::{PARENT, Row, STRANGER, Script, THREADS};
+use support::{PARENT, Row, STRANGER, Script, Step, THREADS};
 
 const EVENTS: usize = 6000;
 
@@ -146,7 +146,9 @@ fn is_same(one: &Row, other: &Row) -> bool {
 #[test]
 fn the_summary_counts_what_was_met() {
     let Exported {
-        script, summary, directory: _directory,
+        script,
+        summary,
+        directory: _directory,
         ..
     } = exported(Format::Folded);
     let rows = script.rows();
@@ -197,8 +199,12 @@ fn a_table_has_a_row_for_each_call() {
 #[test]
 fn python_reads_the_table() {
     let python = needs!(PYTHON.find());
-    let Exported { script, path, directory: _directory,
-        .. } = exported(Format::Csv);
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Csv);
     let rows = read(&python, "read.py", &["csv", path.to_str().unwrap()]);
     let total = |column: &str| -> u64 {
         let numbers = rows.as_array().unwrap().iter();
@@ -237,8 +243,12 @@ fn check_timeline(found: &Value, script: &Script) {
 #[test]
 fn json_has_chromes_events() {
     let python = needs!(PYTHON.find());
-    let Exported { script, path, directory: _directory,
-        .. } = exported(Format::Chrome);
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Chrome);
     let found = read(&python, "read.py", &["chrome", path.to_str().unwrap()]);
     check_timeline(&found, &script);
 }
@@ -247,8 +257,12 @@ fn json_has_chromes_events() {
 fn perfettos_own_messages_decode_its_trace() {
     let python = needs!(PYTHON.find());
     needs!(PERFETTO.import());
-    let Exported { script, path, directory: _directory,
-        .. } = exported(Format::Perfetto);
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Perfetto);
     let found = read(&python, "read.py", &["perfetto", path.to_str().unwrap()]);
     check_timeline(&found, &script);
 }
@@ -260,8 +274,12 @@ fn speedscopes_schema_holds_and_its_events_nest() {
     let program = needs!(SPEEDSCOPE.find()).canonicalize().unwrap();
     let package = program.parent().and_then(Path::parent).unwrap();
     let schema = package.join("dist/release/file-format-schema.json");
-    let Exported { script, path, directory: _directory,
-        .. } = exported(Format::Speedscope);
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Speedscope);
     let arguments = [
         "speedscope",
         path.to_str().unwrap(),
@@ -275,8 +293,12 @@ fn speedscopes_schema_holds_and_its_events_nest() {
 fn uftrace_shows_its_directory() {
     let python = needs!(PYTHON.find());
     needs!(UFTRACE.find());
-    let Exported { script, path, directory: _directory,
-        .. } = exported(Format::Uftrace);
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Uftrace);
     let found = read(&python, "read.py", &["uftrace", path.to_str().unwrap()]);
     same(&found["calls"], calls(&script, one_line, false));
     assert_eq!(found["lost"], json!(lost(&script)));
@@ -291,8 +313,12 @@ fn uftrace_shows_its_directory() {
 fn babeltrace_reads_the_common_trace_format() {
     let python = needs!(PYTHON.find());
     needs!(BABELTRACE.find());
-    let Exported { script, path, directory: _directory,
-        .. } = exported(Format::Ctf);
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Ctf);
     let mut found = read(&python, "read.py", &["ctf", path.to_str().unwrap()]);
     // Two functions have one name, and so have the files of their modules.
     let mut twins = std::collections::BTreeSet::new();
@@ -315,7 +341,9 @@ fn babeltrace_reads_the_common_trace_format() {
 fn folded_stacks_have_their_own_time() {
     let python = needs!(PYTHON.find());
     let Exported {
-        script, path: file, directory: _directory,
+        script,
+        path: file,
+        directory: _directory,
         ..
     } = exported(Format::Folded);
     let found = read(&python, "read.py", &["folded", file.to_str().unwrap()]);
@@ -335,8 +363,12 @@ fn folded_stacks_have_their_own_time() {
 #[test]
 fn a_picture_has_boxes_as_wide_as_their_time() {
     let python = needs!(PYTHON.find());
-    let Exported { script, path, directory: _directory,
-        .. } = exported(Format::Svg);
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Svg);
     let found = read(&python, "read.py", &["svg", path.to_str().unwrap()]);
     let rows = script.rows();
     let own = |process: Option<u32>| -> u64 {
@@ -357,7 +389,9 @@ fn pprofs_messages_have_each_stack_once() {
     let node = needs!(NODE.find());
     let package = needs!(PPROF_FORMAT.npm_directory());
     let Exported {
-        script, path: file, directory: _directory,
+        script,
+        path: file,
+        directory: _directory,
         ..
     } = exported(Format::Pprof);
     let arguments = [package.to_str().unwrap(), file.to_str().unwrap()];
@@ -426,7 +460,9 @@ fn callgrind_annotate_shows_own_time_and_calls() {
     let python = needs!(PYTHON.find());
     needs!(CALLGRIND_ANNOTATE.find());
     let Exported {
-        script, path: file, directory: _directory,
+        script,
+        path: file,
+        directory: _directory,
         ..
     } = exported(Format::Callgrind);
     let found = read(&python, "read.py", &["callgrind", file.to_str().unwrap()]);
@@ -587,48 +623,31 @@ fn rings_are_exported_while_they_are_written() {
 
 #[test]
 fn calls_without_an_end_do_not_pile_up() {
-    const CALLS: u64 = 100_000;
-    let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
-    let writer = rings.writer(PARENT, 1).unwrap();
-    let first = rings.clock().first().ticks;
-    let mut source = Live::consume(rings.clone()).unwrap();
+    const CALLS: usize = 100_000;
+    const ENDED: usize = 1 << 16;
+    let entry = |time| (time, PARENT, PARENT, Step::Entry(7, vec![]));
+    let mut script = Script::of((0..CALLS as u64).map(entry).collect());
     let mut export = Export::to_writer(Format::Folded, io::sink()).unwrap();
-    for n in 0..CALLS {
-        while !writer.call(call(Kind::Entry, 7), first + n) {
-            export.advance(&mut source).unwrap();
-        }
-        if n % 1000 == 0 {
-            export.advance(&mut source).unwrap();
-        }
-    }
-    rings.finish();
-    while export.advance(&mut source).unwrap() != 0 {}
-    let summary = export.finish(&source).unwrap();
-    assert_eq!(summary.calls, CALLS - summary.lost);
-    assert_eq!(summary.missing_returns, 1 << 16);
-    assert_eq!(summary.open_calls, summary.calls - (1 << 16));
+    export.advance(&mut script).unwrap();
+    let summary = export.finish(&script).unwrap();
+    assert_eq!(summary.calls, CALLS as u64);
+    assert_eq!(summary.missing_returns, ENDED as u64);
+    assert_eq!(summary.open_calls, (CALLS - ENDED) as u64);
 }
 
 #[test]
 fn uftrace_gets_the_calls_that_its_depth_has_room_for() {
-    let needs = UFTRACE.find();
-    needs!(needs);
-    let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
-    let writer = rings.writer(PARENT, 1).unwrap();
-    let first = rings.clock().first().ticks;
     const DEPTH: u64 = 1500;
-    for n in 0..DEPTH {
-        assert!(writer.call(call(Kind::Entry, 7), first + n));
-    }
-    for n in DEPTH..2 * DEPTH {
-        assert!(writer.call(call(Kind::Return, 7), first + n));
-    }
-    rings.finish();
+    let program = needs!(UFTRACE.find());
+    let entries = (0..DEPTH).map(|time| (time, PARENT, PARENT, Step::Entry(1, vec![])));
+    let ends = DEPTH..2 * DEPTH;
+    let ends = ends.map(|time| (time, PARENT, PARENT, Step::Return(1, vec![])));
+    let mut script = Script::of(entries.chain(ends).collect());
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("it");
-    let summary = export(&mut Live::watch(rings.clone()), Format::Uftrace, &path).unwrap();
+    let summary = export(&mut script, Format::Uftrace, &path).unwrap();
     assert_eq!(summary.calls, DEPTH);
-    let mut report = Command::new("uftrace");
+    let mut report = Command::new(program);
     report
         .args(["report", "--no-pager", "-f", "call", "-d"])
         .arg(&path);
@@ -636,6 +655,6 @@ fn uftrace_gets_the_calls_that_its_depth_has_room_for() {
     let line = text.lines().last().unwrap();
     assert_eq!(
         line.split_whitespace().collect::<Vec<_>>(),
-        ["1023", "function", "7"]
+        ["1023", "main"]
     );
 }

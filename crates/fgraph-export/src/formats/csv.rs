@@ -26,21 +26,15 @@ impl Csv {
         }
     }
 
-    fn begin_rows(&mut self) -> io::Result<()> {
+    fn begin_rows(&mut self) -> csv::Result<()> {
         if !self.is_begun {
             self.is_begun = true;
             self.rows.write_record(COLUMNS)?;
         }
         Ok(())
     }
-}
 
-impl Sink for Csv {
-    fn begin(&mut self, _: &At<'_>, _: Symbol, _: &[u64]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+    fn write_row(&mut self, at: &At<'_>, call: &Call) -> csv::Result<()> {
         self.begin_rows()?;
         let mut buffer = itoa::Buffer::new();
         let rows = &mut self.rows;
@@ -54,11 +48,29 @@ impl Sink for Csv {
         rows.write_field(buffer.format(call.depth))?;
         rows.write_field(call.caller.map_or("", |caller| at.symbols.name(caller)))?;
         rows.write_field(call.ending.name())?;
-        Ok(rows.write_record(None::<&[u8]>)?)
+        rows.write_record(None::<&[u8]>)
+    }
+}
+
+/// The system's error alone, where it is one.
+fn plain(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
+    }
+}
+
+impl Sink for Csv {
+    fn begin(&mut self, _: &At<'_>, _: Symbol, _: &[u64]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+        self.write_row(at, call).map_err(plain)
     }
 
     fn finish(mut self: Box<Self>, _: &Trace<'_>) -> io::Result<()> {
-        self.begin_rows()?;
+        self.begin_rows().map_err(plain)?;
         self.rows.flush()
     }
 }

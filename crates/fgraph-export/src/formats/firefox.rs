@@ -97,7 +97,7 @@ impl Firefox {
             Frame::Function(_) => push(line, node.parent()),
         })?;
         write!(out, "}},\n\"frameTable\":{{\"length\":{frames},\"func\":")?;
-        write_items(out, all(), |line, n| push(line, n))?;
+        write_items(out, all(), push)?;
         for (name, value) in [
             ("address", "-1"),
             ("inlineDepth", "0"),
@@ -111,7 +111,7 @@ impl Firefox {
             write_same(out, name, frames, value)?;
         }
         write!(out, "}},\n\"funcTable\":{{\"length\":{frames},\"name\":")?;
-        write_items(out, all(), |line, n| push(line, n))?;
+        write_items(out, all(), push)?;
         out.write_all(b",\"resource\":")?;
         write_items(out, all(), |line, n| match functions.get(n) {
             Some(function) => push(line, function.module),

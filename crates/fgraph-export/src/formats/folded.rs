@@ -26,8 +26,8 @@ pub(super) fn each_line(
     let names: Vec<String> = functions.map(|function| plain(&function.name)).collect();
     let nodes = stacks.nodes();
     let (mut path, mut line) = (Vec::new(), Vec::new());
-    for (mut at, node) in nodes.iter().enumerate() {
-        if node.own == 0 {
+    for (mut at, (_, own)) in stacks.cut().into_iter().enumerate() {
+        if own == 0 {
             continue;
         }
         path.clear();
@@ -54,7 +54,7 @@ pub(super) fn each_line(
             }
         }
         line.push(b' ');
-        push(&mut line, node.own);
+        push(&mut line, own);
         take(&line)?;
     }
     Ok(())

@@ -176,12 +176,12 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
     put(&profile)?;
     let (pid, process) = (strings.number("pid"), strings.number("process"));
     let nodes = stacks.nodes();
-    for (mut at, node) in nodes.iter().enumerate() {
-        if node.calls == 0 {
+    for (mut at, (calls, own)) in stacks.cut().into_iter().enumerate() {
+        if calls == 0 {
             continue;
         }
         let mut sample = Sample {
-            value: vec![number(node.calls), number(node.own)],
+            value: vec![number(calls), number(own)],
             ..Sample::default()
         };
         loop {

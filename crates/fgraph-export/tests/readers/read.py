@@ -176,9 +176,13 @@ def read_ctf(path):
 
 
 def read_folded(path):
+    stacks = {}
     with open(path, encoding="utf-8", newline="\n") as file:
-        lines = [line.rstrip("\n").rsplit(" ", 1) for line in file]
-    return {stack: int(count) for stack, count in lines}
+        for line in file:
+            stack, count = line.rstrip("\n").rsplit(" ", 1)
+            # Functions of the same name in two modules have a line each.
+            stacks[stack] = stacks.get(stack, 0) + int(count)
+    return stacks
 
 
 def read_svg(path):

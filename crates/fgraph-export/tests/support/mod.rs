@@ -93,7 +93,8 @@ pub(crate) const REALTIME: u64 = 1_700_000_000_000_000_000;
 const TICKS: u64 = 77_000;
 
 impl Script {
-    fn of(events: Vec<(u64, u32, u32, Step)>) -> Self {
+    /// Events in the order of time.
+    pub(crate) fn of(events: Vec<(u64, u32, u32, Step)>) -> Self {
         let first = Anchor {
             ticks: TICKS,
             monotonic: MONOTONIC,
@@ -149,11 +150,6 @@ impl Script {
             clock,
             names,
         }
-    }
-
-    /// Begins again.
-    pub(crate) fn rewind(&mut self) {
-        self.next = 0;
     }
 
     /// Calls of all threads at random, with all that may happen to them. Those of a seed are always
