@@ -3,6 +3,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
 
+use crate::callers::Callers;
 use crate::counters::Counters;
 use crate::grace::{self, Epoch};
 use crate::owner::Watched;
@@ -31,6 +32,8 @@ pub struct Fgraph {
     pub watched: Watched,
     /// The threads.
     pub threads: Threads,
+    /// Whose calls are traced with their returns; asked for by careful trampolines.
+    pub callers: Callers,
     /// Where a body returns to that was called by the machine layer; 0: nowhere.
     return_points: [AtomicUsize; RETURN_POINTS],
     /// What the runtime knows of machine stacks.
@@ -46,6 +49,7 @@ impl Fgraph {
             epoch: Epoch::new(),
             watched: Watched::new(),
             threads: Threads::new(),
+            callers: Callers::new(),
             return_points: [const { AtomicUsize::new(0) }; RETURN_POINTS],
             stacks: AtomicPtr::new((&raw const HOMES).cast_mut()),
             unattached: AtomicU64::new(0),

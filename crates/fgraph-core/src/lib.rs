@@ -21,6 +21,7 @@
 //! | [`regs`] | the registers of a call, as they are saved |
 //! | [`thread`](mod@thread) | the state of each thread, its counters, and the list of all |
 //! | [`stacks`] | machine stacks, each with a shadow stack and its frames |
+//! | `callers` | whose calls are traced with their returns |
 //! | [`site`] | one traced place, its function and its interest mask |
 //! | [`snapshot`] | a value that is replaced while others read it |
 //! | [`primitive`] | atomics, of `core` or of loom |
@@ -38,6 +39,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(not(loom))]
+pub mod callers;
 pub mod primitive;
 pub mod site;
 pub mod snapshot;

@@ -27,6 +27,8 @@ const CHILD: Notrace = Return("a child process or thread starts on its stack fra
 pub const PARTIAL: Notrace = Return("may be called with registers live that functions clobber");
 const FORKS: Notrace =
     Return("runs fgraph's own handlers, which mark the thread until the fork is done");
+/// The rule for code whose runtime walks its frames.
+pub const WALKED: Notrace = Return("its runtime looks for its return address on the stack");
 /// The rule for where a program begins.
 pub const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
@@ -77,12 +79,27 @@ pub fn look_up(symbol: &str) -> Option<Notrace> {
         Some(start) => symbol.starts_with(start),
         None => symbol == pattern,
     };
+    if is_walked(symbol) {
+        return Some(WALKED);
+    }
     // Few names begin as those in the table do.
     if !symbol.starts_with(['_', 'd', 'g', 's', 'v', 'c', 'u', 'm', 'r']) {
         return None;
     }
     let row = TABLE.iter().find(|(pattern, _)| matches(pattern));
     row.map(|&(_, notrace)| notrace)
+}
+
+/// Whether the name is one of V8's builtins, or of a function that OCaml's compiler has made: the
+/// name of its module, which begins with a capital, is behind the first word, unless it is one of
+/// those that each program gets.
+fn is_walked(symbol: &str) -> bool {
+    const EACH: [&str; 5] = ["_program", "_apply", "_curry", "_tuplify", "_send"];
+    let is_ocaml = |rest: &str| {
+        rest.starts_with(|char: char| char.is_ascii_uppercase())
+            || EACH.iter().any(|name| rest.starts_with(name))
+    };
+    symbol.starts_with("Builtins_") || symbol.strip_prefix("caml").is_some_and(is_ocaml)
 }
 
 #[cfg(test)]
@@ -107,6 +124,22 @@ mod tests {
             "clone_tree",
             "_ZN5clone1aE",
         ] {
+            assert_eq!(look_up(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn code_of_runtimes_that_walk_is_known_by_its_name() {
+        for name in [
+            "Builtins_CEntry",
+            "camlStdlib__List__map_287",
+            "camlMain.f_1",
+            "caml_program",
+            "caml_apply3",
+        ] {
+            assert_eq!(look_up(name), Some(WALKED), "{name}");
+        }
+        for name in ["caml_alloc", "caml", "camlp4", "MyBuiltins_f"] {
             assert_eq!(look_up(name), None, "{name}");
         }
     }

@@ -1,9 +1,17 @@
 //! Ready-made users of fgraph. Each watches the functions that a filter selects, and several of
 //! them work on one program at once.
 //!
+//! - [`locks`]: orders of locks that can deadlock, the longest holds and waits;
+//! - [`outliers`]: the slowest calls, with all that was called in them;
 //! - [`probe`]: closures at the entry and the return of functions; fault injection;
-//! - [`profiler`]: where the time goes, for each function, caller and thread.
-//! - [`recorder`]: every call as it happens, to be read while the program runs.
+//! - [`profiler`]: where the time goes, for each function, caller and thread;
+//! - [`recorder`]: every call as it happens, to be read while the program runs;
+//! - [`stack`]: the deepest stack of each thread, and which calls take how much of it;
+//! - [`syscalls`]: the system calls of the program;
+//! - [`threads`]: functions that are called on the wrong thread;
+//! - [`watchdog`]: calls that take too long, while they still run.
+//!
+//! [`registry`] holds tracers by their names.
 //!
 //! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
 //! also one that selects the allocator or the handlers of signals. What they gather can be read at
@@ -11,10 +19,18 @@
 
 #![warn(missing_docs)]
 
+pub mod locks;
+pub mod outliers;
 pub mod probe;
 pub mod profiler;
 pub mod recorder;
+pub mod registry;
+pub mod stack;
 mod support;
+pub mod syscalls;
+pub mod threads;
 mod tracer;
+pub mod watchdog;
 
+pub use support::caller::Caller;
 pub use tracer::Tracer;

@@ -1,6 +1,11 @@
 //! What the tracers are made of, each part right in a callback at any place.
 
 pub(crate) mod arena;
+pub(crate) mod by_function;
+pub(crate) mod caller;
 pub(crate) mod classes;
 pub(crate) mod histogram;
 pub(crate) mod kernel;
+pub(crate) mod line;
+pub(crate) mod queue;
+pub(crate) mod reports;

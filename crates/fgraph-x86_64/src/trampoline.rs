@@ -77,7 +77,7 @@
 //! asking xgetbv what is in use, cost several times what the moves do
 //! (`docs/decisions/measured.md`).
 
-mod cancellation;
+mod careful;
 mod code;
 mod replaced;
 
@@ -394,7 +394,7 @@ unsafe extern "C-unwind" fn on_frame(
             if !frame.is_null() && !is_inside(thread, (*frame).return_slot_addr) {
                 thread.mark.clear();
                 thread.entered_sp.store(Thread::INTERNAL, Ordering::Relaxed);
-                cancellation::unwind(thread, frame);
+                careful::unwind(thread, frame);
                 thread.entered_sp.store(0, Ordering::Relaxed);
             }
         }
@@ -533,10 +533,11 @@ impl Trampolines {
         code::trampolines(vector_bytes, opmask_bytes, false)
     }
 
-    /// The trampolines that hold cancellation off while users are asked and told; else as [`of`].
+    /// The trampolines that hold cancellation off while users are asked and told, and look at who
+    /// calls; else as [`of`].
     ///
     /// [`of`]: Self::of
-    pub fn uncancelled_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
+    pub fn careful_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
         code::trampolines(vector_bytes, opmask_bytes, true)
     }
 }
@@ -549,16 +550,16 @@ impl Trampolines {
 pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
     ATTACH.store(attach as usize, Ordering::Relaxed);
     ABORT.store(abort as usize, Ordering::Relaxed);
-    cancellation::install();
+    careful::install();
     prepare_unwinder();
-    let twins = [Trampolines::of, Trampolines::uncancelled_of];
-    let [trampolines, uncancelled] = twins.map(|of| of(cpu::vector_bytes(), cpu::opmask_bytes()));
+    let twins = [Trampolines::of, Trampolines::careful_of];
+    let [trampolines, careful] = twins.map(|of| of(cpu::vector_bytes(), cpu::opmask_bytes()));
     let starts = |these: Trampolines| Variant::CALLING.map(|variant| these.entry(variant));
-    let starts = [trampolines, uncancelled].into_iter().flat_map(starts);
+    let starts = [trampolines, careful].into_iter().flat_map(starts);
     for (entry, start) in ENTRIES.iter().zip(starts) {
         entry.store(start, Ordering::Relaxed);
     }
-    let ([a, b, c], [d, e, f]) = (trampolines.return_points, uncancelled.return_points);
+    let ([a, b, c], [d, e, f]) = (trampolines.return_points, careful.return_points);
     // SAFETY: these are all; the code in the place of bodies changes no register but those of the
     // result.
     unsafe {
@@ -570,13 +571,18 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
 
 /// Says that threads may be cancelled, and returns the trampolines that expect it.
 pub fn hold_cancellation() -> Trampolines {
-    cancellation::need();
-    Trampolines::uncancelled_of(cpu::vector_bytes(), cpu::opmask_bytes())
+    careful::need();
+    Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
+}
+
+/// The trampolines that look at who calls, as `callers` of [`FGRAPH`] says.
+pub fn look_at_callers() -> Trampolines {
+    Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }
 
 /// Whether [`hold_cancellation`] was called.
 pub fn holds_cancellation() -> bool {
-    cancellation::is_needed()
+    careful::is_needed()
 }
 
 /// The state of all threads whose own is being made: what they call meanwhile is counted here.

@@ -15,11 +15,13 @@ mod listing;
 mod module;
 mod names;
 mod reliance;
+mod runtimes;
 mod selection;
 pub(crate) mod symbol_table;
 mod toolchain;
 
 use core::ffi::CStr;
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::{self, Trampolines};
 use fgraph_core::MAX_USERS;
+use fgraph_core::fgraph::FGRAPH;
 use fgraph_core::site::Site;
 
 use crate::code::stub_blocks::StubBlocks;
@@ -48,6 +51,7 @@ pub(crate) use module::ModuleChange;
 use module::ModuleSites;
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
+use runtimes::StackUse;
 pub(crate) use selection::{Change, Selection};
 
 /// The entry is as the compiler made it.
@@ -74,6 +78,8 @@ pub(crate) struct Sites {
     pub(crate) breakpoints: bool,
     /// Address of [`CANCEL`].
     cancel: usize,
+    /// Whether there is a runtime that walks frames.
+    is_walked: bool,
 }
 
 impl Sites {
@@ -83,8 +89,10 @@ impl Sites {
             generation: None,
             renewed: Vec::new(),
             cancel: 0,
+            is_walked: false,
             context: BuildContext {
                 trampolines: Trampolines::NONE,
+                headers: Vec::new(),
                 stub_blocks: StubBlocks::new(),
                 indices: Indices::new(),
                 ignore_inner: false,
@@ -134,9 +142,17 @@ impl Sites {
             if self.loaded().any(|known| known.is(&module)) {
                 continue;
             }
+            let Some(stack_use) = modules::while_listed(&module, || runtimes::stack_use(&module))
+            else {
+                continue;
+            };
+            self.heed(stack_use);
             if !trampoline::holds_cancellation() {
                 match modules::while_listed(&module, || module.may_call(CANCEL, self.cancel)) {
-                    Some(true) => self.context.trampolines = trampoline::hold_cancellation(),
+                    Some(true) => {
+                        let trampolines = trampoline::hold_cancellation();
+                        self.context.set_trampolines(trampolines);
+                    }
                     Some(false) => {}
                     None => continue,
                 }
@@ -150,9 +166,32 @@ impl Sites {
         }
         self.modules
             .retain(|module| module.is_loaded || module.is_noted || !module.sites().is_empty());
+        self.publish_callers();
         symbol_table::publish(self.loaded());
         self.generation = Some(generation);
         true
+    }
+
+    /// Has calls go through trampolines that look at who calls, if there is code that needs it.
+    fn heed(&mut self, stack_use: StackUse) {
+        match stack_use {
+            StackUse::Ordinary => return,
+            StackUse::Walks => self.is_walked = true,
+            StackUse::Slices => FGRAPH.callers.list_none(),
+        }
+        self.context.set_trampolines(trampoline::look_at_callers());
+    }
+
+    /// Says whose calls are traced with their returns, where a runtime walks frames: whoever is
+    /// none of its code, and no code that is in no module.
+    fn publish_callers(&self) {
+        if !self.is_walked {
+            return;
+        }
+        let mut code: Vec<Range<usize>> =
+            self.loaded().flat_map(ModuleSites::ordinary_code).collect();
+        code.sort_unstable_by_key(|range| range.start);
+        FGRAPH.callers.list(code.into_iter());
     }
 
     /// Makes the sites of the modules in which a filter selects anything: `new`, or one of `users`
@@ -185,6 +224,10 @@ impl Sites {
                 module.leave();
             }
         }
+        if self.loaded().any(ModuleSites::is_walked) {
+            self.heed(StackUse::Walks);
+        }
+        self.publish_callers();
         symbol_table::publish(self.loaded());
         Ok(())
     }

@@ -24,7 +24,10 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-tracers/src",
-        layers: &["probe", "profiler", "recorder", "tracer", "support"],
+        layers: &[
+            "locks", "outliers", "probe", "profiler", "recorder", "stack", "syscalls", "threads",
+            "watchdog", "registry", "tracer", "support",
+        ],
         apart: &[],
         exceptions: &[],
     },
@@ -67,6 +70,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "thread",
             "stacks",
             "site",
+            "callers",
             "snapshot",
             "primitive",
         ],

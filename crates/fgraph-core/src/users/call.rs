@@ -2,6 +2,7 @@
 
 use core::cell::Cell;
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::ptr;
 
 use super::chain;
@@ -149,6 +150,14 @@ macro_rules! common {
             let user = self.user();
             // SAFETY: the frames enclose this call.
             unsafe { frame::accepted_by(frame, user.slot, user.stamp) }.count()
+        }
+
+        /// The machine stack that the thread has started on, from its lowest address to its end:
+        /// stacks grow down from there. `None` on another one, of a signal handler or a coroutine.
+        pub fn home_stack(&self) -> Option<Range<usize>> {
+            let thread = self.thread();
+            let low = thread.low.get();
+            thread.is_home().then(|| low..low + thread.span.get())
         }
 
         /// Fills in where this call and the traced calls around it on this machine stack return to,

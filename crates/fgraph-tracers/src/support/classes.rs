@@ -2,35 +2,18 @@
 //!
 //! A tracer that tells functions apart registers the union of its filters, and asks here which of
 //! them it is. The filters are looked at when the function is called first; from then on the answer
-//! is two words, found by the function's number:
-//!
-//! ```text
-//!   chunks                cells of 4096 functions
-//!   +-----+              +---------------------------------+
-//!   |  o--|------------->| decided, selected | ... | ...   |
-//!   | null|              +---------------------------------+
-//! ```
-//!
-//! Bit *k* of `decided` says that filter *k* was looked at, and of `selected` that it selects the
-//! function.
-//!
-//! # Safety
-//!
-//! The unsafe code refers to chunks, which stay for as long as the table does.
+//! is two words, found by the function's number. Bit *k* of `decided` says that filter *k* was
+//! looked at, and of `selected` that it selects the function.
 
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use fgraph::{Error, Filter, Function, FunctionFacts, IntoFilter};
 
-use super::kernel;
+use super::arena::Zeroed;
+use super::by_function::ByFunction;
 
 /// Filters that a table has room for.
 pub(crate) const FILTERS: usize = 64;
-/// Functions of a chunk.
-const CHUNK: usize = 4096;
-/// Chunks: functions have numbers below 2^24.
-const CHUNKS: usize = (1 << 24) / CHUNK;
 /// Names of a function that filters are compared with.
 const NAMES: usize = 64;
 
@@ -40,17 +23,19 @@ struct Cell {
     selected: AtomicU64,
 }
 
+// SAFETY: numbers.
+unsafe impl Zeroed for Cell {}
+
 /// What filters say of functions, for those that were asked about.
 #[derive(Debug)]
 pub(crate) struct Classes {
-    chunks: Box<[AtomicPtr<Cell>]>,
+    cells: ByFunction<Cell>,
 }
 
 impl Classes {
     pub(crate) fn new() -> Self {
-        let chunks = (0..CHUNKS).map(|_| AtomicPtr::new(ptr::null_mut()));
         Self {
-            chunks: chunks.collect(),
+            cells: ByFunction::new(),
         }
     }
 
@@ -63,8 +48,7 @@ impl Classes {
         ask: u64,
         selects: impl Fn(usize, &FunctionFacts<'_>) -> bool,
     ) -> u64 {
-        let index = function.index() as usize;
-        let Some(cell) = self.cell(index) else {
+        let Some(cell) = self.cells.of(function) else {
             return 0;
         };
         // Acquire pairs with the Release in `decide`: what is decided is there.
@@ -75,33 +59,13 @@ impl Classes {
         cell.selected.load(Ordering::Relaxed) & ask
     }
 
-    #[inline]
-    fn cell(&self, index: usize) -> Option<&Cell> {
-        let chunk = self.chunks.get(index / CHUNK)?;
-        // Acquire: the cells are mapped before.
-        let mut cells = chunk.load(Ordering::Acquire);
-        if cells.is_null() {
-            cells = map(chunk)?;
-        }
-        // SAFETY: a chunk has so many cells, zeros at first, and stays.
-        Some(unsafe { &*cells.add(index % CHUNK) })
-    }
-
     /// Forgets what was decided for filter `nth`, in whose place another one comes. No callback may
     /// ask for it meanwhile.
     pub(crate) fn forget(&self, nth: usize) {
-        for chunk in &self.chunks {
-            let cells = chunk.load(Ordering::Acquire);
-            if cells.is_null() {
-                continue;
-            }
-            for index in 0..CHUNK {
-                // SAFETY: as in `cell`.
-                let cell = unsafe { &*cells.add(index) };
-                if cell.decided.load(Ordering::Relaxed) & 1 << nth != 0 {
-                    cell.decided.fetch_and(!(1 << nth), Ordering::Relaxed);
-                    cell.selected.fetch_and(!(1 << nth), Ordering::Relaxed);
-                }
+        for cell in self.cells.iter() {
+            if cell.decided.load(Ordering::Relaxed) & 1 << nth != 0 {
+                cell.decided.fetch_and(!(1 << nth), Ordering::Relaxed);
+                cell.selected.fetch_and(!(1 << nth), Ordering::Relaxed);
             }
         }
     }
@@ -128,34 +92,6 @@ fn decide(
     cell.selected.fetch_or(selected, Ordering::Relaxed);
     // Release pairs with the Acquire in `of`.
     cell.decided.fetch_or(ask, Ordering::Release);
-}
-
-#[cold]
-#[inline(never)]
-fn map(chunk: &AtomicPtr<Cell>) -> Option<*mut Cell> {
-    const LEN: usize = CHUNK * size_of::<Cell>();
-    let ours: *mut Cell = kernel::map(LEN)?.cast();
-    let (release, acquire) = (Ordering::Release, Ordering::Acquire);
-    match chunk.compare_exchange(ptr::null_mut(), ours, release, acquire) {
-        Ok(_) => Some(ours),
-        Err(theirs) => {
-            // SAFETY: just mapped, and known to nothing else.
-            unsafe { kernel::unmap(ours.cast(), LEN) };
-            Some(theirs)
-        }
-    }
-}
-
-impl Drop for Classes {
-    fn drop(&mut self) {
-        for chunk in &mut self.chunks {
-            let cells = *chunk.get_mut();
-            if !cells.is_null() {
-                // SAFETY: mapped with this length; references to cells end with the table.
-                unsafe { kernel::unmap(cells.cast(), CHUNK * size_of::<Cell>()) };
-            }
-        }
-    }
 }
 
 /// A filter that callbacks may ask: one without a predicate, which could do anything.

@@ -9,7 +9,11 @@
 
 use core::arch::asm;
 use core::ptr;
+use core::sync::atomic::AtomicU32;
 use std::time::Duration;
+
+/// What memory can be read by.
+const PAGE: usize = 4096;
 
 /// Makes a system call. The result is what the kernel returns: -4095 to -1 for an error.
 ///
@@ -57,6 +61,93 @@ pub(crate) unsafe fn unmap(memory: *mut u8, len: usize) {
         call(
             libc::SYS_munmap,
             [memory.expose_provenance(), len, 0, 0, 0, 0],
+        )
+    };
+}
+
+/// Fills `into` with the memory of this process from `address` on, as far as it can be read, and
+/// says how many bytes these are. Whatever the address is, nothing else happens: the kernel looks
+/// whether there is memory. It takes about half a microsecond.
+///
+/// `process` is the process's id, or one of its threads'.
+pub(crate) fn peek(process: u32, address: usize, into: &mut [u8]) -> usize {
+    let mut filled = 0;
+    // The kernel reads a piece as a whole or not at all, so each ends with its page.
+    while filled < into.len() {
+        let Some(from) = address.checked_add(filled) else {
+            break;
+        };
+        let len = (PAGE - from % PAGE).min(into.len() - filled);
+        let remote = libc::iovec {
+            iov_base: ptr::without_provenance_mut(from),
+            iov_len: len,
+        };
+        let local = libc::iovec {
+            iov_base: into[filled..].as_mut_ptr().cast(),
+            iov_len: len,
+        };
+        let [local, remote] =
+            [&raw const local, &raw const remote].map(<*const _>::expose_provenance);
+        // SAFETY: it writes to `into`, whose piece is so long, and to nothing else.
+        let read = unsafe {
+            call(
+                libc::SYS_process_vm_readv,
+                [process as usize, local, 1, remote, 1, 0],
+            )
+        };
+        if read != len as isize {
+            break;
+        }
+        filled += len;
+    }
+    filled
+}
+
+/// The processor that the thread runs on.
+pub(crate) fn core() -> u32 {
+    // SAFETY: it changes no memory.
+    unsafe { libc::sched_getcpu() as u32 }
+}
+
+/// Writes to a file, if that works.
+pub(crate) fn write(file: i32, bytes: &[u8]) {
+    let start = bytes.as_ptr().expose_provenance();
+    // SAFETY: so many bytes are read.
+    unsafe {
+        call(
+            libc::SYS_write,
+            [file as usize, start, bytes.len(), 0, 0, 0],
+        )
+    };
+}
+
+/// Waits until `word` is not `value` any more and its waiters are woken, at most for `time`.
+pub(crate) fn wait(word: &AtomicU32, value: u32, time: Duration) {
+    let time = libc::timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    let word = ptr::from_ref(word).expose_provenance();
+    let time = (&raw const time).expose_provenance();
+    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: a word and a time that are there.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [word, operation, value as usize, time, 0, 0],
+        )
+    };
+}
+
+/// Wakes those that [`wait`] for a word.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    let word = ptr::from_ref(word).expose_provenance();
+    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: a word that is there.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [word, operation, i32::MAX as usize, 0, 0, 0],
         )
     };
 }
@@ -127,4 +218,34 @@ pub(crate) fn now() -> u64 {
 /// The time between two readings of [`now`].
 pub(crate) fn duration(nanoseconds: u64) -> Duration {
     Duration::from_nanos(nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_as_far_as_it_can_be() {
+        let peek = |address, into: &mut [u8]| peek(process(), address, into);
+        let mut into = [9; 64];
+        for address in [0, 1, usize::MAX, usize::MAX - 63, 1 << 63, 4095] {
+            assert_eq!(peek(address, &mut into), 0, "{address:#x}");
+        }
+        let text = *b"hello";
+        assert_eq!(peek(text.as_ptr().addr(), &mut into[..5]), 5);
+        assert_eq!(into[..5], text);
+        let two = map(2 * PAGE).unwrap();
+        // SAFETY: the second page, which nothing refers to; both are unmapped once.
+        unsafe {
+            two.add(PAGE - 3).write_bytes(7, 3);
+            unmap(two.add(PAGE), PAGE);
+        }
+        let end = two.addr() + PAGE;
+        assert_eq!(peek(end - 3, &mut into), 3);
+        assert_eq!(into[..3], [7; 3]);
+        assert_eq!(peek(end - 64, &mut into), 64);
+        assert_eq!(peek(end, &mut into), 0);
+        // SAFETY: as above.
+        unsafe { unmap(two, PAGE) };
+    }
 }

@@ -1,6 +1,10 @@
-//! SQLite, running a script in memory.
+//! SQLite, running a script.
 
-use std::ffi::{c_char, c_int, c_void};
+// No test file uses all of it.
+#![allow(dead_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::Path;
 use std::ptr;
 
 use fgraph_needs::{Missing, SQLITE};
@@ -8,7 +12,7 @@ use fgraph_needs::{Missing, SQLITE};
 use crate::common::Library;
 
 /// Statements of the script.
-pub(crate) const STATEMENTS: [&std::ffi::CStr; 4] = [
+pub(crate) const STATEMENTS: [&CStr; 4] = [
     c"create table numbers (n integer primary key, text)",
     c"with recursive n(i) as (select 1 union all select i + 1 from n where i < 500)
       insert into numbers select i, hex(i * i) || printf('%d', i) from n",
@@ -61,13 +65,19 @@ impl Sqlite {
         Ok(sqlite)
     }
 
-    /// Runs the script in a database of its own, and counts the rows that it gives.
+    /// Runs the script in a database in memory, and counts the rows that it gives.
     pub(crate) fn run_script(&self) -> u64 {
+        self.run_script_in(Path::new(":memory:"))
+    }
+
+    /// Runs the script in a new database.
+    pub(crate) fn run_script_in(&self, path: &Path) -> u64 {
+        let path = CString::new(path.to_str().unwrap()).unwrap();
         let mut database = ptr::null_mut();
         let mut rows = 0_u64;
         // SAFETY: as SQLite documents these.
         unsafe {
-            assert_eq!((self.open)(c":memory:".as_ptr(), &mut database), 0);
+            assert_eq!((self.open)(path.as_ptr(), &mut database), 0);
             for statement in STATEMENTS {
                 let rows = (&raw mut rows).cast();
                 let sql = statement.as_ptr();

@@ -7,7 +7,8 @@
 //! | preserve all | and vector registers 16 to 31 and the opmasks | relocated, where code may use these |
 //! | entry only | as the one of the latter two it goes with | relocated, never called through a frame |
 //!
-//! Each has a twin that holds cancellation off while users are asked and told (`cancellation.rs`).
+//! Each has a twin that holds cancellation off while users are asked and told, and looks at who
+//! calls (`careful.rs`).
 //!
 //! The registers beyond those that the callbacks see are saved behind their records:
 //!
@@ -48,9 +49,7 @@ use fgraph_core::shadow::ShadowStack;
 use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
 
-use super::cancellation::{
-    ATTACH_UNCANCELLED, enter_only_uncancelled, enter_uncancelled, leave_uncancelled,
-};
+use super::careful::{ATTACH_CAREFULLY, enter_carefully, enter_only_carefully, leave_carefully};
 use super::{
     ABORT, ATTACH, ATTACHING, Trampolines, Variant, enter, enter_only, is_stale, leave, personality,
 };
@@ -562,7 +561,7 @@ macro_rules! count {
     };
 }
 
-/// One trampoline of a variant: `$twin` is 1 if it holds cancellation off. It asks the users with
+/// One trampoline of a variant: `$twin` is 1 if it is the careful one. It asks the users with
 /// `$enter`. It moves vector registers with `$moves`, or with `$full_moves` where that is not wide
 /// enough, which it finds out as `$wide` says.
 macro_rules! trampoline {
@@ -1162,11 +1161,11 @@ macro_rules! if_widened_results {
     };
 }
 
-/// A trampoline, and its twin that holds cancellation off while the users are asked and told.
+/// A trampoline, and its careful twin.
 macro_rules! twins {
     (
         $variant:ident, $machine:ident, $name:literal,
-        ($enter:ident, $uncancelled:ident), $($moves:tt)*
+        ($enter:ident, $carefully:ident), $($moves:tt)*
     ) => {
         trampoline!(
             $variant, $machine, 0, $name, "",
@@ -1174,8 +1173,8 @@ macro_rules! twins {
             $($moves)*
         );
         trampoline!(
-            $variant, $machine, 1, $name, "_uncancelled",
-            ($uncancelled, leave_uncancelled, ATTACH_UNCANCELLED),
+            $variant, $machine, 1, $name, "_careful",
+            ($carefully, leave_carefully, ATTACH_CAREFULLY),
             $($moves)*
         );
     };
@@ -1363,60 +1362,60 @@ impl SaveSet {
     }
 }
 
-sse!(Plain, "fgraph_plain_sse", (enter, enter_uncancelled));
-avx!(Plain, "fgraph_plain_avx", (enter, enter_uncancelled));
+sse!(Plain, "fgraph_plain_sse", (enter, enter_carefully));
+avx!(Plain, "fgraph_plain_avx", (enter, enter_carefully));
 avx512f!(
     Plain,
     "fgraph_plain_avx512",
-    (enter, enter_uncancelled),
+    (enter, enter_carefully),
     by_abi
 );
 
-sse!(Preserve, "fgraph_preserve_sse", (enter, enter_uncancelled));
-avx!(Preserve, "fgraph_preserve_avx", (enter, enter_uncancelled));
+sse!(Preserve, "fgraph_preserve_sse", (enter, enter_carefully));
+avx!(Preserve, "fgraph_preserve_avx", (enter, enter_carefully));
 avx512f!(
     Preserve,
     "fgraph_preserve_avx512",
-    (enter, enter_uncancelled),
+    (enter, enter_carefully),
     by_all
 );
 avx512bw!(
     PreserveAll,
     "fgraph_preserve_all_avx512bw",
-    (enter, enter_uncancelled)
+    (enter, enter_carefully)
 );
 avx512f!(
     PreserveAll,
     "fgraph_preserve_all_avx512f",
-    (enter, enter_uncancelled),
+    (enter, enter_carefully),
     by_all
 );
 
 sse!(
     EntryOnly,
     "fgraph_entry_only_sse",
-    (enter_only, enter_only_uncancelled)
+    (enter_only, enter_only_carefully)
 );
 avx!(
     EntryOnly,
     "fgraph_entry_only_avx",
-    (enter_only, enter_only_uncancelled)
+    (enter_only, enter_only_carefully)
 );
 avx512f!(
     EntryOnly,
     "fgraph_entry_only_avx512",
-    (enter_only, enter_only_uncancelled),
+    (enter_only, enter_only_carefully),
     by_all
 );
 avx512bw!(
     EntryOnlyAll,
     "fgraph_entry_only_all_avx512bw",
-    (enter_only, enter_only_uncancelled)
+    (enter_only, enter_only_carefully)
 );
 avx512f!(
     EntryOnlyAll,
     "fgraph_entry_only_all_avx512f",
-    (enter_only, enter_only_uncancelled),
+    (enter_only, enter_only_carefully),
     by_all
 );
 
@@ -1476,17 +1475,14 @@ macro_rules! points {
         unsafe extern "C" {
             #[link_name = $entry]
             fn entry();
-            #[link_name = concat!($entry, "_uncancelled")]
-            fn entry_uncancelled();
+            #[link_name = concat!($entry, "_careful")]
+            fn careful_entry();
             #[link_name = concat!($entry, $return)]
             fn return_point();
-            #[link_name = concat!($entry, $return, "_uncancelled")]
-            fn return_point_uncancelled();
+            #[link_name = concat!($entry, $return, "_careful")]
+            fn careful_return_point();
         }
-        [
-            [entry, return_point],
-            [entry_uncancelled, return_point_uncancelled],
-        ] as [Points; 2]
+        [[entry, return_point], [careful_entry, careful_return_point]] as [Points; 2]
     }};
 }
 
@@ -1525,10 +1521,10 @@ static POINTS: [[[Points; 2]; 4]; Variant::ALL.len()] = [
 ];
 
 /// See [`Trampolines::of`].
-pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32, uncancelled: bool) -> Trampolines {
+pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32, careful: bool) -> Trampolines {
     let machine = Machine::of(vector_bytes, opmask_bytes);
     let points =
-        |variant: Variant| POINTS[variant as usize][machine as usize][usize::from(uncancelled)];
+        |variant: Variant| POINTS[variant as usize][machine as usize][usize::from(careful)];
     Trampolines {
         entries: Variant::ALL.map(|variant| points(variant)[0] as usize),
         return_points: Variant::CALLING.map(|variant| points(variant)[1] as usize),

@@ -308,7 +308,7 @@ fn subjects() -> &'static [Subject] {
     static SUBJECTS: OnceLock<Vec<Subject>> = OnceLock::new();
     SUBJECTS.get_or_init(|| {
         let mut subjects = Vec::new();
-        let twins = [Trampolines::of, Trampolines::uncancelled_of];
+        let twins = [Trampolines::of, Trampolines::careful_of];
         let machines = MACHINES.iter().enumerate();
         for ((index, machine), of) in machines.flat_map(|machine| twins.map(|of| (machine, of))) {
             let vectors = machine.width;

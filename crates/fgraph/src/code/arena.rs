@@ -12,7 +12,8 @@
 //! ```
 //!
 //! An arena is in one mapping within reach of all sites of its module, is complete when it becomes
-//! executable, and never changes after that; it is never unmapped, because a thread may be about to
+//! executable, and never changes after that, but for the addresses of the trampolines: their page
+//! is not executable then. It is never unmapped, because a thread may be about to
 //! run its code at any time. Stubs whose place is not free to choose are elsewhere: see
 //! [`places`](crate::code::stub_blocks).
 //!
@@ -24,6 +25,7 @@
 
 use core::ffi::c_void;
 use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
@@ -56,6 +58,25 @@ pub(crate) fn header(
     let unwind = stub::eh_frame(stubs, len, header + HEADER_EH_FRAME);
     bytes[HEADER_EH_FRAME..].copy_from_slice(&unwind);
     bytes
+}
+
+/// Has the stubs of the header at `header` lead to other trampolines; calls that are in between
+/// still go to those before. Nothing changes where the system does not allow it.
+pub(crate) fn reroute(header: usize, trampolines: &Trampolines) {
+    let page = ptr::with_exposed_provenance_mut::<c_void>(header);
+    // SAFETY: the page of a header has nothing else in it, and is read as data. Each word is
+    // written at once, with an address that any of its stubs may lead to.
+    unsafe {
+        if libc::mprotect(page, HEADER_LEN, PROT_READ | PROT_WRITE) != 0 {
+            return;
+        }
+        for variant in Variant::ALL {
+            let word = ptr::with_exposed_provenance_mut(variant.word(header));
+            // Release: what the trampolines ask for is written before.
+            AtomicUsize::from_ptr(word).store(trampolines.entry(variant), Ordering::Release);
+        }
+        libc::mprotect(page, HEADER_LEN, PROT_READ);
+    }
 }
 
 /// Makes the unwind information of the header at `header` known.

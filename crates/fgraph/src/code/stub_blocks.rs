@@ -123,6 +123,12 @@ impl StubBlocks {
         index * BLOCK + index % 2 * (BLOCK / 2)
     }
 
+    /// Addresses of all headers.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = usize> {
+        let blocks = self.blocks.values().flatten();
+        blocks.map(|block| Self::header(block.base))
+    }
+
     /// Takes a place of `len` bytes for the stub of the site at `address`, in whose five bytes
     /// instructions start at the bits of `starts`; `None` if there is none left, or no memory.
     pub(crate) fn take(

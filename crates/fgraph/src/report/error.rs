@@ -178,7 +178,7 @@ impl core::error::Error for GeneratedError {}
 pub enum Unsupported {
     /// `membarrier(2)` with private expedited commands (Linux 4.16); the error number it gave.
     Membarrier(i32),
-    /// A thread's state could not be mapped; the error number.
+    /// Memory, of a thread's state or of a tracer, could not be mapped; the error number.
     Memory(i32),
     /// The handler of SIGTRAP could not be installed; the error number.
     Sigtrap(i32),
@@ -188,7 +188,7 @@ impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, errno) = match self {
             Self::Membarrier(errno) => ("membarrier with private expedited sync-core", errno),
-            Self::Memory(errno) => ("memory for a thread's shadow stack", errno),
+            Self::Memory(errno) => ("memory for what is traced", errno),
             Self::Sigtrap(errno) => ("a handler of SIGTRAP", errno),
         };
         let error = std::io::Error::from_raw_os_error(*errno);

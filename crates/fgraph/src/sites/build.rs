@@ -17,7 +17,7 @@ use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::Trampolines;
 use crate::arch::trap::{TRAP_RANGES, TrapRange};
-use crate::code::arena::{Arena, CopyUnwind, Unwind};
+use crate::code::arena::{self, Arena, CopyUnwind, Unwind};
 use crate::code::stub_blocks::StubBlocks;
 use crate::code::text_writer::Text;
 use crate::process::loader_event;
@@ -28,10 +28,23 @@ use crate::unwinding::registry::Place;
 #[derive(Debug)]
 pub(crate) struct BuildContext {
     pub(crate) trampolines: Trampolines,
+    /// The headers of all arenas.
+    pub(crate) headers: Vec<usize>,
     pub(crate) stub_blocks: StubBlocks,
     pub(crate) indices: Indices,
     /// For tests: threads between two instructions of a site are not heeded.
     pub(crate) ignore_inner: bool,
+}
+
+impl BuildContext {
+    /// Where the stubs jump to from now on, those that are there included.
+    pub(super) fn set_trampolines(&mut self, trampolines: Trampolines) {
+        self.trampolines = trampolines;
+        let headers = self.headers.iter().copied();
+        for header in headers.chain(self.stub_blocks.headers()) {
+            arena::reroute(header, &trampolines);
+        }
+    }
 }
 
 /// The sites of a module.
@@ -278,6 +291,7 @@ pub(super) fn build(
         arena.bytes(site.stub)[..stub.len()].copy_from_slice(&stub);
         Ok(())
     });
+    let header = arena.header();
     let finished = written.and_then(|()| arena.finish(&context.trampolines, &unwind));
     if let Err(errno) = finished {
         for site in sites {
@@ -286,6 +300,7 @@ pub(super) fn build(
         }
         return Prepared::default();
     }
+    context.headers.push(header);
     let mut unwind = CopyUnwind::new(Place::InText);
     for relay in sites.iter().filter(|site| is_relay(site)) {
         unwind.add_jump(relay.entry);

@@ -2,6 +2,7 @@
 //! when the module is gone, since names of its functions may be held.
 
 use core::fmt::{self, Write as _};
+use core::ops::Range;
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -15,7 +16,7 @@ use fgraph_symbols::filter::{FilterError, FunctionFacts, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
 #[cfg(feature = "dwarf")]
 use fgraph_symbols::lines::Lines;
-use fgraph_symbols::notrace::Notrace;
+use fgraph_symbols::notrace::{self, Notrace};
 
 use super::branch_targets::Entered;
 use super::classify::Callers;
@@ -38,6 +39,7 @@ pub(super) struct ModuleFacts {
     callers: OnceLock<Callers>,
     notrace: NotraceRules,
     entered: OnceLock<Entered>,
+    walked: OnceLock<Vec<Range<usize>>>,
     /// Which functions need more registers to survive; found out when sites are made.
     pub(super) reliance: OnceLock<Reliance>,
     /// The names of the sites, once there are any.
@@ -72,6 +74,7 @@ impl ModuleFacts {
             text_relocations: file.text_relocations(),
             callers: OnceLock::new(),
             entered: OnceLock::new(),
+            walked: OnceLock::new(),
             reliance: OnceLock::new(),
             site_names: OnceLock::new(),
             file,
@@ -96,6 +99,23 @@ impl ModuleFacts {
     pub(super) fn entered(&self) -> &Entered {
         let find = || Entered::find(&self.file, &self.functions);
         self.entered.get_or_init(find)
+    }
+
+    /// The code, in memory and in order, whose runtime walks its frames.
+    pub(super) fn walked(&self) -> &[Range<usize>] {
+        self.walked.get_or_init(|| {
+            let mut found: Vec<Range<usize>> = Vec::new();
+            let all = 0..self.functions.len();
+            for index in all.filter(|&index| self.notrace(index) == Some(notrace::WALKED)) {
+                let limit = self.functions.get(index).limit as usize;
+                let code = self.address(index)..self.bias.wrapping_add(limit);
+                match found.last_mut().filter(|last| last.end == code.start) {
+                    Some(last) => last.end = code.end,
+                    None => found.push(code),
+                }
+            }
+            found
+        })
     }
 
     /// Which function a site is of.

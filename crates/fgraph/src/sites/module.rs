@@ -154,6 +154,33 @@ impl ModuleSites {
         })
     }
 
+    /// The code whose callees are traced with their returns: by address, without what a runtime
+    /// walks. That of functions which the program has generated is not known to be such.
+    pub(super) fn ordinary_code(&self) -> Vec<Range<usize>> {
+        let walked = match self.known {
+            Some(Ok(known)) => known.walked(),
+            _ => &[],
+        };
+        let mut ordinary = Vec::new();
+        let text = self.loaded.text().filter(|_| !self.loaded.is_generated());
+        for text in text {
+            let mut start = text.start;
+            for walked in walked.iter().filter(|walked| text.contains(&walked.start)) {
+                ordinary.push(start..walked.start);
+                start = walked.end;
+            }
+            ordinary.push(start..text.end);
+        }
+        ordinary.retain(|range| !range.is_empty());
+        ordinary
+    }
+
+    /// Whether a runtime walks the frames of code that is known to be in the module.
+    pub(super) fn is_walked(&self) -> bool {
+        let known = self.known.as_ref().filter(|_| self.prepared.is_some());
+        known.is_some_and(|known| known.as_ref().is_ok_and(|known| !known.walked().is_empty()))
+    }
+
     fn has_indices(&self) -> Option<&'static AtomicBool> {
         self.prepared.as_ref()?.has_indices
     }

@@ -91,6 +91,8 @@ pub(super) fn is_own(symbol: &str) -> bool {
 pub(super) struct NotraceRules {
     /// The indices of the functions that the program begins with, which no caller has called.
     first: Vec<usize>,
+    /// Whether Go's compiler has made it.
+    is_go: bool,
     /// For functions without a name; found out when it is first needed.
     unnamed: OnceLock<Option<Notrace>>,
 }
@@ -99,6 +101,7 @@ impl NotraceRules {
     pub(super) fn new(file: &ElfFile<'_>, functions: &Functions<'_>) -> Self {
         Self {
             first: first(file, functions),
+            is_go: file.has_section(b".gopclntab"),
             unnamed: OnceLock::new(),
         }
     }
@@ -112,6 +115,9 @@ impl NotraceRules {
     ) -> Option<Notrace> {
         if self.first.contains(&index) {
             return Some(notrace::NO_CALL);
+        }
+        if self.is_go {
+            return Some(notrace::WALKED);
         }
         let mut names = functions.names(index).peekable();
         if names.peek().is_none() {

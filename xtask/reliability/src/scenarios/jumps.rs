@@ -3,8 +3,8 @@
 // Long strings: names of tests.
 
 use crate::build::C;
-use crate::scenario::Expect::Exactly;
-use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown};
+use crate::scenario::Expect::{Any, Exactly};
+use crate::scenario::{Elsewhere, Group, Hostile, Part, Scenario, Shown};
 
 const FRAMES: Hostile = Hostile {
     source: "jump_frames.c",
@@ -13,6 +13,12 @@ const FRAMES: Hostile = Hostile {
 };
 
 /// Coroutines return in any order, and those that are done wait in a call for good.
+const RUNTIMES: Hostile = Hostile {
+    source: "jump_runtimes.c",
+    compilers: C,
+    ..Hostile::DEFAULT
+};
+const ORIGIN: &str = "-Wl,-rpath,$ORIGIN";
 const CONTEXTS: Hostile = Hostile {
     source: "jump_contexts.c",
     compilers: C,
@@ -112,6 +118,64 @@ pub(super) const GROUP: Group = Group {
                 functions: &["own_*"],
                 in_order: false,
                 ..Hostile::DEFAULT
+            }),
+        },
+        Scenario {
+            name: "coroutines that copy pieces of one stack away",
+            promise: "Where a library is known to do so by its name, as greenlet's is, calls get \
+                      entry callbacks only from when it is loaded.",
+            shown: Shown::By(Hostile {
+                source: "jump_slices.c",
+                compilers: C,
+                flags: &[ORIGIN, "-L.", "-l:_greenlet.so"],
+                parts: &[Part {
+                    name: "_greenlet.so",
+                    source: "jump_part.c",
+                    ..Part::DEFAULT
+                }],
+                unreturned: Any,
+                in_order: false,
+                ..Hostile::DEFAULT
+            }),
+        },
+        Scenario {
+            name: "a runtime looks for return addresses of code that it has compiled",
+            promise: "It finds them: calls by code that is in no module get entry callbacks only, \
+                      in a process with a library that is known to be such a runtime.",
+            shown: Shown::By(Hostile {
+                args: &["generated"],
+                flags: &["-rdynamic", ORIGIN],
+                entry_only: 100,
+                skipped: Exactly(100),
+                ..RUNTIMES
+            }),
+        },
+        Scenario {
+            name: "a runtime looks for return addresses of its builtins",
+            promise: "As well: calls of these and by these get entry callbacks only.",
+            shown: Shown::By(Hostile {
+                args: &["builtins"],
+                flags: &["-rdynamic", ORIGIN],
+                entry_only: 200,
+                skipped: Exactly(200),
+                ..RUNTIMES
+            }),
+        },
+        Scenario {
+            name: "such a runtime is loaded when functions are traced already",
+            promise: "As well, from then on.",
+            shown: Shown::By(Hostile {
+                args: &["late"],
+                flags: &["-DLATE", ORIGIN],
+                parts: &[Part {
+                    name: "libjvm.so",
+                    source: "jump_part.c",
+                    flags: &["-DWALKS"],
+                    ..Part::DEFAULT
+                }],
+                entry_only: 100,
+                skipped: Exactly(100),
+                ..RUNTIMES
             }),
         },
         Scenario {

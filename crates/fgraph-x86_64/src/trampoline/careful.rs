@@ -1,14 +1,16 @@
-//! Trampolines that hold cancellation off.
+//! Trampolines that hold cancellation off, and look at who calls.
 //!
 //! A thread that is cancelled (`pthread_cancel`) is unwound from where it is: from the next
 //! function that is a cancellation point, `write` for one; or from any instruction, if it has asked
 //! for that (`PTHREAD_CANCEL_ASYNCHRONOUS`). A callback cannot be unwound so, because what catches
 //! its panics catches this as well, and aborts. So where threads may be cancelled, calls go through
-//! twins of the trampolines that disable cancellation while the users are asked and told:
+//! twins of the trampolines that disable cancellation while the users are asked and told. The same
+//! twins look at who calls, where there is code whose calls may not be misled
+//! ([`callers`](fgraph_core::callers)). Neither costs much where only the other is needed.
 //!
 //! ```text
-//!   entry trampoline -> enter_uncancelled:  disable -> ask  -> restore
-//!   return point     -> leave_uncancelled:  disable -> tell -> restore
+//!   entry trampoline -> enter_carefully:  disable -> ask  -> restore
+//!   return point     -> leave_carefully:  disable -> tell -> restore
 //!                                                                 ^
 //!                       a cancellation that came meanwhile acts here, or at the next
 //!                       cancellation point
@@ -29,6 +31,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fgraph_core::dispatch;
+use fgraph_core::fgraph::FGRAPH;
 use fgraph_core::frame::Frame;
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
 use fgraph_core::site::Site;
@@ -144,32 +147,35 @@ fn change_mask(how: c_int) {
     };
 }
 
-/// [`super::ATTACH`] with cancellation held off, until the users have been asked or told.
-pub(super) static ATTACH_UNCANCELLED: AtomicUsize = AtomicUsize::new(0);
+/// [`super::ATTACH`], with cancellation held off where that is needed, until the users have been
+/// asked or told.
+pub(super) static ATTACH_CAREFULLY: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets [`ATTACH_UNCANCELLED`].
+/// Sets [`ATTACH_CAREFULLY`].
 pub(super) fn install() {
-    ATTACH_UNCANCELLED.store(attach_uncancelled as *const () as usize, Ordering::Relaxed);
+    ATTACH_CAREFULLY.store(attach_carefully as *const () as usize, Ordering::Relaxed);
 }
 
 #[unsafe(link_section = "fgraph_text")]
-unsafe extern "C-unwind" fn attach_uncancelled() -> *const Thread {
-    let before = disable();
+unsafe extern "C-unwind" fn attach_carefully() -> *const Thread {
+    let before = is_needed().then(disable);
     // SAFETY: set before anything is patched.
     let attach: super::Attach = unsafe { mem::transmute(super::ATTACH.load(Ordering::Relaxed)) };
     let thread = attach();
     // SAFETY: null, or never unmapped.
-    match unsafe { thread.as_ref() } {
-        Some(thread) => thread.saved_cancel.set(Some(before)),
+    match (unsafe { thread.as_ref() }, before) {
+        (Some(thread), _) => thread.saved_cancel.set(before),
         // SAFETY: done.
-        None => unsafe { restore(before) },
+        (None, Some(before)) => unsafe { restore(before) },
+        (None, None) => {}
     }
     thread
 }
 
-/// [`super::enter`] with cancellation held off.
+/// [`super::enter`], with cancellation held off where that is needed, and without a frame for a
+/// call by code that may not be misled.
 #[unsafe(link_section = "fgraph_text")]
-pub(super) unsafe extern "C-unwind" fn enter_uncancelled(
+pub(super) unsafe extern "C-unwind" fn enter_carefully(
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
@@ -177,17 +183,27 @@ pub(super) unsafe extern "C-unwind" fn enter_uncancelled(
     users: u64,
     stamp: u64,
 ) -> *mut Frame {
-    let before = hold(thread);
+    let before = is_needed().then(|| hold(thread));
+    // While the thread is marked: nothing of this is traced.
+    // SAFETY: the trampoline has saved the registers.
+    let return_address = unsafe { (*(*regs).link).return_address };
+    let may_be_misled = FGRAPH.callers.may_be_misled(return_address);
     // SAFETY: as in `enter`.
-    let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
-    // SAFETY: done.
-    unsafe { release_at_entry(regs, thread, frame, before) };
+    let mut frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
+    if !frame.is_null() && !may_be_misled {
+        thread.retract(frame);
+        frame = ptr::null_mut();
+    }
+    if let Some(before) = before {
+        // SAFETY: done.
+        unsafe { release_at_entry(regs, thread, frame, before) };
+    }
     frame
 }
 
-/// [`super::enter_only`] with cancellation held off.
+/// [`super::enter_only`], with cancellation held off where that is needed.
 #[unsafe(link_section = "fgraph_text")]
-pub(super) unsafe extern "C-unwind" fn enter_only_uncancelled(
+pub(super) unsafe extern "C-unwind" fn enter_only_carefully(
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
@@ -195,11 +211,13 @@ pub(super) unsafe extern "C-unwind" fn enter_only_uncancelled(
     users: u64,
     stamp: u64,
 ) -> *mut Frame {
-    let before = hold(thread);
+    let before = is_needed().then(|| hold(thread));
     // SAFETY: as in `enter`; done.
     unsafe {
         let frame = super::enter_only(regs, site, thread, return_slot_addr, users, stamp);
-        release_at_entry(regs, thread, frame, before);
+        if let Some(before) = before {
+            release_at_entry(regs, thread, frame, before);
+        }
         frame
     }
 }
@@ -235,13 +253,17 @@ unsafe fn release_at_entry(
     thread.entered_sp.store(0, Ordering::Release);
 }
 
-/// [`super::leave`] with cancellation held off.
+/// [`super::leave`], with cancellation held off where that is needed.
 #[unsafe(link_section = "fgraph_text")]
-pub(super) unsafe extern "C-unwind" fn leave_uncancelled(
+pub(super) unsafe extern "C-unwind" fn leave_carefully(
     regs: *mut ReturnRegs,
     frame: *mut Frame,
     thread: &Thread,
 ) -> *const Thread {
+    if !is_needed() {
+        // SAFETY: handed on.
+        return unsafe { super::leave(regs, frame, thread) };
+    }
     let before = hold(thread);
     // SAFETY: as in `leave`; nothing is traced before the thread is unmarked.
     let (result, was_popped) = unsafe {

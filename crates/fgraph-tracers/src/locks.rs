@@ -1,0 +1,484 @@
+//! Locks: which are taken in orders that can deadlock, how long they are held and waited for.
+//!
+//! ```
+//! use fgraph_tracers::locks::LockTracer;
+//!
+//! let locks = LockTracer::start()?;
+//! // ... threads take and release locks ...
+//! for inversion in locks.inversions() {
+//!     println!("{inversion}");
+//! }
+//! for lock in locks.locks() {
+//!     println!("{:#x}: held {} times, at most {:?}", lock.address, lock.taken, lock.longest_hold);
+//! }
+//! # Ok::<(), fgraph::Error>(())
+//! ```
+//!
+//! # What is seen
+//!
+//! POSIX mutexes, read-write locks, spin locks, and condition variables, which release a mutex
+//! while they wait. The locks of Rust's standard library are no functions where they are free: of
+//! these the waits are seen, in programs where the functions for that were not inlined, and neither
+//! holds nor orders.
+//!
+//! # Orders
+//!
+//! As the kernel's lockdep does: when a thread takes lock B while it holds A, then A comes before B
+//! from then on. Taking a lock that comes before one that is held is an inversion, whether it has
+//! come to a deadlock or not. A lock that is only tried for is taken without such a promise. A lock
+//! is known by its address, until it is destroyed.
+
+mod orders;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, PerThread, Return};
+
+use crate::support::by_function::ByFunction;
+use crate::support::caller::{self, Caller, NAMED, write_place};
+use crate::support::kernel;
+use crate::support::reports::Met;
+use orders::Orders;
+
+/// Locks that are told apart.
+pub const LOCKS: usize = 4096;
+/// Locks that a thread may hold at once.
+const HELD: usize = 48;
+/// Callers of a call that are kept.
+const CALLERS: usize = 4;
+/// A call: its thread with its name, and where it and those around it return to.
+const CALL: usize = NAMED + CALLERS;
+
+/// What a function does with a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Action {
+    /// Takes its first argument, and waits.
+    Lock = 1,
+    /// Takes its first argument if that is free.
+    Try,
+    /// Releases its first argument.
+    Unlock,
+    /// Ends its first argument.
+    Destroy,
+    /// Releases its second argument, and takes it again.
+    Wait,
+    /// Waits for its first argument, which was not free.
+    Contended,
+}
+
+const FUNCTIONS: &[(&str, Action)] = &[
+    ("pthread_mutex_lock", Action::Lock),
+    ("pthread_mutex_timedlock", Action::Lock),
+    ("pthread_mutex_clocklock", Action::Lock),
+    ("pthread_mutex_trylock", Action::Try),
+    ("pthread_mutex_unlock", Action::Unlock),
+    ("pthread_mutex_destroy", Action::Destroy),
+    ("pthread_rwlock_rdlock", Action::Lock),
+    ("pthread_rwlock_wrlock", Action::Lock),
+    ("pthread_rwlock_timedrdlock", Action::Lock),
+    ("pthread_rwlock_timedwrlock", Action::Lock),
+    ("pthread_rwlock_clockrdlock", Action::Lock),
+    ("pthread_rwlock_clockwrlock", Action::Lock),
+    ("pthread_rwlock_tryrdlock", Action::Try),
+    ("pthread_rwlock_trywrlock", Action::Try),
+    ("pthread_rwlock_unlock", Action::Unlock),
+    ("pthread_rwlock_destroy", Action::Destroy),
+    ("pthread_spin_lock", Action::Lock),
+    ("pthread_spin_trylock", Action::Try),
+    ("pthread_spin_unlock", Action::Unlock),
+    ("pthread_spin_destroy", Action::Destroy),
+    ("pthread_cond_wait", Action::Wait),
+    ("pthread_cond_timedwait", Action::Wait),
+    ("pthread_cond_clockwait", Action::Wait),
+    (
+        "std::sys::sync::mutex::futex::Mutex::lock_contended",
+        Action::Contended,
+    ),
+    (
+        "std::sys::sync::rwlock::futex::RwLock::read_contended",
+        Action::Contended,
+    ),
+    (
+        "std::sys::sync::rwlock::futex::RwLock::write_contended",
+        Action::Contended,
+    ),
+];
+
+/// A tracer of locks at work; dropping it ends it.
+///
+/// Up to [`LOCKS`] locks are told apart, of which each thread may hold 48. Taking and releasing one
+/// costs two readings of the clock; with further locks held, a look at each of these.
+#[derive(Debug)]
+pub struct LockTracer {
+    user: Handle<Record>,
+}
+
+crate::tracer::tracer!(LockTracer);
+
+impl LockTracer {
+    /// Starts watching all locks.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    pub fn start() -> Result<Self, Error> {
+        let orders = Orders::new();
+        let record = Record {
+            actions: ByFunction::new(),
+            known: Met::new(LOCKS),
+            stats: (0..LOCKS).map(|_| Stats::default()).collect(),
+            threads: PerThread::new(),
+            orders: orders.ok_or(Error::Unsupported(fgraph::Unsupported::Memory(
+                libc::ENOMEM,
+            )))?,
+            untracked: AtomicU64::new(0),
+        };
+        let mut names = FUNCTIONS.iter();
+        let filter = names.try_fold(Filter::none(), |filter, (name, _)| filter.name(name))?;
+        // SAFETY: the callbacks use the clock, atomics, memory that they map, and system calls.
+        let user = unsafe { fgraph::register(record, filter) }?;
+        Ok(Self { user })
+    }
+
+    /// The inversions that were met, the first first; each two locks once.
+    pub fn inversions(&self) -> Vec<Inversion> {
+        self.user
+            .orders
+            .inversions(|place| self.user.known.get(place))
+    }
+
+    /// The locks that were taken or waited for.
+    pub fn locks(&self) -> Vec<Lock> {
+        let stats = self.user.stats.iter().enumerate();
+        let locks = stats.map(|(place, stats)| stats.read(self.user.known.get(place)));
+        let is_used = |lock: &Lock| lock.address != 0 && lock.taken + lock.waits != 0;
+        locks.filter(is_used).collect()
+    }
+
+    /// Calls that were not followed: of more locks than are told apart, or than a thread may hold.
+    pub fn untracked(&self) -> u64 {
+        self.user.untracked.load(Ordering::Relaxed)
+    }
+}
+
+/// Locks that were taken in an order, and in one that does not go together with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Inversion {
+    /// The orders, each from the lock to the next one's; the last leads to the first's. The first
+    /// is the one that was met last.
+    pub orders: Vec<Order>,
+}
+
+/// One lock was taken while another one was held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Order {
+    /// The address of the lock that was held.
+    pub held: usize,
+    /// The address of the lock that was taken.
+    pub taken: usize,
+    /// Where the first was taken.
+    pub held_since: usize,
+    /// The call that took the second.
+    pub by: Caller,
+}
+
+impl fmt::Display for Inversion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, order) in self.orders.iter().enumerate() {
+            f.write_str(if nth == 0 { "" } else { "; but " })?;
+            let Order { held, taken, .. } = order;
+            write!(
+                f,
+                "lock {taken:#x} was taken by {} with {held:#x}, taken at ",
+                order.by
+            )?;
+            write_place(f, order.held_since)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lock {
+    /// Its address.
+    pub address: usize,
+    /// How often it was taken.
+    pub taken: u64,
+    /// How long it was held in all, by holds that have ended.
+    pub held: Duration,
+    /// The longest that it was held.
+    pub longest_hold: Duration,
+    /// Where it was taken that time.
+    pub longest_hold_at: usize,
+    /// How often it was asked for by calls that may wait.
+    pub waits: u64,
+    /// How long these calls took in all.
+    pub waited: Duration,
+    /// The longest that one of these took.
+    pub longest_wait: Duration,
+    /// Where it was asked for that time.
+    pub longest_wait_at: usize,
+}
+
+/// A time that is measured again and again, and where it was longest.
+#[derive(Debug, Default)]
+struct Times {
+    count: AtomicU64,
+    sum: AtomicU64,
+    longest: AtomicU64,
+    at: AtomicUsize,
+}
+
+impl Times {
+    fn add(&self, time: u64, at: usize) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(time, Ordering::Relaxed);
+        // Only readers of a read-write lock may do this at the same time: then the place may be
+        // that of a time nearly as long.
+        if self.longest.fetch_max(time, Ordering::Relaxed) <= time {
+            self.at.store(at, Ordering::Relaxed);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stats {
+    taken: AtomicU64,
+    held: Times,
+    waited: Times,
+}
+
+impl Stats {
+    fn read(&self, address: usize) -> Lock {
+        let time = |time: &AtomicU64| kernel::duration(time.load(Ordering::Relaxed));
+        Lock {
+            address,
+            taken: self.taken.load(Ordering::Relaxed),
+            held: time(&self.held.sum),
+            longest_hold: time(&self.held.longest),
+            longest_hold_at: self.held.at.load(Ordering::Relaxed),
+            waits: self.waited.count.load(Ordering::Relaxed),
+            waited: time(&self.waited.sum),
+            longest_wait: time(&self.waited.longest),
+            longest_wait_at: self.waited.at.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The locks that a thread holds. The thread alone writes.
+#[derive(Debug)]
+struct Held {
+    len: AtomicUsize,
+    locks: [Hold; HELD],
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            len: AtomicUsize::new(0),
+            locks: [const { Hold::new() }; HELD],
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Hold {
+    place: AtomicUsize,
+    since: AtomicU64,
+    at: AtomicUsize,
+    /// How often it was taken.
+    depth: AtomicU32,
+}
+
+impl Hold {
+    const fn new() -> Self {
+        Self {
+            place: AtomicUsize::new(0),
+            since: AtomicU64::new(0),
+            at: AtomicUsize::new(0),
+            depth: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Held {
+    fn holds(&self) -> &[Hold] {
+        let len = self.len.load(Ordering::Relaxed);
+        self.locks.get(..len).unwrap_or_default()
+    }
+
+    fn find(&self, place: usize) -> Option<(usize, &Hold)> {
+        let mut holds = self.holds().iter().enumerate();
+        holds.find(|(_, hold)| hold.place.load(Ordering::Relaxed) == place)
+    }
+
+    /// Takes a hold out, and fills its place with the last one.
+    fn remove(&self, nth: usize) {
+        let last = self.len.load(Ordering::Relaxed).saturating_sub(1);
+        if let (Some(hold), Some(last)) = (self.locks.get(nth), self.locks.get(last)) {
+            let relaxed = Ordering::Relaxed;
+            hold.place.store(last.place.load(relaxed), relaxed);
+            hold.since.store(last.since.load(relaxed), relaxed);
+            hold.at.store(last.at.load(relaxed), relaxed);
+            hold.depth.store(last.depth.load(relaxed), relaxed);
+        }
+        self.len.store(last, Ordering::Relaxed);
+    }
+}
+
+/// The tracer's callbacks.
+#[derive(Debug)]
+struct Record {
+    actions: ByFunction<AtomicU32>,
+    /// Locks by their addresses: the place of one is its number.
+    known: Met,
+    stats: Box<[Stats]>,
+    threads: PerThread<Held>,
+    orders: Orders,
+    untracked: AtomicU64,
+}
+
+/// Says of a function that it does nothing with locks.
+const NOTHING: u32 = u32::MAX;
+
+/// What a call carries from entry to return.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    action: Action,
+    place: usize,
+    entered: u64,
+}
+
+impl FgraphOps for Record {
+    type Data = Call;
+
+    fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
+        let action = self.action(call.function())?;
+        let lock = call.arg(usize::from(action == Action::Wait))? as usize;
+        let held = call.per_thread(&self.threads)?;
+        let place = self.place(lock)?;
+        match action {
+            Action::Unlock => self.release(held, place, false),
+            Action::Wait => self.release(held, place, true),
+            Action::Destroy => self.orders.forget(place),
+            Action::Lock => self.order(call, held, place),
+            Action::Try | Action::Contended => {}
+        }
+        let has_return = !matches!(action, Action::Unlock | Action::Destroy);
+        has_return.then(|| Call {
+            action,
+            place,
+            entered: kernel::now(),
+        })
+    }
+
+    fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
+        let now = kernel::now();
+        let at = call.call_site();
+        if matches!(data.action, Action::Lock | Action::Contended)
+            && let Some(stats) = self.stats.get(data.place)
+        {
+            stats.waited.add(now.saturating_sub(data.entered), at);
+        }
+        // A wait that fails, or that is cancelled, has taken its mutex again all the same.
+        const HAS_DIED: u64 = libc::EOWNERDEAD as u64;
+        let is_taken = match data.action {
+            Action::Wait => true,
+            Action::Contended => false,
+            _ => matches!(
+                call.result().map(|result| result as u32 as u64),
+                Some(0 | HAS_DIED)
+            ),
+        };
+        if is_taken && let Some(held) = call.per_thread(&self.threads) {
+            self.take(held, data.place, now, at);
+        }
+    }
+}
+
+impl Record {
+    /// What a function does with a lock.
+    fn action(&self, function: Function) -> Option<Action> {
+        let cell = self.actions.of(function)?;
+        let known = match cell.load(Ordering::Relaxed) {
+            0 => {
+                let is = |name: &str| FUNCTIONS.iter().position(|(known, _)| *known == name);
+                let found = function.names().find_map(is);
+                let found = found.map_or(NOTHING, |found| found as u32 + 1);
+                cell.store(found, Ordering::Relaxed);
+                found
+            }
+            known => known,
+        };
+        let row = FUNCTIONS.get((known as usize).wrapping_sub(1));
+        row.map(|(_, action)| *action)
+    }
+
+    fn place(&self, lock: usize) -> Option<usize> {
+        let place = self.known.meet(lock);
+        if place.is_none() {
+            self.untracked.fetch_add(1, Ordering::Relaxed);
+        }
+        place.map(|(place, _)| place)
+    }
+
+    /// A lock is about to be taken: what is held comes before it.
+    fn order(&self, call: &Entry<'_, Call>, held: &Held, place: usize) {
+        if held.find(place).is_some() {
+            return;
+        }
+        for hold in held.holds() {
+            let before = hold.place.load(Ordering::Relaxed);
+            if self.orders.add(before, place) {
+                let since = hold.at.load(Ordering::Relaxed);
+                self.orders
+                    .explain(before, place, since, caller::words(call));
+            }
+        }
+    }
+
+    /// A lock was taken.
+    fn take(&self, held: &Held, place: usize, now: u64, at: usize) {
+        if let Some(stats) = self.stats.get(place) {
+            stats.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some((_, hold)) = held.find(place) {
+            hold.depth.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let len = held.len.load(Ordering::Relaxed);
+        let Some(hold) = held.locks.get(len) else {
+            self.untracked.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        hold.place.store(place, Ordering::Relaxed);
+        hold.since.store(now, Ordering::Relaxed);
+        hold.at.store(at, Ordering::Relaxed);
+        hold.depth.store(1, Ordering::Relaxed);
+        held.len.store(len + 1, Ordering::Relaxed);
+    }
+
+    /// A lock is about to be released, once, or wholly.
+    fn release(&self, held: &Held, place: usize, wholly: bool) {
+        // What another thread has taken is not known here.
+        let Some((nth, hold)) = held.find(place) else {
+            return;
+        };
+        if !wholly && hold.depth.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        let since = hold.since.load(Ordering::Relaxed);
+        if let Some(stats) = self.stats.get(place) {
+            let at = hold.at.load(Ordering::Relaxed);
+            stats.held.add(kernel::now().saturating_sub(since), at);
+        }
+        held.remove(nth);
+    }
+}

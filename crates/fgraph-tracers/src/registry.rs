@@ -1,0 +1,196 @@
+//! Tracers by name, as many at once as there are slots, each once.
+//!
+//! ```
+//! use fgraph_tracers::profiler::Profiler;
+//! use fgraph_tracers::registry::{Registry, RegistryError};
+//!
+//! let mut tracers = Registry::new();
+//! tracers.register("profile", || Profiler::start("getppid"))?;
+//! let twice = tracers.register("profile", || Profiler::start("getppid"));
+//! assert_eq!(twice.unwrap_err().to_string(), "the tracer profile is registered already");
+//! tracers.unregister("profile")?;
+//! let twice = tracers.unregister("profile");
+//! assert_eq!(twice.unwrap_err().to_string(), "no tracer profile is registered");
+//! # Ok::<(), RegistryError>(())
+//! ```
+
+use std::any::Any;
+use std::{error, fmt};
+
+use fgraph::Error;
+
+use crate::Tracer;
+
+/// Tracers that are at work, by their names.
+///
+/// Functions are patched when the first tracer that watches them comes, and are as the compiler
+/// made them after the last has left.
+#[derive(Default)]
+pub struct Registry {
+    /// In the order in which they came.
+    tracers: Vec<(String, Box<dyn NamedTracer>)>,
+    default: Option<String>,
+}
+
+/// A tracer of any type.
+trait NamedTracer: Tracer {
+    fn as_any(&self) -> &dyn Any;
+    fn as_tracer(&self) -> &dyn Tracer;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+impl<T: Tracer + Any> NamedTracer for T {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_tracer(&self) -> &dyn Tracer {
+        self
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.names()).finish()
+    }
+}
+
+impl Registry {
+    /// Without any tracer.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a tracer under a name. It becomes the [default](Self::default_name).
+    ///
+    /// # Errors
+    ///
+    /// [`Registered`](RegistryError::Registered) if a tracer has this name: then `start` is not
+    /// called. [`Name`](RegistryError::Name) for a name that is empty or has white space.
+    /// [`Start`](RegistryError::Start) if it cannot be started.
+    pub fn register<T: Tracer + Any>(
+        &mut self,
+        name: &str,
+        start: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<&T, RegistryError> {
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            return Err(RegistryError::Name(name.to_owned()));
+        }
+        if self.place(name).is_some() {
+            return Err(RegistryError::Registered(name.to_owned()));
+        }
+        let tracer = start().map_err(|source| RegistryError::Start {
+            name: name.to_owned(),
+            source,
+        })?;
+        self.tracers.push((name.to_owned(), Box::new(tracer)));
+        self.default = Some(name.to_owned());
+        let missing = || RegistryError::NotRegistered(name.to_owned());
+        self.get_as(name).ok_or_else(missing)
+    }
+
+    /// Ends the tracer of this name, and gives it back, to be downcast: what it has gathered is in
+    /// it. If it was the default, the newest of the others is.
+    ///
+    /// The tracer itself ends when what is given back is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRegistered`](RegistryError::NotRegistered).
+    pub fn unregister(&mut self, name: &str) -> Result<Box<dyn Any>, RegistryError> {
+        let place = self.place(name);
+        let place = place.ok_or_else(|| RegistryError::NotRegistered(name.to_owned()))?;
+        let (_, tracer) = self.tracers.remove(place);
+        if self.default.as_deref() == Some(name) {
+            self.default = self.tracers.last().map(|(name, _)| name.clone());
+        }
+        Ok(tracer.into_any())
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.tracers.iter().position(|(known, _)| known == name)
+    }
+
+    /// The names, in the order in which the tracers came.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tracers.iter().map(|(name, _)| &**name)
+    }
+
+    /// The tracer of a name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&dyn Tracer> {
+        let (_, tracer) = self.tracers.get(self.place(name)?)?;
+        Some(tracer.as_tracer())
+    }
+
+    /// The tracer of a name, if it is a `T`.
+    #[must_use]
+    pub fn get_as<T: Tracer + Any>(&self, name: &str) -> Option<&T> {
+        let (_, tracer) = self.tracers.get(self.place(name)?)?;
+        (**tracer).as_any().downcast_ref()
+    }
+
+    /// The name of the default tracer: the newest, until it is [set](Self::set_default). `None`
+    /// without tracers.
+    #[must_use]
+    pub fn default_name(&self) -> Option<&str> {
+        self.default.as_deref()
+    }
+
+    /// Makes a tracer the default.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRegistered`](RegistryError::NotRegistered).
+    pub fn set_default(&mut self, name: &str) -> Result<(), RegistryError> {
+        if self.place(name).is_none() {
+            return Err(RegistryError::NotRegistered(name.to_owned()));
+        }
+        self.default = Some(name.to_owned());
+        Ok(())
+    }
+}
+
+/// Why a tracer was not registered, or not found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// A tracer of this name is registered.
+    Registered(String),
+    /// No tracer of this name is registered.
+    NotRegistered(String),
+    /// A tracer cannot have this name: it is empty or has white space.
+    Name(String),
+    /// The tracer could not be started.
+    Start {
+        /// Its name.
+        name: String,
+        /// Why not.
+        source: Error,
+    },
+}
+
+impl fmt::Display for RegistryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Registered(name) => write!(f, "the tracer {name} is registered already"),
+            Self::NotRegistered(name) => write!(f, "no tracer {name} is registered"),
+            Self::Name(name) => write!(f, "{name:?} is no name for a tracer"),
+            Self::Start { name, source } => write!(f, "the tracer {name} cannot start: {source}"),
+        }
+    }
+}
+
+impl error::Error for RegistryError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Start { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The deepest machine stack of each thread, and which calls take how much of it.
+//!
+//! ```
+//! use fgraph_tracers::stack::StackTracer;
+//!
+//! let stack = StackTracer::start("*:mod:libc.so*")?;
+//! let now = std::fs::read_dir("/proc/self/task")?.count();
+//! let deepest = stack.deepest();
+//! assert!(now > 0 && deepest[0].bytes > 0);
+//! println!("{}", deepest[0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, PerThread, Return};
+
+/// Calls of a backtrace.
+const CALLS: usize = 64;
+/// Attempts to read a backtrace that is being changed.
+const ATTEMPTS: usize = 100;
+
+/// A tracer of stacks at work; dropping it ends it.
+///
+/// Depth is measured where a watched function is entered, from the end of the thread's stack, which
+/// stacks grow away from. The backtrace has the watched functions; the bytes of one are those up to
+/// the next, with what lies between.
+///
+/// It is taken when the deepest call returns, and on the way down each time that the stack has
+/// grown by an eighth: so a thread that overflows its stack has one as well. A call that sets no
+/// record costs a few loads. The stacks of signal handlers and coroutines are not measured.
+#[derive(Debug)]
+pub struct StackTracer {
+    user: Handle<Record>,
+}
+
+crate::tracer::tracer!(StackTracer);
+
+impl StackTracer {
+    /// Starts watching the functions that `filter` selects.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`].
+    pub fn start(filter: impl IntoFilter) -> Result<Self, Error> {
+        // SAFETY: the callbacks use atomics, and memory of the thread's own.
+        let user = unsafe { fgraph::register(Record::default(), filter) }?;
+        Ok(Self { user })
+    }
+
+    /// The deepest stack of each thread, the deepest first: the kernel's `stack_max_size` and
+    /// `stack_trace`.
+    pub fn deepest(&self) -> Vec<ThreadStack> {
+        let threads = self.user.threads.iter();
+        let mut stacks: Vec<_> = threads.filter_map(|(id, state)| state.read(id)).collect();
+        stacks.sort_by_key(|stack| std::cmp::Reverse(stack.bytes));
+        stacks
+    }
+
+    /// Forgets how deep stacks were.
+    pub fn reset(&self) {
+        for (_, state) in self.user.threads.iter() {
+            state.deepest.store(0, Ordering::Relaxed);
+            state.traced.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The deepest stack of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadStack {
+    /// The kernel's id of the thread.
+    pub thread: u32,
+    /// Bytes between the end of the stack and the entry of the deepest call.
+    pub bytes: usize,
+    /// Bytes that the stack has in all.
+    pub size: usize,
+    /// The calls, the deepest first; at most 64.
+    pub calls: Vec<StackCall>,
+    /// How deep the stack was when these were noted: `bytes`, if the deepest call has returned.
+    pub traced_bytes: usize,
+}
+
+/// A call on a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StackCall {
+    /// The address of the function.
+    pub function: usize,
+    /// How deep the stack was at its entry, in bytes.
+    pub depth: usize,
+    /// Bytes between the entry of the next watched call around it, or the end of the stack, and its
+    /// own entry.
+    pub size: usize,
+}
+
+/// As the kernel's `stack_trace`.
+impl fmt::Display for ThreadStack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.calls.len();
+        writeln!(f, "        Depth    Size   Location    ({count} entries)")?;
+        writeln!(f, "        -----    ----   --------")?;
+        for (nth, call) in self.calls.iter().enumerate() {
+            let StackCall {
+                function,
+                depth,
+                size,
+            } = call;
+            write!(f, "{nth:>3}) {depth:>8} {size:>7}   ")?;
+            match fgraph::function_at(*function) {
+                Some(function) => writeln!(f, "{}", function.name())?,
+                None => writeln!(f, "{function:#x}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tracer's callbacks.
+#[derive(Debug, Default)]
+struct Record {
+    threads: PerThread<State>,
+}
+
+/// What is known of a thread's stack. The thread alone writes, but for a reset.
+#[derive(Debug)]
+struct State {
+    /// Bytes of the stack.
+    size: AtomicUsize,
+    /// The most bytes that a call was deep.
+    deepest: AtomicUsize,
+    /// The bytes of the calls below.
+    traced: AtomicUsize,
+    /// Odd while the calls change.
+    version: AtomicUsize,
+    len: AtomicUsize,
+    /// Functions, the deepest first, each with how deep the stack was at its entry.
+    calls: [[AtomicUsize; 2]; CALLS],
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            size: AtomicUsize::new(0),
+            deepest: AtomicUsize::new(0),
+            traced: AtomicUsize::new(0),
+            version: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            calls: [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; CALLS],
+        }
+    }
+}
+
+/// What a call carries from entry to return.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    function: usize,
+    /// How deep the stack was at its entry.
+    depth: usize,
+}
+
+impl FgraphOps for Record {
+    type Data = Call;
+
+    fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
+        let stack = call.home_stack()?;
+        let data = Call {
+            function: call.function().address(),
+            depth: stack.end.saturating_sub(call.stack_pointer()),
+        };
+        let state = call.per_thread(&self.threads)?;
+        if data.depth > state.deepest.load(Ordering::Relaxed) {
+            state.deepest.store(data.depth, Ordering::Relaxed);
+            state.size.store(stack.len(), Ordering::Relaxed);
+            let traced = state.traced.load(Ordering::Relaxed);
+            if data.depth > traced + traced / 8 {
+                state.trace(data, |generation| call.ancestor_data(generation));
+            }
+        }
+        Some(data)
+    }
+
+    fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
+        let Some(state) = call.per_thread(&self.threads) else {
+            return;
+        };
+        let traced = state.traced.load(Ordering::Relaxed);
+        if data.depth == state.deepest.load(Ordering::Relaxed) && data.depth != traced {
+            state.trace(data, |generation| call.ancestor_data(generation));
+        }
+    }
+}
+
+impl State {
+    /// Notes the calls around one, with it.
+    fn trace<'c>(&self, innermost: Call, around: impl Fn(usize) -> Option<&'c Call>) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version | 1, Ordering::Relaxed);
+        // Pairs with the Acquire fence in `read`: who sees one of these calls there sees the odd
+        // version.
+        fence(Ordering::Release);
+        let mut call = Some(&innermost);
+        let mut len = 0;
+        while let (Some(Call { function, depth }), Some([to, to_depth])) =
+            (call, self.calls.get(len))
+        {
+            to.store(*function, Ordering::Relaxed);
+            to_depth.store(*depth, Ordering::Relaxed);
+            call = around(len);
+            len += 1;
+        }
+        self.len.store(len, Ordering::Relaxed);
+        self.traced.store(innermost.depth, Ordering::Relaxed);
+        // Release: pairs with the first load in `read`.
+        self.version
+            .store((version | 1).wrapping_add(1), Ordering::Release);
+    }
+
+    fn read(&self, thread: u32) -> Option<ThreadStack> {
+        for _ in 0..ATTEMPTS {
+            // Acquire: pairs with the Release of the version in `trace`.
+            let version = self.version.load(Ordering::Acquire);
+            let load = |word: &AtomicUsize| word.load(Ordering::Relaxed);
+            let len = load(&self.len).min(CALLS);
+            let calls = self.calls.iter().take(len);
+            let calls: Vec<_> = calls.map(|call| call.each_ref().map(load)).collect();
+            let [bytes, traced_bytes] = [&self.deepest, &self.traced].map(load);
+            // Pairs with the Release fence in `trace`.
+            fence(Ordering::Acquire);
+            if version % 2 == 1 || load(&self.version) != version {
+                std::thread::yield_now();
+                continue;
+            }
+            let outer = calls.iter().skip(1).map(|[_, depth]| *depth).chain([0]);
+            let with_outer = calls.iter().zip(outer);
+            let calls = with_outer.map(|(&[function, depth], outer)| StackCall {
+                function,
+                depth,
+                size: depth.saturating_sub(outer),
+            });
+            return (bytes != 0).then(|| ThreadStack {
+                thread,
+                bytes,
+                size: load(&self.size),
+                calls: calls.collect(),
+                traced_bytes,
+            });
+        }
+        None
+    }
+}

@@ -1,0 +1,481 @@
+//! The system calls of the program, as Akaros' `kptrace` shows them: a line of text for each.
+//!
+//! ```
+//! use std::time::Duration;
+//! use fgraph_tracers::syscalls::Syscalls;
+//!
+//! let syscalls = Syscalls::start()?;
+//! std::fs::write("/dev/null", "hello")?;
+//! let mut lines = std::iter::from_fn(|| syscalls.read_line(Duration::ZERO));
+//! assert!(lines.any(|line| line.contains("(       write)") && line.ends_with("data: hello\n")));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The lines
+//!
+//! ```text
+//! [  4242.000000001]-[  4242.000000002] Syscall   1 (       write):(0x1, 0x7f.., 0x5, 0x0, 0x0,
+//!  0x0) ret: 0x5 proc: 77 core: 1 thread: 78 data: hello
+//! ```
+//!
+//! The time stamps are seconds of `CLOCK_MONOTONIC`, at the entry and the return. The result is the
+//! kernel's: an error is the negative `errno`. `data` is the path that the call is given, or up to
+//! 128 bytes that it has read or written, as many as its result says; it is escaped, so a line ends
+//! with its line end.
+//!
+//! # What is seen
+//!
+//! Calls that go through one of the C library's functions for them, `syscall` among these, with the
+//! arguments that the kernel gets: `open` shows as `openat`, as with `strace`. Of such functions
+//! that call each other the innermost is shown. Calls that the C library makes on its own within
+//! other functions (as in `malloc`, `opendir`, `pthread_create`, `printf`), and `syscall`
+//! instructions elsewhere, as Go's programs have them, are not seen: they are not at the entry of a
+//! function, where alone fgraph patches. Nor are those of the child that `posix_spawn` makes, until
+//! it is another program. [`NOT_SEEN`] lists the system calls that glibc makes on its own.
+
+mod names;
+mod table;
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, Return, Untraced};
+
+use crate::support::by_function::ByFunction;
+use crate::support::kernel;
+use crate::support::line::Line;
+use crate::support::queue::Queue;
+use table::{Arg, Data, Wrapper};
+
+/// Bytes of the queue of lines, unless it is said otherwise.
+pub const QUEUE_SIZE: usize = 2 << 20;
+
+/// System calls that glibc makes without one of the functions that are watched, where it does: see
+/// [what is seen](self#what-is-seen).
+pub const NOT_SEEN: &[&str] = &[
+    "brk",
+    "clock_nanosleep",
+    "clone",
+    "clone3",
+    "close",
+    "execve",
+    "exit",
+    "exit_group",
+    "fstat",
+    "futex",
+    "getdents64",
+    "getrandom",
+    "gettid",
+    "madvise",
+    "mmap",
+    "mprotect",
+    "mremap",
+    "munmap",
+    "newfstatat",
+    "openat",
+    "pread64",
+    "prlimit64",
+    "read",
+    "rseq",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "sched_getaffinity",
+    "sched_yield",
+    "set_robust_list",
+    "tgkill",
+    "vfork",
+    "wait4",
+];
+
+/// Bytes of a call's data that are shown.
+const DATA: usize = 128;
+/// Bytes of a line: each byte of data takes at most four.
+const LINE: usize = 320 + 4 * DATA;
+/// How long a thread that hands lines on waits before it looks whether it is to end.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A tracer of system calls at work; dropping it ends it.
+///
+/// Each call is a line, which is written when the call returns, or when it begins if it may not
+/// return (`execve`, `_exit`). Lines go to a queue that never has the program wait: without room
+/// for a line it is dropped and counted. A call costs about a microsecond more.
+///
+/// [`Tracer::set_filter`](crate::Tracer::set_filter) with names of the C library's functions
+/// chooses calls, and [`set_threads`](crate::Tracer::set_threads) threads.
+#[derive(Debug)]
+pub struct Syscalls {
+    user: Handle<Arc<Record>>,
+}
+
+crate::tracer::tracer!(Syscalls);
+
+impl Syscalls {
+    /// Starts watching all system calls that can be seen, in all threads, with a queue of
+    /// [`QUEUE_SIZE`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    pub fn start() -> Result<Self, Error> {
+        Self::start_with(QUEUE_SIZE)
+    }
+
+    /// [`start`](Self::start) with a queue of `queue_size` bytes, rounded up to a power of two of
+    /// at least 4096.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub fn start_with(queue_size: usize) -> Result<Self, Error> {
+        let queue = Queue::new(queue_size);
+        let queue = queue.ok_or(Error::Unsupported(fgraph::Unsupported::Memory(
+            libc::ENOMEM,
+        )))?;
+        let record = Arc::new(Record {
+            places: ByFunction::new(),
+            queue,
+            loud: AtomicI32::new(-1),
+            is_over: AtomicBool::new(false),
+        });
+        let filter = table::wrappers().try_fold(Filter::none(), |filter, (name, _)| {
+            filter.trace_in(name, "libc.so*")
+        })?;
+        // SAFETY: the callbacks use atomics, memory that they map, and system calls.
+        let user = unsafe { fgraph::register(record, filter) }?;
+        Ok(Self { user })
+    }
+
+    /// Takes the first line of the queue, with its line end; waits for one at most for `wait`.
+    ///
+    /// Each line goes to one of the readers.
+    pub fn read_line(&self, wait: Duration) -> Option<String> {
+        let mut line = Vec::new();
+        let is_some = self.user.queue.pop(&mut line, wait);
+        is_some.then(|| String::from_utf8_lossy(&line).into_owned())
+    }
+
+    /// A file from which lines can be read, until this tracer ends. A thread hands them on; it is
+    /// not traced. There may be several such files: each line goes to one of the readers.
+    ///
+    /// # Errors
+    ///
+    /// Those of making a pair of sockets and a thread.
+    pub fn reader(&self) -> io::Result<OwnedFd> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let record = Arc::clone(&self.user);
+        let hand_on = move || {
+            let _untraced = Untraced::new();
+            hand_on(&record, &ours);
+        };
+        let builder = thread::Builder::new().name("syscall lines".to_owned());
+        fgraph::untraced(|| builder.spawn(hand_on))?;
+        Ok(theirs.into())
+    }
+
+    /// Bytes of the queue that lines take now.
+    pub fn queued(&self) -> usize {
+        self.user.queue.len()
+    }
+
+    /// Calls whose lines found no room in the queue.
+    pub fn dropped(&self) -> u64 {
+        self.user.queue.dropped()
+    }
+
+    /// Also writes lines to `file` as calls begin (`ENTER`, with one time stamp and no result) and
+    /// end (`EXIT`), or not any more. The traced thread waits for the file to take them.
+    ///
+    /// The file must stay open: its number is used until another one is set.
+    pub fn set_loud(&self, file: Option<BorrowedFd<'static>>) {
+        let file = file.map_or(-1, |file| file.as_raw_fd());
+        self.user.loud.store(file, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Syscalls {
+    fn drop(&mut self) {
+        self.user.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Hands lines on to a socket until the tracer has ended or the other end is closed.
+fn hand_on(record: &Record, socket: &UnixStream) {
+    let mut line = Vec::new();
+    loop {
+        // Read before the queue is: what was queued until then is handed on.
+        let is_over = record.is_over.load(Ordering::Relaxed);
+        line.clear();
+        if !record.queue.pop(&mut line, PATIENCE) {
+            if is_over {
+                return;
+            }
+            continue;
+        }
+        let mut rest = &*line;
+        while !rest.is_empty() {
+            // SAFETY: so many bytes. A reader that is gone is an error, not a signal.
+            let sent = unsafe {
+                let (start, flags) = (rest.as_ptr().cast(), libc::MSG_NOSIGNAL);
+                libc::send(socket.as_raw_fd(), start, rest.len(), flags)
+            };
+            match usize::try_from(sent) {
+                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+                Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The tracer's callbacks.
+#[derive(Debug)]
+struct Record {
+    /// The place of a function among the wrappers, from 1 on; 0 if it is not known yet, and
+    /// [`NO_WRAPPER`].
+    places: ByFunction<AtomicU32>,
+    queue: Queue,
+    /// The file that lines go to as they happen; -1 for none.
+    loud: AtomicI32,
+    is_over: AtomicBool,
+}
+
+/// Says of a function that it is no wrapper.
+const NO_WRAPPER: u32 = u32::MAX;
+
+/// What a call carries from entry to return: the record, which the return finishes.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    entered: u64,
+    returns_to: usize,
+    /// The kernel's id of the process.
+    process: u32,
+    wrapper: &'static Wrapper,
+    number: u64,
+    args: [u64; 6],
+    /// Another wrapper that this one has called makes the system call.
+    is_outer: bool,
+    data: [u8; DATA],
+    data_len: u8,
+}
+
+impl FgraphOps for Record {
+    type Data = Call;
+
+    fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
+        let wrapper = self.wrapper(call.function())?;
+        let returns_to = call.return_address();
+        if let Some(outer) = call.parent_data() {
+            // A call from within the C library, or a jump: what the outer one does is done by this
+            // one. Otherwise this is a signal handler's.
+            let module = fgraph::function_at(call.call_site()).map(|caller| caller.module());
+            let is_inner =
+                outer.returns_to == returns_to || module == Some(call.function().module().path);
+            if is_inner && let Some(outer) = call.parent_data_mut() {
+                outer.is_outer = true;
+            }
+        }
+        let arg = |index: u8| match index {
+            0..6 => call.arg(index.into()),
+            _ => call.stack_arg(usize::from(index) - 6),
+        };
+        let of = |arg_of: Arg| match arg_of {
+            Arg::Of(index) => arg(index).unwrap_or(0),
+            Arg::Is(value) => value as i64 as u64,
+        };
+        let mut record = Call {
+            entered: kernel::now(),
+            returns_to,
+            process: kernel::process(),
+            wrapper,
+            number: wrapper.number.map_or(arg(0).unwrap_or(0), u64::from),
+            args: wrapper.args.map(of),
+            is_outer: false,
+            data: [0; DATA],
+            data_len: 0,
+        };
+        if let Data::Text(index) = wrapper.data {
+            record.read_data(index, DATA);
+            let data = record.data.iter();
+            let text = data
+                .take(record.data_len.into())
+                .take_while(|byte| **byte != 0);
+            record.data_len = text.count() as u8;
+        }
+        let loud = self.loud.load(Ordering::Relaxed);
+        if loud >= 0 {
+            record.write(loud, Moment::Enter, call.thread_id());
+        }
+        if wrapper.may_end {
+            let moment = Moment::Exit {
+                left: record.entered,
+                result: 0,
+            };
+            self.finish(&record, moment, call.thread_id());
+            return None;
+        }
+        Some(record)
+    }
+
+    fn ret(&self, call: &mut Return<'_, Call>, mut record: Call) {
+        let left = kernel::now();
+        if record.is_outer {
+            return;
+        }
+        // A cancelled call has no result.
+        let result = match call.result() {
+            Some(result) if record.wrapper.is_long => result as i64,
+            Some(result) => (result as i32).into(),
+            None => -i64::from(libc::EINTR),
+        };
+        let result = match result {
+            -1 => -i64::from(call.errno()),
+            result => result,
+        };
+        if let Data::Bytes(index) = record.wrapper.data {
+            record.read_data(index, usize::try_from(result).unwrap_or(0));
+        }
+        let moment = Moment::Exit { left, result };
+        self.finish(&record, moment, call.thread_id());
+    }
+}
+
+/// When a line is written.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Enter,
+    Exit { left: u64, result: i64 },
+}
+
+impl Record {
+    /// The wrapper that a function is.
+    fn wrapper(&self, function: Function) -> Option<&'static Wrapper> {
+        let place = self.places.of(function)?;
+        let known = match place.load(Ordering::Relaxed) {
+            0 => {
+                let found = function.names().find_map(table::find);
+                let found = found.map_or(NO_WRAPPER, |found| found as u32 + 1);
+                place.store(found, Ordering::Relaxed);
+                found
+            }
+            known => known,
+        };
+        table::get((known as usize).wrapping_sub(1))
+    }
+
+    /// Puts a line into the queue, and into the file where it is loud.
+    fn finish(&self, record: &Call, moment: Moment, thread: u32) {
+        let line = record.line(moment, thread);
+        self.queue.push(thread, line.as_bytes());
+        let loud = self.loud.load(Ordering::Relaxed);
+        if loud >= 0 {
+            record.write(loud, moment, thread);
+        }
+    }
+}
+
+impl Call {
+    /// Keeps memory of the program's that an argument points to.
+    fn read_data(&mut self, arg: u8, len: usize) {
+        let address = self.args.get(usize::from(arg)).copied().unwrap_or(0);
+        let into = self.data.get_mut(..len.min(DATA)).unwrap_or_default();
+        self.data_len = kernel::peek(self.process, address as usize, into) as u8;
+    }
+
+    fn line(&self, moment: Moment, thread: u32) -> Line<LINE> {
+        let mut line = Line::new();
+        self.format(&mut line, moment, thread);
+        line
+    }
+
+    fn format(&self, line: &mut Line<LINE>, moment: Moment, thread: u32) {
+        let stamp = |line: &mut Line<LINE>, time: u64| {
+            let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
+            // Writing to a line does not fail.
+            let _ = write!(line, "[{seconds:>6}.{rest:09}]");
+        };
+        stamp(line, self.entered);
+        if let Moment::Exit { left, .. } = moment {
+            line.push(b'-');
+            stamp(line, left);
+        }
+        let (number, name) = (self.number, names::name(self.number));
+        let _ = write!(line, " Syscall {number:>3} ({name:>12}):(");
+        for (index, arg) in self.args.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            let _ = write!(line, "{comma}{arg:#x}");
+        }
+        let _ = line.write_str(")");
+        if let Moment::Exit { result, .. } = moment {
+            let _ = write!(line, " ret: {result:#x}");
+        }
+        let (process, core) = (self.process, kernel::core());
+        let _ = write!(
+            line,
+            " proc: {process} core: {core} thread: {thread} data: "
+        );
+        let data = self.data.get(..self.data_len.into());
+        line.push_escaped(data.unwrap_or_default());
+        line.push(b'\n');
+    }
+
+    /// Writes a line to a file at once.
+    fn write(&self, file: i32, moment: Moment, thread: u32) {
+        let mut line = Line::<LINE>::new();
+        let _ = line.write_str(match moment {
+            Moment::Enter => "ENTER ",
+            Moment::Exit { .. } => "EXIT ",
+        });
+        self.format(&mut line, moment, thread);
+        kernel::write(file, line.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_columns_of_kptrace() {
+        let mut record = Call {
+            entered: 4_242_000_000_001,
+            returns_to: 0,
+            process: 77,
+            wrapper: table::get(1).unwrap(),
+            number: 1,
+            args: [1, 0x7f, 5, u64::MAX, 0, 0],
+            is_outer: false,
+            data: [b'\n'; DATA],
+            data_len: 2,
+        };
+        let check = |record: &Call, moment, start: &str, end: &str| {
+            let line = record.line(moment, 78);
+            let line = String::from_utf8(line.as_bytes().to_vec()).unwrap();
+            assert!(line.starts_with(start) && line.ends_with(end), "{line}");
+            assert!(line.contains(" proc: 77 core: "), "{line}");
+        };
+        let args = "(0x1, 0x7f, 0x5, 0xffffffffffffffff, 0x0, 0x0)";
+        let moment = Moment::Exit {
+            left: 4_243_000_000_002,
+            result: -2,
+        };
+        let start = "[  4242.000000001]-[  4243.000000002] Syscall   1 (       write):";
+        let start = format!("{start}{args} ret: 0xfffffffffffffffe proc: ");
+        check(&record, moment, &start, " thread: 78 data: \\n\\n\n");
+        let start = format!("[  4242.000000001] Syscall   1 (       write):{args} proc: ");
+        check(&record, Moment::Enter, &start, "\n");
+        // The longest line has its end.
+        record.args = [u64::MAX; 6];
+        record.data = [0xff; DATA];
+        record.data_len = DATA as u8;
+        check(&record, moment, "[", "\\xff\n");
+        assert!(record.line(moment, u32::MAX).as_bytes().len() < LINE);
+    }
+}

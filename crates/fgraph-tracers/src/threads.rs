@@ -1,0 +1,255 @@
+//! Functions that belong to the main thread, or to others, called on the wrong one.
+//!
+//! ```
+//! use fgraph_tracers::threads::{Rule, ThreadChecker};
+//!
+//! // `getppid` stands for what only the main thread may do.
+//! let checker = ThreadChecker::start([(Rule::MainOnly, "getppid:mod:libc.so*")])?;
+//! std::thread::scope(|scope| {
+//!     for _ in 0..2 {
+//!         scope.spawn(std::os::unix::process::parent_id);
+//!     }
+//! });
+//! let reports = checker.violations();
+//! // Both calls are from the same place.
+//! assert_eq!(reports.len(), 1);
+//! println!("{}", reports[0]);
+//! # Ok::<(), fgraph::Error>(())
+//! ```
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, IntoFilter};
+
+use crate::support::arena::Zeroed;
+use crate::support::by_function::ByFunction;
+use crate::support::caller::{self, Caller, NAMED};
+use crate::support::classes::{Classes, FILTERS, without_predicate};
+use crate::support::kernel;
+use crate::support::reports::{Met, Reports};
+
+/// Call sites that are told apart, and functions of which a right call is kept.
+const SITES: usize = 8192;
+/// Reports that are kept.
+const REPORTS: usize = 1024;
+/// Callers of a call that are kept.
+const CALLERS: usize = 6;
+/// A call: its thread with its name, and where it and those around it return to.
+const CALL: usize = NAMED + CALLERS;
+/// A report: the function's address, the rule, the wrong call, the right one.
+const REPORT: usize = 2 + 2 * CALL;
+
+/// Where functions may be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// On the main thread only, as those of user interfaces.
+    MainOnly,
+    /// On any other thread, as those that block. In a forked child this is not checked.
+    WorkerOnly,
+}
+
+/// A checker of threads at work; dropping it ends it.
+///
+/// A call on the wrong thread is reported once for each place that calls. A right call costs two
+/// loads more than with an empty user. The calls around it are known as far as they are watched by
+/// some tracer with returns: see [`fgraph::Entry::callers`].
+#[derive(Debug)]
+pub struct ThreadChecker {
+    user: Handle<Check>,
+}
+
+crate::tracer::tracer!(ThreadChecker);
+
+impl ThreadChecker {
+    /// Starts checking: of a function that several filters select, the first rule holds.
+    ///
+    /// [`Tracer::set_filter`](crate::Tracer::set_filter) chooses among these functions.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`], and [`PredicateAsText`](fgraph::FilterError::PredicateAsText)
+    /// for a filter with a predicate, which would be asked in callbacks. Of more than 64 rules the
+    /// last are not checked.
+    pub fn start<F: IntoFilter>(rules: impl IntoIterator<Item = (Rule, F)>) -> Result<Self, Error> {
+        let rules = rules
+            .into_iter()
+            .take(FILTERS)
+            .map(|(rule, filter)| Ok((rule, without_predicate(filter)?)));
+        let rules: Vec<_> = rules.collect::<Result<_, Error>>()?;
+        let filters = rules.iter().map(|(_, filter)| filter.clone());
+        let filter = filters.reduce(Filter::union).unwrap_or_else(Filter::none);
+        let check = Check {
+            main: kernel::process(),
+            rules,
+            classes: Classes::new(),
+            right: ByFunction::new(),
+            sites: Met::new(SITES),
+            reports: Reports::new(REPORTS),
+        };
+        // SAFETY: the callbacks use atomics, memory that they map, and system calls.
+        let user = unsafe { fgraph::register(check, filter) }?;
+        Ok(Self { user })
+    }
+
+    /// The calls on wrong threads, the first first.
+    pub fn violations(&self) -> Vec<Violation> {
+        let reports = self.user.reports.iter();
+        reports
+            .filter_map(|words| Violation::read(&words))
+            .collect()
+    }
+
+    /// Violations that found no room among the 1024 that are kept.
+    pub fn dropped(&self) -> usize {
+        self.user.reports.dropped()
+    }
+}
+
+/// A call on the wrong thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Violation {
+    /// The function's name.
+    pub function: String,
+    /// The rule that was broken.
+    pub rule: Rule,
+    /// The call.
+    pub wrong: Caller,
+    /// The first right call of the function, if there was one before.
+    pub right: Option<Caller>,
+}
+
+impl Violation {
+    fn read(words: &[usize; REPORT]) -> Option<Self> {
+        let [function, rule, calls @ ..] = words;
+        let (wrong, right) = calls.split_at(CALL);
+        let function = fgraph::function_at(*function);
+        Some(Self {
+            function: function.map_or(String::new(), |function| function.name().to_string()),
+            rule: match rule {
+                0 => Rule::MainOnly,
+                _ => Rule::WorkerOnly,
+            },
+            wrong: Caller::read(wrong)?,
+            right: Caller::read(right),
+        })
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = match self.rule {
+            Rule::MainOnly => "the main thread's",
+            Rule::WorkerOnly => "not the main thread's",
+        };
+        write!(f, "{} is {whose}, called by {}", self.function, self.wrong)?;
+        if let Some(right) = &self.right {
+            write!(f, ", rightly by {right}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The checker's callbacks.
+#[derive(Debug)]
+struct Check {
+    /// The main thread when the checker was started.
+    main: u32,
+    rules: Vec<(Rule, Filter)>,
+    classes: Classes,
+    right: ByFunction<RightCall>,
+    sites: Met,
+    reports: Reports<REPORT>,
+}
+
+/// The first right call of a function.
+#[derive(Debug)]
+struct RightCall {
+    /// [`FREE`], [`WRITING`] or [`WRITTEN`].
+    state: AtomicUsize,
+    call: [AtomicUsize; CALL],
+}
+
+// SAFETY: numbers.
+unsafe impl Zeroed for RightCall {}
+
+/// There was no right call.
+const FREE: usize = 0;
+/// A right call is being written.
+const WRITING: usize = 1;
+/// A right call is there.
+const WRITTEN: usize = 2;
+
+impl FgraphOps for Check {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let (function, thread) = (call.function(), call.thread_id());
+        let rule = self.rule(function)?;
+        let is_wrong = match rule {
+            // A forked child has another main thread.
+            Rule::MainOnly => thread != self.main && thread != kernel::process(),
+            Rule::WorkerOnly => thread == self.main,
+        };
+        let right = self.right.of(function);
+        let is_known = right.is_some_and(|right| right.state.load(Ordering::Relaxed) != FREE);
+        if !is_wrong && is_known {
+            return None;
+        }
+        if !is_wrong {
+            right?.write(caller::words(call));
+        } else if let Some((_, true)) = self.sites.meet(call.return_address()) {
+            let mut words = [0; REPORT];
+            words[0] = function.address();
+            words[1] = usize::from(rule == Rule::WorkerOnly);
+            words[2..2 + CALL].copy_from_slice(&caller::words::<CALL, _>(call));
+            if let Some(right) = right.and_then(RightCall::read) {
+                words[2 + CALL..].copy_from_slice(&right);
+            }
+            self.reports.push(words);
+        }
+        None
+    }
+}
+
+impl Check {
+    /// The rule of a function.
+    fn rule(&self, function: Function) -> Option<Rule> {
+        let all = u64::MAX >> (FILTERS - self.rules.len().clamp(1, FILTERS));
+        let rules = self.classes.of(function, all, |nth, facts| {
+            let rule = self.rules.get(nth);
+            rule.is_some_and(|(_, filter)| filter.matches(facts))
+        });
+        let first = self.rules.get(rules.trailing_zeros() as usize);
+        first.map(|(rule, _)| *rule)
+    }
+}
+
+impl RightCall {
+    fn write(&self, call: [usize; CALL]) {
+        let relaxed = Ordering::Relaxed;
+        if self
+            .state
+            .compare_exchange(FREE, WRITING, relaxed, relaxed)
+            .is_err()
+        {
+            return;
+        }
+        for (place, word) in self.call.iter().zip(call) {
+            place.store(word, relaxed);
+        }
+        // Release pairs with the Acquire in `read`.
+        self.state.store(WRITTEN, Ordering::Release);
+    }
+
+    fn read(&self) -> Option<[usize; CALL]> {
+        let is_there = self.state.load(Ordering::Acquire) == WRITTEN;
+        let call = || {
+            self.call
+                .each_ref()
+                .map(|word| word.load(Ordering::Relaxed))
+        };
+        is_there.then(call)
+    }
+}

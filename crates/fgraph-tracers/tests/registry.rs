@@ -1,0 +1,97 @@
+//! Tracers by name: once each, again after they have left, and code that is as it was at the end.
+
+#[path = "../../fgraph/tests/common/mod.rs"]
+mod common;
+
+use std::hint::black_box;
+
+use common::{code, scenario};
+use fgraph_tracers::profiler::Profiler;
+use fgraph_tracers::registry::{Registry, RegistryError};
+use fgraph_tracers::stack::StackTracer;
+use fgraph_tracers::threads::{Rule, ThreadChecker};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn shared(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+fn bytes() -> [u8; 9] {
+    code(shared as *const ())
+}
+
+#[test]
+fn the_first_patches_and_the_last_restores() {
+    scenario("the_first_patches_and_the_last_restores", || {
+        let before = bytes();
+        let mut registry = Registry::new();
+        for round in 0..3 {
+            assert_eq!(bytes(), before);
+            registry
+                .register("profile", || Profiler::start("shared"))
+                .unwrap();
+            let patched = bytes();
+            assert_ne!(patched, before);
+            registry
+                .register("stack", || StackTracer::start("shared"))
+                .unwrap();
+            let rules = [(Rule::WorkerOnly, "shared")];
+            registry
+                .register("threads", || ThreadChecker::start(rules))
+                .unwrap();
+            assert_eq!(bytes(), patched);
+            shared(round);
+            let profile = registry.get_as::<Profiler>("profile").unwrap().profile();
+            assert_eq!(profile.together().of("shared").unwrap().hits, 1);
+            assert!(registry.get_as::<StackTracer>("profile").is_none());
+            drop(registry.unregister("profile").unwrap());
+            drop(registry.unregister("threads").unwrap());
+            assert_eq!(bytes(), patched);
+            let stack = registry.unregister("stack").unwrap();
+            // It ends when it is dropped.
+            assert_eq!(
+                stack.downcast_ref::<StackTracer>().unwrap().deepest().len(),
+                1
+            );
+            assert_eq!(bytes(), patched);
+        }
+        assert_eq!(bytes(), before);
+    });
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    scenario("what_is_wrong_is_named", || {
+        let mut registry = Registry::new();
+        let start = || Profiler::start("shared");
+        let error = |result: Result<&Profiler, RegistryError>| result.unwrap_err().to_string();
+        assert_eq!(
+            error(registry.register("", start)),
+            "\"\" is no name for a tracer"
+        );
+        assert_eq!(
+            error(registry.register("a b", start)),
+            "\"a b\" is no name for a tracer"
+        );
+        let malformed = registry.register("bad", || Profiler::start("!"));
+        assert!(error(malformed).starts_with("the tracer bad cannot start: "));
+        registry.register("one", start).unwrap();
+        let never = || -> Result<Profiler, _> { panic!("it must not be started") };
+        let twice = error(registry.register("one", never));
+        assert_eq!(twice, "the tracer one is registered already");
+        registry.register("two", start).unwrap();
+        assert_eq!(registry.default_name(), Some("two"));
+        registry.set_default("one").unwrap();
+        let missing = registry.set_default("three").unwrap_err();
+        assert_eq!(missing, RegistryError::NotRegistered("three".to_owned()));
+        assert_eq!(registry.names().collect::<Vec<_>>(), ["one", "two"]);
+        assert_eq!(registry.get("one").unwrap().functions().unwrap().len(), 1);
+        drop(registry.unregister("one").unwrap());
+        assert_eq!(registry.default_name(), Some("two"));
+        let twice = registry.unregister("one").unwrap_err().to_string();
+        assert_eq!(twice, "no tracer one is registered");
+        registry.register("one", start).unwrap();
+        assert_eq!(registry.default_name(), Some("one"));
+    });
+}

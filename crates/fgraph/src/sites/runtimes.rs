@@ -1,0 +1,56 @@
+//! Code that must not be misled by a return address of fgraph's on the machine stack.
+//!
+//! Such are
+//!
+//! - code that a runtime has compiled, whose frames it walks: it is in no module, and the runtime
+//!   is known by a symbol that it shares;
+//! - code that was compiled beforehand for such a runtime (V8's builtins, OCaml, Go), known by the
+//!   names of its functions (`notrace.rs`) or by a section of its file;
+//! - libraries whose coroutines copy pieces of the machine stack away, known by their names.
+//!
+//! Calls of the first two and by them get entry callbacks only, and in a process with the third all
+//! calls that begin from then on do.
+
+use crate::process::modules::LoadedModule;
+
+/// What a module does with the machine stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StackUse {
+    /// What all code does.
+    Ordinary,
+    /// It looks for the return addresses of code that it has compiled.
+    Walks,
+    /// It copies pieces of it away.
+    Slices,
+}
+
+/// Runtimes that walk the frames of what they compile share a symbol whose name begins so: the Java
+/// VM, V8, .NET, Mono, SpiderMonkey, JavaScriptCore, SBCL.
+const WALKING: [&[u8]; 7] = [
+    b"JNI_CreateJavaVM",
+    b"_ZN2v87Isolate",
+    b"coreclr_initialize",
+    b"mono_jit_init",
+    b"_Z13JS_NewContext",
+    b"JSGlobalContextCreate",
+    b"call_into_lisp",
+];
+
+/// Libraries whose files' names begin so copy stacks away: greenlet's, and Ruby's `callcc`.
+const SLICING: [&str; 2] = ["_greenlet.", "continuation.so"];
+
+/// A symbol of interpreters that do so themselves: Stackless Python.
+const SWITCH: &[u8] = b"slp_switch";
+
+/// What a module does with the machine stack. It must be loaded.
+pub(super) fn stack_use(module: &LoadedModule) -> StackUse {
+    let file = module.path().file_name().unwrap_or_default();
+    let file = file.to_string_lossy();
+    if SLICING.iter().any(|name| file.starts_with(name)) || module.shares(SWITCH) {
+        StackUse::Slices
+    } else if WALKING.iter().any(|name| module.shares(name)) {
+        StackUse::Walks
+    } else {
+        StackUse::Ordinary
+    }
+}
