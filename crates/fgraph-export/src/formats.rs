@@ -26,5 +26,6 @@ pub(crate) use self::pprof::pprof;
 pub(crate) use self::speedscope::Speedscope;
 #[cfg(feature = "svg")]
 pub(crate) use self::svg::svg;
+pub(crate) use self::text::Out;
 pub(crate) use self::totals::Totals;
 pub(crate) use self::uftrace::Uftrace;

@@ -241,8 +241,6 @@ impl fmt::Debug for Export {
     }
 }
 
-type Out = BufWriter<Box<dyn Write + Send>>;
-
 impl Export {
     /// An export to a file, which is replaced if it is there, or to a directory, which must be
     /// empty if it is there.
@@ -292,7 +290,7 @@ impl Export {
         directory: Option<&Path>,
     ) -> Result<Self, ExportError> {
         const BUFFER: usize = 1 << 17;
-        let out: Out = BufWriter::with_capacity(BUFFER, out);
+        let out: formats::Out = BufWriter::with_capacity(BUFFER, out);
         let sink: io::Result<Box<dyn Sink>> = match format {
             Format::Perfetto => Ok(Box::new(formats::Perfetto::new(out))),
             Format::Chrome => Ok(Box::new(formats::Chrome::new(out))),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use crate::Out;
+use super::text::Out;
 use crate::calls::Trace;
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::{Symbol, one_line};

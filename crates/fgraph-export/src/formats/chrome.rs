@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::text::{push, push_fraction, quoted};
-use crate::Out;
+use super::text::{Out, push, push_fraction, quoted};
 use crate::calls::{At, Call, Ending, Sink, Trace};
 use crate::symbols::{Symbol, process_name, thread_name};
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::Out;
+use super::text::Out;
 use crate::calls::{At, Call, Sink, Trace};
 use crate::symbols::Symbol;
 

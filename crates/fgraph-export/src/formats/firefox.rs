@@ -6,8 +6,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::text::{push, push_fraction, quoted, write_items};
-use crate::Out;
+use super::text::{Out, push, push_fraction, quoted, write_items};
 use crate::calls::{At, Call, Sink, Trace};
 use crate::spool::Spool;
 use crate::stacks::{Frame, Stacks};

@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::text::push;
-use crate::Out;
+use super::text::{Out, push};
 use crate::calls::Trace;
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::{one_line, process_name};

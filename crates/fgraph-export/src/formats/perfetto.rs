@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use prost::Message;
 
-use crate::Out;
+use super::text::Out;
 use crate::calls::{At, Call, Ending, Sink, Thread, Trace};
 use crate::symbols::{Symbol, process_name, thread_name};
 

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::Out;
+use super::text::Out;
 use crate::calls::Trace;
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::process_name;

@@ -3,8 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::text::{push, quoted, write_items};
-use crate::Out;
+use super::text::{Out, push, quoted, write_items};
 use crate::calls::{At, Call, Sink, Trace};
 use crate::spool::Spool;
 use crate::symbols::{Symbol, process_name, thread_name};

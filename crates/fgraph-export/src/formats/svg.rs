@@ -5,7 +5,7 @@ use std::io;
 use inferno::flamegraph::{self, Options};
 
 use super::folded::each_line;
-use crate::Out;
+use super::text::Out;
 use crate::calls::Trace;
 use crate::stacks::Stacks;
 

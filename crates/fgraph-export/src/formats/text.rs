@@ -1,10 +1,13 @@
 //! Numbers and names as text, without allocation.
 
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use itoa::Integer;
+
+/// Where an export goes.
+pub(crate) type Out = BufWriter<Box<dyn Write + Send>>;
 
 /// Appends a number.
 pub(super) fn push(line: &mut Vec<u8>, number: impl Integer) {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::Out;
+use super::text::Out;
 use crate::calls::{At, Call, Sink, Trace};
 use crate::stacks::Stacks;
 use crate::symbols::Symbol;
