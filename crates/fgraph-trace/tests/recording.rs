@@ -9,9 +9,11 @@ use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::graph::{FunctionGraph, Options};
 use fgraph_trace::names::DescriptionKind;
-use fgraph_trace::recording::{Drain, Info, Recording};
+use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
-use fgraph_trace::{Live, Source};
+use fgraph_trace::{Live, Recording, Source};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 const PROCESS: u32 = 100;
 
@@ -280,4 +282,53 @@ fn what_a_killed_program_has_left_in_its_rings_is_added() {
         }
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A block with a right checksum.
+fn block(kind: u8, head: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut block = b"FGBK".to_vec();
+    block.extend_from_slice(&[kind, 0]);
+    block.extend_from_slice(&(head.len() as u16).to_le_bytes());
+    block.extend_from_slice(&((head.len() + body.len()) as u32).to_le_bytes());
+    block.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    let checksum = crc32fast::hash(&[&block[4..], head, body].concat());
+    block.extend_from_slice(&checksum.to_le_bytes());
+    block.extend_from_slice(head);
+    block.extend_from_slice(body);
+    block
+}
+
+proptest! {
+    /// What a hostile writer may have made: every block is whole, and makes no sense.
+    #[test]
+    fn any_blocks_are_survived(
+        blocks in vec((1..8_u8, vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..60)), 0..8),
+        numbers in vec(prop_oneof![any::<u64>(), 0..3_u64], 14),
+        words in vec(any::<u8>(), 0..60),
+        is_ended in any::<bool>(),
+    ) {
+        let mut bytes = b"FGRAPHRC\x01\0\0\0\0\0\0\0".to_vec();
+        // A head of events whose numbers are far out.
+        let mut head = Vec::new();
+        for mut number in numbers {
+            while number >= 0x80 {
+                head.push(number as u8 | 0x80);
+                number >>= 7;
+            }
+            head.push(number as u8);
+        }
+        for is_again in [false, true] {
+            let body = if is_again { &[1, 5, 3][..] } else { &words };
+            bytes.extend(block(3, &head, body));
+        }
+        for (kind, head, body) in &blocks {
+            bytes.extend(block(*kind, head, body));
+        }
+        if is_ended {
+            bytes.extend(block(6, &[], &16_u64.to_le_bytes()));
+        }
+        if let Ok(mut found) = open(&bytes) {
+            text(&mut found);
+        }
+    }
 }

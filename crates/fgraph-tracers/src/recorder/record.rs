@@ -179,7 +179,7 @@ impl FgraphOps for Record {
             *place = call.arg(index).unwrap_or(0);
         }
         let extras = Extras {
-            arguments: &arguments[..self.arguments],
+            arguments: arguments.get(..self.arguments).unwrap_or_default(),
             caller: self.caller.then(|| call.return_address() as u64),
             ..Extras::default()
         };
@@ -251,12 +251,14 @@ impl Described {
 
     #[inline(always)]
     fn has(&self, function: u32) -> bool {
-        self.word(function).load(Ordering::Relaxed) & 1 << (function % 64) != 0
+        // Acquire: the function's description. So our events of it come after that for readers.
+        self.word(function).load(Ordering::Acquire) & 1 << (function % 64) != 0
     }
 
     fn set(&self, function: u32) {
+        // Release: as in `has`.
         self.word(function)
-            .fetch_or(1 << (function % 64), Ordering::Relaxed);
+            .fetch_or(1 << (function % 64), Ordering::Release);
     }
 }
 
