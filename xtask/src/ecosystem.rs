@@ -1,5 +1,7 @@
-//! `cargo xtask ecosystem`: crates of others pass their own tests while all their functions are
-//! traced.
+//! `cargo xtask ecosystem`: programs of others do the same, and crates of others pass their own
+//! tests, while all their functions are traced.
+//!
+//! The programs, those that the machine has, are in `programs.rs`.
 //!
 //! Each crate's source is fetched from the registry, and its unit and integration tests run four
 //! times. The tracing is done by the library of `xtask/preload`, in the test programs only.
@@ -14,6 +16,8 @@
 //! ```
 
 // Long strings: rows of tables, and files.
+
+mod programs;
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -37,17 +41,26 @@ const TIMED_OUT: i32 = 124;
 /// What must be zero when all functions are traced.
 const ZERO: [&str; 5] = ["unreserved", "lost", "unattached", "patched", "stopped"];
 
+/// The crates whose tests are run if none is named.
+const CRATES: [&str; 3] = [
+    "grep-searcher@0.1.17",
+    "regex-syntax@0.8.11",
+    "aho-corasick@1.1.5",
+];
+
 /// What the command line asks for.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Crates of the registry; without a version, the newest
-    #[arg(value_name = "CRATE[@VERSION]",
-        default_values = ["grep-searcher@0.1.17", "regex-syntax@0.8.11", "aho-corasick@1.1.5"])]
+    /// Run the tests of these crates of the registry only; without a version, the newest
+    #[arg(value_name = "CRATE[@VERSION]")]
     crates: Vec<String>,
+    /// Run programs, those whose names begin so or all, and no tests of crates
+    #[arg(long, num_args = 0.., value_name = "NAME", conflicts_with = "crates")]
+    programs: Option<Vec<String>>,
     /// Optimize the tests
     #[arg(long)]
     release: bool,
-    /// Print one JSON object for each crate, in an array
+    /// Print one JSON object for each program and crate, in an array
     #[arg(long)]
     json: bool,
 }
@@ -55,17 +68,38 @@ pub(crate) struct Options {
 /// Runs the tests of all crates. Fails where one of them does not do what it does untraced.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let tools = Tools::build()?;
+    let mut outcomes = Vec::new();
+    if options.crates.is_empty() {
+        outcomes = programs::run(&tools, options.programs.as_deref().unwrap_or_default())?;
+    }
     let mut all = Vec::new();
-    for name in &options.crates {
+    let by_default = CRATES.map(str::to_owned);
+    let crates = match (&options.programs, options.crates.as_slice()) {
+        (Some(_), _) => &[],
+        (None, []) => &by_default[..],
+        (None, crates) => crates,
+    };
+    for name in crates {
         let subject = Subject::fetch(&tools, name)?;
         all.push(subject.run(&tools, options.release)?);
     }
     if options.json {
-        println!("{}", json::array(all.iter().map(Figures::json)));
+        let outcomes = outcomes.iter().map(programs::Outcome::json);
+        println!(
+            "{}",
+            json::array(outcomes.chain(all.iter().map(Figures::json)))
+        );
     } else {
-        print!("{}", table(&all));
+        if !outcomes.is_empty() {
+            print!("{}", programs::table(&outcomes));
+        }
+        if !all.is_empty() {
+            print!("{}", table(&all));
+        }
     }
-    Ok(if all.iter().all(|figures| figures.fault.is_none()) {
+    let is_good = outcomes.iter().all(programs::Outcome::is_good)
+        && all.iter().all(|figures| figures.fault.is_none());
+    Ok(if is_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -35,7 +35,7 @@ enum Command {
     Cost(cost::Options),
     /// Count which functions of programs and libraries can be traced
     Coverage(coverage::Options),
-    /// Run the tests of crates of others while all their functions are traced
+    /// Run programs of others, and tests of crates, while all their functions are traced
     Ecosystem(ecosystem::Options),
     /// Trace all functions of programs that know nothing of it
     Hook(hook::Options),

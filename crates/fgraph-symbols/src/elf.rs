@@ -285,6 +285,16 @@ impl<'a> ElfFile<'a> {
         section.data(Le, self.bytes).ok()
     }
 
+    /// The address range of the section that lists restartable sequences (`struct rseq_cs`).
+    ///
+    /// Its content in the file is not yet relocated: read it from memory.
+    #[must_use]
+    pub fn restartable_sequences(&self) -> Option<Range<u64>> {
+        let (_, section) = self.sections.section_by_name(Le, b"__rseq_cs")?;
+        let is_loaded = section.sh_flags(Le).contains(elf::SHF_ALLOC);
+        is_loaded.then(|| range_of(section))?
+    }
+
     /// The address ranges of all sections in which a compiler listed function entries.
     ///
     /// Their content in the file is not yet relocated, often all zero: read it from memory.

@@ -5,7 +5,8 @@
 //! function gets entry callbacks only. And some code only looks like a function: it is entered with
 //! something else than a return address on top of the stack, or with its arguments where no
 //! function has them. That is not touched at all. Nor is what the C library runs at the start and
-//! at the end of every thread, with all signals blocked: a thread that traps then is killed.
+//! at the end of every thread, with all signals blocked: a thread that traps then is killed. Nor is
+//! code that a signal handler knows by its address.
 
 /// What is left out, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub const NO_CALL: Notrace = Entirely("is not called: no return address is on to
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
 const BLOCKED: Notrace =
     Entirely("runs in threads that block all signals, which a trap would kill");
+const COMPARED: Notrace =
+    Entirely("must stay where it is: the handler that cancels threads compares addresses with it");
 const SIGNAL: Notrace = Entirely("the kernel returns to it from signal handlers");
 
 /// By name in the symbol table; a `*` at the end stands for anything.
@@ -70,6 +73,7 @@ const TABLE: &[(&str, Notrace)] = &[
     ("__x86_get_pc_thunk*", NO_ABI), ("__morestack*", NO_ABI), ("__savms64*", NO_ABI),
     ("__resms64*", NO_ABI), ("__rust_probestack", NO_ABI), ("__probestack", NO_ABI),
     ("rust_psm_replace_stack", NO_ABI), ("__vdso_sgx_enter_enclave", NO_ABI),
+    ("__syscall_cancel_arch*", COMPARED), ("__syscall_cp_asm", COMPARED),
     ("__xray_*", NO_ABI), ("__restore_rt", SIGNAL), ("__restore", SIGNAL),
 ];
 

@@ -493,6 +493,47 @@ fn functions_that_the_linker_writes_to_are_refused() {
     });
 }
 
+/// A function that begins with a restartable sequence, one where such a sequence goes on that was
+/// interrupted, and one that has nothing to do with it.
+const SEQUENCED: &str = "
+    __asm__(\".text\\n .globl sequenced, sequence_ends, unsequenced\\n\"
+            \".type sequenced,@function\\n .p2align 4\\n\"
+            \"sequenced: 1: movl $42, %eax\\n nop\\n 2: ret\\n\"
+            \".size sequenced, . - sequenced\\n .p2align 4\\n .long 0x53053053\\n\"
+            \".type sequence_ends,@function\\n\"
+            \"sequence_ends: movl $43, %eax\\n ret\\n\"
+            \".size sequence_ends, . - sequence_ends\\n .p2align 4\\n\"
+            \".type unsequenced,@function\\n\"
+            \"unsequenced: movl $44, %eax\\n ret\\n\"
+            \".size unsequenced, . - unsequenced\\n\"
+            \".pushsection __rseq_cs,\\\"aw\\\"\\n .balign 32\\n .long 0, 0\\n\"
+            \".quad 1b, 2b - 1b, sequence_ends_here\\n .popsection\\n\"
+            \".set sequence_ends_here, sequence_ends\\n\");
+";
+
+#[test]
+fn restartable_sequences_stay_where_the_kernel_knows_them() {
+    let name = "restartable_sequences_stay_where_the_kernel_knows_them";
+    scenario(name, || {
+        let library = needs!(common::library(name, &CC, "rseq.c", SEQUENCED, &[]));
+        let user = count("sequence* unsequenced");
+        for (function, result) in [
+            ("sequenced", 42),
+            ("sequence_ends", 43),
+            ("unsequenced", 44),
+        ] {
+            // SAFETY: its type.
+            let function: extern "C" fn() -> i32 = unsafe { library.get(function) };
+            assert_eq!(function(), result);
+        }
+        assert_eq!(user.both(), (1, 1));
+        let mut refused: Vec<_> = user.report().unwrap().refused;
+        refused.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<_> = refused.iter().map(|refused| &refused.name[..]).collect();
+        assert_eq!(names, ["sequence_ends", "sequenced"]);
+    });
+}
+
 /// Its constructor says that it runs, waits until it is told to go on, and forks.
 const FORKING: &str = "
     #include <stdlib.h>

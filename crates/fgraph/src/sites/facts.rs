@@ -19,11 +19,12 @@ use fgraph_symbols::lines::Lines;
 use fgraph_symbols::notrace::{self, Notrace};
 
 use super::branch_targets::Entered;
-use super::classify::Callers;
+use super::classify::{Callers, ENTRY_BYTES};
 use super::is_relay;
 use super::names::Names;
 use super::reliance::Reliance;
 use super::toolchain::{self, NotraceRules};
+use crate::os::memory;
 use crate::process::debug_file;
 #[cfg(feature = "dwarf")]
 use crate::threads::untraced::untraced;
@@ -36,6 +37,8 @@ pub(super) struct ModuleFacts {
     pub(super) functions: Functions<'static>,
     /// Where the linker writes to its code, in the file, in order.
     text_relocations: Vec<u64>,
+    /// Read from memory when functions are first looked at.
+    sequences: OnceLock<Vec<Sequence>>,
     callers: OnceLock<Callers>,
     notrace: NotraceRules,
     entered: OnceLock<Entered>,
@@ -72,6 +75,7 @@ impl ModuleFacts {
             notrace: NotraceRules::new(&file, &functions),
             functions,
             text_relocations: file.text_relocations(),
+            sequences: OnceLock::new(),
             callers: OnceLock::new(),
             entered: OnceLock::new(),
             walked: OnceLock::new(),
@@ -91,7 +95,27 @@ impl ModuleFacts {
 
     /// What must not be traced of a function, whatever its code is.
     pub(super) fn notrace(&self, index: usize) -> Option<Notrace> {
-        self.notrace.of(&self.file, &self.functions, index)
+        let address = self.address(index);
+        let sequences = self.sequences.get_or_init(|| self.read_sequences());
+        match sequences.iter().any(|sequence| sequence.concerns(address)) {
+            true => Some(RESTARTABLE),
+            false => self.notrace.of(&self.file, &self.functions, index),
+        }
+    }
+
+    /// The restartable sequences of the module, while it is loaded.
+    fn read_sequences(&self) -> Vec<Sequence> {
+        /// More than any module has.
+        const MAX: usize = 1 << 20;
+        let Some(range) = self.file.restartable_sequences() else {
+            return Vec::new();
+        };
+        let len = (range.end - range.start).min(MAX as u64) as usize;
+        let mut list = vec![0; len];
+        if memory::read(self.bias.wrapping_add(range.start as usize), &mut list).is_err() {
+            return Vec::new();
+        }
+        list.chunks_exact(Sequence::LEN).map(Sequence::of).collect()
     }
 
     /// Where functions are entered behind their first instruction. The first time all code is
@@ -362,6 +386,42 @@ pub(super) fn is_selected(
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     known.facts(address, &names, |facts| matcher.matches(facts))
+}
+
+const RESTARTABLE: Notrace = Notrace::Entirely(
+    "begins with a restartable sequence, which the kernel knows by its address, or ends one",
+);
+
+/// A restartable sequence (rseq): instructions from the start of which a thread goes on elsewhere
+/// that is interrupted in them. The kernel knows them by their addresses.
+#[derive(Debug)]
+struct Sequence {
+    text: Range<usize>,
+    /// Where a thread goes on that was interrupted.
+    abort: usize,
+}
+
+impl Sequence {
+    /// Bytes of a `struct rseq_cs`.
+    const LEN: usize = 32;
+
+    fn of(bytes: &[u8]) -> Self {
+        let word = |index: usize| {
+            let word = bytes.get(8 * index..).and_then(<[u8]>::first_chunk);
+            usize::from_ne_bytes(*word.unwrap_or(&[0; 8]))
+        };
+        Self {
+            text: word(1)..word(1).saturating_add(word(2)),
+            abort: word(3),
+        }
+    }
+
+    /// Whether the first instructions of the function at `address` are in it, or where it goes on.
+    fn concerns(&self, address: usize) -> bool {
+        let entry = address..address + ENTRY_BYTES;
+        let overlaps = self.text.start < entry.end && entry.start < self.text.end;
+        overlaps || entry.contains(&self.abort)
+    }
 }
 
 /// How many bytes behind `address` is the first one of the relocations at `places`, which are in

@@ -6,11 +6,15 @@
 //! mapping where it can be, since Linux 6.11; else the file is read up to there, which takes long
 //! in a process with many mappings.
 //!
+//! Where the C library marks guards within mappings, several stacks may be in one: the kernel is
+//! asked for the guard as well.
+//!
 //! # Safety
 //!
 //! The unsafe code reads a file into a buffer on the stack, asks the kernel for a mapping, and
 //! reads words that the kernel and the C library keep for every process and thread.
 
+use core::ffi::CStr;
 use core::ops::Range;
 
 use crate::os::{self, PAGE};
@@ -74,13 +78,66 @@ impl Mapping {
         let block = thread_pointer();
         let is_own = self.range.contains(&block) && address < block;
         // Of a thread other than the main one, the C library keeps the thread's block at the top of
-        // the stack: what is above it in the same mapping is another's.
+        // the stack: what is above it in the same mapping is another's. So is what is below the
+        // guard, where that is in the same mapping.
         let end = if is_own { block } else { end };
+        let start = match is_own && marks_guards() {
+            true => above_guards(start, address),
+            false => start,
+        };
         Around {
             bounds: start..end,
             is_own,
         }
     }
+}
+
+/// Whether the C library marks the guards of stacks in the mapping of the stack, instead of mapping
+/// them apart: glibc does from 2.42 on.
+fn marks_guards() -> bool {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: a static string.
+        let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+        let minor = version.to_bytes().strip_prefix(b"2.");
+        let digits = minor.unwrap_or_default().iter();
+        let digits = digits.map_while(|&digit| (digit as char).to_digit(10));
+        digits.fold(0, |number, digit| 10 * number + digit) >= 42
+    }
+    #[cfg(not(target_env = "gnu"))]
+    false
+}
+
+/// The lowest address between which and `address` there is no guard, from `start` on. The kernel
+/// tells of guards since Linux 6.15.
+fn above_guards(start: usize, address: usize) -> usize {
+    /// Of what the kernel says of a page: that it is a guard.
+    const GUARD: u64 = 1 << 58;
+    /// Pages that are asked for at once.
+    const PAGES: usize = 128;
+    let Some(pagemap) = File::open(c"/proc/thread-self/pagemap") else {
+        return start;
+    };
+    let (first, mut end) = (start / PAGE, address / PAGE);
+    while end > first {
+        let mut pages = [0u64; PAGES];
+        let count = PAGES.min(end - first);
+        let from = end - count;
+        // SAFETY: reads into the local.
+        let got = unsafe {
+            let len = count * size_of::<u64>();
+            let place = from * size_of::<u64>();
+            libc::syscall(libc::SYS_pread64, pagemap.0, &raw mut pages, len, place)
+        };
+        if got != (count * size_of::<u64>()) as i64 {
+            break;
+        }
+        if let Some(guard) = pages[..count].iter().rposition(|page| page & GUARD != 0) {
+            return (from + guard + 1) * PAGE;
+        }
+        end = from;
+    }
+    start
 }
 
 /// The address of the calling thread's block.
@@ -148,8 +205,34 @@ fn parse_range(line: &[u8]) -> Option<Range<usize>> {
     None
 }
 
-/// The file that lists the mappings, open.
-struct Maps(libc::c_long);
+/// A file, open for reading.
+struct File(libc::c_long);
+
+impl File {
+    fn open(path: &CStr) -> Option<Self> {
+        // Bare system calls are no cancellation points, unlike the functions of the same names.
+        // SAFETY: the path ends with a zero byte.
+        let file = unsafe {
+            libc::syscall(
+                libc::SYS_openat,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                libc::O_RDONLY | libc::O_CLOEXEC,
+            )
+        };
+        (file >= 0).then_some(Self(file))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the file is ours.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
+}
+
+/// The file that lists the mappings.
+struct Maps(File);
 
 /// What the kernel is asked about a mapping, and answers: `struct procmap_query`.
 #[repr(C)]
@@ -177,17 +260,7 @@ const NAME: usize = 16;
 
 impl Maps {
     fn open() -> Option<Self> {
-        // Bare system calls are no cancellation points, unlike the functions of the same names.
-        // SAFETY: the path ends with a zero byte.
-        let file = unsafe {
-            libc::syscall(
-                libc::SYS_openat,
-                libc::AT_FDCWD,
-                c"/proc/thread-self/maps".as_ptr(),
-                libc::O_RDONLY | libc::O_CLOEXEC,
-            )
-        };
-        (file >= 0).then_some(Self(file))
+        File::open(c"/proc/thread-self/maps").map(Self)
     }
 
     /// Asks the kernel for the mapping at `address`; `None` also if it cannot be asked.
@@ -224,7 +297,7 @@ impl Maps {
         };
         let ask = |query: &mut Query| {
             // SAFETY: the kernel writes to the two locals only.
-            let answer = unsafe { libc::syscall(libc::SYS_ioctl, self.0, PROCMAP_QUERY, query) };
+            let answer = unsafe { libc::syscall(libc::SYS_ioctl, self.0.0, PROCMAP_QUERY, query) };
             answer == 0
         };
         // A name that is longer is an error, and not `[stack]`.
@@ -270,7 +343,7 @@ impl Maps {
             let got = unsafe {
                 libc::syscall(
                     libc::SYS_read,
-                    self.0,
+                    self.0.0,
                     buffer.as_mut_ptr().add(filled),
                     buffer.len() - filled,
                 )
@@ -295,18 +368,12 @@ impl Maps {
     }
 }
 
-impl Drop for Maps {
-    fn drop(&mut self) {
-        // SAFETY: the file is ours.
-        unsafe { libc::syscall(libc::SYS_close, self.0) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use fgraph_needs::skip;
 
     use super::*;
+    use crate::os::memory;
 
     #[test]
     fn the_stack_of_this_thread_holds_its_locals_and_not_its_heap() {
@@ -367,6 +434,29 @@ mod tests {
             assert_eq!(asked.around(address), read.around(address));
         }
         assert!(maps.ask(8).is_none());
+    }
+
+    #[test]
+    fn a_stack_begins_above_the_guard_that_is_in_its_mapping() {
+        const MADV_GUARD_INSTALL: i32 = 102;
+        const PAGES: usize = 1000;
+        let start = memory::map(PAGES * PAGE).unwrap();
+        let guard = start.wrapping_add(300 * PAGE);
+        // SAFETY: a page of a fresh mapping.
+        if unsafe { libc::madvise(guard.cast(), PAGE, MADV_GUARD_INSTALL) } != 0 {
+            return skip!("no guards within mappings: Linux 6.13 or later has them");
+        }
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(|other: char| !other.is_ascii_digit());
+        let version = [(); 2].map(|()| numbers.next().and_then(|number| number.parse().ok()));
+        if version < [Some(6), Some(15)] {
+            return skip!("the kernel does not tell of guards: Linux 6.15 or later does");
+        }
+        let (start, guard) = (start.addr(), guard.addr());
+        let found = above_guards(start, start + 900 * PAGE + 8);
+        assert_eq!(found, guard + PAGE);
+        assert_eq!(above_guards(guard + PAGE, start + 900 * PAGE), guard + PAGE);
+        assert_eq!(above_guards(start, guard - 8), start);
     }
 
     #[test]

@@ -87,6 +87,11 @@ pub(crate) fn prepare(sites: usize) -> io::Result<()> {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
             action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO | flags;
+            if signal == libc::SIGUSR2 {
+                // SIGTRAP as well, as the C library's handler of SIGPROF has it.
+                libc::sigfillset(&mut action.sa_mask);
+                libc::sigdelset(&mut action.sa_mask, libc::SIGUSR1);
+            }
             if libc::sigaction(signal, &action, ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
             }
