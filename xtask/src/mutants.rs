@@ -54,7 +54,7 @@ const SUBJECTS: &[Subject] = &[
     Subject {
         package: "fgraph-symbols",
         files: &["crates/fgraph-symbols/src/**/*.rs"],
-        tests: &["--lib"],
+        tests: &["--all-features", "--lib"],
     },
 ];
 

@@ -164,7 +164,7 @@ fn second_pass(command: &[OsString], options: Vec<OsString>) -> Result<ExitCode,
         .spawn()
         .map_err(start)?;
     if let Some(stderr) = child.stderr.take() {
-        // If nobody reads what we write, nobody misses it.
+        // What is not read is not missed.
         let _ = complaints::drop_from(BufReader::new(stderr), io::stderr().lock());
     }
     Ok(exit_code(child.wait().map_err(start)?))

@@ -187,7 +187,7 @@ impl<T: Send + Sync> Snapshot<T> {
 #[cfg(not(loom))]
 fn free<T>(mut node: *mut Node<T>) {
     while !node.is_null() {
-        // SAFETY: from `Box::into_raw`, and nobody else's.
+        // SAFETY: from `Box::into_raw`, and known to nothing else.
         let owned = unsafe { Box::from_raw(node) };
         node = owned.next.load(Ordering::Relaxed);
     }

@@ -80,6 +80,8 @@ impl Lines {
     /// known.
     #[must_use]
     pub fn at(&self, address: u64) -> Option<(String, u32)> {
+        // What looks it up asks for the addresses up to the one behind it.
+        address.checked_add(1)?;
         let location = self.context.find_location(address).ok()??;
         Some((location.file?.to_owned(), location.line?))
     }
@@ -254,7 +256,7 @@ mod tests {
                 }
                 with_file(&library, |file| {
                     if let Some(lines) = Lines::read(Cursor::new(&lies), file) {
-                        for address in (0..0x2000).step_by(16) {
+                        for address in (0..0x2000).step_by(16).chain([u64::MAX]) {
                             let _ = lines.at(address);
                         }
                     }

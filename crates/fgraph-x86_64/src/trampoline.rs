@@ -570,7 +570,11 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
 }
 
 /// Says that threads may be cancelled, and returns the trampolines that expect it.
-pub fn hold_cancellation() -> Trampolines {
+///
+/// # Safety
+///
+/// All stubs that are made from now on must lead to these.
+pub unsafe fn hold_cancellation() -> Trampolines {
     careful::need();
     Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }

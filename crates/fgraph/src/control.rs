@@ -157,7 +157,7 @@ impl Control {
         unsafe { per_thread::set_memory(&memory::MAPPINGS) };
         self.sites.start(trampolines);
         libgcc::find();
-        loader_event::find(library_events::on_change);
+        loader_event::find_event(library_events::on_change);
         self.started = true;
         Ok(())
     }

@@ -150,7 +150,8 @@ impl Sites {
             if !trampoline::holds_cancellation() {
                 match modules::while_listed(&module, || module.may_call(CANCEL, self.cancel)) {
                     Some(true) => {
-                        let trampolines = trampoline::hold_cancellation();
+                        // SAFETY: stubs are made with what the context has.
+                        let trampolines = unsafe { trampoline::hold_cancellation() };
                         self.context.set_trampolines(trampolines);
                     }
                     Some(false) => {}

@@ -7,14 +7,15 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::thread;
 
 use common::{
     Count, Library, Log, bounded, build_library, code, is_patched, overwrite, patched, scenario,
     text, user,
 };
-use fgraph::{FilterReport, Handle, RefusalReason};
+use fgraph::{Error, FilterError, FilterReport, Function, Handle, RefusalReason};
+use fgraph_core::site::{Site, SiteName};
 use fgraph_needs::{CC, Missing, OBJCOPY, needs, skip};
 
 fn count(filter: &str) -> Handle<Count> {
@@ -672,4 +673,43 @@ fn a_library_whose_symbols_are_in_another_file_is_traced() {
             assert_eq!(user.both(), (3, 3));
         },
     );
+}
+
+#[test]
+fn a_record_that_fgraph_has_not_made_is_none_of_its_functions() {
+    let name = "a_record_that_fgraph_has_not_made_is_none_of_its_functions";
+    scenario(name, || {
+        let user = count("getppid:mod:libc.so*");
+        let [real] = user.functions().unwrap()[..] else {
+            panic!("{:?}", user.functions());
+        };
+        for entry in [0, real.address() + 1, usize::MAX] {
+            // In a module that there is.
+            let made_up = Function::of(Box::leak(Box::new(Site {
+                entry,
+                body: 0,
+                interest: AtomicU16::new(0),
+                lead: 0,
+                state: AtomicU8::new(0),
+                inner: [0; 4],
+                name: SiteName::new("made up"),
+                index: real.index(),
+                module: real.module(),
+                stub: 0,
+                runtime: AtomicU64::new(0),
+            })));
+            assert_ne!(made_up, real);
+            assert_eq!((made_up.symbol(), made_up.size()), ("", 0));
+            let _ = made_up.source();
+            assert_eq!(made_up.names().next(), None);
+            assert_eq!(made_up.full_name().to_string(), "made up");
+            let expected = FilterError::NoFunction { address: entry };
+            let error = fgraph::sites_of(made_up).unwrap_err();
+            assert_eq!(error, Error::Filter(expected.clone()));
+            // SAFETY: as in `common::register`.
+            let error = unsafe { user.add_filter([real, made_up]) }.unwrap_err();
+            assert_eq!(error, Error::Filter(expected));
+        }
+        assert_eq!(user.functions().unwrap(), [real]);
+    });
 }

@@ -195,7 +195,7 @@ fn reason(refusal: &RefusalReason) -> String {
             E::StackPointer { .. } => "changes rsp so that its caller's frame cannot be found",
             other => return other.to_string(),
         },
-        RefusalReason::Patched { .. } => "was patched by somebody else",
+        RefusalReason::Patched { .. } => "was patched by something else",
         other => return other.to_string(),
     };
     text.to_owned()

@@ -25,8 +25,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-tracers/src",
         layers: &[
-            "locks", "outliers", "probe", "profiler", "recorder", "stack", "syscalls", "threads",
-            "watchdog", "registry", "tracer", "support",
+            "control", "locks", "outliers", "probe", "profiler", "recorder", "stack", "syscalls",
+            "threads", "watchdog", "registry", "tracer", "support",
         ],
         apart: &[],
         exceptions: &[],

@@ -310,7 +310,7 @@ impl Thread {
     pub(crate) fn set_deferred(&self, frame: *mut Frame) {
         let before = self.deferred_frame.replace(frame);
         if !before.is_null() {
-            // SAFETY: still on a shadow stack, as nobody but us gives it up.
+            // SAFETY: still on a shadow stack, as only this thread gives it up.
             claim::end_return(unsafe { frame::shared_word(before) });
         }
     }
@@ -319,7 +319,7 @@ impl Thread {
     /// thread has deferred it.
     pub(crate) fn leave_to_unwinder(&self, frame: *mut Frame) {
         if self.deferred_frame.get() == frame {
-            // SAFETY: still on a shadow stack, as nobody but us gives it up.
+            // SAFETY: still on a shadow stack, as only this thread gives it up.
             claim::note_unwound(unsafe { frame::shared_word(frame) });
             self.deferred_frame.set(ptr::null_mut());
         }

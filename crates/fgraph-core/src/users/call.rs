@@ -340,7 +340,7 @@ impl<D> Entry<'_, D> {
     /// Has the vectors filled up to the machine's width, which it returns.
     fn widen(&self) -> usize {
         let width = self.thread().vector_bytes.get();
-        // SAFETY: the registers stay while the callback lives; nobody holds a reference to bytes
+        // SAFETY: the registers stay while the callback lives; there is no reference to bytes
         // of vectors that have not been filled up yet.
         unsafe { EntryRegs::widen(self.regs, width) }
     }

@@ -184,7 +184,7 @@ impl<T> PerThread<T> {
             let cell = self.cell(number)?;
             let (thread, _) = cell.get()?;
             cell.state.store(EMPTY, Ordering::Relaxed);
-            // SAFETY: it was complete, and nobody else sees it: the storage is ours.
+            // SAFETY: it was complete, and nothing else sees it: the storage is ours.
             Some((thread, unsafe { (*cell.value.get()).assume_init_read() }))
         })
     }
@@ -259,7 +259,7 @@ impl<T: Default> PerThread<T> {
             .compare_exchange(null, ours, release, relaxed)
             .is_err()
         {
-            // SAFETY: just mapped, and nobody knows of it.
+            // SAFETY: just mapped, and nothing else knows of it.
             unsafe { (memory.unmap)(cells, len) };
         }
         Some(())
@@ -284,7 +284,7 @@ impl<T> Drop for PerThread<T> {
             if let Some(cell) = self.cell(number)
                 && cell.get().is_some()
             {
-                // SAFETY: it is complete, and nobody else sees it any more.
+                // SAFETY: it is complete, and nothing else sees it any more.
                 unsafe { (*cell.value.get()).assume_init_drop() };
             }
         }
@@ -293,7 +293,7 @@ impl<T> Drop for PerThread<T> {
             if let (false, Some(memory), Some(len)) =
                 (cells.is_null(), memory(), Self::chunk_len(chunk))
             {
-                // SAFETY: mapped with this length, and nobody refers to its cells any more.
+                // SAFETY: mapped with this length, and nothing refers to its cells any more.
                 unsafe { (memory.unmap)(cells.cast(), len) };
             }
         }

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   Replacement
-//!   +0    frame      the one that the call gets if somebody wants its return
+//!   +0    frame      the one that the call gets if a user wants its return
 //!   +8    values     the result, or where to go on
 //!   +24   reserved   the machine layer's own
 //!   +32   Link
@@ -92,8 +92,12 @@ pub unsafe fn set_bodies(addresses: [usize; KINDS]) {
     }
 }
 
-/// Says that the function at `address` must run whatever users want.
-pub fn set_must_run(address: usize) {
+/// Says that the function at `address` must run whatever users want, and no other.
+///
+/// # Safety
+///
+/// The function must be the one that fgraph depends on.
+pub unsafe fn set_must_run(address: usize) {
     MUST_RUN.store(address, Ordering::Relaxed);
 }
 

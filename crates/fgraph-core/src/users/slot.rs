@@ -102,7 +102,7 @@ impl<H> Slots<H> {
 
     /// Puts the stub into a slot if it still holds `header`.
     pub fn retire_if(&self, index: usize, header: *const H) {
-        // Failing is fine: somebody else has retired this registration already.
+        // Failing is fine: another thread has retired this registration already.
         let _ = self.slots[index].compare_exchange(
             header.cast_mut(),
             self.stub.cast_mut(),

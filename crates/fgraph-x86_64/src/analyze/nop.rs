@@ -90,7 +90,7 @@ impl fmt::Display for NopError {
             }
             Self::Breakpoint => f.write_str("holds an int3: a breakpoint of a debugger"),
             Self::Jump { opcode } => {
-                write!(f, "holds a jump ({opcode:02x}): patched by somebody else")
+                write!(f, "holds a jump ({opcode:02x}): patched by something else")
             }
             Self::NotNop { bytes, len } => {
                 f.write_str("holds")?;
@@ -356,7 +356,7 @@ mod tests {
         ));
         assert_eq!(
             NopError::Jump { opcode: 0xe9 }.to_string(),
-            "holds a jump (e9): patched by somebody else"
+            "holds a jump (e9): patched by something else"
         );
     }
 

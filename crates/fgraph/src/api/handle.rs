@@ -38,8 +38,8 @@ pub enum UserStatus {
 ///
 /// It dereferences to the user's value, so that what the callbacks gather can be read at any time.
 /// Dropping it unregisters the user and waits until no callback of it runs; dropped inside a
-/// callback it only stops further callbacks, and the value is dropped later, by whoever calls
-/// fgraph next when no callback of it runs. What it panics with then is lost.
+/// callback it only stops further callbacks, and the value is dropped later, by the next thread
+/// that calls fgraph when no callback of it runs. What it panics with then is lost.
 #[must_use = "dropping the handle unregisters the user"]
 pub struct Handle<T: FgraphOps> {
     /// The user, from a box that the handle owns.
@@ -457,7 +457,7 @@ impl<T: FgraphOps> Handle<T> {
         match users::unregister(self.slot) {
             Ok(()) => {
                 let this = ManuallyDrop::new(self);
-                // SAFETY: from a box; after the grace period nobody else has it.
+                // SAFETY: from a box; after the grace period nothing else has it.
                 unsafe {
                     users::forget_panic(this.registration().header());
                     Ok(Box::from_raw(this.registration.cast_mut()).into_ops())
@@ -474,7 +474,7 @@ impl<T: FgraphOps> Handle<T> {
 impl<T: FgraphOps> Drop for Handle<T> {
     fn drop(&mut self) {
         match users::unregister(self.slot) {
-            // SAFETY: from a box; after the grace period nobody else has it.
+            // SAFETY: from a box; after the grace period nothing else has it.
             Ok(()) => unsafe {
                 users::forget_panic(self.registration().header());
                 drop(Box::from_raw(self.registration.cast_mut()));

@@ -49,7 +49,7 @@ pub fn function_count() -> u32 {
 /// ```
 #[must_use]
 pub fn function_at(address: usize) -> Option<Symbol> {
-    symbol_table::find(address).map(Symbol)
+    symbol_table::function_containing(address).map(Symbol)
 }
 
 /// A function of the process, whether it can be traced or not; from [`function_at`].

@@ -127,7 +127,7 @@ impl Arena {
     /// The bytes from `address` on, to be filled.
     pub(crate) fn bytes(&mut self, address: usize) -> &mut [u8] {
         let offset = address - self.base;
-        // SAFETY: the mapping is ours, writable until `finish` takes it, and nobody else knows it.
+        // SAFETY: the mapping is ours, writable until `finish` takes it, and nothing else knows it.
         let all = unsafe {
             core::slice::from_raw_parts_mut(
                 ptr::with_exposed_provenance_mut::<u8>(self.base),
@@ -160,7 +160,7 @@ impl Arena {
                 Ok(())
             }
             Err(errno) => {
-                // SAFETY: our own mapping, not known to anybody yet.
+                // SAFETY: our own mapping, not known to other code yet.
                 unsafe { libc::munmap(base, self.len) };
                 Err(errno)
             }
@@ -253,7 +253,7 @@ impl CopyUnwind {
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
             at += bytes.len().next_multiple_of(8);
         }
-        // SAFETY: just mapped. Failing is no harm: nobody writes there.
+        // SAFETY: just mapped. Failing is no harm: nothing writes there.
         unsafe {
             libc::mprotect(ptr::with_exposed_provenance_mut(base), all, PROT_READ);
         }

@@ -74,7 +74,7 @@ impl Block {
         let first = base + usize::from(base.trailing_zeros() >= u32::BITS);
         let header = arena::header(place, first, base + BLOCK - first, trampolines);
         if text.write(place, &header).is_err() {
-            // SAFETY: just mapped, and nobody knows of it.
+            // SAFETY: just mapped, and nothing else knows of it.
             unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
             return None;
         }

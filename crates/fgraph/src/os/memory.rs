@@ -68,7 +68,7 @@ pub(crate) fn map_at(place: usize, len: usize, protection: i32) -> Option<usize>
 pub(crate) fn forget(base: *mut u8, len: usize) {
     let touched = base.addr().next_multiple_of(PAGE);
     let len = (base.addr() + len).saturating_sub(touched);
-    // SAFETY: the caller's own memory, whose content nobody needs any more.
+    // SAFETY: the caller's own memory, whose content is not needed any more.
     unsafe { libc::madvise(touched as *mut _, len, libc::MADV_DONTNEED) };
 }
 

@@ -184,7 +184,7 @@ impl Piece<'_> {
                     site.state.store(ON, Ordering::Relaxed);
                     patched += usize::from(!is_ours(site));
                 }
-                // Under a debugger's breakpoint our jump may still be; the stub finds that nobody
+                // Under a debugger's breakpoint our jump may still be; the stub finds that no user
                 // wants the call.
                 Some([INT3, ..]) if is_on(site) => {}
                 // Another patcher has replaced it.

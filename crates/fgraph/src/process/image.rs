@@ -96,7 +96,7 @@ impl Image {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped for writing, and nobody else's.
+        // SAFETY: mapped for writing, and known to nothing else.
         unsafe { slice::from_raw_parts_mut(self.memory, self.len) }
     }
 
@@ -133,7 +133,7 @@ impl Image {
     fn map(&mut self, file: &File, range: &Range<usize>) -> io::Result<()> {
         let Range { start, end } = *range;
         let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_FIXED);
-        // SAFETY: whole pages of our own mapping, which nobody has read.
+        // SAFETY: whole pages of our own mapping, which nothing has read.
         let mapped = unsafe {
             let place = self.memory.add(start).cast();
             let offset = start as libc::off_t;
@@ -237,7 +237,7 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody refers to.
+        // SAFETY: our own mapping, which nothing refers to.
         unsafe { libc::munmap(self.memory.cast(), self.len) };
     }
 }

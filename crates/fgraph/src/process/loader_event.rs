@@ -59,7 +59,7 @@ thread_local! {
 
 /// Finds the linker's function. When libraries have come or gone, `handler` is called, in a thread
 /// that may be in the dynamic linker.
-pub(crate) fn find(handler: fn()) {
+pub(crate) fn find_event(handler: fn()) {
     // The first one stays: there is one control in a process.
     let _ = HANDLER.set(handler);
     let debug = linker::symbol(c"_r_debug").cast::<Debug>();
@@ -67,7 +67,8 @@ pub(crate) fn find(handler: fn()) {
     if let Some(found) = unsafe { debug.as_ref() } {
         DEBUG.store(debug, Ordering::Relaxed);
         EVENT.store(found.breakpoint, Ordering::Relaxed);
-        replacement::set_must_run(found.breakpoint);
+        // SAFETY: without it libraries would come and go unnoticed.
+        unsafe { replacement::set_must_run(found.breakpoint) };
     }
 }
 

@@ -304,7 +304,7 @@ impl fmt::Display for RefusalReason {
             Self::Patched { found } => {
                 f.write_str("holds")?;
                 show(f, found)?;
-                f.write_str(", not what is in the file: patched by somebody else")
+                f.write_str(", not what is in the file: patched by something else")
             }
             Self::Resolver => f.write_str("is the resolver of an IFUNC"),
             Self::NotText => f.write_str("is not in executable text"),

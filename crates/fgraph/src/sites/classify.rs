@@ -286,7 +286,7 @@ mod tests {
         let refused = classify(&candidate(&text, "f"), Callers::Abi, false).unwrap_err();
         let short = RefusalReason::Displace(relocate::RelocateError::TooShort { have: 3 });
         assert_eq!(refused, short);
-        // An int3 is somebody else's breakpoint.
+        // An int3 is the breakpoint of another tool.
         let refused = classify(&candidate(&[0xcc, 0xc3], "f"), Callers::Abi, true);
         assert!(matches!(refused, Err(RefusalReason::Displace(_))));
     }

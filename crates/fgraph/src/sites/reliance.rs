@@ -52,7 +52,7 @@ impl Reliance {
         // Callers that know the code of all functions know their conventions, too.
         let by_convention = (has_others || is_padded) && len(&text) <= MAX_CODE;
         let parts: Vec<usize> = file.unwind_starts().iter().map(|&at| at as usize).collect();
-        // Without it nobody knows where parts of functions stand.
+        // Without it, where parts of functions stand is not known.
         if parts.is_empty() || !by_code && !by_convention {
             return Self::default();
         }

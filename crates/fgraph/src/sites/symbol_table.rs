@@ -45,7 +45,7 @@ pub(crate) struct FunctionRow {
 }
 
 /// The function that contains an address.
-pub(crate) fn find(address: usize) -> Option<FunctionRow> {
+pub(crate) fn function_containing(address: usize) -> Option<FunctionRow> {
     let known = TABLE.read(|table| {
         let table = table?;
         let behind = table.partition_point(|(text, _)| text.start <= address);

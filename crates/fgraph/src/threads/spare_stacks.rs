@@ -44,7 +44,7 @@ const SWEEP: usize = 64;
 
 /// What fgraph asks of the machine stacks.
 pub(crate) static STACKS: StackProvider = StackProvider {
-    find,
+    find: find_stack,
     is_alternate: |address| keep_errno(|| stack_bounds::alternate(address).is_some()),
     are_on_one: |thread, low, high| keep_errno(|| are_on_one(thread, low, high)),
     is_gone: |place, return_address| keep_errno(|| is_gone(place, return_address)),
@@ -113,7 +113,7 @@ fn keep_errno<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// See [`StackProvider::find`].
-fn find(thread: &Thread, place: usize, tail: bool) -> bool {
+fn find_stack(thread: &Thread, place: usize, tail: bool) -> bool {
     // SAFETY: states are never unmapped.
     let thread: &'static Thread = unsafe { &*ptr::from_ref(thread) };
     keep_errno(|| {

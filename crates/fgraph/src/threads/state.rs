@@ -293,7 +293,7 @@ fn add_state() -> Option<()> {
 /// In a child with a copy of the memory: the states of the threads that the child does not have
 /// lose their owner.
 pub(crate) fn after_fork() {
-    // Whoever was looking for states to free is not in the child.
+    // The thread that was looking for states to free is not in the child.
     REAPING.store(false, Ordering::Relaxed);
     // SAFETY: null, or never unmapped.
     if let Some(word) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   _Unwind_RaiseException ... -> call _Unwind_Find_FDE@plt -> jmp [slot]
-//!                              -> find -> _Unwind_Find_FDE
+//!                              -> find_fde -> _Unwind_Find_FDE
 //! ```
 //!
 //! The slot is libgcc's own, which the dynamic linker has filled. Most frames are not ours, so its
@@ -196,7 +196,7 @@ type FindFde = unsafe extern "C" fn(address: usize, bases: *mut Bases) -> *const
 ///
 /// `bases` must point to where they can be written to.
 #[unsafe(link_section = "fgraph_text")]
-unsafe extern "C" fn find(address: usize, bases: *mut Bases) -> *const c_void {
+unsafe extern "C" fn find_fde(address: usize, bases: *mut Bases) -> *const c_void {
     // What an unwinder comes to was registered before.
     let is_in_text = HAS_IN_TEXT.load(Ordering::Acquire);
     if let Some(fde) = is_in_text
@@ -206,7 +206,7 @@ unsafe extern "C" fn find(address: usize, bases: *mut Bases) -> *const c_void {
         // SAFETY: as the caller says.
         return unsafe { fde.answer(bases) };
     }
-    // SAFETY: set before anybody calls this, to such a function.
+    // SAFETY: set before this is called, to such a function.
     let found = unsafe {
         let next = NEXT.load(Ordering::Relaxed);
         let next = core::mem::transmute::<*const (), FindFde>(ptr::with_exposed_provenance(next));
@@ -231,12 +231,12 @@ pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
     };
     let page = slot / PAGE * PAGE;
     let protection = Protections::now(core::iter::empty()).of(slot)?;
-    if !slot.is_multiple_of(align_of::<usize>()) || !linker::pin(find as *const c_void) {
+    if !slot.is_multiple_of(align_of::<usize>()) || !linker::pin(find_fde as *const c_void) {
         return None;
     }
     // The linker may have made it read-only after it filled it.
     let protect = |protection| {
-        // SAFETY: a page of libgcc's data, to which nobody else writes.
+        // SAFETY: a page of libgcc's data, to which nothing else writes.
         unsafe { libc::mprotect(ptr::with_exposed_provenance_mut(page), PAGE, protection) == 0 }
     };
     if !protection.writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
@@ -245,7 +245,7 @@ pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
     // SAFETY: a word of libgcc's, which we are linked to or hold open; aligned and writable.
     let slot = unsafe { AtomicUsize::from_ptr(ptr::with_exposed_provenance_mut(slot)) };
     let before = slot.load(Ordering::Relaxed);
-    let ours = find as *const () as usize;
+    let ours = find_fde as *const () as usize;
     // In the child of a fork that came during the start it leads to us already.
     if before != ours {
         // It leads into libgcc also where the linker has not filled it yet. Anything else is

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use fgraph_core::FGRAPH;
+use fgraph_core::{FGRAPH, replacement};
 use fgraph_core::registration::Header;
 use fgraph_core::stacks::machine::Stack;
 use fgraph_core::thread::{StackProvider, Thread};
@@ -35,6 +35,8 @@ fn main() {
     drop(Stack::new()); //~ E0133
     trampoline::install(attach, abort); //~ E0133
     trampoline::attaching(); //~ E0133
+    trampoline::hold_cancellation(); //~ E0133
+    replacement::set_must_run(0); //~ E0133
     trampoline::set_current(8 as *const Thread); //~ E0133
     trap::TRAP_RANGES.set(std::ptr::dangling_mut()); //~ E0133
     trap::TRAP_RANGES.push(trap::TrapRange::new(&[], 5)); //~ E0133
