@@ -220,7 +220,7 @@ impl From<CallsError> for ExportError {
 /// writer.call(call(Kind::Return, 7), now + 100);
 /// rings.finish();
 ///
-/// let mut source = Live::watch(rings);
+/// let mut source = Live::watch(rings.clone());
 /// let mut export = Export::to_writer(Format::Csv, std::io::stdout())?;
 /// export.advance(&mut source)?;
 /// let summary = export.finish(&source)?;
