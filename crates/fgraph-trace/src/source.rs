@@ -26,6 +26,20 @@ pub struct Event<'a> {
     pub what: What<'a>,
 }
 
+impl<'a> Event<'a> {
+    /// An event of a thread, for sources of other crates; the processor is not known.
+    #[must_use]
+    pub fn new(time: u64, process: u32, thread: u32, what: What<'a>) -> Self {
+        Self {
+            time,
+            process,
+            thread,
+            cpu: None,
+            what,
+        }
+    }
+}
+
 /// The event that a source gives next of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -45,19 +45,40 @@ const WITHOUT: &str = "FGRAPH_WITHOUT";
 /// Names the file that lists what was skipped, in processes that a test starts.
 pub const RECORD: &str = "FGRAPH_SKIPPED";
 
-/// Something that a test needs, and the Debian package that has it.
+/// Something that a test needs, and how it is installed.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     name: &'static str,
     /// Commands, each as good as the others.
     commands: &'static [&'static str],
+    installer: &'static str,
     package: &'static str,
 }
+
+const DEBIAN: &str = "apt-get install";
+const NPM: &str = "npm install -g";
+const PIP: &str = "pip install";
 
 const fn program(commands: &'static [&'static str], package: &'static str) -> Need {
     Need {
         name: commands[0],
         commands,
+        installer: DEBIAN,
+        package,
+    }
+}
+
+/// A package that is no program of Debian's.
+const fn package(
+    name: &'static str,
+    commands: &'static [&'static str],
+    installer: &'static str,
+    package: &'static str,
+) -> Need {
+    Need {
+        name,
+        commands,
+        installer,
         package,
     }
 }
@@ -104,6 +125,34 @@ pub const STRACE: Need = program(&["strace"], "strace");
 /// The machine that checks memory.
 pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
 
+/// The interpreter of Python.
+pub const PYTHON: Need = program(&["python3"], "python3");
+/// What runs JavaScript.
+pub const NODE: Need = program(&["node"], "nodejs");
+/// Tracer of functions, which shows recordings.
+pub const UFTRACE: Need = program(&["uftrace"], "uftrace");
+/// Reader of the Common Trace Format.
+pub const BABELTRACE: Need = program(&["babeltrace2"], "babeltrace2");
+/// Reader of callgrind's profiles.
+pub const CALLGRIND_ANNOTATE: Need = program(&["callgrind_annotate"], "valgrind");
+/// The compiler of Go, which has pprof.
+pub const GO: Need = program(&["go"], "golang-go");
+/// What asks the Firefox Profiler from a terminal.
+pub const PROFILER_CLI: Need = package(
+    "profiler-cli",
+    &["profiler-cli"],
+    NPM,
+    "@firefox-devtools/profiler-cli",
+);
+/// Viewer of profiles, with the schema of its files.
+pub const SPEEDSCOPE: Need = package("speedscope", &["speedscope"], NPM, "speedscope");
+/// Decoder of pprof's profiles.
+pub const PPROF_FORMAT: Need = package("pprof-format", &[], NPM, "pprof-format");
+/// Python's module with the messages of Perfetto.
+pub const PERFETTO: Need = package("perfetto", &[], PIP, "perfetto");
+/// Python's module that checks JSON by schemas.
+pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
+
 /// The library of SQLite.
 pub const SQLITE: Need = library("libsqlite3.so.0", "libsqlite3-0");
 
@@ -112,6 +161,7 @@ const fn library(name: &'static str, package: &'static str) -> Need {
     Need {
         name,
         commands: &[],
+        installer: DEBIAN,
         package,
     }
 }
@@ -158,6 +208,7 @@ impl Need {
         let wanted = Need {
             name: package,
             commands: &[],
+            installer: DEBIAN,
             package,
         };
         if wanted.is_hidden() {
@@ -181,11 +232,43 @@ impl Need {
         }
     }
 
+    /// Looks whether it is a module that Python imports.
+    ///
+    /// # Errors
+    ///
+    /// When it is not, or is hidden, or there is no Python.
+    pub fn import(&self) -> Result<(), Missing> {
+        let mut python = Command::new(PYTHON.find()?);
+        python.args(["-c", &format!("import {}", self.name)]);
+        let imports = python.stdin(Stdio::null()).stderr(Stdio::null()).status();
+        match imports {
+            Ok(status) if status.success() && !self.is_hidden() => Ok(()),
+            _ => Err(self.missing()),
+        }
+    }
+
+    /// The directory of a package that npm has installed for all users.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it is hidden.
+    pub fn npm_directory(&self) -> Result<PathBuf, Missing> {
+        let mut npm = Command::new("npm");
+        let found = npm.args(["root", "-g"]).stdin(Stdio::null()).output();
+        let root = String::from_utf8(found.map_err(|_| self.missing())?.stdout);
+        let root = root.map_err(|_| self.missing())?;
+        let directory = Path::new(root.trim()).join(self.package);
+        match directory.is_dir() && !self.is_hidden() {
+            true => Ok(directory),
+            false => Err(self.missing()),
+        }
+    }
+
     /// That it is missing, where only its user can tell.
     pub fn missing(&self) -> Missing {
         Missing::new(format_args!(
-            "no {} (apt-get install {})",
-            self.name, self.package
+            "no {} ({} {})",
+            self.name, self.installer, self.package
         ))
     }
 

@@ -13,6 +13,7 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ),
     ("fgraph-trace", &[]),
     ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
+    ("fgraph-export", &["fgraph-trace"]),
     (
         "cargo-fgraph",
         &["fgraph", "fgraph-symbols", "fgraph-x86_64"],

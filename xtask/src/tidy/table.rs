@@ -32,6 +32,12 @@ pub(super) const LAYERS: &[Layers] = &[
         exceptions: &[],
     },
     Layers {
+        source: "crates/fgraph-export/src",
+        layers: &["formats", "stacks", "calls", "symbols", "spool"],
+        apart: &[("stacks", "spool"), ("calls", "spool")],
+        exceptions: &[],
+    },
+    Layers {
         source: "crates/fgraph-trace/src",
         layers: &[
             "graph",

@@ -1,0 +1,408 @@
+//! From the events of threads to calls that begin and end in pairs.
+
+use std::collections::HashMap;
+use std::io;
+
+use fgraph_trace::clock::Clock;
+use fgraph_trace::event::{What, mark_text};
+use fgraph_trace::names::Names;
+use fgraph_trace::{Source, source::SourceError};
+
+use crate::symbols::{Symbol, Symbols};
+
+/// A thread of the source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Thread {
+    /// Threads are numbered from 0 in the order in which they were met.
+    pub(crate) index: usize,
+    pub(crate) process: u32,
+    pub(crate) id: u32,
+}
+
+/// Where and when something happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At<'a> {
+    pub(crate) thread: Thread,
+    /// By the monotonic clock, in nanoseconds. In a thread it never goes back.
+    pub(crate) time: u64,
+    pub(crate) symbols: &'a Symbols,
+    pub(crate) names: &'a Names,
+    pub(crate) clock: &'a Clock,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Returned,
+    /// By a panic, an exception or the end of its thread.
+    Unwound,
+    /// Its end is not among the events: a call around it ended, or too many are open.
+    Missing,
+    /// It still goes on where the events end.
+    Open,
+}
+
+impl Ending {
+    pub(crate) const ALL: [Self; 4] = [Self::Returned, Self::Unwound, Self::Missing, Self::Open];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Returned => "returned",
+            Self::Unwound => "unwound",
+            Self::Missing => "missing",
+            Self::Open => "open",
+        }
+    }
+}
+
+/// A call that has ended, at the time of the [`At`] that comes with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) symbol: Symbol,
+    /// The function of the call around it.
+    pub(crate) caller: Option<Symbol>,
+    pub(crate) begin: u64,
+    /// In nanoseconds, with the calls in it.
+    pub(crate) duration: u64,
+    /// In nanoseconds, without the calls in it.
+    pub(crate) own: u64,
+    /// The number of calls around it.
+    pub(crate) depth: usize,
+    pub(crate) ending: Ending,
+}
+
+/// What a format does with the steps of threads.
+///
+/// Of each thread, every call that begins ends later, after the calls that have begun in it.
+pub(crate) trait Sink: Send {
+    /// A thread is seen for the first time.
+    fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
+        let _ = at;
+        Ok(())
+    }
+
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &[u64]) -> io::Result<()>;
+
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &[u64]) -> io::Result<()>;
+
+    /// The program has said something.
+    fn mark(&mut self, at: &At<'_>, text: &str) -> io::Result<()> {
+        let _ = (at, text);
+        Ok(())
+    }
+
+    /// Events of the thread are missing here.
+    fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
+        let _ = (at, events);
+        Ok(())
+    }
+
+    /// Nothing more comes; every call has ended.
+    fn finish(self: Box<Self>, trace: &Trace<'_>) -> io::Result<()>;
+}
+
+/// All that is known at the end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trace<'a> {
+    pub(crate) threads: &'a [Thread],
+    pub(crate) symbols: &'a Symbols,
+    pub(crate) names: &'a Names,
+    pub(crate) clock: &'a Clock,
+    /// The earliest and the latest time, by the monotonic clock; 0 if there was no event.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl Trace<'_> {
+    /// The processes, in the order in which they were met.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let mut all = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for thread in self.threads {
+            if seen.insert(thread.process) {
+                all.push(thread.process);
+            }
+        }
+        all
+    }
+}
+
+/// What an export has met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Events that the source gave.
+    pub events: u64,
+    /// Calls that were exported, each once.
+    pub calls: u64,
+    /// Texts that the program wrote.
+    pub marks: u64,
+    /// Events that the source says are missing.
+    pub lost: u64,
+    /// Returns of calls whose entry is not among the events. They are left out.
+    pub stray_returns: u64,
+    /// Calls whose end is not among the events, though something around them ended.
+    pub missing_returns: u64,
+    /// Calls that go on where the events end.
+    pub open_calls: u64,
+}
+
+/// A call that goes on.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    function: u32,
+    symbol: Symbol,
+    begin: u64,
+    /// How long the calls in it took.
+    inner: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    thread: Thread,
+    open: Vec<Open>,
+    /// The time of its last event.
+    last: u64,
+}
+
+/// Where calls whose returns are missing pile up, all are ended at this depth.
+const MAX_DEPTH: usize = 1 << 16;
+
+/// Follows the calls of all threads.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    symbols: Symbols,
+    threads: HashMap<(u32, u32), usize>,
+    states: Vec<State>,
+    /// The thread of the event before.
+    recent: Option<usize>,
+    /// As it was at the first event: if its rate is known better later, times would jump.
+    clock: Option<Clock>,
+    span: Option<(u64, u64)>,
+    summary: Summary,
+    words: Vec<u64>,
+}
+
+/// The words of an event are copied out, to ask the source for names.
+#[derive(Clone, Copy)]
+enum Step {
+    Entry(u32),
+    End(u32, Ending),
+    Mark,
+    Lost(u64),
+}
+
+/// Why an export does not go on.
+#[derive(Debug)]
+pub(crate) enum CallsError {
+    Source(SourceError),
+    Sink(io::Error),
+}
+
+impl From<SourceError> for CallsError {
+    fn from(error: SourceError) -> Self {
+        Self::Source(error)
+    }
+}
+
+impl From<io::Error> for CallsError {
+    fn from(error: io::Error) -> Self {
+        Self::Sink(error)
+    }
+}
+
+impl Calls {
+    /// Hands the source's next event to `sink`; `false` if there is none now.
+    pub(crate) fn next(
+        &mut self,
+        source: &mut impl Source,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, CallsError> {
+        let Some(event) = source.next()? else {
+            return Ok(false);
+        };
+        self.words.clear();
+        let (ticks, process, id) = (event.time, event.process, event.thread);
+        let step = match event.what {
+            What::Entry {
+                function,
+                arguments,
+                ..
+            } => {
+                self.words.extend_from_slice(arguments);
+                Step::Entry(function)
+            }
+            What::Return { function, result } => {
+                self.words.extend_from_slice(result);
+                Step::End(function, Ending::Returned)
+            }
+            What::Unwound { function } => Step::End(function, Ending::Unwound),
+            What::Mark(words) => {
+                self.words.extend_from_slice(words);
+                Step::Mark
+            }
+            What::Lost { events } => Step::Lost(events),
+        };
+        self.step(source, sink, (process, id), ticks, step)?;
+        Ok(true)
+    }
+
+    fn step(
+        &mut self,
+        source: &impl Source,
+        sink: &mut dyn Sink,
+        (process, id): (u32, u32),
+        ticks: u64,
+        step: Step,
+    ) -> io::Result<()> {
+        self.summary.events += 1;
+        let clock = *self.clock.get_or_insert_with(|| *source.clock());
+        let names = source.names();
+        let index = match self.recent {
+            Some(recent) if self.states[recent].is(process, id) => recent,
+            _ => *self
+                .threads
+                .entry((process, id))
+                .or_insert(self.states.len()),
+        };
+        self.recent = Some(index);
+        let is_new = index == self.states.len();
+        if is_new {
+            let thread = Thread { index, process, id };
+            self.states.push(State {
+                thread,
+                open: Vec::new(),
+                last: 0,
+            });
+        }
+        let state = &mut self.states[index];
+        let time = clock.monotonic(ticks).max(state.last);
+        state.last = time;
+        let (start, end) = self.span.unwrap_or((time, time));
+        self.span = Some((start.min(time), end.max(time)));
+        if let Step::Entry(function) = step {
+            // Before the steps look at the symbols.
+            let symbol = self.symbols.symbol(process, function, names);
+            let at = state.at(time, &self.symbols, names, &clock);
+            if is_new {
+                sink.thread(&at)?;
+            }
+            if state.open.len() >= MAX_DEPTH {
+                self.summary.missing_returns += state.open.len() as u64;
+                while state.end(&at, Ending::Missing, &[], sink)? {}
+            }
+            self.summary.calls += 1;
+            state.open.push(Open {
+                function,
+                symbol,
+                begin: time,
+                inner: 0,
+            });
+            return sink.begin(&at, symbol, &self.words);
+        }
+        let at = state.at(time, &self.symbols, names, &clock);
+        if is_new {
+            sink.thread(&at)?;
+        }
+        match step {
+            Step::Entry(_) => {}
+            Step::End(function, ending) => {
+                let is_it = |open: &Open| open.function == function;
+                let Some(depth) = state.open.iter().rposition(is_it) else {
+                    self.summary.stray_returns += 1;
+                    return Ok(());
+                };
+                while state.open.len() > depth + 1 {
+                    self.summary.missing_returns += 1;
+                    state.end(&at, Ending::Missing, &[], sink)?;
+                }
+                state.end(&at, ending, &self.words, sink)?;
+            }
+            Step::Mark => {
+                self.summary.marks += 1;
+                sink.mark(&at, &mark_text(&self.words))?;
+            }
+            Step::Lost(events) => {
+                self.summary.lost = self.summary.lost.saturating_add(events);
+                sink.lost(&at, events)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the calls that go on, and the export.
+    pub(crate) fn finish(
+        mut self,
+        source: &impl Source,
+        mut sink: Box<dyn Sink>,
+    ) -> io::Result<Summary> {
+        let clock = self.clock.unwrap_or(*source.clock());
+        let (start, end) = self.span.unwrap_or((0, 0));
+        for state in &mut self.states {
+            self.summary.open_calls += state.open.len() as u64;
+            let at = state.at(end, &self.symbols, source.names(), &clock);
+            while state.end(&at, Ending::Open, &[], &mut *sink)? {}
+        }
+        let threads: Vec<Thread> = self.states.iter().map(|state| state.thread).collect();
+        sink.finish(&Trace {
+            threads: &threads,
+            symbols: &self.symbols,
+            names: source.names(),
+            clock: &clock,
+            start,
+            end,
+        })?;
+        Ok(self.summary)
+    }
+}
+
+impl State {
+    fn is(&self, process: u32, id: u32) -> bool {
+        (self.thread.process, self.thread.id) == (process, id)
+    }
+
+    fn at<'a>(
+        &self,
+        time: u64,
+        symbols: &'a Symbols,
+        names: &'a Names,
+        clock: &'a Clock,
+    ) -> At<'a> {
+        At {
+            thread: self.thread,
+            time,
+            symbols,
+            names,
+            clock,
+        }
+    }
+
+    /// Ends the innermost call; `false` if there is none.
+    fn end(
+        &mut self,
+        at: &At<'_>,
+        ending: Ending,
+        result: &[u64],
+        sink: &mut dyn Sink,
+    ) -> io::Result<bool> {
+        let Some(open) = self.open.pop() else {
+            return Ok(false);
+        };
+        let duration = at.time - open.begin;
+        let caller = self.open.last_mut().map(|caller| {
+            caller.inner += duration;
+            caller.symbol
+        });
+        let call = Call {
+            symbol: open.symbol,
+            caller,
+            begin: open.begin,
+            duration,
+            own: duration - open.inner,
+            depth: self.open.len(),
+            ending,
+        };
+        sink.end(at, &call, result)?;
+        Ok(true)
+    }
+}

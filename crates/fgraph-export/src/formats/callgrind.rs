@@ -1,0 +1,112 @@
+//! The text of callgrind's profiles: what each function took itself, and its calls of others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+use super::text::Out;
+use crate::calls::Trace;
+use crate::stacks::{Frame, Stacks};
+use crate::symbols::{Symbol, one_line};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Edge {
+    calls: u64,
+    total: u64,
+}
+
+pub(crate) fn callgrind(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Result<()> {
+    let functions = trace.symbols.functions();
+    let mut own = vec![0; functions.len()];
+    for node in stacks.nodes() {
+        if let Frame::Function(symbol) = node.frame {
+            own[symbol as usize] += node.own;
+        }
+    }
+    let mut edges = edges(stacks);
+    let summary: u64 = own.iter().sum();
+    write!(
+        out,
+        "# callgrind format\nversion: 1\ncreator: fgraph\npositions: line\nevents: ns\n\
+         summary: {summary}\n"
+    )?;
+    // A name is written where its number comes for the first time.
+    let mut known = vec![false; functions.len()];
+    let mut known_modules = vec![false; trace.symbols.modules().len()];
+    for (symbol, own) in (0..).zip(own) {
+        writeln!(out)?;
+        write_function(out, trace, symbol, "", &mut known, &mut known_modules)?;
+        writeln!(out, "0 {own}")?;
+        for (callee, edge) in edges.remove(&symbol).into_iter().flatten() {
+            write_function(out, trace, callee, "c", &mut known, &mut known_modules)?;
+            writeln!(out, "calls={} 0\n0 {}", edge.calls, edge.total)?;
+        }
+    }
+    writeln!(out, "\ntotals: {summary}")
+}
+
+fn write_function(
+    out: &mut Out,
+    trace: &Trace<'_>,
+    symbol: Symbol,
+    prefix: &str,
+    known: &mut [bool],
+    known_modules: &mut [bool],
+) -> io::Result<()> {
+    let function = trace.symbols.function(symbol);
+    let module = function.module;
+    write!(out, "{prefix}ob=({})", module + 1)?;
+    if !std::mem::replace(&mut known_modules[module], true) {
+        let path = match trace.symbols.modules()[module].as_str() {
+            "" => "???",
+            path => path,
+        };
+        write!(out, " {}", one_line(path))?;
+    }
+    let file = if prefix.is_empty() { "fl" } else { "cfi" };
+    write!(out, "\n{file}=???\n{prefix}fn=({})", symbol + 1)?;
+    if !std::mem::replace(&mut known[symbol as usize], true) {
+        write!(out, " {}", one_line(&function.name))?;
+    }
+    writeln!(out)
+}
+
+/// Calls and time by caller and callee.
+///
+/// Where a call is in another one of the same two, its time is in the other's already.
+fn edges(stacks: &Stacks) -> HashMap<Symbol, BTreeMap<Symbol, Edge>> {
+    let nodes = stacks.nodes();
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    let mut stack = Vec::new();
+    for (at, node) in nodes.iter().enumerate() {
+        match node.parent() == at {
+            true => stack.push((at, false)),
+            false => children[node.parent()].push(at),
+        }
+    }
+    let mut edges: HashMap<Symbol, BTreeMap<Symbol, Edge>> = HashMap::new();
+    // How many calls of the same two are around the node that is looked at.
+    let mut around: HashMap<(Symbol, Symbol), u32> = HashMap::new();
+    while let Some((at, is_left)) = stack.pop() {
+        let node = &nodes[at];
+        let of = match (nodes[node.parent()].frame, node.frame) {
+            (Frame::Function(caller), Frame::Function(callee)) => Some((caller, callee)),
+            _ => None,
+        };
+        if is_left {
+            if let Some(count) = of.and_then(|of| around.get_mut(&of)) {
+                *count -= 1;
+            }
+            continue;
+        }
+        if let Some(of) = of {
+            let count = around.entry(of).or_default();
+            let edge = edges.entry(of.0).or_default().entry(of.1).or_default();
+            edge.calls += node.calls;
+            edge.total += if *count == 0 { node.total } else { 0 };
+            *count += 1;
+        }
+        stack.push((at, true));
+        stack.extend(children[at].iter().map(|&child| (child, false)));
+    }
+    edges
+}

@@ -1,0 +1,142 @@
+//! The JSON of Chrome's tracing: an object for each begin and end.
+
+use std::io::{self, Write};
+
+use super::text::{Out, push, push_fraction, quoted};
+use crate::calls::{At, Call, Ending, Sink, Trace};
+use crate::symbols::{Symbol, process_name, thread_name};
+
+pub(crate) struct Chrome {
+    out: Out,
+    line: Vec<u8>,
+    /// In quotes.
+    names: Vec<String>,
+    is_begun: bool,
+}
+
+impl Chrome {
+    pub(crate) fn new(out: Out) -> Self {
+        Self {
+            out,
+            line: Vec::new(),
+            names: Vec::new(),
+            is_begun: false,
+        }
+    }
+
+    /// Begins an object with all but what is told of the event.
+    fn open(&mut self, phase: &str, at: &At<'_>) {
+        self.separate();
+        self.line.extend_from_slice(b"{\"ph\":\"");
+        self.line.extend_from_slice(phase.as_bytes());
+        self.line.extend_from_slice(b"\",\"pid\":");
+        push(&mut self.line, at.thread.process);
+        self.line.extend_from_slice(b",\"tid\":");
+        push(&mut self.line, at.thread.id);
+        self.line.extend_from_slice(b",\"ts\":");
+        push_fraction(&mut self.line, at.time, 3);
+    }
+
+    fn separate(&mut self) {
+        self.line.clear();
+        self.line.extend_from_slice(if self.is_begun {
+            b",\n"
+        } else {
+            b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
+        });
+        self.is_begun = true;
+    }
+
+    fn name(&mut self, at: &At<'_>, symbol: Symbol) {
+        while self.names.len() <= symbol as usize {
+            let next = at.symbols.name(self.names.len() as Symbol);
+            self.names.push(quoted(next));
+        }
+        self.line.extend_from_slice(b",\"name\":");
+        let name = self.names[symbol as usize].as_bytes();
+        self.line.extend_from_slice(name);
+    }
+
+    fn values(&mut self, words: &[u64], letter: u8) {
+        for (n, &word) in words.iter().enumerate() {
+            self.line.push(b'"');
+            self.line.push(letter);
+            push(&mut self.line, n);
+            // Numbers of JSON may be rounded.
+            self.line.extend_from_slice(b"\":\"");
+            let _ = write!(self.line, "{word:#x}");
+            self.line.extend_from_slice(b"\",");
+        }
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.line.push(b'}');
+        self.out.write_all(&self.line)
+    }
+}
+
+impl Sink for Chrome {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &[u64]) -> io::Result<()> {
+        self.open("B", at);
+        self.name(at, symbol);
+        if !arguments.is_empty() {
+            self.line.extend_from_slice(b",\"args\":{");
+            self.values(arguments, b'a');
+            self.line.pop();
+            self.line.push(b'}');
+        }
+        self.close()
+    }
+
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &[u64]) -> io::Result<()> {
+        self.open("E", at);
+        self.name(at, call.symbol);
+        if call.ending != Ending::Returned || !result.is_empty() {
+            self.line.extend_from_slice(b",\"args\":{");
+            self.values(result, b'r');
+            let _ = write!(self.line, "\"ended\":\"{}\"}}", call.ending.name());
+        }
+        self.close()
+    }
+
+    fn mark(&mut self, at: &At<'_>, text: &str) -> io::Result<()> {
+        self.open("i", at);
+        let _ = write!(self.line, ",\"s\":\"t\",\"name\":{}", quoted(text));
+        self.close()
+    }
+
+    fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
+        self.open("i", at);
+        let _ = write!(
+            self.line,
+            ",\"s\":\"t\",\"cat\":\"lost\",\"name\":\"lost {events} events\""
+        );
+        self.close()
+    }
+
+    fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
+        let mut describe = |kind: &str, process: u32, thread: u32, name: &str| {
+            self.separate();
+            let _ = write!(
+                self.line,
+                "{{\"ph\":\"M\",\"pid\":{process},\"tid\":{thread},\"name\":\"{kind}\",\
+                 \"args\":{{\"name\":{}}}}}",
+                quoted(name)
+            );
+            self.out.write_all(&self.line)
+        };
+        for process in trace.processes() {
+            let name = process_name(trace.names, process);
+            describe("process_name", process, process, &name)?;
+        }
+        for thread in trace.threads {
+            let name = thread_name(trace.names, thread.process, thread.id);
+            describe("thread_name", thread.process, thread.id, &name)?;
+        }
+        if !self.is_begun {
+            self.out.write_all(b"{\"traceEvents\":[")?;
+        }
+        self.out.write_all(b"\n]}\n")?;
+        self.out.flush()
+    }
+}

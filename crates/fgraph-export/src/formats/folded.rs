@@ -1,0 +1,60 @@
+//! A line for each stack: its frames, with `;` between them, a space, and nanoseconds.
+
+use std::io::{self, Write};
+
+use super::text::{Out, push};
+use crate::calls::Trace;
+use crate::stacks::{Frame, Stacks};
+use crate::symbols::{one_line, process_name};
+
+pub(crate) fn folded(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Result<()> {
+    each_line(stacks, trace, |line| {
+        out.write_all(line)?;
+        out.write_all(b"\n")
+    })
+}
+
+/// Hands each line on, without its end.
+pub(super) fn each_line(
+    stacks: &Stacks,
+    trace: &Trace<'_>,
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let plain = |name: &str| one_line(name).replace(';', ":");
+    let functions = trace.symbols.functions().iter();
+    let names: Vec<String> = functions.map(|function| plain(&function.name)).collect();
+    let nodes = stacks.nodes();
+    let (mut path, mut line) = (Vec::new(), Vec::new());
+    for (mut at, (_, own)) in stacks.cut().into_iter().enumerate() {
+        if own == 0 {
+            continue;
+        }
+        path.clear();
+        loop {
+            path.push(nodes[at].frame);
+            if nodes[at].parent() == at {
+                break;
+            }
+            at = nodes[at].parent();
+        }
+        line.clear();
+        for frame in path.iter().rev() {
+            if !line.is_empty() {
+                line.push(b';');
+            }
+            match *frame {
+                Frame::Process(process) => {
+                    let name = plain(&process_name(trace.names, process));
+                    line.extend_from_slice(name.as_bytes());
+                }
+                Frame::Function(symbol) => {
+                    line.extend_from_slice(names[symbol as usize].as_bytes());
+                }
+            }
+        }
+        line.push(b' ');
+        push(&mut line, own);
+        take(&line)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,358 @@
+//! Perfetto's protobuf: a packet for each begin and end, on a track for each thread.
+
+use std::io::{self, Write};
+
+use prost::Message;
+
+use super::text::Out;
+use crate::calls::{At, Call, Ending, Sink, Thread, Trace};
+use crate::symbols::{Symbol, process_name, thread_name};
+
+#[derive(Clone, PartialEq, Message)]
+struct TracePacket {
+    #[prost(message, optional, tag = "6")]
+    clock_snapshot: Option<ClockSnapshot>,
+    #[prost(uint64, optional, tag = "8")]
+    timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "10")]
+    trusted_packet_sequence_id: Option<u32>,
+    #[prost(message, optional, tag = "11")]
+    track_event: Option<TrackEvent>,
+    #[prost(message, optional, tag = "12")]
+    interned_data: Option<InternedData>,
+    #[prost(uint32, optional, tag = "13")]
+    sequence_flags: Option<u32>,
+    #[prost(message, optional, tag = "59")]
+    trace_packet_defaults: Option<TracePacketDefaults>,
+    #[prost(message, optional, tag = "60")]
+    track_descriptor: Option<TrackDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ClockSnapshot {
+    #[prost(message, repeated, tag = "1")]
+    clocks: Vec<ClockValue>,
+    #[prost(uint32, optional, tag = "2")]
+    primary_trace_clock: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ClockValue {
+    #[prost(uint32, optional, tag = "1")]
+    clock_id: Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    timestamp: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TracePacketDefaults {
+    #[prost(uint32, optional, tag = "58")]
+    timestamp_clock_id: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackEvent {
+    #[prost(message, repeated, tag = "4")]
+    debug_annotations: Vec<DebugAnnotation>,
+    #[prost(uint32, optional, tag = "9")]
+    kind: Option<u32>,
+    #[prost(uint64, optional, tag = "10")]
+    name_iid: Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    track_uuid: Option<u64>,
+    #[prost(string, optional, tag = "23")]
+    name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DebugAnnotation {
+    #[prost(string, optional, tag = "10")]
+    name: Option<String>,
+    #[prost(uint64, optional, tag = "3")]
+    uint_value: Option<u64>,
+    #[prost(string, optional, tag = "6")]
+    string_value: Option<String>,
+    #[prost(uint64, optional, tag = "7")]
+    pointer_value: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct InternedData {
+    #[prost(message, repeated, tag = "2")]
+    event_names: Vec<EventName>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EventName {
+    #[prost(uint64, optional, tag = "1")]
+    iid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackDescriptor {
+    #[prost(uint64, optional, tag = "1")]
+    uuid: Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    parent_uuid: Option<u64>,
+    #[prost(message, optional, tag = "3")]
+    process: Option<ProcessDescriptor>,
+    #[prost(message, optional, tag = "4")]
+    thread: Option<ThreadDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProcessDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pid: Option<i32>,
+    #[prost(string, optional, tag = "6")]
+    process_name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ThreadDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pid: Option<i32>,
+    #[prost(int32, optional, tag = "2")]
+    tid: Option<i32>,
+    #[prost(string, optional, tag = "5")]
+    thread_name: Option<String>,
+}
+
+const SLICE_BEGIN: u32 = 1;
+const SLICE_END: u32 = 2;
+const INSTANT: u32 = 3;
+const STATE_CLEARED: u32 = 1;
+const NEEDS_STATE: u32 = 2;
+const REALTIME: u32 = 1;
+const MONOTONIC: u32 = 3;
+/// The only sequence.
+const SEQUENCE: u32 = 1;
+
+pub(crate) struct Perfetto {
+    out: Out,
+    buffer: Vec<u8>,
+    is_begun: bool,
+    /// Names up to this one are interned.
+    interned: Symbol,
+    /// What processes and threads were called when they came.
+    processes: Vec<(u32, String)>,
+    threads: Vec<String>,
+}
+
+/// Tracks of threads have even numbers, those of processes odd ones; 0 is none.
+fn thread_track(index: usize) -> u64 {
+    2 * (index as u64 + 1)
+}
+
+fn process_track(process: u32) -> u64 {
+    2 * u64::from(process) + 1
+}
+
+impl Perfetto {
+    pub(crate) fn new(out: Out) -> Self {
+        Self {
+            out,
+            buffer: Vec::new(),
+            is_begun: false,
+            interned: 0,
+            processes: Vec::new(),
+            threads: Vec::new(),
+        }
+    }
+
+    fn put(&mut self, packet: &mut TracePacket) -> io::Result<()> {
+        // A trace is a message whose field 1 is repeated.
+        const PACKET: u8 = 1 << 3 | 2;
+        packet.trusted_packet_sequence_id = Some(SEQUENCE);
+        self.buffer.clear();
+        self.buffer.push(PACKET);
+        let encoded = packet.encode_length_delimited(&mut self.buffer);
+        encoded.map_err(io::Error::other)?;
+        self.out.write_all(&self.buffer)
+    }
+
+    fn event(&mut self, at: &At<'_>, event: TrackEvent) -> io::Result<()> {
+        self.put(&mut TracePacket {
+            timestamp: Some(at.time),
+            track_event: Some(TrackEvent {
+                track_uuid: Some(thread_track(at.thread.index)),
+                ..event
+            }),
+            sequence_flags: Some(NEEDS_STATE),
+            ..TracePacket::default()
+        })
+    }
+
+    fn describe_process(&mut self, process: u32, name: &str) -> io::Result<()> {
+        self.put(&mut TracePacket {
+            track_descriptor: Some(TrackDescriptor {
+                uuid: Some(process_track(process)),
+                process: Some(ProcessDescriptor {
+                    pid: Some(process as i32),
+                    process_name: Some(name.to_owned()),
+                }),
+                ..TrackDescriptor::default()
+            }),
+            ..TracePacket::default()
+        })
+    }
+
+    fn describe_thread(&mut self, thread: Thread, name: &str) -> io::Result<()> {
+        self.put(&mut TracePacket {
+            track_descriptor: Some(TrackDescriptor {
+                uuid: Some(thread_track(thread.index)),
+                parent_uuid: Some(process_track(thread.process)),
+                thread: Some(ThreadDescriptor {
+                    pid: Some(thread.process as i32),
+                    tid: Some(thread.id as i32),
+                    thread_name: Some(name.to_owned()),
+                }),
+                ..TrackDescriptor::default()
+            }),
+            ..TracePacket::default()
+        })
+    }
+
+    fn intern(&mut self, at: &At<'_>, symbol: Symbol) -> io::Result<()> {
+        while self.interned <= symbol {
+            let next = self.interned;
+            self.interned += 1;
+            self.put(&mut TracePacket {
+                interned_data: Some(InternedData {
+                    event_names: vec![EventName {
+                        iid: Some(u64::from(next) + 1),
+                        name: Some(at.symbols.name(next).to_owned()),
+                    }],
+                }),
+                sequence_flags: Some(NEEDS_STATE),
+                ..TracePacket::default()
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn annotations(words: &[u64], name: &str) -> Vec<DebugAnnotation> {
+    let all = words.iter().enumerate();
+    all.map(|(n, &word)| DebugAnnotation {
+        name: Some(format!("{name}{n}")),
+        pointer_value: Some(word),
+        ..DebugAnnotation::default()
+    })
+    .collect()
+}
+
+impl Sink for Perfetto {
+    fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
+        if !self.is_begun {
+            self.is_begun = true;
+            let first = at.clock.first();
+            let value = |clock, time| ClockValue {
+                clock_id: Some(clock),
+                timestamp: Some(time),
+            };
+            self.put(&mut TracePacket {
+                clock_snapshot: Some(ClockSnapshot {
+                    clocks: vec![
+                        value(MONOTONIC, first.monotonic),
+                        value(REALTIME, first.realtime),
+                    ],
+                    primary_trace_clock: Some(MONOTONIC),
+                }),
+                sequence_flags: Some(STATE_CLEARED),
+                trace_packet_defaults: Some(TracePacketDefaults {
+                    timestamp_clock_id: Some(MONOTONIC),
+                }),
+                ..TracePacket::default()
+            })?;
+        }
+        let process = at.thread.process;
+        if !self.processes.iter().any(|&(known, _)| known == process) {
+            let name = process_name(at.names, process);
+            self.describe_process(process, &name)?;
+            self.processes.push((process, name));
+        }
+        let name = thread_name(at.names, process, at.thread.id);
+        self.describe_thread(at.thread, &name)?;
+        self.threads.push(name);
+        Ok(())
+    }
+
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &[u64]) -> io::Result<()> {
+        self.intern(at, symbol)?;
+        self.event(
+            at,
+            TrackEvent {
+                kind: Some(SLICE_BEGIN),
+                name_iid: Some(u64::from(symbol) + 1),
+                debug_annotations: annotations(arguments, "argument"),
+                ..TrackEvent::default()
+            },
+        )
+    }
+
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &[u64]) -> io::Result<()> {
+        let mut debug_annotations = annotations(result, "result");
+        if call.ending != Ending::Returned {
+            debug_annotations.push(DebugAnnotation {
+                name: Some("ended".to_owned()),
+                string_value: Some(call.ending.name().to_owned()),
+                ..DebugAnnotation::default()
+            });
+        }
+        self.event(
+            at,
+            TrackEvent {
+                kind: Some(SLICE_END),
+                debug_annotations,
+                ..TrackEvent::default()
+            },
+        )
+    }
+
+    fn mark(&mut self, at: &At<'_>, text: &str) -> io::Result<()> {
+        self.event(
+            at,
+            TrackEvent {
+                kind: Some(INSTANT),
+                name: Some(text.to_owned()),
+                ..TrackEvent::default()
+            },
+        )
+    }
+
+    fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
+        self.event(
+            at,
+            TrackEvent {
+                kind: Some(INSTANT),
+                name: Some(format!("lost {events} events")),
+                debug_annotations: vec![DebugAnnotation {
+                    name: Some("lost".to_owned()),
+                    uint_value: Some(events),
+                    ..DebugAnnotation::default()
+                }],
+                ..TrackEvent::default()
+            },
+        )
+    }
+
+    fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
+        // Threads get their names when they run already.
+        for (process, before) in std::mem::take(&mut self.processes) {
+            let name = process_name(trace.names, process);
+            if name != before {
+                self.describe_process(process, &name)?;
+            }
+        }
+        for (thread, before) in trace.threads.iter().zip(std::mem::take(&mut self.threads)) {
+            let name = thread_name(trace.names, thread.process, thread.id);
+            if name != before {
+                self.describe_thread(*thread, &name)?;
+            }
+        }
+        self.out.flush()
+    }
+}

@@ -1,0 +1,242 @@
+//! A profile of pprof: a sample for each stack, in compressed protobuf.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+
+use super::text::Out;
+use crate::calls::Trace;
+use crate::stacks::{Frame, Stacks};
+use crate::symbols::process_name;
+
+#[derive(Clone, PartialEq, Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    duration_nanos: i64,
+    #[prost(message, optional, tag = "11")]
+    period_type: Option<ValueType>,
+    #[prost(int64, tag = "12")]
+    period: i64,
+    #[prost(int64, tag = "14")]
+    default_sample_type: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    kind: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    label: Vec<Label>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Label {
+    #[prost(int64, tag = "1")]
+    key: i64,
+    #[prost(int64, tag = "2")]
+    text: i64,
+    #[prost(int64, tag = "3")]
+    number: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    memory_start: u64,
+    #[prost(uint64, tag = "3")]
+    memory_limit: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    #[prost(bool, tag = "7")]
+    has_functions: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    address: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "3")]
+    system_name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
+}
+
+/// Texts, each once; the first one is empty.
+struct Strings {
+    all: Vec<String>,
+    known: HashMap<String, i64>,
+}
+
+impl Strings {
+    fn number(&mut self, text: &str) -> i64 {
+        if let Some(&known) = self.known.get(text) {
+            return known;
+        }
+        let number = self.all.len() as i64;
+        self.all.push(text.to_owned());
+        self.known.insert(text.to_owned(), number);
+        number
+    }
+}
+
+pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Result<()> {
+    let mut strings = Strings {
+        all: Vec::new(),
+        known: HashMap::new(),
+    };
+    strings.number("");
+    let mut profile = head(trace, &mut strings);
+    let modules = trace.symbols.modules();
+    for (path, id) in modules.iter().zip(1..) {
+        let is_it = |module: &&fgraph_trace::names::ModuleName| module.path == *path;
+        let mut all = trace.names.modules().iter();
+        // Its addresses in the process that loaded it first.
+        let range = all.find(is_it).map(|module| (module.start, module.end));
+        let (memory_start, memory_limit) = range.unwrap_or_default();
+        profile.mapping.push(Mapping {
+            id,
+            memory_start,
+            memory_limit,
+            filename: strings.number(path),
+            has_functions: true,
+        });
+    }
+    for (function, id) in trace.symbols.functions().iter().zip(1..) {
+        let name = strings.number(&function.name);
+        profile.function.push(Function {
+            id,
+            name,
+            system_name: name,
+            filename: 0,
+        });
+        profile.location.push(Location {
+            id,
+            mapping_id: function.module as u64 + 1,
+            address: function.address,
+            line: vec![Line { function_id: id }],
+        });
+    }
+    let mut gzip = GzEncoder::new(out, Compression::fast());
+    let mut buffer = Vec::new();
+    let mut put = |profile: &Profile| {
+        // Messages one after the other are one message with all their fields.
+        buffer.clear();
+        profile.encode(&mut buffer).map_err(io::Error::other)?;
+        gzip.write_all(&buffer)
+    };
+    put(&profile)?;
+    let (pid, process) = (strings.number("pid"), strings.number("process"));
+    let nodes = stacks.nodes();
+    for (mut at, (calls, own)) in stacks.cut().into_iter().enumerate() {
+        if calls == 0 {
+            continue;
+        }
+        let mut sample = Sample {
+            value: vec![number(calls), number(own)],
+            ..Sample::default()
+        };
+        loop {
+            match nodes[at].frame {
+                Frame::Function(symbol) => sample.location_id.push(u64::from(symbol) + 1),
+                Frame::Process(id) => {
+                    sample.label = vec![
+                        Label {
+                            key: pid,
+                            text: 0,
+                            number: id.into(),
+                        },
+                        Label {
+                            key: process,
+                            text: strings.number(&process_name(trace.names, id)),
+                            number: 0,
+                        },
+                    ];
+                    break;
+                }
+            }
+            at = nodes[at].parent();
+        }
+        put(&Profile {
+            sample: vec![sample],
+            ..Profile::default()
+        })?;
+    }
+    put(&Profile {
+        string_table: strings.all,
+        ..Profile::default()
+    })?;
+    gzip.finish()?;
+    Ok(())
+}
+
+fn head(trace: &Trace<'_>, strings: &mut Strings) -> Profile {
+    let mut value = |kind, unit| ValueType {
+        kind: strings.number(kind),
+        unit: strings.number(unit),
+    };
+    let (calls, time) = (value("calls", "count"), value("time", "nanoseconds"));
+    let clock = trace.clock.first();
+    let since = trace.start.saturating_sub(clock.monotonic);
+    Profile {
+        default_sample_type: time.kind,
+        sample_type: vec![calls, time.clone()],
+        time_nanos: number(clock.realtime.saturating_add(since)),
+        duration_nanos: number(trace.end - trace.start),
+        period_type: Some(time),
+        period: 1,
+        ..Profile::default()
+    }
+}
+
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,114 @@
+//! Speedscope's JSON: the begins and ends of each thread, one thread after the other.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::text::{Out, push, quoted, write_items};
+use crate::calls::{At, Call, Sink, Trace};
+use crate::spool::Spool;
+use crate::symbols::{Symbol, process_name, thread_name};
+
+pub(crate) struct Speedscope {
+    out: Out,
+    /// Of each thread pairs of numbers: the time since the one before, and twice the function, plus
+    /// one at an end.
+    spool: Spool,
+    /// The first and the last time of each thread.
+    spans: Vec<(u64, u64)>,
+}
+
+impl Speedscope {
+    pub(crate) fn new(out: Out, directory: Option<&Path>) -> io::Result<Self> {
+        Ok(Self {
+            out,
+            spool: Spool::new(directory)?,
+            spans: Vec::new(),
+        })
+    }
+
+    fn push(&mut self, at: &At<'_>, event: u64) -> io::Result<()> {
+        let lane = at.thread.index;
+        let last = &mut self.spans[lane].1;
+        let since = at.time - *last;
+        *last = at.time;
+        self.spool.push_number(lane, since)?;
+        self.spool.push_number(lane, event)
+    }
+
+    fn write_thread(&mut self, lane: usize) -> io::Result<()> {
+        let (start, end) = self.spans[lane];
+        write!(
+            self.out,
+            "\"unit\":\"nanoseconds\",\"startValue\":{start},\"endValue\":{end},\"events\":["
+        )?;
+        let mut reader = self.spool.read(lane);
+        let (mut time, mut line) = (start, Vec::new());
+        let mut comma: &[u8] = b"\n";
+        while let Some(since) = reader.number()?
+            && let Some(event) = reader.number()?
+        {
+            time += since;
+            line.clear();
+            line.extend_from_slice(comma);
+            comma = b",\n";
+            line.extend_from_slice(match event & 1 {
+                0 => b"{\"type\":\"O\",\"frame\":",
+                _ => b"{\"type\":\"C\",\"frame\":",
+            });
+            push(&mut line, event / 2);
+            line.extend_from_slice(b",\"at\":");
+            push(&mut line, time);
+            line.push(b'}');
+            self.out.write_all(&line)?;
+        }
+        self.out.write_all(b"]")
+    }
+}
+
+impl Sink for Speedscope {
+    fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.spans.push((at.time, at.time));
+        Ok(())
+    }
+
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+        self.push(at, 2 * u64::from(symbol))
+    }
+
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+        self.push(at, 2 * u64::from(call.symbol) + 1)
+    }
+
+    fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
+        self.out.write_all(
+            b"{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\
+              \"exporter\":\"fgraph\",\"activeProfileIndex\":0,\"shared\":{\"frames\":",
+        )?;
+        let functions = trace.symbols.functions();
+        write_items(&mut self.out, functions, |line, function| {
+            let module = &trace.symbols.modules()[function.module];
+            let (name, file) = (quoted(&function.name), quoted(module));
+            let _ = write!(line, "{{\"name\":{name},\"file\":{file}}}");
+        })?;
+        self.out.write_all(b"},\"profiles\":[")?;
+        for thread in trace.threads {
+            let comma = if thread.index == 0 { "" } else { "," };
+            let name = format!(
+                "{} ({}), {} ({})",
+                process_name(trace.names, thread.process),
+                thread.process,
+                thread_name(trace.names, thread.process, thread.id),
+                thread.id
+            );
+            write!(
+                self.out,
+                "{comma}\n{{\"type\":\"evented\",\"name\":{},",
+                quoted(&name)
+            )?;
+            self.write_thread(thread.index)?;
+            self.out.write_all(b"}")?;
+        }
+        self.out.write_all(b"]}\n")?;
+        self.out.flush()
+    }
+}

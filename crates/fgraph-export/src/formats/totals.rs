@@ -1,0 +1,50 @@
+//! What formats share that tell of stacks only, at the end.
+
+use std::io::{self, Write};
+
+use super::text::Out;
+use crate::calls::{At, Call, Sink, Trace};
+use crate::stacks::Stacks;
+use crate::symbols::Symbol;
+
+/// Writes all stacks.
+pub(crate) type WriteStacks = fn(&Stacks, &Trace<'_>, &mut Out) -> io::Result<()>;
+
+/// Counts calls and time of each stack.
+pub(crate) struct Totals {
+    stacks: Stacks,
+    out: Out,
+    write: WriteStacks,
+}
+
+impl Totals {
+    pub(crate) fn new(out: Out, write: WriteStacks) -> Self {
+        Self {
+            stacks: Stacks::default(),
+            out,
+            write,
+        }
+    }
+}
+
+impl Sink for Totals {
+    fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.stacks.thread(at.thread);
+        Ok(())
+    }
+
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+        self.stacks.begin(at.thread, symbol);
+        Ok(())
+    }
+
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+        self.stacks.end(at.thread, call);
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
+        (self.write)(&self.stacks, trace, &mut self.out)?;
+        self.out.flush()
+    }
+}

@@ -1,0 +1,230 @@
+//! uftrace's directory: a file of records for each thread, and texts that explain them.
+//!
+//! ```text
+//!   record    time (8 bytes), then bits: type 2, more 1, magic 3, depth 10, address 48
+//! ```
+//!
+//! An address is that of its module (number + 1, times 4 GiB) and 16 bytes for each function.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::text::Appender;
+use crate::calls::{At, Call, Sink, Trace};
+use crate::symbols::{Symbol, Symbols, base_name, one_line};
+
+const ENTRY: u64 = 0;
+const EXIT: u64 = 1;
+const LOST: u64 = 2;
+const MAGIC: u64 = 5;
+/// The format has ten bits for the depth.
+const MAX_DEPTH: usize = 1023;
+const MODULE_SHIFT: u32 = 32;
+const FUNCTION_SHIFT: u32 = 4;
+/// Held in memory of each thread, in bytes.
+const BUFFER: usize = 16 << 10;
+/// The name of the only session, 16 hexadecimal digits.
+const SESSION: &str = "0000000000000001";
+
+pub(crate) struct Uftrace {
+    directory: PathBuf,
+    threads: Vec<State>,
+}
+
+struct State {
+    file: Appender,
+    depth: usize,
+    start: u64,
+}
+
+impl State {
+    fn record(&mut self, time: u64, kind: u64, address: u64) -> io::Result<()> {
+        let word = kind | MAGIC << 3 | (self.depth as u64) << 6 | address << 16;
+        let buffer = &mut self.file.buffer;
+        buffer.extend_from_slice(&time.to_le_bytes());
+        buffer.extend_from_slice(&word.to_le_bytes());
+        if buffer.len() >= BUFFER {
+            self.file.flush()?;
+        }
+        Ok(())
+    }
+}
+
+fn address(symbols: &Symbols, symbol: Symbol) -> u64 {
+    let module = symbols.function(symbol).module as u64;
+    module_address(module) + offset(symbol)
+}
+
+fn module_address(module: u64) -> u64 {
+    (module + 1) << MODULE_SHIFT
+}
+
+fn offset(symbol: Symbol) -> u64 {
+    (u64::from(symbol) + 1) << FUNCTION_SHIFT
+}
+
+impl Uftrace {
+    pub(crate) fn new(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            threads: Vec::new(),
+        }
+    }
+
+    /// The modules and their functions.
+    fn write_symbols(&self, trace: &Trace<'_>) -> io::Result<Vec<String>> {
+        let symbols = trace.symbols;
+        let mut members: Vec<Vec<Symbol>> = vec![Vec::new(); symbols.modules().len()];
+        for (symbol, function) in (0..).zip(symbols.functions()) {
+            members[function.module].push(symbol);
+        }
+        let (mut map, mut paths) = (String::new(), Vec::<String>::new());
+        for ((module, path), members) in (0..).zip(symbols.modules()).zip(members) {
+            let mut path = match path.as_str() {
+                "" => "unknown".to_owned(),
+                path => one_line(path).replace(' ', "_"),
+            };
+            // Files of symbols go by the last part of the path only.
+            let is_taken = |path: &String| {
+                let is_same = |other: &String| base_name(other) == base_name(path);
+                paths.iter().any(is_same)
+            };
+            while is_taken(&path) {
+                let _ = write!(path, "~{module}");
+            }
+            let start = module_address(module);
+            let last = members.last().map_or(0, |&symbol| offset(symbol));
+            let end = start + ((last + 0x1fff) & !0xfff);
+            let _ = writeln!(
+                map,
+                "{start:x}-{end:x} r-xp 00000000 00:00 0                          {path}"
+            );
+            let mut text = format!("# symbols: {}\n# path name: {path}\n", members.len() + 1);
+            for symbol in members {
+                let name = one_line(symbols.name(symbol));
+                let _ = writeln!(text, "{:016x} T {name}", offset(symbol));
+            }
+            let _ = writeln!(text, "{:016x} ? __func_end", last + (1 << FUNCTION_SHIFT));
+            let name = format!("{}.sym", base_name(&path));
+            fs::write(self.directory.join(name), text)?;
+            paths.push(path);
+        }
+        map.push_str("7ffffffde000-7ffffffff000 rw-p 00000000 00:00 0                          ");
+        map.push_str("[stack]\n");
+        fs::write(self.directory.join(format!("sid-{SESSION}.map")), map)?;
+        Ok(paths)
+    }
+
+    fn write_tasks(&self, trace: &Trace<'_>, program: &str) -> io::Result<()> {
+        let mut text = String::new();
+        let mut known = Vec::new();
+        let time = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+        for (thread, state) in trace.threads.iter().zip(&self.threads) {
+            let (process, id, start) = (thread.process, thread.id, time(state.start));
+            if !known.contains(&process) {
+                known.push(process);
+                let parent = trace.names.process(process).map(|(parent, _)| parent);
+                match parent.filter(|parent| known.contains(parent) && *parent != process) {
+                    Some(parent) => {
+                        let _ =
+                            writeln!(text, "FORK timestamp={start} pid={process} ppid={parent}");
+                    }
+                    None => {
+                        let _ = writeln!(
+                            text,
+                            "SESS timestamp={} pid={process} sid={SESSION} exename=\"{program}\"\n\
+                             TASK timestamp={start} tid={process} pid={process}",
+                            time(trace.start)
+                        );
+                    }
+                }
+            }
+            if id != process {
+                let _ = writeln!(text, "TASK timestamp={start} tid={id} pid={process}");
+            }
+        }
+        fs::write(self.directory.join("task.txt"), text)
+    }
+
+    fn write_info(&self, trace: &Trace<'_>, program: &str) -> io::Result<()> {
+        // Which fields the texts below have, by the bits of the format.
+        const EXE_NAME: u64 = 1 << 0;
+        const COMMAND: u64 = 1 << 3;
+        const TASKS: u64 = 1 << 7;
+        const TASK_SESSION: u64 = 1 << 1;
+        const RELATIVE_SYMBOLS: u64 = 1 << 5;
+        const MAX_STACK: u64 = 1 << 6;
+        let mut info = Vec::new();
+        info.extend_from_slice(b"Ftrace!\0");
+        info.extend_from_slice(&4_u32.to_le_bytes());
+        info.extend_from_slice(&40_u16.to_le_bytes());
+        // Little endian, 64 bits.
+        info.extend_from_slice(&[1, 2]);
+        let features = TASK_SESSION | RELATIVE_SYMBOLS | MAX_STACK;
+        info.extend_from_slice(&features.to_le_bytes());
+        info.extend_from_slice(&(EXE_NAME | COMMAND | TASKS).to_le_bytes());
+        info.extend_from_slice(&(MAX_DEPTH as u16 + 1).to_le_bytes());
+        info.extend_from_slice(&[0; 6]);
+        let ids: Vec<String> = trace
+            .threads
+            .iter()
+            .map(|thread| thread.id.to_string())
+            .collect();
+        let text = format!(
+            "exename:{program}\ncmdline:fgraph\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\n\
+             taskinfo:tids={}\n",
+            ids.len(),
+            ids.join(",")
+        );
+        info.extend_from_slice(text.as_bytes());
+        fs::write(self.directory.join("info"), info)
+    }
+}
+
+impl Sink for Uftrace {
+    fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
+        let name = format!("{}.dat", at.thread.id);
+        self.threads.push(State {
+            file: Appender::new(self.directory.join(name)),
+            depth: 0,
+            start: at.time,
+        });
+        Ok(())
+    }
+
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+        let state = &mut self.threads[at.thread.index];
+        if state.depth < MAX_DEPTH {
+            state.record(at.time, ENTRY, address(at.symbols, symbol))?;
+        }
+        state.depth += 1;
+        Ok(())
+    }
+
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+        let state = &mut self.threads[at.thread.index];
+        state.depth -= 1;
+        if state.depth < MAX_DEPTH {
+            state.record(at.time, EXIT, address(at.symbols, call.symbol))?;
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
+        let state = &mut self.threads[at.thread.index];
+        state.record(at.time, LOST, events & ((1 << 48) - 1))
+    }
+
+    fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
+        for state in &mut self.threads {
+            state.file.flush()?;
+        }
+        let paths = self.write_symbols(trace)?;
+        let program = paths.first().map_or("unknown", String::as_str);
+        self.write_tasks(trace, program)?;
+        self.write_info(trace, program)?;
+        fs::write(self.directory.join("default.opts"), "")
+    }
+}

@@ -1,0 +1,402 @@
+//! Traced calls in the formats of other programs.
+//!
+//! An [`Export`] takes the events of any [`Source`], a running program's as a recording's, and
+//! writes them as they come. Memory depends on the number of threads, on how deep calls are nested,
+//! on the number of functions and of distinct stacks, never on that of events: what a format wants
+//! side by side, but comes one after the other, waits in temporary files.
+//!
+//! | [`Format`] | what it is | who reads it |
+//! |---|---|---|
+//! | `perfetto` | protobuf | ui.perfetto.dev, its trace processor |
+//! | `chrome` | JSON | chrome://tracing, ui.perfetto.dev, speedscope |
+//! | `firefox` | JSON | profiler.firefox.com |
+//! | `speedscope` | JSON | speedscope.app |
+//! | `folded` | text, a line for each stack | flame-graph scripts, inferno, speedscope |
+//! | `svg` | a picture of a flame graph | browsers |
+//! | `pprof` | protobuf, gzip | `go tool pprof`, stores of profiles |
+//! | `callgrind` | text | KCachegrind, `callgrind_annotate` |
+//! | `uftrace` | a directory | `uftrace replay`, `report`, `graph`, `tui` |
+//! | `ctf` | a directory, CTF 1.8 | babeltrace2, Trace Compass |
+//! | `csv` | text, a row for each call | spreadsheets, data frames, databases |
+//!
+//! In every format each call begins and ends once. A call whose end is not among the events ends
+//! with a call around it, or with the last event. A return without an entry is left out. The
+//! [`Summary`] counts both.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod calls;
+mod formats;
+mod spool;
+mod stacks;
+mod symbols;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{error, fmt};
+
+use fgraph_trace::Source;
+use fgraph_trace::source::SourceError;
+
+pub use calls::Summary;
+use calls::{Calls, CallsError, Sink};
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// Perfetto's protobuf: tracks of calls with arguments, results and marks.
+    Perfetto,
+    /// The JSON of Chrome's tracing, which many programs read.
+    Chrome,
+    /// A processed profile of the Firefox Profiler. Calls are samples as long as a stack does not
+    /// change, so calls that took no time do not show.
+    Firefox,
+    /// Speedscope's JSON: the calls of each thread, without marks and losses.
+    Speedscope,
+    /// A line for each stack with the nanoseconds that were spent in it, its process first. Stacks
+    /// that took no time have no line; a `;` in a name becomes a `:`. Time in stacks of more than
+    /// 1,024 functions counts for the outermost 1,024.
+    Folded,
+    /// [`Folded`](Self::Folded) as a picture.
+    #[cfg(feature = "svg")]
+    Svg,
+    /// A profile in protobuf, compressed: calls and nanoseconds of each stack, with the process.
+    /// Stacks of more than 1,024 functions count as in [`Folded`](Self::Folded).
+    Pprof,
+    /// The text of valgrind's callgrind: nanoseconds in functions, calls between them. The time of
+    /// a call within the same call counts once.
+    Callgrind,
+    /// uftrace's directory, as of version 0.13. Calls that are nested deeper than 1,023 are left
+    /// out, for the format has ten bits for the depth. Addresses are made up.
+    Uftrace,
+    /// A directory in the Common Trace Format 1.8: begin and end of calls, marks, losses.
+    Ctf,
+    /// A row for each call, at its end: process, thread, function, module, start by the monotonic
+    /// clock, duration, own time (all in nanoseconds), depth from 0, caller, and how it ended:
+    /// `returned`, `unwound`, `missing` or `open`.
+    Csv,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: &'static [Self] = &[
+        Self::Perfetto,
+        Self::Chrome,
+        Self::Firefox,
+        Self::Speedscope,
+        Self::Folded,
+        #[cfg(feature = "svg")]
+        Self::Svg,
+        Self::Pprof,
+        Self::Callgrind,
+        Self::Uftrace,
+        Self::Ctf,
+        Self::Csv,
+    ];
+
+    /// What it is called, in lower case.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Perfetto => "perfetto",
+            Self::Chrome => "chrome",
+            Self::Firefox => "firefox",
+            Self::Speedscope => "speedscope",
+            Self::Folded => "folded",
+            #[cfg(feature = "svg")]
+            Self::Svg => "svg",
+            Self::Pprof => "pprof",
+            Self::Callgrind => "callgrind",
+            Self::Uftrace => "uftrace",
+            Self::Ctf => "ctf",
+            Self::Csv => "csv",
+        }
+    }
+
+    /// Whether it is a directory of files.
+    #[must_use]
+    pub fn is_directory(self) -> bool {
+        matches!(self, Self::Uftrace | Self::Ctf)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+        let mut all = Self::ALL.iter();
+        let found = all.find(|format| format.name() == name);
+        found.copied().ok_or_else(|| UnknownFormat(name.to_owned()))
+    }
+}
+
+/// There is no format of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownFormat(String);
+
+impl fmt::Display for UnknownFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown format {:?}; there are:", self.0)?;
+        Format::ALL
+            .iter()
+            .try_for_each(|format| write!(f, " {format}"))
+    }
+}
+
+impl error::Error for UnknownFormat {}
+
+/// Why an export failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The source gives no more events.
+    Source(SourceError),
+    /// The file or directory cannot be made.
+    Create {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The export, or a temporary file, cannot be written.
+    Write(io::Error),
+    /// The format is a directory, which has no bytes to be written elsewhere.
+    IsDirectory(Format),
+}
+
+impl fmt::Display for ExportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source(_) => f.write_str("the events cannot be read"),
+            Self::Create { path, .. } => write!(f, "{} cannot be made", path.display()),
+            Self::Write(_) => f.write_str("the export cannot be written"),
+            Self::IsDirectory(format) => write!(f, "{format} is a directory and needs a path"),
+        }
+    }
+}
+
+impl error::Error for ExportError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Source(error) => Some(error),
+            Self::Create { error, .. } | Self::Write(error) => Some(error),
+            Self::IsDirectory(_) => None,
+        }
+    }
+}
+
+impl From<CallsError> for ExportError {
+    fn from(error: CallsError) -> Self {
+        match error {
+            CallsError::Source(error) => Self::Source(error),
+            CallsError::Sink(error) => Self::Write(error),
+        }
+    }
+}
+
+/// Writes the events of one source.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use fgraph_export::{Export, Format};
+/// use fgraph_trace::Live;
+/// use fgraph_trace::event::{Kind, call};
+/// use fgraph_trace::ring::{RingOptions, Rings};
+///
+/// let rings = Arc::new(Rings::create(&RingOptions::default())?);
+/// let writer = rings.writer(std::process::id(), 1).expect("there are rings enough");
+/// let now = rings.clock().first().ticks;
+/// writer.call(call(Kind::Entry, 7), now);
+/// writer.call(call(Kind::Return, 7), now + 100);
+/// rings.finish();
+///
+/// let mut source = Live::watch(rings.clone());
+/// let mut export = Export::to_writer(Format::Csv, std::io::stdout())?;
+/// export.advance(&mut source)?;
+/// let summary = export.finish(&source)?;
+/// assert_eq!((summary.calls, summary.open_calls), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Export {
+    format: Format,
+    calls: Calls,
+    sink: Box<dyn Sink>,
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Export")
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Export {
+    /// An export to a file, which is replaced if it is there, or to a directory, which must be
+    /// empty if it is there.
+    ///
+    /// Temporary files are made beside it.
+    ///
+    /// # Errors
+    ///
+    /// If the file or the directory cannot be made.
+    pub fn create(format: Format, path: impl AsRef<Path>) -> Result<Self, ExportError> {
+        let path = path.as_ref();
+        let failed = |error| ExportError::Create {
+            path: path.to_owned(),
+            error,
+        };
+        if format.is_directory() {
+            make_directory(path).map_err(failed)?;
+            let sink: Box<dyn Sink> = match format {
+                Format::Uftrace => Box::new(formats::Uftrace::new(path)),
+                _ => Box::new(formats::Ctf::new(path)),
+            };
+            return Ok(Self::of(format, sink));
+        }
+        let file = File::create(path).map_err(failed)?;
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        Self::to(format, Box::new(file), Some(directory))
+    }
+
+    /// An export to anything that takes bytes. Temporary files are where the system has them.
+    ///
+    /// # Errors
+    ///
+    /// [`IsDirectory`](ExportError::IsDirectory) if the format is one.
+    pub fn to_writer(
+        format: Format,
+        out: impl Write + Send + 'static,
+    ) -> Result<Self, ExportError> {
+        Self::to(format, Box::new(out), None)
+    }
+
+    fn to(
+        format: Format,
+        out: Box<dyn Write + Send>,
+        directory: Option<&Path>,
+    ) -> Result<Self, ExportError> {
+        const BUFFER: usize = 1 << 17;
+        let out: formats::Out = BufWriter::with_capacity(BUFFER, out);
+        let sink: io::Result<Box<dyn Sink>> = match format {
+            Format::Perfetto => Ok(Box::new(formats::Perfetto::new(out))),
+            Format::Chrome => Ok(Box::new(formats::Chrome::new(out))),
+            Format::Firefox => formats::Firefox::new(out, directory).map(|it| Box::new(it) as _),
+            Format::Speedscope => {
+                formats::Speedscope::new(out, directory).map(|it| Box::new(it) as _)
+            }
+            Format::Folded => Ok(Box::new(formats::Totals::new(out, formats::folded))),
+            #[cfg(feature = "svg")]
+            Format::Svg => Ok(Box::new(formats::Totals::new(out, formats::svg))),
+            Format::Pprof => Ok(Box::new(formats::Totals::new(out, formats::pprof))),
+            Format::Callgrind => Ok(Box::new(formats::Totals::new(out, formats::callgrind))),
+            Format::Csv => Ok(Box::new(formats::Csv::new(out))),
+            Format::Uftrace | Format::Ctf => return Err(ExportError::IsDirectory(format)),
+        };
+        Ok(Self::of(format, sink.map_err(ExportError::Write)?))
+    }
+
+    fn of(format: Format, sink: Box<dyn Sink>) -> Self {
+        Self {
+            format,
+            calls: Calls::default(),
+            sink,
+        }
+    }
+
+    /// Writes all events that the source gives now, and says how many there were.
+    ///
+    /// Of a running program, this is called again and again; it must always be the same source.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source and of writing. After one, the export is not complete.
+    pub fn advance(&mut self, source: &mut impl Source) -> Result<u64, ExportError> {
+        let mut events = 0;
+        while self.calls.next(source, &mut *self.sink)? {
+            events += 1;
+        }
+        Ok(events)
+    }
+
+    /// Ends the calls that go on, and writes what comes last. Without it, most formats are not
+    /// complete.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing.
+    pub fn finish(self, source: &impl Source) -> Result<Summary, ExportError> {
+        let summary = self.calls.finish(source, self.sink);
+        summary.map_err(ExportError::Write)
+    }
+}
+
+/// Writes all events that a source gives now.
+///
+/// # Errors
+///
+/// Those of [`Export`].
+pub fn export(
+    source: &mut impl Source,
+    format: Format,
+    path: impl AsRef<Path>,
+) -> Result<Summary, ExportError> {
+    let mut export = Export::create(format, path)?;
+    export.advance(source)?;
+    export.finish(source)
+}
+
+/// A directory that has nothing in it.
+fn make_directory(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            match fs::read_dir(path)?.next() {
+                Some(_) => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+                None => Ok(()),
+            }
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_goes_by_its_name() {
+        for &format in Format::ALL {
+            assert_eq!(format.name().parse(), Ok(format));
+        }
+        let message = "perfeto".parse::<Format>().unwrap_err().to_string();
+        let expected = "unknown format \"perfeto\"; there are: perfetto chrome firefox speedscope \
+                        folded svg pprof callgrind uftrace ctf csv";
+        assert_eq!(message, expected);
+    }
+
+    #[test]
+    fn a_directory_with_something_in_it_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(Export::create(Format::Ctf, directory.path()).is_ok());
+        fs::write(directory.path().join("mine"), "text").unwrap();
+        let error = Export::create(Format::Ctf, directory.path()).unwrap_err();
+        assert!(matches!(&error, ExportError::Create { .. }), "{error:?}");
+        let why = error::Error::source(&error).unwrap().to_string();
+        assert!(why.contains("not empty"), "{why}");
+        let error = Export::to_writer(Format::Uftrace, io::sink()).unwrap_err();
+        assert_eq!(error.to_string(), "uftrace is a directory and needs a path");
+    }
+}

@@ -1,0 +1,119 @@
+//! The distinct stacks of an export, as a tree.
+
+use std::collections::HashMap;
+
+use crate::calls::{Call, Thread};
+use crate::symbols::Symbol;
+
+/// What a node of the tree stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Frame {
+    /// The root of a process's stacks.
+    Process(u32),
+    /// A function, called by what the parent stands for.
+    Function(Symbol),
+}
+
+/// A stack: this frame, called by its parent, and so on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node {
+    pub(crate) frame: Frame,
+    parent: u32,
+    pub(crate) calls: u64,
+    /// In nanoseconds, with the calls in them.
+    pub(crate) total: u64,
+    /// In nanoseconds, without the calls in them.
+    pub(crate) own: u64,
+}
+
+impl Node {
+    /// A smaller number than its own; its own one at a root.
+    pub(crate) fn parent(&self) -> usize {
+        self.parent as usize
+    }
+}
+
+/// Stacks, each once, and the one that each thread is in.
+#[derive(Debug, Default)]
+pub(crate) struct Stacks {
+    nodes: Vec<Node>,
+    /// By process.
+    roots: HashMap<u32, u32>,
+    /// By parent, in the upper half, and function: one word is hashed faster than two.
+    children: HashMap<u64, u32>,
+    /// Of each thread.
+    current: Vec<u32>,
+}
+
+/// Functions of a stack that are written.
+const MAX_FRAMES: usize = 1024;
+
+fn push(nodes: &mut Vec<Node>, frame: Frame, parent: Option<u32>) -> u32 {
+    let number = nodes.len() as u32;
+    nodes.push(Node {
+        frame,
+        parent: parent.unwrap_or(number),
+        calls: 0,
+        total: 0,
+        own: 0,
+    });
+    number
+}
+
+impl Stacks {
+    /// Before the first call of a thread, which is the next one by its index.
+    pub(crate) fn thread(&mut self, thread: Thread) {
+        let root = self.roots.entry(thread.process);
+        let new = || push(&mut self.nodes, Frame::Process(thread.process), None);
+        self.current.push(*root.or_insert_with(new));
+    }
+
+    /// The number of the stack that a thread is in; that of a root outside of all calls.
+    pub(crate) fn current(&self, thread: Thread) -> usize {
+        self.current[thread.index] as usize
+    }
+
+    pub(crate) fn begin(&mut self, thread: Thread, symbol: Symbol) {
+        let current = &mut self.current[thread.index];
+        let parent = *current;
+        let child = self
+            .children
+            .entry(u64::from(parent) << 32 | u64::from(symbol));
+        let new = || push(&mut self.nodes, Frame::Function(symbol), Some(parent));
+        *current = *child.or_insert_with(new);
+    }
+
+    pub(crate) fn end(&mut self, thread: Thread, call: &Call) {
+        let current = &mut self.current[thread.index];
+        let node = &mut self.nodes[*current as usize];
+        node.calls += 1;
+        node.total += call.duration;
+        node.own += call.own;
+        *current = node.parent;
+    }
+
+    /// All stacks; each comes after its parent.
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Calls and own time of each stack. Where a stack has more than [`MAX_FRAMES`], they count for
+    /// its outermost frames: a line for each stack would be as long as the square of the depth.
+    pub(crate) fn cut(&self) -> Vec<(u64, u64)> {
+        let mut sums = vec![(0, 0); self.nodes.len()];
+        // Of each stack the number of its frames, and the stack that it counts for.
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(self.nodes.len());
+        for (at, node) in self.nodes.iter().enumerate() {
+            let place = match places.get(node.parent()) {
+                Some(&(frames, whole)) if frames == MAX_FRAMES => (frames, whole),
+                Some(&(frames, _)) => (frames + 1, at),
+                None => (0, at),
+            };
+            let sum: &mut (u64, u64) = &mut sums[place.1];
+            sum.0 += node.calls;
+            sum.1 += node.own;
+            places.push(place);
+        }
+        sums
+    }
+}

@@ -1,0 +1,660 @@
+//! Each format is read by a program or a library of other people, and what they find is compared
+//! with what the source gave.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use fgraph_export::{Export, ExportError, Format, Summary, export};
+use fgraph_needs::{
+    BABELTRACE, CALLGRIND_ANNOTATE, GO, JSONSCHEMA, NODE, PERFETTO, PPROF_FORMAT, PROFILER_CLI,
+    PYTHON, SPEEDSCOPE, UFTRACE, needs,
+};
+use fgraph_trace::Live;
+use fgraph_trace::event::{Kind, call};
+use fgraph_trace::ring::{RingOptions, Rings};
+use serde_json::{Value, json};
+use support::{PARENT, Row, STRANGER, Script, Step, THREADS};
+
+const EVENTS: usize = 6000;
+
+/// A script, its export, and what is removed with it.
+struct Exported {
+    script: Script,
+    summary: Summary,
+    path: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+fn exported(format: Format) -> Exported {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(format.name());
+    let mut script = Script::random(0x5eed, EVENTS);
+    let summary = export(&mut script, format, &path).unwrap();
+    Exported {
+        script,
+        summary,
+        path,
+        directory,
+    }
+}
+
+/// What a script of `tests/readers` prints.
+fn read(program: &Path, script: &str, arguments: &[&str]) -> Value {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/readers")
+        .join(script);
+    let output = Command::new(program)
+        .arg(script)
+        .args(arguments)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn sorted(values: impl IntoIterator<Item = Value>) -> Vec<Value> {
+    let mut values: Vec<Value> = values.into_iter().collect();
+    values.sort_by_key(Value::to_string);
+    values
+}
+
+fn same(found: &Value, expected: impl IntoIterator<Item = Value>) {
+    let (found, expected) = (sorted(found.as_array().unwrap().clone()), sorted(expected));
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+fn one_line(name: &str) -> String {
+    name.replace(['\n', '\t'], " ")
+}
+
+/// Calls as readers print them.
+fn calls(script: &Script, name: fn(&str) -> String, has_ending: bool) -> Vec<Value> {
+    let value = |row: Row| {
+        let ended = has_ending.then_some(row.ended);
+        json!([
+            row.thread,
+            name(&row.function),
+            row.start,
+            row.duration,
+            row.depth,
+            ended
+        ])
+    };
+    script.rows().into_iter().map(value).collect()
+}
+
+fn marks(script: &Script) -> Vec<Value> {
+    let marks = script.marks().into_iter();
+    marks
+        .map(|(thread, time, text)| json!([thread, time, text]))
+        .collect()
+}
+
+fn lost(script: &Script) -> u64 {
+    script.lost().iter().map(|&(_, events)| events).sum()
+}
+
+fn process_name(process: u32) -> &'static str {
+    match process {
+        PARENT => "server",
+        STRANGER => "stranger",
+        _ => "worker \"2\"; größe",
+    }
+}
+
+fn names() -> Value {
+    let mut names = serde_json::Map::new();
+    for (process, thread) in THREADS {
+        names.insert(
+            format!("process_name {process}"),
+            json!(process_name(process)),
+        );
+        names.insert(
+            format!("thread_name {thread}"),
+            json!(format!("thread \"{thread}\"")),
+        );
+    }
+    names.into()
+}
+
+/// The rows from the outermost call to this one.
+fn path(rows: &[Row], mut at: usize) -> Vec<&Row> {
+    let mut path = vec![&rows[at]];
+    while let Some(parent) = rows[at].parent {
+        path.push(&rows[parent]);
+        at = parent;
+    }
+    path.reverse();
+    path
+}
+
+fn is_same(one: &Row, other: &Row) -> bool {
+    (&one.function, &one.module) == (&other.function, &other.module)
+}
+
+#[test]
+fn the_summary_counts_what_was_met() {
+    let Exported {
+        script,
+        summary,
+        directory: _directory,
+        ..
+    } = exported(Format::Folded);
+    let rows = script.rows();
+    let ended = |how| rows.iter().filter(|row| row.ended == how).count() as u64;
+    assert_eq!(summary.events, EVENTS as u64);
+    assert_eq!(summary.calls, rows.len() as u64);
+    assert_eq!(summary.marks, script.marks().len() as u64);
+    assert_eq!(summary.lost, lost(&script));
+    assert_eq!(summary.missing_returns, ended("missing"));
+    assert_eq!(summary.open_calls, ended("open"));
+    // The script has something of everything.
+    let ends = ended("returned") + ended("unwound");
+    assert!(ended("unwound") > 20 && ended("missing") > 20 && ended("open") > 0);
+    let told = rows.len() as u64 + ends + summary.stray_returns + summary.marks;
+    assert_eq!(told + script.lost().len() as u64, summary.events);
+    assert!(summary.stray_returns > 20 && summary.marks > 20);
+}
+
+#[test]
+fn a_table_has_a_row_for_each_call() {
+    for seed in [3, 77, 0x5eed] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("calls.csv");
+        let mut script = Script::random(seed, EVENTS);
+        export(&mut script, Format::Csv, &path).unwrap();
+        let mut table = csv::Reader::from_path(&path).unwrap();
+        let found = table
+            .records()
+            .map(|row| json!(row.unwrap().iter().collect::<Vec<_>>()));
+        let expected = script.rows().into_iter().map(|row| {
+            json!([
+                row.process.to_string(),
+                row.thread.to_string(),
+                row.function,
+                row.module,
+                row.start.to_string(),
+                row.duration.to_string(),
+                row.own.to_string(),
+                row.depth.to_string(),
+                row.caller,
+                row.ended,
+            ])
+        });
+        same(&found.collect(), expected);
+    }
+}
+
+#[test]
+fn python_reads_the_table() {
+    let python = needs!(PYTHON.find());
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Csv);
+    let rows = read(&python, "read.py", &["csv", path.to_str().unwrap()]);
+    let total = |column: &str| -> u64 {
+        let numbers = rows.as_array().unwrap().iter();
+        numbers
+            .map(|row| row[column].as_str().unwrap().parse::<u64>().unwrap())
+            .sum()
+    };
+    let expected = script.rows();
+    assert_eq!(
+        total("self"),
+        expected.iter().map(|row| row.own).sum::<u64>()
+    );
+    assert_eq!(
+        total("duration"),
+        expected.iter().map(|row| row.duration).sum::<u64>()
+    );
+    let names = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["function"].clone());
+    same(
+        &names.collect(),
+        expected.iter().map(|row| json!(row.function)),
+    );
+}
+
+fn check_timeline(found: &Value, script: &Script) {
+    same(&found["calls"], calls(script, str::to_owned, true));
+    same(&found["marks"], marks(script));
+    assert_eq!(found["lost"], json!(lost(script)));
+    assert_eq!(found["words"], json!(script.words()));
+    assert_eq!(found["names"], names());
+}
+
+#[test]
+fn json_has_chromes_events() {
+    let python = needs!(PYTHON.find());
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Chrome);
+    let found = read(&python, "read.py", &["chrome", path.to_str().unwrap()]);
+    check_timeline(&found, &script);
+}
+
+#[test]
+fn perfettos_own_messages_decode_its_trace() {
+    let python = needs!(PYTHON.find());
+    needs!(PERFETTO.import());
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Perfetto);
+    let found = read(&python, "read.py", &["perfetto", path.to_str().unwrap()]);
+    check_timeline(&found, &script);
+}
+
+#[test]
+fn speedscopes_schema_holds_and_its_events_nest() {
+    let python = needs!(PYTHON.find());
+    needs!(JSONSCHEMA.import());
+    let program = needs!(SPEEDSCOPE.find()).canonicalize().unwrap();
+    let package = program.parent().and_then(Path::parent).unwrap();
+    let schema = package.join("dist/release/file-format-schema.json");
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Speedscope);
+    let arguments = [
+        "speedscope",
+        path.to_str().unwrap(),
+        schema.to_str().unwrap(),
+    ];
+    let found = read(&python, "read.py", &arguments);
+    same(&found, calls(&script, str::to_owned, false));
+}
+
+#[test]
+fn uftrace_shows_its_directory() {
+    let python = needs!(PYTHON.find());
+    needs!(UFTRACE.find());
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Uftrace);
+    let found = read(&python, "read.py", &["uftrace", path.to_str().unwrap()]);
+    same(&found["calls"], calls(&script, one_line, false));
+    assert_eq!(found["lost"], json!(lost(&script)));
+    let mut counts = BTreeMap::new();
+    for row in script.rows() {
+        *counts.entry(one_line(&row.function)).or_insert(0) += 1;
+    }
+    assert_eq!(found["counts"], json!(counts));
+}
+
+#[test]
+fn babeltrace_reads_the_common_trace_format() {
+    let python = needs!(PYTHON.find());
+    needs!(BABELTRACE.find());
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Ctf);
+    let mut found = read(&python, "read.py", &["ctf", path.to_str().unwrap()]);
+    // Two functions have one name, and so have the files of their modules.
+    let mut twins = std::collections::BTreeSet::new();
+    for call in found["calls"].as_array_mut().unwrap() {
+        if let Some(name) = call[1].as_str()
+            && name.starts_with("twin [libone.so]")
+        {
+            twins.insert(name.to_owned());
+            call[1] = json!("twin");
+        }
+    }
+    assert_eq!(twins.len(), 2);
+    same(&found["calls"], calls(&script, one_line, true));
+    same(&found["marks"], marks(&script));
+    assert_eq!(found["lost"], json!(lost(&script)));
+    assert_eq!(found["words"], json!(script.words()));
+}
+
+#[test]
+fn folded_stacks_have_their_own_time() {
+    let python = needs!(PYTHON.find());
+    let Exported {
+        script,
+        path: file,
+        directory: _directory,
+        ..
+    } = exported(Format::Folded);
+    let found = read(&python, "read.py", &["folded", file.to_str().unwrap()]);
+    let rows = script.rows();
+    let mut expected = BTreeMap::new();
+    for at in (0..rows.len()).filter(|&at| rows[at].own != 0) {
+        let mut stack = process_name(rows[at].process).replace(';', ":");
+        for row in path(&rows, at) {
+            stack += ";";
+            stack += &one_line(&row.function).replace(';', ":");
+        }
+        *expected.entry(stack).or_insert(0) += rows[at].own;
+    }
+    assert_eq!(found, json!(expected));
+}
+
+#[test]
+fn a_picture_has_boxes_as_wide_as_their_time() {
+    let python = needs!(PYTHON.find());
+    let Exported {
+        script,
+        path,
+        directory: _directory,
+        ..
+    } = exported(Format::Svg);
+    let found = read(&python, "read.py", &["svg", path.to_str().unwrap()]);
+    let rows = script.rows();
+    let own = |process: Option<u32>| -> u64 {
+        let rows = rows
+            .iter()
+            .filter(|row| process.is_none_or(|process| row.process == process));
+        rows.map(|row| row.own).sum()
+    };
+    assert_eq!(found["all"], json!(own(None)));
+    for (process, _) in THREADS {
+        let name = process_name(process).replace(';', ":");
+        assert_eq!(found[&name], json!(own(Some(process))), "{name}");
+    }
+}
+
+#[test]
+fn pprofs_messages_have_each_stack_once() {
+    let node = needs!(NODE.find());
+    let package = needs!(PPROF_FORMAT.npm_directory());
+    let Exported {
+        script,
+        path: file,
+        directory: _directory,
+        ..
+    } = exported(Format::Pprof);
+    let arguments = [package.to_str().unwrap(), file.to_str().unwrap()];
+    let found = read(&node, "pprof.js", &arguments);
+    assert_eq!(
+        found["types"],
+        json!([["calls", "count"], ["time", "nanoseconds"]])
+    );
+    let rows = script.rows();
+    let mut stacks = BTreeMap::new();
+    for at in 0..rows.len() {
+        let all = path(&rows, at).into_iter();
+        let names: Vec<_> = all
+            .map(|row| (row.function.clone(), row.module.clone()))
+            .collect();
+        let stack = stacks.entry((rows[at].process, names)).or_insert((0, 0));
+        stack.0 += 1;
+        stack.1 += rows[at].own;
+    }
+    let expected = stacks.into_iter().map(|((process, names), (calls, own))| {
+        json!([process, process_name(process), names, calls, own])
+    });
+    same(&found["samples"], expected);
+}
+
+#[test]
+fn gos_pprof_accepts_a_profile() {
+    let go = needs!(GO.find());
+    let Exported {
+        script,
+        path,
+        directory,
+        ..
+    } = exported(Format::Pprof);
+    let output = Command::new(go)
+        .args(["tool", "pprof", "-raw"])
+        .arg(&path)
+        .env("HOME", directory.path())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut sums = (0, 0);
+    for line in text.lines().take_while(|line| *line != "Locations") {
+        // `calls nanoseconds: locations`
+        if let Some((values, _)) = line.split_once(": ")
+            && let [calls, time] = values.split_whitespace().collect::<Vec<_>>()[..]
+            && let (Ok(calls), Ok(time)) = (calls.parse::<u64>(), time.parse::<u64>())
+        {
+            sums = (sums.0 + calls, sums.1 + time);
+        }
+    }
+    let rows = script.rows();
+    assert_eq!(
+        sums,
+        (rows.len() as u64, rows.iter().map(|row| row.own).sum())
+    );
+}
+
+#[test]
+fn callgrind_annotate_shows_own_time_and_calls() {
+    let python = needs!(PYTHON.find());
+    needs!(CALLGRIND_ANNOTATE.find());
+    let Exported {
+        script,
+        path: file,
+        directory: _directory,
+        ..
+    } = exported(Format::Callgrind);
+    let found = read(&python, "read.py", &["callgrind", file.to_str().unwrap()]);
+    let rows = script.rows();
+    let mut own = BTreeMap::new();
+    let mut edges = BTreeMap::<_, BTreeMap<_, (u64, u64)>>::new();
+    for (at, row) in rows.iter().enumerate() {
+        *own.entry(one_line(&row.function)).or_insert(0) += row.own;
+        let Some(caller) = row.parent.map(|parent| &rows[parent]) else {
+            continue;
+        };
+        let callees = edges.entry(one_line(&caller.function)).or_default();
+        let edge = callees.entry(one_line(&row.function)).or_default();
+        edge.0 += 1;
+        let path = path(&rows, at);
+        let around = path[..path.len() - 1].windows(2);
+        let mut same = around.filter(|of| is_same(of[0], caller) && is_same(of[1], row));
+        if same.next().is_none() {
+            edge.1 += row.duration;
+        }
+    }
+    assert_eq!(found["own"], json!(own));
+    for (caller, callees) in edges {
+        let expected = callees
+            .into_iter()
+            .map(|(name, (calls, time))| json!([name, calls, time]));
+        same(&found["edges"][&caller], expected);
+    }
+}
+
+#[test]
+fn the_firefox_profiler_finds_functions_and_markers() {
+    let python = needs!(PYTHON.find());
+    needs!(PROFILER_CLI.find());
+    let Exported {
+        script,
+        path: file,
+        directory,
+        ..
+    } = exported(Format::Firefox);
+    let arguments = [
+        "firefox",
+        file.to_str().unwrap(),
+        directory.path().to_str().unwrap(),
+    ];
+    let found = read(&python, "read.py", &arguments);
+    let rows = script.rows();
+    for (index, (process, thread)) in THREADS.into_iter().enumerate() {
+        let mut times = BTreeMap::<_, (u64, u64)>::new();
+        for at in (0..rows.len()).filter(|&at| rows[at].thread == thread) {
+            let row = &rows[at];
+            let time = times.entry(row.function.clone()).or_default();
+            time.0 += row.own;
+            let path = path(&rows, at);
+            if !path[..path.len() - 1]
+                .iter()
+                .any(|around| is_same(around, row))
+            {
+                time.1 += row.duration;
+            }
+        }
+        let marks = script
+            .marks()
+            .iter()
+            .filter(|mark| mark.0 == thread)
+            .count();
+        let losses = script.lost().iter().filter(|lost| lost.0 == thread).count();
+        let expected = json!([
+            thread,
+            process.to_string(),
+            format!("thread \"{thread}\""),
+            process_name(process),
+            marks + losses,
+            times,
+        ]);
+        assert_eq!(found[index], expected);
+    }
+}
+
+/// What is written to it fails after so many bytes.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.checked_sub(bytes.len()) {
+            Some(left) => self.0 = left,
+            None => return Err(io::ErrorKind::StorageFull.into()),
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_in_every_format() {
+    for &format in Format::ALL.iter().filter(|format| !format.is_directory()) {
+        let mut script = Script::random(1, 20_000);
+        let export = || {
+            let mut export = Export::to_writer(format, Full(1000))?;
+            export.advance(&mut script)?;
+            export.finish(&script)
+        };
+        let mut export = export;
+        let error: ExportError = export().unwrap_err();
+        assert!(
+            matches!(error, ExportError::Write(_)),
+            "{format}: {error:?}"
+        );
+        let why = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
+        assert!(
+            why.kind() == io::ErrorKind::StorageFull || format == Format::Svg,
+            "{format}: {why:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_can_be_exported_in_every_format() {
+    for &format in Format::ALL {
+        let directory = tempfile::tempdir().unwrap();
+        let summary = export(
+            &mut Script::random(1, 0),
+            format,
+            directory.path().join("it"),
+        );
+        assert_eq!(summary.unwrap(), Summary::default(), "{format}");
+    }
+}
+
+#[test]
+fn rings_are_exported_while_they_are_written() {
+    let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
+    let writer = rings.writer(PARENT, 1).unwrap();
+    let first = rings.clock().first().ticks;
+    let mut source = Live::watch(rings.clone());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("calls.csv");
+    let mut export = Export::create(Format::Csv, &path).unwrap();
+    let mut events = 0;
+    for n in 0..10 {
+        writer.call(call(Kind::Entry, 7), first + n * 100);
+        writer.call(call(Kind::Return, 7), first + n * 100 + 50);
+        events += export.advance(&mut source).unwrap();
+    }
+    rings.finish();
+    events += export.advance(&mut source).unwrap();
+    let summary = export.finish(&source).unwrap();
+    assert_eq!((events, summary.calls, summary.open_calls), (20, 10, 0));
+    let rows = csv::Reader::from_path(&path)
+        .unwrap()
+        .into_records()
+        .count();
+    assert_eq!(rows, 10);
+}
+
+#[test]
+fn calls_without_an_end_do_not_pile_up() {
+    const CALLS: usize = 100_000;
+    const ENDED: usize = 1 << 16;
+    let entry = |time| (time, PARENT, PARENT, Step::Entry(7, vec![]));
+    let mut script = Script::of((0..CALLS as u64).map(entry).collect());
+    let mut export = Export::to_writer(Format::Folded, io::sink()).unwrap();
+    export.advance(&mut script).unwrap();
+    let summary = export.finish(&script).unwrap();
+    assert_eq!(summary.calls, CALLS as u64);
+    assert_eq!(summary.missing_returns, ENDED as u64);
+    assert_eq!(summary.open_calls, (CALLS - ENDED) as u64);
+}
+
+#[test]
+fn uftrace_gets_the_calls_that_its_depth_has_room_for() {
+    const DEPTH: u64 = 1500;
+    let program = needs!(UFTRACE.find());
+    let entries = (0..DEPTH).map(|time| (time, PARENT, PARENT, Step::Entry(1, vec![])));
+    let ends = DEPTH..2 * DEPTH;
+    let ends = ends.map(|time| (time, PARENT, PARENT, Step::Return(1, vec![])));
+    let mut script = Script::of(entries.chain(ends).collect());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("it");
+    let summary = export(&mut script, Format::Uftrace, &path).unwrap();
+    assert_eq!(summary.calls, DEPTH);
+    let mut report = Command::new(program);
+    report
+        .args(["report", "--no-pager", "-f", "call", "-d"])
+        .arg(&path);
+    let text = String::from_utf8(report.output().unwrap().stdout).unwrap();
+    let line = text.lines().last().unwrap();
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>(),
+        ["1023", "main"]
+    );
+}

@@ -1,0 +1,258 @@
+"""Reads an export with the tools and libraries of its format, and prints what it says as JSON.
+
+Calls are lists of thread, name, begin, duration, depth and how they ended, where the format says so.
+Times are nanoseconds of the monotonic clock.
+"""
+
+import csv
+import decimal
+import json
+import re
+import subprocess
+import sys
+import time
+
+
+def run(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+class Calls:
+    """Pairs begins and ends, and fails if they do not match."""
+
+    def __init__(self):
+        self.stacks = {}
+        self.done = []
+
+    def begin(self, thread, name, at):
+        self.stacks.setdefault(thread, []).append((name, at))
+
+    def end(self, thread, at, name=None, ended="returned"):
+        stack = self.stacks[thread]
+        begun, start = stack.pop()
+        assert name is None or name == begun, (name, begun)
+        assert at >= start
+        self.done.append([thread, begun, start, at - start, len(stack), ended])
+
+    def result(self):
+        assert not any(self.stacks.values()), "calls do not end"
+        return sorted(self.done, key=str)
+
+
+def read_csv(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def read_chrome(path):
+    with open(path, encoding="utf-8") as file:
+        trace = json.load(file, parse_float=decimal.Decimal)
+    calls, marks, lost, names, words = Calls(), [], 0, {}, 0
+    for event in trace["traceEvents"]:
+        phase, thread = event["ph"], event["tid"]
+        if phase == "M":
+            names[f"{event['name']} {thread}"] = event["args"]["name"]
+            continue
+        at = int(event["ts"] * 1000)
+        if phase == "B":
+            calls.begin(thread, event["name"], at)
+            words += sum(int(word, 16) for word in event.get("args", {}).values())
+        elif phase == "E":
+            ended = event.get("args", {}).get("ended", "returned")
+            calls.end(thread, at, event["name"], ended)
+        elif event.get("cat") == "lost":
+            lost += int(event["name"].split()[1])
+        else:
+            marks.append([thread, at, event["name"]])
+    calls = calls.result()
+    return {"calls": calls, "marks": marks, "lost": lost, "names": names, "words": words % 2**64}
+
+
+def read_perfetto(path):
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+    trace = proto.Trace()
+    with open(path, "rb") as file:
+        trace.ParseFromString(file.read())
+    calls, marks, lost, names, words = Calls(), [], 0, {}, 0
+    tracks, interned, processes = {}, {}, {}
+    for packet in trace.packet:
+        for name in packet.interned_data.event_names:
+            interned[name.iid] = name.name
+        if packet.HasField("track_descriptor"):
+            track = packet.track_descriptor
+            if track.HasField("thread"):
+                tracks[track.uuid] = track.thread.tid
+                assert processes[track.parent_uuid] == track.thread.pid
+                names[f"thread_name {track.thread.tid}"] = track.thread.thread_name
+            else:
+                processes[track.uuid] = track.process.pid
+                names[f"process_name {track.process.pid}"] = track.process.process_name
+        if not packet.HasField("track_event"):
+            continue
+        event, at = packet.track_event, packet.timestamp
+        thread = tracks[event.track_uuid]
+        notes = {note.name: note for note in event.debug_annotations}
+        if event.type == proto.TrackEvent.TYPE_SLICE_BEGIN:
+            calls.begin(thread, interned[event.name_iid], at)
+            words += sum(note.pointer_value for note in notes.values())
+        elif event.type == proto.TrackEvent.TYPE_SLICE_END:
+            ended = notes["ended"].string_value if "ended" in notes else "returned"
+            calls.end(thread, at, ended=ended)
+        elif "lost" in notes:
+            lost += notes["lost"].uint_value
+        else:
+            marks.append([thread, at, event.name])
+    calls = calls.result()
+    return {"calls": calls, "marks": marks, "lost": lost, "names": names, "words": words % 2**64}
+
+
+def read_speedscope(path, schema):
+    import jsonschema
+
+    with open(path, encoding="utf-8") as file:
+        profile = json.load(file)
+    with open(schema, encoding="utf-8") as file:
+        jsonschema.validate(profile, json.load(file))
+    calls, frames = Calls(), profile["shared"]["frames"]
+    for one in profile["profiles"]:
+        thread = int(re.search(r"\((\d+)\)$", one["name"])[1])
+        last = one["startValue"]
+        for event in one["events"]:
+            assert last <= event["at"] <= one["endValue"]
+            last, name = event["at"], frames[event["frame"]]["name"]
+            if event["type"] == "O":
+                calls.begin(thread, name, last)
+            else:
+                calls.end(thread, last, name, ended=None)
+    return calls.result()
+
+
+def read_uftrace(path):
+    calls, lost = Calls(), 0
+    line = re.compile(r"(\d+)\.(\d{9}) +(\d+): \[(\w+) *\] (.*)\(([0-9a-f]+)\) depth: \d+")
+    for text in run("uftrace", "dump", "-d", path, "--no-pager").stdout.splitlines():
+        if found := line.fullmatch(text):
+            seconds, rest, thread, kind, name, address = found.groups()
+            thread, at = int(thread), int(seconds) * 10**9 + int(rest)
+            if kind == "entry":
+                calls.begin(thread, name, at)
+            elif kind == "exit":
+                calls.end(thread, at, name, ended=None)
+            else:
+                lost += int(address, 16)
+    counts = {}
+    report = run("uftrace", "report", "-d", path, "--no-pager", "-f", "call").stdout
+    for text in report.splitlines()[2:]:
+        count, name = text.split(None, 1)
+        counts[name] = int(count)
+    replay = run("uftrace", "replay", "-d", path, "--no-pager").stdout
+    assert "main()" in replay
+    return {"calls": calls.result(), "lost": lost, "counts": counts}
+
+
+def read_ctf(path):
+    shown = run("babeltrace2", "--clock-cycles", "--no-delta", path)
+    calls, marks, words = Calls(), [], 0
+    line = re.compile(r"\[(\d+)\] (\w+): \{ pid = (\d+), tid = (\d+) \}, \{ (.*) \}")
+    for text in shown.stdout.splitlines():
+        found = line.fullmatch(text)
+        assert found, text
+        at, kind, _, thread, fields = found.groups()
+        at, thread = int(at), int(thread)
+        if kind == "mark":
+            marks.append([thread, at, json.loads(fields.removeprefix("text = "))])
+            continue
+        name = re.match(r'function = \( ("(?:[^"\\]|\\.)*") : container = \d+ \)', fields)
+        name = json.loads(name[1])
+        if kind == "entry":
+            calls.begin(thread, name, at)
+            words += sum(int(word, 16) for word in re.findall(r"\] = 0x([0-9A-F]+)", fields))
+        else:
+            ended = re.search(r'ended = \( "(\w+)"', fields)[1]
+            calls.end(thread, at, name, ended)
+    lost = sum(int(n) for n in re.findall(r"discarded (\d+) event", shown.stderr))
+    return {"calls": calls.result(), "marks": marks, "lost": lost, "words": words % 2**64}
+
+
+def read_folded(path):
+    stacks = {}
+    with open(path, encoding="utf-8", newline="\n") as file:
+        for line in file:
+            stack, count = line.rstrip("\n").rsplit(" ", 1)
+            # Functions of the same name in two modules have a line each.
+            stacks[stack] = stacks.get(stack, 0) + int(count)
+    return stacks
+
+
+def read_svg(path):
+    from xml.etree import ElementTree
+
+    totals = {}
+    for title in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}title"):
+        found = re.fullmatch(r"(.*) \(([\d,]+) ns, [\d.]+%\)", title.text or "", re.S)
+        if not found:
+            continue
+        name, count = found.groups()
+        totals[name] = totals.get(name, 0) + int(count.replace(",", ""))
+    return totals
+
+
+def read_callgrind(path):
+    def rows(*options):
+        shown = run("callgrind_annotate", "--threshold=100", *options, path).stdout
+        number = re.compile(r"([\d,]+) \([ \d.]+%\)  (?:([*>])  +)?\?\?\?:(.*) \[(.*)\]")
+        for text in shown.splitlines():
+            if found := number.fullmatch(text.strip()):
+                yield int(found[1].replace(",", "")), *found.groups()[1:]
+
+    own = {name: time for time, _, name, _ in rows()}
+    edges, current = {}, None
+    # The calls of a function stand below it.
+    for time_, kind, name, _ in rows("--tree=calling"):
+        if kind == "*":
+            current = edges.setdefault(name, [])
+        else:
+            callee, count = re.fullmatch(r"(.*) \((\d+)x\)", name).groups()
+            current.append([callee, int(count), time_])
+    return {"own": own, "edges": {name: sorted(all) for name, all in edges.items() if all}}
+
+
+def read_firefox(path, home):
+    import os
+
+    os.environ["HOME"] = home
+
+    def ask(*command):
+        return json.loads(run("profiler-cli", *command, "--json").stdout)
+
+    # It waits for its own server for half a second only, and advises to try again.
+    subprocess.run(["profiler-cli", "load", path], capture_output=True)
+    for attempt in range(60):
+        try:
+            threads = ask("thread", "list", "--limit", "0")["threads"]
+            break
+        except subprocess.CalledProcessError:
+            time.sleep(0.5)
+    try:
+        result = []
+        for thread in threads:
+            handle = thread["threadHandle"]
+            functions = ask("thread", "functions", "--thread", handle, "--limit", "0")["functions"]
+            times = {}
+            for function in functions:
+                known = times.setdefault(function["name"], [0, 0])
+                known[0] += round(function["selfSamples"] * 10**6)
+                known[1] += round(function["totalSamples"] * 10**6)
+            result.append([
+                thread["tid"], thread["pid"], thread["name"], thread["processName"],
+                thread["markerCount"], times,
+            ])
+        return sorted(result, key=lambda thread: thread[0])
+    finally:
+        subprocess.run(["profiler-cli", "stop", "--all"], capture_output=True)
+
+
+if __name__ == "__main__":
+    reader = globals()[f"read_{sys.argv[1]}"]
+    print(json.dumps(reader(*sys.argv[2:])))

@@ -1,0 +1,365 @@
+//! Events that are made up, and what becomes of them when they are followed naively.
+
+use std::collections::HashMap;
+
+use fgraph_trace::clock::{Anchor, Clock, ClockKind};
+use fgraph_trace::event::What;
+use fgraph_trace::names::{Description, DescriptionKind, Names};
+use fgraph_trace::source::{SourceError, Upcoming};
+use fgraph_trace::{Event, Source};
+
+/// The process that has described its functions; 200 is its child, 300 has its own.
+pub(crate) const PARENT: u32 = 100;
+pub(crate) const CHILD: u32 = 200;
+pub(crate) const STRANGER: u32 = 300;
+
+/// Processes and their threads.
+pub(crate) const THREADS: [(u32, u32); 6] = [
+    (PARENT, 100),
+    (PARENT, 101),
+    (PARENT, 102),
+    (CHILD, 200),
+    (CHILD, 201),
+    (STRANGER, 300),
+];
+
+/// Index, name, module, address. The one with no name is shown by its address.
+const FUNCTIONS: &[(u32, &str, &str, u64)] = &[
+    (1, "main", "/usr/bin/server", 0x1000),
+    (
+        2,
+        "std::vec<int, std::allocator<int>>::push(int&&)",
+        "/usr/bin/server",
+        0x1100,
+    ),
+    (
+        3,
+        "a \"quoted\" name, with a comma",
+        "/usr/bin/server",
+        0x1200,
+    ),
+    (4, "semi;colon", "/usr/lib/libone.so", 0x2000),
+    (5, "größe_日本語", "/usr/lib/libone.so", 0x2100),
+    (6, "back\\slash $x {y} (1) %s", "/usr/lib/libone.so", 0x2200),
+    (7, "<T as core::Trait>::f", "/opt/other/libone.so", 0x3000),
+    (8, "", "/opt/other/libone.so", 0x3100),
+    (9, "two\nlines\tand a tab", "/opt/other/libone.so", 0x3200),
+    (10, "twin", "/usr/lib/libone.so", 0x2300),
+    (11, "twin", "/opt/other/libone.so", 0x3300),
+    (12, "recursive", "/usr/bin/server", 0x1300),
+];
+/// Nothing is known of this one.
+const UNKNOWN: u32 = 40;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Entry(u32, Vec<u64>),
+    Return(u32, Vec<u64>),
+    Unwound(u32),
+    Mark(String),
+    Lost(u64),
+}
+
+/// Events, each with its time in nanoseconds, process and thread.
+#[derive(Debug)]
+pub(crate) struct Script {
+    events: Vec<(u64, u32, u32, Step)>,
+    next: usize,
+    words: Vec<u64>,
+    clock: Clock,
+    names: Names,
+}
+
+/// A call, as it is expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) process: u32,
+    pub(crate) thread: u32,
+    pub(crate) function: String,
+    pub(crate) module: String,
+    pub(crate) start: u64,
+    pub(crate) duration: u64,
+    pub(crate) own: u64,
+    pub(crate) depth: usize,
+    pub(crate) caller: String,
+    pub(crate) ended: &'static str,
+    /// Index of the call around it in the order of begins.
+    pub(crate) parent: Option<usize>,
+}
+
+/// What the clocks show when the script begins.
+pub(crate) const MONOTONIC: u64 = 5_000_000_000_000;
+pub(crate) const REALTIME: u64 = 1_700_000_000_000_000_000;
+const TICKS: u64 = 77_000;
+
+impl Script {
+    /// Events in the order of time.
+    pub(crate) fn of(events: Vec<(u64, u32, u32, Step)>) -> Self {
+        let first = Anchor {
+            ticks: TICKS,
+            monotonic: MONOTONIC,
+            realtime: REALTIME,
+        };
+        let mut names = Names::new(PARENT);
+        let mut add = |kind, fields, name: &str, module: &str| {
+            let texts = [name.to_owned(), module.to_owned()];
+            names.add(Description {
+                kind,
+                fields,
+                texts,
+            });
+        };
+        for &(index, name, module, address) in FUNCTIONS {
+            let fields = [PARENT.into(), index.into(), address, 16];
+            add(DescriptionKind::Function, fields, name, module);
+        }
+        let fields = [STRANGER.into(), 1, 0x1000, 16];
+        add(
+            DescriptionKind::Function,
+            fields,
+            "elsewhere",
+            "/usr/bin/stranger",
+        );
+        for (process, parent, name) in [
+            (PARENT, 1, "server"),
+            (CHILD, PARENT, "worker \"2\"; größe"),
+            (STRANGER, 1, "stranger"),
+        ] {
+            add(
+                DescriptionKind::Process,
+                [process.into(), parent.into(), 0, 0],
+                name,
+                "",
+            );
+        }
+        for (process, thread) in THREADS {
+            let fields = [process.into(), thread.into(), 0, 0];
+            add(
+                DescriptionKind::Thread,
+                fields,
+                &format!("thread \"{thread}\""),
+                "",
+            );
+        }
+        // A tick is half a nanosecond.
+        let clock = Clock::new(ClockKind::Tsc, first, 2_000_000_000);
+        Self {
+            events,
+            next: 0,
+            words: Vec::new(),
+            clock,
+            names,
+        }
+    }
+
+    /// Calls of all threads at random, with all that may happen to them. Those of a seed are always
+    /// the same.
+    pub(crate) fn random(seed: u64, events: usize) -> Self {
+        let mut state = seed | 1;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 16) % below
+        };
+        let mut stacks: Vec<Vec<u32>> = vec![Vec::new(); THREADS.len()];
+        let mut all = Vec::new();
+        let mut time = 1000;
+        while all.len() < events {
+            let index = random(THREADS.len() as u64) as usize;
+            let (process, thread) = THREADS[index];
+            // Often no time passes.
+            time += random(4) * random(1000);
+            let stack = &mut stacks[index];
+            let step = match random(100) {
+                0 => Step::Mark(format!("mark \"{}\" größe; at {time}", all.len())),
+                1 => {
+                    // Ends are missing.
+                    stack.truncate(stack.len() / 2);
+                    Step::Lost(1 + random(50))
+                }
+                2 => Step::Return(13 + random(3) as u32, vec![]),
+                3 if stack.len() > 1 => {
+                    // Thrown through some calls.
+                    for _ in 0..random(3) {
+                        stack.pop();
+                    }
+                    stack.pop().map_or(Step::Lost(1), Step::Unwound)
+                }
+                n if stack.is_empty() || stack.len() < 12 && n < 55 => {
+                    let last = stack.last().copied();
+                    let function = match random(16) {
+                        0..=2 => last.unwrap_or(1),
+                        3 => UNKNOWN,
+                        n => 1 + (n as u32 - 4),
+                    };
+                    stack.push(function);
+                    let arguments = match random(4) {
+                        0 => vec![random(u64::MAX), random(9)],
+                        _ => vec![],
+                    };
+                    Step::Entry(function, arguments)
+                }
+                _ => {
+                    let function = stack.pop().unwrap_or(1);
+                    let result = if random(4) == 0 {
+                        vec![random(100)]
+                    } else {
+                        vec![]
+                    };
+                    Step::Return(function, result)
+                }
+            };
+            all.push((time, process, thread, step));
+        }
+        Self::of(all)
+    }
+
+    fn function(process: u32, index: u32) -> (String, String) {
+        if process == STRANGER && index == 1 {
+            return ("elsewhere".to_owned(), "/usr/bin/stranger".to_owned());
+        }
+        match FUNCTIONS.iter().find(|function| function.0 == index) {
+            Some(&(_, "", module, address)) => (format!("{address:#x}"), module.to_owned()),
+            Some(&(_, name, module, _)) => (name.to_owned(), module.to_owned()),
+            None => (format!("function {index}"), String::new()),
+        }
+    }
+
+    /// The calls in the order in which they begin.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut stacks: HashMap<u32, Vec<(u32, usize)>> = HashMap::new();
+        let end = |rows: &mut Vec<Row>, row: usize, time: u64, ended: &'static str| {
+            let row = &mut rows[row];
+            row.duration = MONOTONIC + time - row.start;
+            row.ended = ended;
+        };
+        for &(time, process, thread, ref step) in &self.events {
+            let stack = stacks.entry(thread).or_default();
+            let (index, ended) = match step {
+                Step::Entry(index, _) => {
+                    let (function, module) = Self::function(process, *index);
+                    let parent = stack.last().map(|&(_, row)| row);
+                    rows.push(Row {
+                        process,
+                        thread,
+                        function,
+                        module,
+                        start: MONOTONIC + time,
+                        duration: 0,
+                        own: 0,
+                        depth: stack.len(),
+                        caller: parent.map_or(String::new(), |row| rows[row].function.clone()),
+                        ended: "open",
+                        parent,
+                    });
+                    stack.push((*index, rows.len() - 1));
+                    continue;
+                }
+                Step::Return(index, _) => (index, "returned"),
+                Step::Unwound(index) => (index, "unwound"),
+                Step::Mark(_) | Step::Lost(_) => continue,
+            };
+            if stack.iter().any(|(open, _)| open == index) {
+                while let Some((open, row)) = stack.pop() {
+                    if open == *index {
+                        end(&mut rows, row, time, ended);
+                        break;
+                    }
+                    end(&mut rows, row, time, "missing");
+                }
+            }
+        }
+        let last = self.events.iter().map(|event| event.0).max().unwrap_or(0);
+        for (_, row) in stacks.into_values().flatten() {
+            end(&mut rows, row, last, "open");
+        }
+        for at in 0..rows.len() {
+            rows[at].own += rows[at].duration;
+            if let Some(parent) = rows[at].parent {
+                let duration = rows[at].duration;
+                // Its own duration comes later, or came before.
+                rows[parent].own = rows[parent].own.wrapping_sub(duration);
+            }
+        }
+        rows
+    }
+
+    /// Thread, time and text of marks.
+    pub(crate) fn marks(&self) -> Vec<(u32, u64, String)> {
+        let mark = |event: &(u64, u32, u32, Step)| match &event.3 {
+            Step::Mark(text) => Some((event.2, MONOTONIC + event.0, text.clone())),
+            _ => None,
+        };
+        self.events.iter().filter_map(mark).collect()
+    }
+
+    /// Thread and number of events that are missing.
+    pub(crate) fn lost(&self) -> Vec<(u32, u64)> {
+        let lost = |event: &(u64, u32, u32, Step)| match event.3 {
+            Step::Lost(events) => Some((event.2, events)),
+            _ => None,
+        };
+        self.events.iter().filter_map(lost).collect()
+    }
+
+    /// The words of arguments and results, added up.
+    pub(crate) fn words(&self) -> u64 {
+        let rows = self.events.iter().flat_map(|event| match &event.3 {
+            Step::Entry(_, words) => words.clone(),
+            _ => vec![],
+        });
+        rows.fold(0, u64::wrapping_add)
+    }
+}
+
+impl Source for Script {
+    fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
+        let Some((time, process, thread, step)) = self.events.get(self.next) else {
+            return Ok(None);
+        };
+        self.next += 1;
+        let what = match step {
+            Step::Entry(function, arguments) => What::Entry {
+                function: *function,
+                arguments,
+                caller: None,
+            },
+            Step::Return(function, result) => What::Return {
+                function: *function,
+                result,
+            },
+            Step::Unwound(function) => What::Unwound {
+                function: *function,
+            },
+            Step::Mark(text) => {
+                self.words = vec![text.len() as u64];
+                for bytes in text.as_bytes().chunks(8) {
+                    let mut word = [0; 8];
+                    word[..bytes.len()].copy_from_slice(bytes);
+                    self.words.push(u64::from_le_bytes(word));
+                }
+                What::Mark(&self.words)
+            }
+            Step::Lost(events) => What::Lost { events: *events },
+        };
+        Ok(Some(Event::new(TICKS + 2 * time, *process, *thread, what)))
+    }
+
+    fn upcoming(&self) -> Option<Upcoming<'_>> {
+        None
+    }
+
+    fn is_over(&self) -> bool {
+        self.next == self.events.len()
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn names(&self) -> &Names {
+        &self.names
+    }
+}
