@@ -76,10 +76,12 @@ impl Mapping {
             };
         }
         let block = thread_pointer();
-        let is_own = self.range.contains(&block) && address < block;
         // Of a thread other than the main one, the C library keeps the thread's block at the top of
         // the stack: what is above it in the same mapping is another's. So is what is below the
-        // guard, where that is in the same mapping.
+        // guard, where that is in the same mapping. The main one's block is in a mapping of the
+        // linker's, which the kernel may have joined with that of a coroutine's stack.
+        let has_block = self.range.contains(&block) && address < block;
+        let is_own = has_block && !os::is_main_thread();
         let end = if is_own { block } else { end };
         let start = match is_own && marks_guards() {
             true => above_guards(start, address),
