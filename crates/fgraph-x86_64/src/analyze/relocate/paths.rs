@@ -16,8 +16,8 @@ pub(super) enum Step {
 }
 
 /// Follows every path from the first byte, as far as direct branches show the way, each instruction
-/// once, and tells whether `step` found what it looks for. It is given each instruction, and what is
-/// known on the path that led there. Only the first 64 * `WORDS` bytes are looked at.
+/// once, and tells whether `step` found what it looks for. `step` is given each instruction, and
+/// what is known on the path that led there. Only the first 64 * `WORDS` bytes are looked at.
 pub(super) fn follow<const WORDS: usize, S: Copy>(
     body: &[u8],
     at_entry: S,
