@@ -45,10 +45,7 @@ use indices::Indices;
 pub(crate) use listing::{list, of_file};
 pub(crate) use module::ModuleChange;
 use module::{KnownFile, ModuleSites};
-pub(crate) use record::{
-    is_relay, original, pack_original, pack_relay_original, patched_len, relay_of, relayed,
-    short_jump,
-};
+pub(crate) use record::{Original, is_relay, original, patched_len, relay_of, relayed, short_jump};
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
 use runtimes::StackUse;

@@ -12,26 +12,38 @@ use crate::arch::stub::SITE_LEN;
 /// How many bytes the jump of a site to its relay has.
 const SHORT_JUMP_LEN: usize = 2;
 
-/// What [`Site::runtime`] holds: the bytes at the entry, and how many of them are patched.
-pub(crate) fn pack_original(original: [u8; SITE_LEN], patched: usize) -> u64 {
-    let mut word = [0; 8];
-    word[..SITE_LEN].copy_from_slice(&original);
-    word[SITE_LEN] = patched as u8;
-    u64::from_le_bytes(word)
+/// What [`Site::runtime`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Original {
+    /// The bytes that the compiler made at the entry.
+    pub(crate) bytes: [u8; SITE_LEN],
+    /// How many of them are patched: one for a breakpoint, two for a short jump, else five.
+    pub(crate) patched_len: u8,
+    /// Whether the site is the NOP before a function that becomes its jump.
+    pub(crate) is_relay: bool,
 }
 
-/// As [`pack_original`], for the NOP before a function that becomes its jump.
-pub(crate) fn pack_relay_original(original: [u8; SITE_LEN]) -> u64 {
-    pack_original(original, SITE_LEN) | 1 << (8 * RELAY)
-}
+impl Original {
+    pub(crate) fn of(site: &Site) -> Self {
+        let word = site.runtime.load(Ordering::Relaxed);
+        let [a, b, c, d, e, patched_len, is_relay, _] = word.to_le_bytes();
+        Self {
+            bytes: [a, b, c, d, e],
+            patched_len,
+            is_relay: is_relay != 0,
+        }
+    }
 
-/// The byte of the word that is not 0 for a relay.
-const RELAY: usize = SITE_LEN + 1;
+    pub(crate) fn to_word(self) -> u64 {
+        let [a, b, c, d, e] = self.bytes;
+        u64::from_le_bytes([a, b, c, d, e, self.patched_len, self.is_relay.into(), 0])
+    }
+}
 
 /// Whether a site is the NOP before a function that becomes its jump, because the function's own
 /// entry has no room for it. The function's record is right behind that of the NOP.
 pub(crate) fn is_relay(site: &Site) -> bool {
-    site.runtime.load(Ordering::Relaxed).to_le_bytes()[RELAY] != 0
+    Original::of(site).is_relay
 }
 
 /// The site of the function that `relay` is for.
@@ -56,19 +68,18 @@ pub(crate) fn short_jump(site: &Site) -> Option<[u8; 2]> {
 
 /// How many bytes of a site are patched: one for a breakpoint, two for a short jump, else five.
 pub(crate) fn patched_len(site: &Site) -> usize {
-    site.runtime.load(Ordering::Relaxed).to_le_bytes()[SITE_LEN].into()
+    Original::of(site).patched_len.into()
 }
 
 /// What the compiler made at a site. Of a breakpoint's only the first byte counts.
 pub(crate) fn original(site: &Site) -> Content {
-    let [a, b, c, d, e, ..] = site.runtime.load(Ordering::Relaxed).to_le_bytes();
     let starts = site
         .inner
         .iter()
         .rev()
         .fold(0, |starts, &copy| (starts | u8::from(copy != 0)) << 1);
     Content {
-        bytes: [a, b, c, d, e],
+        bytes: Original::of(site).bytes,
         starts: starts | 1,
     }
 }
