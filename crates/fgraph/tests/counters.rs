@@ -655,8 +655,8 @@ fn calls_of_threads_that_are_gone_are_lost_wherever_counting_was_left_by_siglong
                 "interrupter2",
                 &CC,
                 "interrupter2.c",
-                INTERRUPTER,
-                &[]
+                STEPPER,
+                &["-DINTERRUPT"]
             ));
             // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
             let leaves = unsafe {
