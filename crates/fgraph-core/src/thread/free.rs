@@ -1,8 +1,9 @@
 //! The states that are no thread's.
 //!
 //! A stack, whose head is one word: the address of the newest state, and how often a state was put
-//! there. Without the count, a thread that has read the first two states and then lost its processor
-//! would put the second one to the head after others have taken both and given the first one back.
+//! there. Without the count, a thread that has read the first two states and then lost its
+//! processor would put the second one to the head after others have taken both and given the first
+//! one back.
 //!
 //! ```text
 //!   bits 0 to 27    how often a state was put there

@@ -38,7 +38,8 @@ impl Threads {
         })
     }
 
-    /// The state behind this one in the list of all; behind the oldest, and behind none, the youngest.
+    /// The state behind this one in the list of all; behind the oldest, and behind none, the
+    /// youngest.
     ///
     /// # Safety
     ///

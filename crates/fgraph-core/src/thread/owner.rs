@@ -150,8 +150,8 @@ impl Owner {
         false
     }
 
-    /// Makes a state that the calling thread has claimed one that is reserved for thread `id`, which
-    /// is [counted](Watched::count_reserved).
+    /// Makes a state that the calling thread has claimed one that is reserved for thread `id`. It
+    /// must be [counted](Watched::count_reserved).
     pub fn reserve_for(&self, id: u32) {
         self.change(|_| Some(id | RESERVED));
     }

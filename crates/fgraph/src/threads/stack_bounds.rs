@@ -2,9 +2,9 @@
 //!
 //! Asked of `/proc/self/maps` when a thread is first seen on one, so with bare system calls and
 //! without the allocator: the call may be one of `malloc`, or in a signal handler. `/proc/self` is
-//! the main thread's: only where that has ended, `/proc/thread-self` is asked, which the kernel makes
-//! anew for each thread. The kernel is asked for the one mapping where it can be, since Linux 6.11;
-//! else the file is read up to there, which takes long in a process with many mappings.
+//! the main thread's: only where that has ended, `/proc/thread-self` is asked, which the kernel
+//! makes anew for each thread. The kernel is asked for the one mapping where it can be, since Linux
+//! 6.11; else the file is read up to there, which takes long in a process with many mappings.
 //!
 //! Where the C library marks guards within mappings, several stacks may be in one: the kernel is
 //! asked for the guard as well.
@@ -125,8 +125,7 @@ fn above_guards(start: usize, address: usize) -> usize {
     PAGEMAPS.into_iter().find_map(above).unwrap_or(start)
 }
 
-/// The same as far as one file tells, or `None`. Its buffer is not on the stack of who has no guards
-/// to look for.
+/// The same as far as one file tells, or `None`. Apart, so that its buffer is on no other stack.
 #[inline(never)]
 fn above_guards_by(pagemap: &CStr, start: usize, address: usize) -> Option<usize> {
     /// Of what the kernel says of a page: that it is a guard.
@@ -326,7 +325,8 @@ impl Maps {
         is_found.then_some((range, grows))
     }
 
-    /// Reads the file up to the mapping at `address`. Its buffer is not on the stack of who can ask.
+    /// Reads the file up to the mapping at `address`. Apart, so that its buffer is on no other
+    /// stack.
     #[inline(never)]
     fn read(&self, address: usize) -> Option<Mapping> {
         let mut previous_end = 0;

@@ -3,9 +3,9 @@
 //! No destructor runs at thread exit. Destructors of thread-local data need the allocator, and what
 //! runs after them would need a state again. Instead a thread that needs a state looks at a few
 //! others, further on in the list each time, and frees those whose owners the kernel does not know
-//! any more; then it takes a free one, before a new one is mapped. So what that takes does not depend
-//! on how many threads live. When threads have taken a quarter as many states as there are, all have
-//! been looked at: there are hardly ever more than twice as many as threads lived at once.
+//! any more; then it takes a free one, before a new one is mapped. So what that takes does not
+//! depend on how many threads live. When threads have taken a quarter as many states as there are,
+//! all have been looked at: there are hardly ever more than twice as many as threads lived at once.
 //!
 //! Threads of other processes may be in the same memory (`vfork`, `clone` with `CLONE_VM`), so a
 //! state belongs to a thread of a process, and is taken over by the process only that the memory is
