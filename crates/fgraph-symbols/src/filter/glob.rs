@@ -214,7 +214,7 @@ mod tests {
     fn a_byte_is_found_where_it_is_first() {
         let bytes: Vec<u8> = (0..40).map(|n: u8| (n % 20).wrapping_mul(13)).collect();
         for from in 0..bytes.len() {
-            for byte in 0..=u8::MAX {
+            for byte in (0..=u8::MAX).step_by(if cfg!(miri) { 32 } else { 1 }) {
                 let rest = &bytes[from..];
                 assert_eq!(find(rest, byte), rest.iter().position(|&b| b == byte));
             }

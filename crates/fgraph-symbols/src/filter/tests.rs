@@ -556,6 +556,7 @@ impl Catalog for Functions {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes many minutes there")]
 fn the_matcher_agrees_with_the_meaning_of_each_word() {
     let mut random = Random(0x1234_5678_9abc_def1);
     let mut selected = [0, 0];
@@ -621,6 +622,7 @@ fn the_matcher_agrees_with_the_meaning_of_each_word() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes many minutes there")]
 fn what_was_added_and_removed_last_decides() {
     let mut random = Random(0x0fed_cba9_8765_4321);
     for _ in 0..100 {
