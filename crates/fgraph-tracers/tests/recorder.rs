@@ -117,6 +117,39 @@ fn arguments_results_and_callers_are_recorded_where_asked_for() {
 }
 
 #[test]
+fn a_text_of_the_program_stands_among_the_calls_of_its_thread() {
+    scenario(
+        "a_text_of_the_program_stands_among_the_calls_of_its_thread",
+        || {
+            let recorder = Recorder::start(FILTER).unwrap();
+            // A thread may say something before its first call.
+            assert!(recorder.mark("before\n"));
+            recorded_inner(1, 2);
+            assert!(recorder.mark("between"));
+            thread::scope(|scope| {
+                scope.spawn(|| assert!(recorder.mark(&"long ".repeat(1000))));
+            });
+            recorded_inner(3, 4);
+            let rings = recorder.finish().unwrap();
+            let lines = graph(&mut Live::watch(rings), GraphOptions::default());
+            let long = format!("/* {} */", "long ".repeat(1000).split_at(4096).0);
+            let expected = [
+                "/* before */",
+                "recorded_inner();",
+                "/* between */",
+                &long,
+                "recorded_inner();",
+            ];
+            // Between threads, a line says that another one runs.
+            let is_event = |line: &&str| line.starts_with("/*") || line.ends_with(';');
+            let lines = lines.iter().map(|line| line.trim());
+            let found: Vec<&str> = lines.filter(is_event).collect();
+            assert_eq!(found, expected);
+        },
+    );
+}
+
+#[test]
 fn events_of_all_threads_and_losses_add_up_to_the_calls() {
     scenario(
         "events_of_all_threads_and_losses_add_up_to_the_calls",
