@@ -195,12 +195,13 @@ impl Writer {
         let len = usize::from(word.is_some()) + in_parts + 2 * usize::from(is_other_cpu);
         let needs_time = now.wrapping_sub(self.time.get()) >= MAX_DELTA;
         let end = self.used.get() as u32 as usize + len + 2 * usize::from(needs_time);
-        // A new sub-buffer begins at this time.
-        // SAFETY: handed on.
-        if end > self.room.get() as usize
-            && (len > rings.geometry.room() || !unsafe { self.open(rings, now) })
-        {
-            return self.drop_event(rings);
+        if end > self.room.get() as usize {
+            // A new sub-buffer begins at this time.
+            // SAFETY: handed on.
+            let is_open = len <= rings.geometry.room() && unsafe { self.open(rings, now) };
+            if !is_open {
+                return self.drop_event(rings);
+            }
         }
         let used = self.used.get();
         let begin = used as u32 as usize;
