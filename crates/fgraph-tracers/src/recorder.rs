@@ -123,8 +123,8 @@ impl Recorder {
     }
 
     /// Writes a text among the running thread's events, of which the first 4,096 bytes are taken;
-    /// `false` if it was lost. A function graph shows it as `/* text */`, as the kernel does what is
-    /// written to `trace_marker`.
+    /// `false` if it was lost. A function graph shows it as `/* text */`, as the kernel shows what
+    /// is written to `trace_marker`.
     ///
     /// Neither allocates nor locks, and takes about a microsecond. It must not be called by
     /// handlers of signals.

@@ -93,6 +93,14 @@ impl Writer {
         self.cpu.get().checked_sub(1)
     }
 
+    /// Whether it need not be written that the thread runs on this processor, or on one that is not
+    /// known.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_on(&self, cpu: Option<u32>) -> bool {
+        cpu.is_none_or(|cpu| self.cpu.get() == cpu.wrapping_add(1))
+    }
+
     /// Gives the writer the ring `index`, which [`Rings::take`] has given to this thread.
     ///
     /// # Safety
@@ -191,7 +199,7 @@ impl Writer {
         }
         let parts = parts.iter().filter(|(_, words)| !words.is_empty());
         let in_parts: usize = parts.clone().map(|(_, words)| 1 + words.len()).sum();
-        let is_other_cpu = cpu.is_some_and(|cpu| self.cpu() != Some(cpu));
+        let is_other_cpu = !self.is_on(cpu);
         let len = usize::from(word.is_some()) + in_parts + 2 * usize::from(is_other_cpu);
         let needs_time = now.wrapping_sub(self.time.get()) >= MAX_DELTA;
         let end = self.used.get() as u32 as usize + len + 2 * usize::from(needs_time);
@@ -218,7 +226,7 @@ impl Writer {
             delta = 0;
         }
         if let Some(cpu) = cpu
-            && self.cpu() != Some(cpu)
+            && is_other_cpu
         {
             put(event::extension(Extension::Cpu, 1));
             put(cpu.into());
