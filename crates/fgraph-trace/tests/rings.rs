@@ -409,7 +409,7 @@ fn there_is_no_column_of_processors_that_are_not_known() {
 #  DURATION                  FUNCTION CALLS
 #   |   |                     |   |   |   |
               |  function 9() {
-   0.100 us   |  } /* function 9 unwound */
+  0.100 us    |  } /* function 9 unwound */
 ";
     assert_eq!(String::from_utf8(text).unwrap(), expected);
 }

@@ -78,6 +78,8 @@ pub(crate) struct Sites {
     cancel: usize,
     /// Whether there is a runtime that walks frames.
     is_walked: bool,
+    /// Whether Go has linked the program.
+    is_go: bool,
 }
 
 impl Sites {
@@ -90,6 +92,7 @@ impl Sites {
             renewed: Vec::new(),
             cancel: 0,
             is_walked: false,
+            is_go: false,
             context: BuildContext {
                 trampolines: Trampolines::NONE,
                 headers: Vec::new(),
@@ -162,7 +165,11 @@ impl Sites {
                 Some(known) if known.is_of(&module) => known.come_back(module),
                 _ => {
                     let file = self.take_file(&module);
-                    self.modules.push(ModuleSites::new(module, file));
+                    self.is_go |= module.is_program() && module.is_linked_by_go();
+                    let is_called_by_go = self.is_go && module.is_vdso();
+                    let mut module = ModuleSites::new(module, file);
+                    module.is_called_by_go = is_called_by_go;
+                    self.modules.push(module);
                 }
             }
         }
@@ -232,6 +239,7 @@ impl Sites {
     ) -> Result<(), FilterError> {
         let mut protections = None;
         for module in &mut self.modules {
+            module.answer();
             let users = if module.is_new { users } else { &[] };
             // A predicate that panics selects nothing.
             let is_wanted = users
