@@ -45,6 +45,9 @@ pub struct Options {
     pub result: bool,
     /// Whether it is recorded where each call returns to.
     pub caller: bool,
+    /// Whether it is recorded how long the thread had run on processors, so that the time which it
+    /// sleeps or waits for one can be left out. It takes a system call at each entry and return.
+    pub running: bool,
 }
 
 /// A recorder at work; dropping it ends it.

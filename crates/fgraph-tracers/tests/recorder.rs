@@ -189,6 +189,39 @@ fn cpus(source: &mut impl Source) -> Vec<String> {
         .collect()
 }
 
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn recorded_sleep() {
+    thread::sleep(Duration::from_millis(200));
+}
+
+#[test]
+fn the_time_that_a_thread_sleeps_is_left_out_on_request() {
+    scenario(
+        "the_time_that_a_thread_sleeps_is_left_out_on_request",
+        || {
+            let options = Options {
+                running: true,
+                ..Options::default()
+            };
+            let recorder = Recorder::start_with("recorded_sleep", &options).unwrap();
+            recorded_sleep();
+            let rings = recorder.finish().unwrap();
+            // With a threshold below what it sleeps, and above what it works.
+            let ends = |sleep_time| {
+                let options = GraphOptions {
+                    sleep_time,
+                    threshold: 190_000_000,
+                    ..GraphOptions::default()
+                };
+                graph(&mut Live::watch(rings.clone()), options)
+            };
+            assert_eq!(ends(true), ["} /* recorded_sleep */"]);
+            assert_eq!(ends(false), [""; 0]);
+        },
+    );
+}
+
 #[test]
 fn a_text_of_the_program_stands_among_the_calls_of_its_thread() {
     scenario(

@@ -45,6 +45,8 @@ pub struct Extras<'a> {
     pub caller: Option<u64>,
     /// Registers of the result.
     pub result: &'a [u64],
+    /// Nanoseconds that the thread had run on processors.
+    pub running: Option<u64>,
 }
 
 /// Process and thread in one word.
@@ -159,6 +161,7 @@ impl Writer {
             (Extension::Arguments, extras.arguments),
             (Extension::Caller, extras.caller.as_slice()),
             (Extension::Result, extras.result),
+            (Extension::Running, extras.running.as_slice()),
         ];
         let parts = parts.map(|(what, words)| (what, &words[..words.len().min(64)]));
         // SAFETY: handed on.

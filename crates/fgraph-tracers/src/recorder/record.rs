@@ -27,6 +27,7 @@ pub(super) struct Record {
     arguments: usize,
     result: bool,
     caller: bool,
+    running: bool,
     processor: ProcessorWord,
     writers: Writers,
     described: Described,
@@ -39,10 +40,14 @@ impl Record {
     pub(super) fn new(rings: Arc<Rings>, options: &Options) -> Option<Self> {
         Some(Self {
             clock: rings.clock().kind(),
-            is_plain: options.arguments == 0 && !options.result && !options.caller,
+            is_plain: options.arguments == 0
+                && !options.result
+                && !options.caller
+                && !options.running,
             arguments: options.arguments.min(6),
             result: options.result,
             caller: options.caller,
+            running: options.running,
             processor: ProcessorWord::find(),
             writers: Writers::new(options.rings.rings)?,
             described: Described::new()?,
@@ -218,6 +223,7 @@ impl FgraphOps for Record {
             cpu: self.processor.read(),
             arguments: arguments.get(..self.arguments).unwrap_or_default(),
             caller: self.caller.then(|| call.return_address() as u64),
+            running: self.running.then(kernel::running),
             ..Extras::default()
         };
         let now = self.clock.now();
@@ -235,15 +241,15 @@ impl FgraphOps for Record {
             call.thread_word(),
             event::call(kind, call.function().index()),
         );
-        if self.result
-            && let Some(result) = call.result()
-        {
-            let now = self.clock.now();
+        let result = call.result().filter(|_| self.result);
+        if result.is_some() || self.running {
             let extras = Extras {
                 cpu: self.processor.read(),
-                result: &[result],
+                result: result.as_slice(),
+                running: self.running.then(kernel::running),
                 ..Extras::default()
             };
+            let now = self.clock.now();
             self.write(word, call.thread_id(), event, now, &extras);
             return;
         }
