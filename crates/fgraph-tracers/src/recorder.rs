@@ -87,7 +87,22 @@ impl Recorder {
             Some(path) => Rings::create_file(path, &options.rings),
             None => Rings::create(&options.rings),
         };
-        let rings = Arc::new(rings.map_err(RecordError::Rings)?);
+        Self::start_in(rings.map_err(RecordError::Rings)?, filter, options)
+    }
+
+    /// As [`start_with`](Self::start_with), in rings that are there already, such as
+    /// [those](Rings::create_shared) that a reader in another process has too. The options about
+    /// rings say nothing here.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start_with`](Self::start_with).
+    pub fn start_in(
+        rings: Rings,
+        filter: impl IntoFilter,
+        options: &Options,
+    ) -> Result<Self, RecordError> {
+        let rings = Arc::new(rings);
         modules::describe(&rings);
         let record = Record::new(rings, options)
             .ok_or_else(|| RecordError::Rings(io::Error::from(io::ErrorKind::OutOfMemory)))?;

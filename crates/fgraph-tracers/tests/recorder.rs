@@ -5,6 +5,7 @@ mod common;
 
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
 use fgraph_trace::recording::recover;
-use fgraph_trace::ring::{Mode, RingOptions};
+use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_trace::{Live, Recording, Source};
 use fgraph_tracers::Tracer;
 use fgraph_tracers::recorder::{FileRecorder, FinishError, Options, RecordError, Recorder};
@@ -220,6 +221,21 @@ fn the_time_that_a_thread_sleeps_is_left_out_on_request() {
             assert_eq!(ends(false), [""; 0]);
         },
     );
+}
+
+#[test]
+fn rings_that_are_there_are_recorded_into() {
+    scenario("rings_that_are_there_are_recorded_into", || {
+        let (rings, file) = Rings::create_shared(&RingOptions::default()).unwrap();
+        let recorder = Recorder::start_in(rings, FILTER, &Options::default()).unwrap();
+        recorded_outer(3);
+        recorder.finish().unwrap();
+        let other = Arc::new(Rings::open_shared(&file).unwrap());
+        assert_eq!(
+            graph(&mut Live::watch(other), GraphOptions::default()),
+            CALLS
+        );
+    });
 }
 
 #[test]

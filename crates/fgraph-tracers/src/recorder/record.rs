@@ -13,7 +13,7 @@ use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::{Extras, Rings, Writer};
 
 use super::Options;
-use super::writers::{WriterOffset, Writers};
+use super::writers::{Owner, WriterOffset, Writers};
 use crate::support::kernel;
 use crate::support::processor::ProcessorWord;
 
@@ -49,7 +49,7 @@ impl Record {
             caller: options.caller,
             running: options.running,
             processor: ProcessorWord::find(),
-            writers: Writers::new(options.rings.rings)?,
+            writers: Writers::new(rings.capacity())?,
             described: Described::new()?,
             process: AtomicU32::new(0),
             rings,
@@ -146,7 +146,10 @@ impl Record {
     /// `thread` is the running thread. Until this returns it runs no callback of this user, and
     /// does not call this again, as a handler of a signal would.
     pub(super) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
-        let ring = self.rings.ring_of(kernel::process(), thread);
+        let process = kernel::process();
+        let ring = self.rings.ring_of(process, thread);
+        let ours = Owner { process, thread };
+        let ring = ring.filter(|&ring| self.writers.is_of(ring, ours));
         let word = Cell::new(ring.map_or(0, |ring| WriterOffset::of_ring(ring).0));
         if self.writer(word.get()).ring().is_none() && !self.attach(&word, thread) {
             self.rings.count_without_ring();
@@ -170,13 +173,17 @@ impl Record {
         let process = kernel::process();
         // Of other processes nothing is known here: their ids may be of another namespace.
         let is_gone = |of, thread| of == process && kernel::is_gone(process, thread);
-        let Some(index) = self.rings.take(process, thread, is_gone) else {
+        let ring = self.rings.take(process, thread, is_gone);
+        let ours = Owner { process, thread };
+        let has_ended = |owner: Owner| is_gone(owner.process, owner.thread);
+        let ring = ring.filter(|&ring| self.writers.claim(ring, ours, has_ended));
+        let Some(index) = ring else {
             word.set(WriterOffset::WITHOUT_RING.0);
             return false;
         };
         word.set(WriterOffset::of_ring(index).0);
-        // SAFETY: the rings stay as long as the user, and with it the callbacks; the ring was given
-        // to this thread, so no other one uses its writer.
+        // SAFETY: the rings stay as long as the user, and with it the callbacks; the writer was
+        // given to this thread, so no other one uses it.
         unsafe { self.writer(word.get()).attach(&self.rings, index) };
         let mut name = [0; 16];
         let name = kernel::thread_name(&mut name);
