@@ -72,6 +72,14 @@ impl Snapshot {
     pub fn take(rings: &Rings) -> Self {
         Self::of(SnapshotLanes::new(rings))
     }
+
+    /// Without the events after so many ticks of the clock. To be asked before the first event.
+    #[must_use]
+    pub fn until(mut self, ticks: u64) -> Self {
+        let lanes = self.lanes_mut();
+        lanes.taken = lanes.taken.min(ticks);
+        self
+    }
 }
 
 /// Rings of which a reader takes what comes next.
@@ -182,7 +190,7 @@ impl Lanes for RingLanes {
 }
 
 /// What was in rings at one moment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SnapshotLanes {
     lanes: Vec<VecDeque<Chunk>>,
     /// Events after that are left out.

@@ -46,7 +46,7 @@ pub use write::{Extras, ThreadWriter, Writer};
 
 use crate::clock::{Anchor, Clock, ClockKind};
 use crate::primitive::{AtomicU64, Ordering};
-use layout::{Geometry, at};
+use layout::{Geometry, MORE_SHIFT, at, ring, sub};
 use memory::Memory;
 
 /// What becomes of events for which there is no room.
@@ -68,6 +68,21 @@ pub enum Mode {
 pub struct Rings {
     memory: Memory,
     geometry: Geometry,
+}
+
+/// What was written to a ring. While its thread writes, the numbers may be those of different
+/// moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingCounts {
+    /// The process of the thread that has the ring, or had it last; 0 if it was given back.
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// Events that were written to it, also by threads that had it before.
+    pub written: u64,
+    /// Events for which it had no room.
+    pub dropped: u64,
 }
 
 impl Rings {
@@ -172,6 +187,32 @@ impl Rings {
     pub fn ring_count(&self) -> u32 {
         let taken = self.word(at::TAKEN).load(Ordering::Acquire);
         taken.min(self.geometry.rings.into()) as u32
+    }
+
+    /// What was written to each ring so far, in the order in which threads first took them.
+    pub fn counts(&self) -> impl Iterator<Item = RingCounts> {
+        (0..self.ring_count()).filter_map(|index| self.counts_of(index))
+    }
+
+    fn counts_of(&self, index: u32) -> Option<RingCounts> {
+        let words = self.ring(index);
+        let load = |at: usize| Some(words.get(at)?.load(Ordering::Relaxed));
+        let owner = load(ring::OWNER)?;
+        let written = match load(ring::HEAD)?.checked_sub(1) {
+            None => 0,
+            Some(newest) => {
+                let newest = self.geometry.sub_buffer(newest).start;
+                let used = load(newest + sub::USED)?;
+                let found = u64::from(used as u32).wrapping_sub(used >> MORE_SHIFT);
+                load(newest + sub::EVENTS)?.wrapping_add(found)
+            }
+        };
+        Some(RingCounts {
+            process: (owner >> 32) as u32,
+            thread: owner as u32,
+            written,
+            dropped: load(ring::DROPPED)?,
+        })
     }
 
     /// Events of threads that got no ring, because there is none left.

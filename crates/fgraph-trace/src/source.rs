@@ -156,7 +156,7 @@ impl Pending {
 }
 
 /// The events of one ring.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Lane {
     chunk: Chunk,
     /// The chunk before, which the current event may be in.
@@ -268,7 +268,7 @@ impl Lane {
 }
 
 /// One stream of events made of those of all lanes, in the order of time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Merge<L> {
     lanes: L,
     state: Vec<Lane>,
@@ -298,6 +298,10 @@ impl<L: Lanes> Merge<L> {
     #[must_use]
     pub fn lanes(&self) -> &L {
         &self.lanes
+    }
+
+    pub(crate) fn lanes_mut(&mut self) -> &mut L {
+        &mut self.lanes
     }
 
     /// Makes the lane with the earliest event the running one; `false` if nothing can be given now.
@@ -353,6 +357,21 @@ impl<L: Lanes> Merge<L> {
             next.is_some_and(|next| next.time <= self.bound)
         };
         Ok(self.running.is_some_and(is_first) || self.choose()?)
+    }
+}
+
+impl<L: Lanes> Merge<L> {
+    /// The time of the event that [`next`](Source::next) has to give, in ticks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next`](Source::next).
+    pub fn next_time(&mut self) -> Result<Option<u64>, SourceError> {
+        if !self.is_ready()? {
+            return Ok(None);
+        }
+        let lane = self.running.and_then(|lane| self.state.get(lane));
+        Ok(lane.and_then(|lane| lane.upcoming).map(|next| next.time))
     }
 }
 

@@ -11,7 +11,7 @@ use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
-use fgraph_trace::{Live, Source};
+use fgraph_trace::{Live, Snapshot, Source};
 
 const PROCESS: u32 = 100;
 
@@ -54,6 +54,38 @@ fn read(source: &mut impl Source) -> Seen {
         }
     }
     seen
+}
+
+#[test]
+fn rings_count_what_they_get_and_what_they_drop() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let held = 4 * EVENTS;
+    for n in 0..held + 5 {
+        writer.call(call(Kind::Entry, 1), n);
+    }
+    let other = rings.writer(PROCESS, 2).unwrap();
+    other.mark(1, "a text of several words");
+    let counts = rings
+        .counts()
+        .map(|ring| (ring.thread, ring.written, ring.dropped));
+    assert_eq!(counts.collect::<Vec<_>>(), [(1, held, 5), (2, 1, 0)]);
+    assert_eq!(
+        [1, 2, 3].map(|thread| rings.ring_of(PROCESS, thread)),
+        [Some(0), Some(1), None]
+    );
+}
+
+#[test]
+fn a_snapshot_can_end_before_its_time() {
+    let rings = small(Mode::Overwrite);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    (1..=9).for_each(|n| _ = writer.call(call(Kind::Entry, n), n.into()));
+    let mut snapshot = Snapshot::take(&rings).until(5);
+    assert_eq!(snapshot.next_time().unwrap(), Some(1));
+    assert_eq!(read(&mut snapshot.clone()).entries, [1, 2, 3, 4, 5]);
+    assert_eq!(read(&mut snapshot).entries, [1, 2, 3, 4, 5]);
+    assert_eq!(snapshot.next_time().unwrap(), None);
 }
 
 #[test]

@@ -15,63 +15,156 @@
 //! # Ok::<(), fgraph_tracers::control::ControlError>(())
 //! ```
 //!
+//! Tracers, and what they watch:
+//!
 //! | file | read | written |
 //! |---|---|---|
 //! | `available_tracers` | what `current_tracer` takes | |
 //! | `current_tracer` | the one at work | starts it under the name `trace`; `nop` ends it |
 //! | `function_profile_enabled` | 0 or 1 | starts or ends the profiler, `trace_profile` |
+//! | `stack_tracer_enabled` | 0 or 1 | starts or ends the tracer of stacks, `trace_stack` |
 //! | `function_tracers` | the tracers, with the default marked | makes one the default |
-//! | `set_ftrace_filter` | the functions of each tracer | those of the default one |
+//! | `set_ftrace_filter` | the functions of each tracer, and commands | those of the default one |
 //! | `set_ftrace_notrace` | what is not traced | what the default one does not trace |
-//! | `set_ftrace_pid` | threads of the default tracer | their ids, or nothing for all |
-//! | `tracing_on` | 0 or 1 | pauses `trace`, or lets it go on |
+//! | `set_ftrace_pid` | threads of each tracer | those of the default one, or nothing for all |
 //! | `enabled_functions` | functions that some tracer watches, with how many do | |
 //! | `available_filter_functions` | functions that can be traced | |
-//! | `trace` | the calls of `trace`, in the layout of `function_graph` | forgets them |
-//! | `trace_stat/functions` | the profile | |
+//!
+//! What the current tracer has seen:
+//!
+//! | file | read | written |
+//! |---|---|---|
+//! | `trace` | the calls, in the layout of the tracer | forgets them |
+//! | `trace_pipe` | as `trace`, each call once: see [`trace_pipe`](Control::trace_pipe) | |
+//! | `trace_marker` | | a text that stands among the calls of the thread |
+//! | `snapshot` | what was in `trace` | 1 takes one, 0 lets it go |
+//! | `tracing_on` | 0 or 1 | pauses `trace`, or lets it go on |
+//! | `tracing_thresh` | in microseconds | only calls that take as long are shown; 0 for all |
+//! | `max_graph_depth` | a number | calls that are as deep are not shown; 0 for none |
+//! | `set_graph_function` | functions | only they are shown, with what they call |
+//! | `set_graph_notrace` | functions | they are not shown, nor what they call |
+//! | `trace_options`, `options/*` | what is shown, and what becomes of old calls | `tail`, `notail` |
+//! | `buffer_size_kb` | room for a thread's calls | starts anew with more or less |
+//! | `trace_clock` | the clocks, with the one in use in brackets | starts anew with another |
+//! | `per_thread/ID/stats` | counters of a thread, the kernel's `per_cpu` | |
+//!
+//! What others have seen:
+//!
+//! | file | read | written |
+//! |---|---|---|
+//! | `trace_stat/functions` | the profile of all threads | |
+//! | `trace_stat/functionID` | that of the thread with this id | |
+//! | `stack_max_size` | bytes of the deepest stack | forgets it |
+//! | `stack_trace` | the calls on it | |
+//!
+//! # Functions
+//!
+//! A list of functions is one of filters' words, with white space between them. Writing replaces
+//! the list, [appending](Control::append) adds to it, and a word with `!` before it takes functions
+//! away. `read*:mod:libc*` is for functions of one module.
+//!
+//! A word with a command does not change what is traced, but says what a call does:
+//! `parse*:traceoff` ends tracing, `traceon` lets it go on, `snapshot` takes a snapshot, and
+//! `stacktrace` writes the traced calls around the call to the trace. `:3` behind it says how often
+//! for each function; `!parse*:traceoff:0` takes back a command that was counted, and
+//! `!parse*:traceoff` one that was not.
 
-use std::collections::BTreeMap;
-use std::{error, fmt};
+mod commands;
+mod error;
+mod settings;
+mod view;
+mod words;
 
-use fgraph::{Error, Filter, FilterError};
-use fgraph_trace::graph::{FunctionGraph, Options};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fgraph::{Filter, Untraced};
+use fgraph_trace::clock::Anchor;
+use fgraph_trace::event::What;
+use fgraph_trace::graph::{FunctionGraph, Matcher};
+use fgraph_trace::{Snapshot, Source};
 
 use crate::Tracer;
 use crate::profiler::Profiler;
-use crate::recorder::{RecordError, Recorder};
+use crate::recorder::Recorder;
+use crate::stack::StackTracer;
+use commands::Commands;
+pub use error::ControlError;
+use settings::Settings;
+pub use view::TracePipe;
+use view::{Calls, View, leave_out};
+use words::Functions;
 
 /// The name of the current tracer, among those with filters.
 const TRACE: &str = "trace";
 /// The name of the profiler.
 const PROFILE: &str = "trace_profile";
-/// What a filter that selects all functions reads as.
-const ALL: &str = "#### all functions enabled ####";
-/// The files, and whether they can be written.
-const FILES: &[(&str, bool)] = &[
-    ("available_filter_functions", false),
-    ("available_tracers", false),
-    ("current_tracer", true),
-    ("enabled_functions", false),
-    ("function_profile_enabled", true),
-    ("function_tracers", true),
-    ("set_ftrace_filter", true),
-    ("set_ftrace_notrace", true),
-    ("set_ftrace_pid", true),
-    ("trace", true),
-    ("trace_stat/functions", false),
-    ("tracing_on", true),
+/// The name of the tracer of stacks.
+const STACK: &str = "trace_stack";
+/// What a list that selects all functions reads as.
+const ALL: &str = "all functions enabled";
+/// What one that selects none does.
+const NONE: &str = "no functions disabled";
+
+/// What can be done with a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    Both,
+}
+
+/// The files that are always there, beside the options.
+const FILES: &[(&str, Access)] = &[
+    ("available_filter_functions", Access::Read),
+    ("available_tracers", Access::Read),
+    ("buffer_size_kb", Access::Both),
+    ("current_tracer", Access::Both),
+    ("enabled_functions", Access::Read),
+    ("function_profile_enabled", Access::Both),
+    ("function_tracers", Access::Both),
+    ("max_graph_depth", Access::Both),
+    ("set_ftrace_filter", Access::Both),
+    ("set_ftrace_notrace", Access::Both),
+    ("set_ftrace_pid", Access::Both),
+    ("set_graph_function", Access::Both),
+    ("set_graph_notrace", Access::Both),
+    ("snapshot", Access::Both),
+    ("stack_max_size", Access::Both),
+    ("stack_trace", Access::Read),
+    ("stack_tracer_enabled", Access::Both),
+    ("trace", Access::Both),
+    ("trace_clock", Access::Both),
+    ("trace_marker", Access::Write),
+    ("trace_options", Access::Both),
+    ("trace_pipe", Access::Read),
+    ("trace_stat/functions", Access::Read),
+    ("tracing_on", Access::Both),
+    ("tracing_thresh", Access::Both),
 ];
+
+/// How long a reader of `trace_pipe` waits for calls that were made just before.
+const HELD_BACK: Duration = Duration::from_millis(5);
 
 /// The files, and the tracers that they control. Dropping it ends these.
 #[derive(Debug, Default)]
 pub struct Control {
+    // Dropped before the recorder that they have a share of.
+    commands: Commands,
     /// In the order in which they came.
     tracers: Vec<Entry>,
     /// The place of the default tracer.
     default: usize,
     /// The words of filters that are for a tracer that is not there yet.
     words: Words,
-    is_paused: bool,
+    settings: Settings,
+    /// What reading `trace_pipe` goes on with.
+    pipe: Option<TracePipe>,
+    /// Up to which time the events of the current recorder were taken, in ticks.
+    taken: Arc<AtomicU64>,
 }
 
 /// A tracer with its filter.
@@ -85,36 +178,37 @@ struct Entry {
 #[derive(Debug)]
 enum Work {
     /// The recorder, and the name that it was asked for by.
-    Trace(Recorder, &'static str),
+    Trace(Arc<Recorder>, &'static str),
     Profile(Profiler),
+    Stack(StackTracer),
 }
 
 /// What was written about functions and threads.
 #[derive(Clone, Debug, Default)]
 struct Words {
-    trace: Vec<String>,
-    notrace: Vec<String>,
+    trace: Functions,
+    notrace: Functions,
     threads: Vec<u32>,
 }
 
 impl Work {
     fn tracer(&self) -> &dyn Tracer {
         match self {
-            Self::Trace(recorder, _) => recorder,
+            Self::Trace(recorder, _) => &**recorder,
             Self::Profile(profiler) => profiler,
+            Self::Stack(stack) => stack,
         }
     }
 }
 
 impl Words {
-    fn filter(&self) -> Result<Filter, FilterError> {
-        let words = self.trace.iter().cloned();
-        let not = self.notrace.iter().map(|word| format!("!{word}"));
-        let words: Vec<_> = words.chain(not).collect();
-        if words.is_empty() {
-            return Ok(Filter::all());
+    fn filter(&self) -> Result<Filter, ControlError> {
+        let all = self.trace.text().unwrap_or_else(|| "*".to_owned());
+        let text = all + &self.notrace.without()?;
+        match &*text {
+            "*" => Ok(Filter::all()),
+            text => Ok(text.parse()?),
         }
-        words.join(" ").parse()
     }
 }
 
@@ -125,34 +219,58 @@ impl Control {
         Self::default()
     }
 
-    /// The names of the files.
-    pub fn files() -> impl Iterator<Item = &'static str> {
-        FILES.iter().map(|(name, _)| *name)
+    /// The names of the files: those of threads are there while a tracer knows these.
+    #[must_use]
+    pub fn files(&self) -> Vec<String> {
+        let mut files: Vec<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        files.extend(Settings::files());
+        if let Some((recorder, _)) = self.recorder() {
+            let mut threads: Vec<_> = recorder.rings().counts().map(|ring| ring.thread).collect();
+            threads.sort_unstable();
+            threads.dedup();
+            files.extend(
+                threads
+                    .iter()
+                    .map(|thread| format!("per_thread/{thread}/stats")),
+            );
+        }
+        if let Some(profiler) = self.profiler() {
+            let profile = profiler.profile();
+            let threads = profile.threads.iter();
+            files.extend(threads.map(|thread| format!("trace_stat/function{}", thread.thread)));
+        }
+        files.sort();
+        files
     }
 
     /// The text of a file.
     ///
     /// # Errors
     ///
-    /// [`NoFile`](ControlError::NoFile), and what fgraph says.
-    pub fn read(&self, file: &str) -> Result<String, ControlError> {
+    /// [`NoFile`](ControlError::NoFile), [`WriteOnly`](ControlError::WriteOnly), and what fgraph
+    /// says.
+    pub fn read(&mut self, file: &str) -> Result<String, ControlError> {
+        // This is no work of the program's.
+        let _untraced = Untraced::new();
+        let number = |number: u64| format!("{number}\n");
         let text = match file {
             "available_tracers" => "function_graph function nop\n".to_owned(),
-            "current_tracer" => match self.find(TRACE).map(|place| &self.tracers[place].work) {
-                Some(Work::Trace(_, name)) => format!("{name}\n"),
-                _ => "nop\n".to_owned(),
+            "current_tracer" => match self.recorder() {
+                Some((_, name)) => format!("{name}\n"),
+                None => "nop\n".to_owned(),
             },
-            "function_profile_enabled" => format!("{}\n", u8::from(self.find(PROFILE).is_some())),
+            "function_profile_enabled" => number(self.find(PROFILE).is_some().into()),
+            "stack_tracer_enabled" => number(self.find(STACK).is_some().into()),
             "function_tracers" => self.names(),
             "set_ftrace_filter" => self.filters()?,
-            "set_ftrace_notrace" => {
-                self.lists(|words| words.notrace.clone(), "no functions disabled")
-            }
+            "set_ftrace_notrace" => self.lists(|words| words.notrace.names(), NONE)?,
             "set_ftrace_pid" => {
-                let ids = |words: &Words| words.threads.iter().map(u32::to_string).collect();
-                self.lists(ids, "no pid")
+                let ids = |words: &Words| Ok(words.threads.iter().map(u32::to_string).collect());
+                self.lists(ids, "no pid")?
             }
-            "tracing_on" => format!("{}\n", u8::from(!self.is_paused)),
+            "set_graph_function" => list(&self.settings.functions, ALL)?,
+            "set_graph_notrace" => list(&self.settings.without, NONE)?,
+            "tracing_on" => number(self.commands.switch.is_on().into()),
             "enabled_functions" => self.enabled()?,
             "available_filter_functions" => {
                 let sites = fgraph::sites()?;
@@ -160,16 +278,20 @@ impl Control {
                 names.map(|site| site.name + "\n").collect()
             }
             "trace" => self.trace()?,
-            "trace_stat/functions" => {
-                let place = self
-                    .find(PROFILE)
-                    .ok_or(ControlError::Off("the profiler"))?;
-                match &self.tracers[place].work {
-                    Work::Profile(profiler) => profiler.profile().together().to_string(),
-                    Work::Trace(..) => String::new(),
-                }
+            "trace_pipe" => self.drain_pipe()?,
+            "snapshot" => self.snapshot()?,
+            "stack_max_size" => {
+                let deepest = self
+                    .stack()
+                    .and_then(|stack| stack.deepest().into_iter().next());
+                number(deepest.map_or(0, |stack| stack.bytes as u64))
             }
-            _ => return Err(ControlError::NoFile(file.to_owned())),
+            "stack_trace" => self.stack_trace(),
+            "trace_stat/functions" => self.running_profiler()?.profile().together().to_string(),
+            _ => match self.settings.read(file) {
+                Some(text) => text,
+                None => self.read_of_thread(file)?,
+            },
         };
         Ok(text)
     }
@@ -195,17 +317,44 @@ impl Control {
         self.change(file, text, true)
     }
 
+    /// The text of the current tracer as it comes, for a reader that waits for it. What it has read
+    /// is no longer in `trace`. It ends with the tracer, and when the tracer starts anew.
+    ///
+    /// Reading the file `trace_pipe` is the same without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`Off`](ControlError::Off) without a current tracer, [`Busy`](ControlError::Busy) if there
+    /// is such a reader.
+    pub fn trace_pipe(&mut self) -> Result<TracePipe, ControlError> {
+        let _untraced = Untraced::new();
+        self.pipe = None;
+        let (recorder, name) = self.recorder().ok_or(ControlError::Off("the tracer"))?;
+        let view = self.view(name)?;
+        Ok(TracePipe::new(
+            recorder.consume()?,
+            view,
+            self.taken.clone(),
+        ))
+    }
+
     fn change(&mut self, file: &str, text: &str, append: bool) -> Result<(), ControlError> {
+        let _untraced = Untraced::new();
         let known = FILES.iter().find(|(name, _)| *name == file);
-        let &(file, can_write) = known.ok_or_else(|| ControlError::NoFile(file.to_owned()))?;
-        if !can_write {
-            return Err(ControlError::ReadOnly(file));
+        match known {
+            Some((_, Access::Read)) => return Err(ControlError::ReadOnly(file.to_owned())),
+            None if !self.settings.has(file) => {
+                // Those of threads can be read.
+                self.read_of_thread(file)?;
+                return Err(ControlError::ReadOnly(file.to_owned()));
+            }
+            _ => {}
+        }
+        if file == "trace_marker" {
+            return self.mark(text);
         }
         let text = text.trim();
-        let wrong = || ControlError::Value {
-            file,
-            part: text.to_owned(),
-        };
+        let wrong = || ControlError::value(file, text);
         let is_on = || match text {
             "0" => Ok(false),
             "1" => Ok(true),
@@ -213,46 +362,86 @@ impl Control {
         };
         match file {
             "current_tracer" => match text {
-                "nop" => self.end(TRACE),
+                "nop" => self.end(TRACE)?,
                 "function" => self.start_trace("function")?,
                 "function_graph" => self.start_trace("function_graph")?,
                 _ => return Err(wrong()),
             },
-            "function_profile_enabled" => match (is_on()?, self.find(PROFILE)) {
-                (true, None) => {
-                    let words = self.new_words();
-                    let profiler = Profiler::start(words.filter()?)?;
-                    self.begin(PROFILE, Work::Profile(profiler), words);
-                }
-                (true, Some(_)) => {}
-                (false, _) => self.end(PROFILE),
-            },
+            "function_profile_enabled" => {
+                let start = |filter| Ok(Work::Profile(Profiler::start(filter)?));
+                self.switch(PROFILE, is_on()?, start)?;
+            }
+            "stack_tracer_enabled" => {
+                let start = |filter| Ok(Work::Stack(StackTracer::start(filter)?));
+                self.switch(STACK, is_on()?, start)?;
+            }
             "function_tracers" => self.default = self.find(text).ok_or_else(wrong)?,
             "tracing_on" => {
-                self.is_paused = !is_on()?;
+                self.commands.switch.set(is_on()?);
                 self.pause();
             }
-            "trace" => {
-                if let Some(Entry {
-                    work: Work::Trace(_, name),
-                    ..
-                }) = self.find(TRACE).map(|place| &self.tracers[place])
-                {
-                    let name = *name;
-                    self.restart_trace(name)?;
+            "trace" => self.forget()?,
+            "snapshot" => match (text, self.recorder()) {
+                ("0", _) => self.commands.snapshots.clear(),
+                ("1", Some(_)) => self.commands.snapshots.take(),
+                ("1", None) => return Err(ControlError::Off("the tracer")),
+                _ => return Err(wrong()),
+            },
+            "stack_max_size" => {
+                if text != "0" {
+                    return Err(wrong());
+                }
+                if let Some(stack) = self.stack() {
+                    stack.reset();
                 }
             }
+            "set_graph_function" => self.settings.functions.write(file, text, append)?,
+            "set_graph_notrace" => self.settings.without.write(file, text, append)?,
+            "set_ftrace_filter" | "set_ftrace_notrace" | "set_ftrace_pid" => {
+                self.change_words(file, text, append)?;
+            }
             _ => {
-                let mut words = self.default_words().clone();
-                words.change(file, text, append)?;
-                self.set_words(file, words)?;
+                let before = self.settings.clone();
+                if self.settings.write(file, text)?
+                    && let Err(error) = self.restart_trace()
+                {
+                    self.settings = before;
+                    return Err(error);
+                }
             }
         }
+        // It goes on as the files are now.
+        self.pipe = None;
         Ok(())
     }
 
     fn find(&self, name: &str) -> Option<usize> {
         self.tracers.iter().position(|entry| entry.name == name)
+    }
+
+    fn recorder(&self) -> Option<(&Arc<Recorder>, &'static str)> {
+        self.tracers.iter().find_map(|entry| match &entry.work {
+            Work::Trace(recorder, name) => Some((recorder, *name)),
+            _ => None,
+        })
+    }
+
+    fn profiler(&self) -> Option<&Profiler> {
+        self.tracers.iter().find_map(|entry| match &entry.work {
+            Work::Profile(profiler) => Some(profiler),
+            _ => None,
+        })
+    }
+
+    fn running_profiler(&self) -> Result<&Profiler, ControlError> {
+        self.profiler().ok_or(ControlError::Off("the profiler"))
+    }
+
+    fn stack(&self) -> Option<&StackTracer> {
+        self.tracers.iter().find_map(|entry| match &entry.work {
+            Work::Stack(stack) => Some(stack),
+            _ => None,
+        })
     }
 
     /// The words of a tracer that is to be started: the first one gets those that were written
@@ -269,14 +458,42 @@ impl Control {
         entry.map_or(&self.words, |entry| &entry.words)
     }
 
-    fn begin(&mut self, name: &'static str, work: Work, words: Words) {
-        self.tracers.push(Entry { name, work, words });
-        self.default = self.tracers.len() - 1;
-        self.pause();
+    /// Starts or ends a tracer that there is one of.
+    fn switch(
+        &mut self,
+        name: &'static str,
+        on: bool,
+        start: impl FnOnce(Filter) -> Result<Work, ControlError>,
+    ) -> Result<(), ControlError> {
+        match (on, self.find(name)) {
+            (true, None) => {
+                let words = self.new_words();
+                let work = start(words.filter()?)?;
+                self.begin(name, work, words)
+            }
+            (true, Some(_)) => Ok(()),
+            (false, _) => self.end(name),
+        }
     }
 
-    fn end(&mut self, name: &str) {
-        let Some(place) = self.find(name) else { return };
+    fn begin(&mut self, name: &'static str, work: Work, words: Words) -> Result<(), ControlError> {
+        let threads = &*words.threads;
+        if !threads.is_empty() {
+            work.tracer().set_threads(Some(threads))?;
+        }
+        self.tracers.push(Entry { name, work, words });
+        self.default = self.tracers.len() - 1;
+        Ok(())
+    }
+
+    fn end(&mut self, name: &str) -> Result<(), ControlError> {
+        let Some(place) = self.find(name) else {
+            return Ok(());
+        };
+        if name == TRACE {
+            self.commands.stop();
+            self.pipe = None;
+        }
         let entry = self.tracers.remove(place);
         if self.tracers.is_empty() {
             self.words = entry.words;
@@ -286,68 +503,151 @@ impl Control {
         } else if self.default > place {
             self.default -= 1;
         }
+        if name == TRACE {
+            if let Work::Trace(recorder, _) = &entry.work {
+                // Readers that wait for more find that it is over.
+                recorder.rings().finish();
+            }
+            drop(entry.work);
+            self.commands.start(None)?;
+        }
+        Ok(())
     }
 
     fn start_trace(&mut self, name: &'static str) -> Result<(), ControlError> {
-        if let Some(place) = self.find(TRACE) {
-            if let Work::Trace(_, current) = &mut self.tracers[place].work {
-                *current = name;
-            }
-            return Ok(());
+        match self.recorder() {
+            Some((_, running)) if running == name => return Ok(()),
+            Some(_) => return self.replace_trace(name),
+            None => {}
         }
         let words = self.new_words();
-        let recorder = Recorder::start(words.filter()?)?;
-        self.begin(TRACE, Work::Trace(recorder, name), words);
-        Ok(())
+        let recorder = self.new_recorder(&words, name)?;
+        self.begin(TRACE, Work::Trace(recorder.clone(), name), words)?;
+        self.started(&recorder)
     }
 
-    /// Starts the trace anew with what is written about functions, without the calls until now.
-    fn restart_trace(&mut self, name: &'static str) -> Result<(), ControlError> {
+    fn new_recorder(&self, words: &Words, name: &str) -> Result<Arc<Recorder>, ControlError> {
+        let options = self.settings.recorder(name);
+        Ok(Arc::new(Recorder::start_with(words.filter()?, &options)?))
+    }
+
+    /// Starts the trace anew, if there is one, without the calls until now.
+    fn restart_trace(&mut self) -> Result<(), ControlError> {
+        match self.recorder() {
+            Some((_, name)) => self.replace_trace(name),
+            None => Ok(()),
+        }
+    }
+
+    fn replace_trace(&mut self, name: &'static str) -> Result<(), ControlError> {
         let Some(place) = self.find(TRACE) else {
             return Ok(());
         };
-        let recorder = Recorder::start(self.tracers[place].words.filter()?)?;
-        self.tracers[place].work = Work::Trace(recorder, name);
+        let words = &self.tracers[place].words;
+        let recorder = self.new_recorder(words, name)?;
+        if !words.threads.is_empty() {
+            recorder.set_threads(Some(&words.threads))?;
+        }
+        self.commands.stop();
+        self.pipe = None;
+        if let Some((before, _)) = self.recorder() {
+            before.rings().finish();
+        }
+        self.tracers[place].work = Work::Trace(recorder.clone(), name);
+        self.started(&recorder)
+    }
+
+    fn started(&mut self, recorder: &Arc<Recorder>) -> Result<(), ControlError> {
+        self.taken = Arc::default();
         self.pause();
-        Ok(())
+        self.commands.start(Some((recorder, &self.taken)))
     }
 
     fn pause(&self) {
-        if let Some(place) = self.find(TRACE) {
-            self.tracers[place]
-                .work
-                .tracer()
-                .set_enabled(!self.is_paused);
+        if let Some((recorder, _)) = self.recorder() {
+            recorder.set_enabled(self.commands.switch.is_on());
         }
     }
 
-    /// Gives the default tracer other words.
-    fn set_words(&mut self, file: &'static str, words: Words) -> Result<(), ControlError> {
-        let filter = words.filter()?;
-        // A word that selects nothing is most likely a mistake: the kernel refuses it, too.
-        let report = |word: &String| -> Result<(), ControlError> {
-            if fgraph::sites_of(word.as_str())?.is_empty() {
-                return Err(ControlError::Value {
-                    file,
-                    part: word.clone(),
-                });
-            }
-            Ok(())
-        };
-        let known = self.default_words().clone();
-        let is_new = |word: &&String| !known.trace.contains(word);
-        words.trace.iter().filter(is_new).try_for_each(report)?;
-        let Some(entry) = self.tracers.get_mut(self.default) else {
-            self.words = words;
+    /// Forgets the calls until now.
+    fn forget(&mut self) -> Result<(), ControlError> {
+        self.pipe = None;
+        let Some((recorder, _)) = self.recorder() else {
             return Ok(());
         };
-        let tracer = entry.work.tracer();
-        if words.threads != known.threads {
-            let ids = &*words.threads;
-            tracer.set_threads((!ids.is_empty()).then_some(ids))?;
+        // Whoever else takes them out makes room as well.
+        if let Ok(mut live) = recorder.consume() {
+            while live.next()?.is_some() {}
         }
-        tracer.set_filter(filter)?;
-        entry.words = words;
+        let now = recorder.rings().clock().kind().now();
+        self.taken.fetch_max(now, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn mark(&mut self, text: &str) -> Result<(), ControlError> {
+        if !self.settings.is_on("markers") {
+            return Err(ControlError::Off("markers"));
+        }
+        let Some((recorder, _)) = self.recorder() else {
+            return Ok(());
+        };
+        if !self.commands.switch.is_on() {
+            return Ok(());
+        }
+        // SAFETY: the id is this thread's, which is not traced while a file is written; only this
+        // control has the recorder, and it is borrowed exclusively.
+        match unsafe { recorder.mark(fgraph::thread_id(), text.as_bytes()) } {
+            true => Ok(()),
+            false => Err(ControlError::Lost),
+        }
+    }
+
+    fn change_words(&mut self, file: &str, text: &str, append: bool) -> Result<(), ControlError> {
+        let known = self.default_words();
+        let mut words = known.clone();
+        match file {
+            "set_ftrace_pid" => {
+                let id = |word: &str| word.parse().map_err(|_| ControlError::value(file, word));
+                let ids: Vec<u32> = text.split_whitespace().map(id).collect::<Result<_, _>>()?;
+                if !append {
+                    words.threads.clear();
+                }
+                words.threads.extend(ids);
+                if words.threads != known.threads
+                    && let Some(entry) = self.tracers.get(self.default)
+                {
+                    let ids = &*words.threads;
+                    let ids = (!ids.is_empty()).then_some(ids);
+                    entry.work.tracer().set_threads(ids)?;
+                }
+            }
+            "set_ftrace_notrace" => {
+                words.notrace.write(file, text, append)?;
+            }
+            _ => {
+                if !append {
+                    words.trace.clear();
+                }
+                let mut commands = Vec::new();
+                for word in words::split(text) {
+                    match Commands::is_command(file, word)? {
+                        true => commands.push(word),
+                        false => words.trace.change(file, word)?,
+                    }
+                }
+                words.filter()?;
+                let recorder = self.recorder().map(|(recorder, _)| recorder.clone());
+                let trace = recorder.as_ref().map(|recorder| (recorder, &self.taken));
+                self.commands.change(file, &commands, trace)?;
+            }
+        }
+        match self.tracers.get_mut(self.default) {
+            Some(entry) => {
+                entry.work.tracer().set_filter(words.filter()?)?;
+                entry.words = words;
+            }
+            None => self.words = words,
+        }
         Ok(())
     }
 
@@ -365,44 +665,45 @@ impl Control {
         lines: impl Fn(&Words, Option<&Entry>) -> Result<Vec<String>, ControlError>,
     ) -> Result<String, ControlError> {
         let mut text = String::new();
-        match &*self.tracers {
-            [] => text.extend(
-                lines(&self.words, None)?
-                    .iter()
-                    .map(|line| format!("{line}\n")),
-            ),
-            [entry] => {
-                let lines = lines(&entry.words, Some(entry))?;
-                text.extend(lines.iter().map(|line| format!("{line}\n")));
-            }
-            several => {
-                for entry in several {
+        let entries: Vec<_> = match &*self.tracers {
+            [] => vec![(String::new(), lines(&self.words, None)?)],
+            [entry] => vec![(String::new(), lines(&entry.words, Some(entry))?)],
+            several => several
+                .iter()
+                .map(|entry| {
                     let lines = lines(&entry.words, Some(entry))?;
-                    let name = entry.name;
-                    text.extend(lines.iter().map(|line| format!("[ {name}] {line}\n")));
-                }
-            }
+                    Ok((format!("[ {}] ", entry.name), lines))
+                })
+                .collect::<Result<_, ControlError>>()?,
+        };
+        for (name, lines) in entries {
+            text.extend(lines.iter().map(|line| format!("{name}{line}\n")));
         }
         Ok(text)
     }
 
     fn filters(&self) -> Result<String, ControlError> {
-        self.of_each(|words, entry| match entry {
-            _ if words.trace.is_empty() => Ok(vec![ALL.to_owned()]),
-            None => Ok(words.trace.clone()),
+        let text = self.of_each(|words, entry| match entry {
+            _ if words.trace.is_empty() => Ok(vec![format!("#### {ALL} ####")]),
+            None => words.trace.names(),
             Some(entry) => {
                 let functions = entry.work.tracer().functions()?;
                 Ok(functions.iter().map(|f| f.name().to_string()).collect())
             }
-        })
+        })?;
+        let commands = self.commands.lines().map(|line| line + "\n");
+        Ok(text + &commands.collect::<String>())
     }
 
-    fn lists(&self, of: impl Fn(&Words) -> Vec<String>, none: &str) -> String {
-        let text = self.of_each(|words, _| match of(words) {
+    fn lists(
+        &self,
+        of: impl Fn(&Words) -> Result<Vec<String>, ControlError>,
+        none: &str,
+    ) -> Result<String, ControlError> {
+        self.of_each(|words, _| match of(words)? {
             empty if empty.is_empty() => Ok(vec![format!("#### {none} ####")]),
             list => Ok(list),
-        });
-        text.unwrap_or_default()
+        })
     }
 
     fn enabled(&self) -> Result<String, ControlError> {
@@ -419,130 +720,124 @@ impl Control {
             .collect())
     }
 
+    fn view(&self, name: &str) -> Result<View, ControlError> {
+        if name == "function" {
+            return Ok(View::Calls(Calls::default()));
+        }
+        let mut options = self.settings.graph();
+        options.functions = matcher(&self.settings.functions)?;
+        options.without = matcher(&self.settings.without)?;
+        Ok(View::Graph(FunctionGraph::new(options)))
+    }
+
     fn trace(&self) -> Result<String, ControlError> {
-        let Some(Work::Trace(recorder, _)) = self.find(TRACE).map(|at| &self.tracers[at].work)
-        else {
+        let Some((recorder, name)) = self.recorder() else {
             return Ok("# tracer: nop\n".to_owned());
         };
         let mut snapshot = recorder.snapshot();
-        let mut text = Vec::new();
-        let written = FunctionGraph::new(Options::default()).write_all(&mut snapshot, &mut text);
-        written.map_err(|error| ControlError::Trace(error.to_string()))?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        leave_out(&mut snapshot, &self.taken)?;
+        self.text(name, snapshot)
     }
-}
 
-impl Words {
-    /// Changes a list as the text says that is written to its file.
-    fn change(&mut self, file: &'static str, text: &str, append: bool) -> Result<(), ControlError> {
-        if file == "set_ftrace_pid" {
-            let ids = text.split_whitespace().map(|word| {
-                word.parse().map_err(|_| ControlError::Value {
-                    file,
-                    part: word.to_owned(),
-                })
-            });
-            let ids: Vec<u32> = ids.collect::<Result<_, _>>()?;
-            if !append {
-                self.threads.clear();
-            }
-            self.threads.extend(ids);
-            return Ok(());
+    fn snapshot(&self) -> Result<String, ControlError> {
+        let name = self.recorder().map_or("function_graph", |(_, name)| name);
+        match self.commands.snapshots.get() {
+            Some(snapshot) => self.text(name, snapshot),
+            None => Ok("# tracer: nop\n#\n# * Snapshot is freed *\n#\n".to_owned()),
         }
-        let list = match file {
-            "set_ftrace_notrace" => &mut self.notrace,
-            _ => &mut self.trace,
+    }
+
+    fn text(&self, name: &str, mut events: Snapshot) -> Result<String, ControlError> {
+        let (mut view, mut text) = (self.view(name)?, String::new());
+        while view.write_event(&mut events, &mut text)? {}
+        Ok(text)
+    }
+
+    fn drain_pipe(&mut self) -> Result<String, ControlError> {
+        let mut pipe = match self.pipe.take() {
+            Some(pipe) => pipe,
+            None => self.trace_pipe()?,
         };
-        let words: Vec<&str> = text.split_whitespace().collect();
-        if !append && !words.iter().any(|word| word.starts_with('!')) {
-            list.clear();
+        let text = pipe.drain(HELD_BACK)?;
+        self.pipe = Some(pipe);
+        Ok(text)
+    }
+
+    fn stack_trace(&self) -> String {
+        match self.stack() {
+            None => "# Stack tracer disabled\n".to_owned(),
+            Some(stack) => match stack.deepest().first() {
+                Some(deepest) => deepest.to_string(),
+                None => String::new(),
+            },
         }
-        for word in words {
-            let wrong = || ControlError::Value {
-                file,
-                part: word.to_owned(),
-            };
-            match word.strip_prefix('!') {
-                Some(removed) => {
-                    let before = list.len();
-                    list.retain(|known| known != removed);
-                    if list.len() == before {
-                        return Err(wrong());
-                    }
-                }
-                None => {
-                    let _: Filter = word.parse().map_err(|_| wrong())?;
-                    list.push(word.to_owned());
-                }
+    }
+
+    fn read_of_thread(&self, file: &str) -> Result<String, ControlError> {
+        let no_file = || ControlError::NoFile(file.to_owned());
+        let thread = |text: &str| text.parse::<u32>().map_err(|_| no_file());
+        if let Some(access) = FILES.iter().find(|(name, _)| *name == file)
+            && access.1 == Access::Write
+        {
+            return Err(ControlError::WriteOnly(file.to_owned()));
+        }
+        if let Some(id) = file.strip_prefix("trace_stat/function") {
+            let id = thread(id)?;
+            let profile = self.running_profiler()?.profile();
+            let profile = profile.threads.iter().find(|profile| profile.thread == id);
+            return Ok(profile.ok_or_else(no_file)?.to_string());
+        }
+        let id = file.strip_prefix("per_thread/");
+        let id = id.and_then(|file| file.strip_suffix("/stats"));
+        self.stats(thread(id.ok_or_else(no_file)?)?, no_file)
+    }
+
+    /// Counters of a thread's ring, as the kernel's of a processor's.
+    fn stats(
+        &self,
+        thread: u32,
+        no_file: impl FnOnce() -> ControlError,
+    ) -> Result<String, ControlError> {
+        let (recorder, _) = self.recorder().ok_or(ControlError::Off("the tracer"))?;
+        let rings = recorder.rings();
+        let ours = rings.counts().filter(|ring| ring.thread == thread);
+        let ours = ours.map(|ring| [ring.written, ring.dropped]);
+        let sum = ours.reduce(|[a, b], [c, d]| [a + c, b + d]);
+        let [written, dropped] = sum.ok_or_else(no_file)?;
+        let mut snapshot = recorder.snapshot();
+        let (mut entries, mut oldest) = (0, None);
+        while let Some(event) = snapshot.next()? {
+            if event.thread == thread && !matches!(event.what, What::Lost { .. }) {
+                entries += 1;
+                oldest = oldest.or(Some(event.time));
             }
         }
-        Ok(())
+        let clock = snapshot.clock();
+        let overrun = written.saturating_sub(entries);
+        let time = |ticks| {
+            let us = clock.monotonic(ticks) / 1000;
+            format!("{:>5}.{:06}", us / 1_000_000, us % 1_000_000)
+        };
+        let mut text = format!("entries: {entries}\noverrun: {overrun}\n");
+        let _ = writeln!(text, "oldest event ts: {}", time(oldest.unwrap_or(0)));
+        let _ = writeln!(text, "now ts: {}", time(Anchor::now(clock.kind()).ticks));
+        let _ = writeln!(text, "dropped events: {dropped}");
+        Ok(text)
     }
 }
 
-/// Why a file was not read or written.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ControlError {
-    /// There is no file of this name.
-    NoFile(String),
-    /// The file cannot be written.
-    ReadOnly(&'static str),
-    /// A part of what was written is wrong, or selects nothing.
-    Value {
-        /// The file.
-        file: &'static str,
-        /// The part.
-        part: String,
-    },
-    /// What the file tells of is not at work.
-    Off(&'static str),
-    /// The trace could not be written as text.
-    Trace(String),
-    /// What the recorder says.
-    Record(RecordError),
-    /// What fgraph says.
-    Fgraph(Error),
-}
-
-impl From<Error> for ControlError {
-    fn from(error: Error) -> Self {
-        Self::Fgraph(error)
+fn list(functions: &Functions, none: &str) -> Result<String, ControlError> {
+    match functions.is_empty() {
+        true => Ok(format!("#### {none} ####\n")),
+        false => Ok(functions.names()?.join("\n") + "\n"),
     }
 }
 
-impl From<FilterError> for ControlError {
-    fn from(error: FilterError) -> Self {
-        Self::Fgraph(error.into())
+/// Says whether a name is one of the functions'; `None` if there is no list.
+fn matcher(functions: &Functions) -> Result<Option<Matcher>, ControlError> {
+    if functions.is_empty() {
+        return Ok(None);
     }
-}
-
-impl From<RecordError> for ControlError {
-    fn from(error: RecordError) -> Self {
-        Self::Record(error)
-    }
-}
-
-impl fmt::Display for ControlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoFile(file) => write!(f, "there is no file {file}"),
-            Self::ReadOnly(file) => write!(f, "{file} cannot be written"),
-            Self::Value { file, part } => write!(f, "{part:?} is nothing for {file}"),
-            Self::Off(what) => write!(f, "{what} is off"),
-            Self::Trace(why) => write!(f, "the trace cannot be written: {why}"),
-            Self::Record(error) => error.fmt(f),
-            Self::Fgraph(error) => error.fmt(f),
-        }
-    }
-}
-
-impl error::Error for ControlError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Record(error) => error.source(),
-            Self::Fgraph(error) => error.source(),
-            _ => None,
-        }
-    }
+    let names: HashSet<_> = functions.names()?.into_iter().collect();
+    Ok(Some(Box::new(move |name| names.contains(name))))
 }

@@ -122,6 +122,18 @@ impl Recorder {
         Snapshot::take(self.rings())
     }
 
+    /// Writes a text among the running thread's events; `false` if it was lost. Neither allocates
+    /// nor locks.
+    ///
+    /// # Safety
+    ///
+    /// `thread` is the running thread. Until this returns no callback of this recorder runs in it,
+    /// and it does not call this again.
+    pub(crate) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.user.mark(thread, text) }
+    }
+
     /// Ends recording. Readers see what is in the rings, and then that it is over.
     ///
     /// # Errors

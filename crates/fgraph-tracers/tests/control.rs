@@ -5,6 +5,9 @@ mod common;
 
 use std::hint::black_box;
 
+use std::io::Read as _;
+use std::thread;
+
 use common::scenario;
 use fgraph_tracers::control::Control;
 
@@ -79,7 +82,7 @@ fn the_session_of_the_rfc_reads_the_same() {
         sys_write(1);
         let trace = control.read("trace").unwrap();
         assert!(
-            trace.contains("sys_write();") && !trace.contains("sys_read"),
+            trace.contains(": sys_write <-") && !trace.contains("sys_read"),
             "{trace}"
         );
         let profile = control.read("trace_stat/functions").unwrap();
@@ -143,34 +146,437 @@ sys_write (1)
 #[test]
 fn what_is_wrong_is_named_and_changes_nothing() {
     scenario("what_is_wrong_is_named_and_changes_nothing", || {
-        let session = "\
-# echo 1 > function_profile_enabled
+        let session = r#"# echo 1 > function_profile_enabled
 # echo sys_read > set_ftrace_filter
 # echo sys_write no_such_function > set_ftrace_filter
-\"no_such_function\" is nothing for set_ftrace_filter
+"no_such_function" is nothing for set_ftrace_filter
 # echo !sys_write >> set_ftrace_filter
-\"!sys_write\" is nothing for set_ftrace_filter
+"!sys_write" is nothing for set_ftrace_filter
 # echo sys_write:mod: > set_ftrace_filter
-\"sys_write:mod:\" is nothing for set_ftrace_filter
+"sys_write:mod:" is nothing for set_ftrace_filter
 # echo yes > tracing_on
-\"yes\" is nothing for tracing_on
+"yes" is nothing for tracing_on
 # echo wakeup > current_tracer
-\"wakeup\" is nothing for current_tracer
+"wakeup" is nothing for current_tracer
 # echo trace > function_tracers
-\"trace\" is nothing for function_tracers
+"trace" is nothing for function_tracers
 # echo me > set_ftrace_pid
-\"me\" is nothing for set_ftrace_pid
+"me" is nothing for set_ftrace_pid
+# echo sys_read:jump > set_ftrace_filter
+"jump" is nothing for set_ftrace_filter
+# echo sys_read:traceoff:often > set_ftrace_filter
+"often" is nothing for set_ftrace_filter
+# echo sys_read:traceoff no_such_function:traceon > set_ftrace_filter
+"no_such_function" is nothing for set_ftrace_filter
+# echo !sys_read:traceoff >> set_ftrace_filter
+"!sys_read:traceoff" is nothing for set_ftrace_filter
+# echo no_such_function > set_graph_function
+"no_such_function" is nothing for set_graph_function
+# echo deep > max_graph_depth
+"deep" is nothing for max_graph_depth
+# echo -1 > tracing_thresh
+"-1" is nothing for tracing_thresh
+# echo much > buffer_size_kb
+"much" is nothing for buffer_size_kb
+# echo sundial > trace_clock
+"sundial" is nothing for trace_clock
+# echo 2 > options/funcgraph-tail
+"2" is nothing for options/funcgraph-tail
+# echo 1 > options/no_such_option
+there is no file options/no_such_option
+# echo funcgraph-tail nonsense > trace_options
+"nonsense" is nothing for trace_options
+# cat options/funcgraph-tail
+0
+# echo 2 > snapshot
+"2" is nothing for snapshot
+# echo 1 > snapshot
+the tracer is off
+# cat trace_pipe
+the tracer is off
+# cat trace_marker
+trace_marker cannot be read
+# cat per_thread/1/stats
+the tracer is off
+# cat trace_stat/function1
+there is no file trace_stat/function1
 # echo 1 > available_tracers
 available_tracers cannot be written
 # cat no_such_file
 there is no file no_such_file
 # cat set_ftrace_filter
 sys_read
+"#;
+        assert_eq!(replay(&mut Control::new(), session), session);
+        let off = ["trace_marker", "trace_pipe", "trace_stat/functions"];
+        for file in Control::new().files() {
+            let is_off = off.contains(&&*file);
+            assert_eq!(Control::new().read(&file).is_err(), is_off, "{file}");
+        }
+    });
+}
+
+/// The text of calls, without the columns before them.
+fn calls(text: &str) -> Vec<&str> {
+    let lines = text
+        .lines()
+        .filter(|line| line.contains('|') && !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.split_once("|  "))
+        .map(|(_, call)| call)
+        .collect()
+}
+
+#[test]
+fn functions_are_taken_out_of_a_list_and_put_back() {
+    scenario("functions_are_taken_out_of_a_list_and_put_back", || {
+        let session = "\
+# echo sys_* > set_ftrace_filter
+# echo !sys_w* >> set_ftrace_filter
+# cat set_ftrace_filter
+sys_read
+# echo function > current_tracer
+# cat enabled_functions
+sys_read (1)
+# echo sys_wr* >> set_ftrace_filter
+# echo !sys_r* >> set_ftrace_filter
+# cat set_ftrace_filter
+sys_write
+# echo !sys_write >> set_ftrace_filter
+# cat set_ftrace_filter
+#### all functions enabled ####
+# echo getpp*:mod:libc.so* > set_ftrace_filter
+# cat set_ftrace_filter
+getppid
+# echo sys_* > set_ftrace_notrace
+# echo !sys_read >> set_ftrace_notrace
+# cat set_ftrace_notrace
+sys_write
+# echo sys_* > set_ftrace_filter
+# cat enabled_functions
+sys_read (1)
+# echo > set_ftrace_notrace
+# cat set_ftrace_notrace
+#### no functions disabled ####
 ";
         assert_eq!(replay(&mut Control::new(), session), session);
-        assert!(Control::files().all(|file| {
-            let is_off = file == "trace_stat/functions";
-            Control::new().read(file).is_ok() != is_off
-        }));
+    });
+}
+
+#[test]
+fn what_is_shown_of_the_calls_can_be_chosen() {
+    scenario("what_is_shown_of_the_calls_can_be_chosen", || {
+        let mut control = Control::new();
+        control.write("set_ftrace_filter", "sys_*").unwrap();
+        control.write("options/funcgraph-retval", "1").unwrap();
+        control.write("current_tracer", "function_graph").unwrap();
+        sys_write(1);
+        let shown = |control: &mut Control| {
+            let text = control.read("trace").unwrap();
+            calls(&text)
+                .iter()
+                .map(|call| (*call).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let all = [
+            "sys_write() {",
+            "  sys_read(); /* ret=0x2 */",
+            "} /* sys_write ret=0x4 */",
+        ];
+        assert_eq!(shown(&mut control), all);
+        control.write("max_graph_depth", "1").unwrap();
+        assert_eq!(shown(&mut control), [all[0], all[2]]);
+        control.write("max_graph_depth", "0").unwrap();
+        control.write("set_graph_function", "sys_read").unwrap();
+        assert_eq!(control.read("set_graph_function").unwrap(), "sys_read\n");
+        assert_eq!(shown(&mut control), [all[1].trim_start()]);
+        control.append("set_graph_function", "!sys_read").unwrap();
+        control.write("set_graph_notrace", "sys_r*").unwrap();
+        assert_eq!(shown(&mut control), [all[0], all[2]]);
+        control.write("set_graph_notrace", "").unwrap();
+        control.write("tracing_thresh", "3600000000").unwrap();
+        assert_eq!(shown(&mut control), [""; 0]);
+        control.write("tracing_thresh", "0").unwrap();
+        control
+            .write("trace_options", "funcgraph-proc nofuncgraph-cpu")
+            .unwrap();
+        let text = control.read("trace").unwrap();
+        assert!(text.contains("TASK/PID") && !text.contains("CPU"), "{text}");
+        let options = control.read("trace_options").unwrap();
+        assert!(options.contains("\nnofuncgraph-cpu\n") && options.contains("\nfuncgraph-proc\n"));
+        // With arguments it starts anew, as they were not recorded.
+        control.write("options/funcgraph-args", "1").unwrap();
+        assert_eq!(shown(&mut control), [""; 0]);
+        sys_read(7);
+        let text = shown(&mut control).join("\n");
+        assert!(
+            text.starts_with("sys_read(0x7, ") && text.ends_with("ret=0x8 */"),
+            "{text}"
+        );
+    });
+}
+
+#[test]
+fn the_tracer_function_has_a_line_for_each_call() {
+    scenario("the_tracer_function_has_a_line_for_each_call", || {
+        let mut control = Control::new();
+        control.write("set_ftrace_filter", "sys_*").unwrap();
+        control.write("current_tracer", "function").unwrap();
+        sys_write(1);
+        control.write("trace_marker", "half of it\n").unwrap();
+        sys_read(1);
+        let text = control.read("trace").unwrap();
+        let (heading, lines) = text.split_at(text.find("\n ").unwrap() + 1);
+        assert!(
+            heading.starts_with("# tracer: function\n#\n#           TASK-PID"),
+            "{text}"
+        );
+        let lines: Vec<_> = lines
+            .lines()
+            .map(|line| line.split_once(": ").unwrap())
+            .collect();
+        let here = format!("-{:<7} [", fgraph::thread_id());
+        assert!(lines.iter().all(|(head, _)| head.contains(&here)), "{text}");
+        assert!(lines[0].1.starts_with("sys_write <-"), "{text}");
+        assert_eq!(lines[1].1, "sys_read <-sys_write");
+        assert_eq!(lines[2].1, "tracing_mark_write: half of it");
+        assert!(lines[3].1.starts_with("sys_read <-"), "{text}");
+        assert_eq!(lines.len(), 4);
+    });
+}
+
+#[test]
+fn a_mark_stands_among_the_calls_of_its_thread() {
+    scenario("a_mark_stands_among_the_calls_of_its_thread", || {
+        let mut control = Control::new();
+        control.write("trace_marker", "to nobody").unwrap();
+        control.write("set_ftrace_filter", "sys_*").unwrap();
+        control.write("current_tracer", "function_graph").unwrap();
+        // Also in a thread that has called nothing yet.
+        control.write("trace_marker", "first").unwrap();
+        sys_read(1);
+        control.write("trace_marker", "second").unwrap();
+        control.write("tracing_on", "0").unwrap();
+        control.write("trace_marker", "while it is off").unwrap();
+        control.write("tracing_on", "1").unwrap();
+        let text = control.read("trace").unwrap();
+        assert_eq!(calls(&text), ["/* first */", "sys_read();", "/* second */"]);
+        control.write("options/markers", "0").unwrap();
+        let error = control.write("trace_marker", "none").unwrap_err();
+        assert_eq!(error.to_string(), "markers is off");
+    });
+}
+
+#[test]
+fn each_call_comes_once_out_of_the_pipe() {
+    scenario("each_call_comes_once_out_of_the_pipe", || {
+        let mut control = Control::new();
+        control.write("set_ftrace_filter", "sys_read").unwrap();
+        control.write("current_tracer", "function_graph").unwrap();
+        sys_read(1);
+        assert_eq!(calls(&control.read("trace").unwrap()), ["sys_read();"]);
+        // What has just happened is held back for a millisecond.
+        let piped = loop {
+            let text = control.read("trace_pipe").unwrap();
+            if text.contains("();") {
+                break text;
+            }
+        };
+        assert_eq!(calls(&piped), ["sys_read();"]);
+        assert_eq!(calls(&control.read("trace_pipe").unwrap()), [""; 0]);
+        assert_eq!(calls(&control.read("trace").unwrap()), [""; 0]);
+        // A reader that waits ends with the tracer.
+        let mut pipe = control.trace_pipe().unwrap();
+        let busy = control.trace_pipe().unwrap_err().to_string();
+        assert!(
+            busy.contains("takes the events out of the rings already"),
+            "{busy}"
+        );
+        let reader = thread::spawn(move || {
+            let mut text = String::new();
+            pipe.read_to_string(&mut text).unwrap();
+            text
+        });
+        sys_read(2);
+        sys_read(3);
+        control.write("current_tracer", "nop").unwrap();
+        assert_eq!(calls(&reader.join().unwrap()), ["sys_read();"; 2]);
+    });
+}
+
+#[test]
+fn what_was_traced_can_be_forgotten_and_kept() {
+    scenario("what_was_traced_can_be_forgotten_and_kept", || {
+        let mut control = Control::new();
+        control.write("set_ftrace_filter", "sys_*").unwrap();
+        control.write("current_tracer", "function_graph").unwrap();
+        assert!(
+            control
+                .read("snapshot")
+                .unwrap()
+                .contains("Snapshot is freed")
+        );
+        sys_read(1);
+        control.write("snapshot", "1").unwrap();
+        control.write("trace", "").unwrap();
+        sys_write(1);
+        let trace = control.read("trace").unwrap();
+        assert_eq!(calls(&trace), ["sys_write() {", "  sys_read();", "}"]);
+        for _ in 0..2 {
+            assert_eq!(calls(&control.read("snapshot").unwrap()), ["sys_read();"]);
+        }
+        control.write("snapshot", "0").unwrap();
+        assert!(
+            control
+                .read("snapshot")
+                .unwrap()
+                .contains("Snapshot is freed")
+        );
+        // Another clock and another length start anew.
+        assert!(control.read("trace_clock").unwrap().contains("mono"));
+        control.write("trace_clock", "mono").unwrap();
+        assert!(control.read("trace_clock").unwrap().contains("[mono]"));
+        assert_eq!(calls(&control.read("trace").unwrap()), [""; 0]);
+        assert_eq!(control.read("buffer_size_kb").unwrap(), "512\n");
+        control.write("buffer_size_kb", "130").unwrap();
+        assert_eq!(control.read("buffer_size_kb").unwrap(), "192\n");
+        sys_read(1);
+        assert_eq!(calls(&control.read("trace").unwrap()), ["sys_read();"]);
+    });
+}
+
+#[test]
+fn functions_have_commands() {
+    scenario("functions_have_commands", || {
+        let mut control = Control::new();
+        let session = "\
+# echo sys_read > set_ftrace_filter
+# echo function_graph > current_tracer
+# echo sys_write:traceoff:1 >> set_ftrace_filter
+# cat set_ftrace_filter
+sys_read
+sys_write:traceoff:count=1
+";
+        assert_eq!(replay(&mut control, session), session);
+        sys_read(1);
+        // Off before its own call of the other.
+        sys_write(1);
+        sys_read(1);
+        assert_eq!(calls(&control.read("trace").unwrap()), ["sys_read();"]);
+        let session = "\
+# cat tracing_on
+0
+# cat set_ftrace_filter
+sys_read
+sys_write:traceoff:count=0
+# echo sys_write:traceon >> set_ftrace_filter
+# echo !sys_write:traceoff:0 >> set_ftrace_filter
+# cat set_ftrace_filter
+sys_read
+sys_write:traceon:unlimited
+";
+        assert_eq!(replay(&mut control, session), session);
+        sys_write(1);
+        assert_eq!(control.read("tracing_on").unwrap(), "1\n");
+        assert_eq!(calls(&control.read("trace").unwrap()), ["sys_read();"; 2]);
+        let session = "\
+# echo !sys_write:traceon >> set_ftrace_filter
+# echo sys_read:snapshot:1 sys_read:stacktrace:1 >> set_ftrace_filter
+# echo > trace
+# cat set_ftrace_filter
+sys_read
+sys_read:snapshot:count=1
+sys_read:stacktrace:count=1
+";
+        assert_eq!(replay(&mut control, session), session);
+        for n in 0..3 {
+            sys_write(n);
+        }
+        let trace = control.read("trace").unwrap();
+        assert_eq!(
+            trace.matches("<stack trace>\n => sys_read\n => ").count(),
+            1,
+            "{trace}"
+        );
+        assert_eq!(trace.matches("sys_read()").count(), 3, "{trace}");
+        // Taken in the first call, so that at most its entry is in it.
+        let snapshot = control.read("snapshot").unwrap();
+        assert!(
+            !snapshot.contains("();") && !snapshot.contains('}'),
+            "{snapshot}"
+        );
+        assert!(
+            snapshot.starts_with("# tracer: function_graph"),
+            "{snapshot}"
+        );
+        drop(control);
+        assert_eq!(common::patched(), 0);
+    });
+}
+
+#[test]
+fn other_tracers_and_threads_have_files() {
+    scenario("other_tracers_and_threads_have_files", || {
+        let mut control = Control::new();
+        let session = "\
+# cat stack_max_size
+0
+# echo sys_* > set_ftrace_filter
+# echo 1 > stack_tracer_enabled
+# echo function_graph > current_tracer
+# echo sys_* > set_ftrace_filter
+# echo 1 > function_profile_enabled
+# echo sys_* > set_ftrace_filter
+# cat function_tracers
+trace_stack
+trace
+*trace_profile
+";
+        assert_eq!(replay(&mut control, session), session);
+        let other = thread::spawn(|| {
+            sys_write(1);
+            fgraph::thread_id()
+        });
+        let other = other.join().unwrap();
+        sys_read(1);
+        let here = fgraph::thread_id();
+        let bytes: usize = control
+            .read("stack_max_size")
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        assert!(bytes > 0);
+        let stack = control.read("stack_trace").unwrap();
+        assert!(stack.contains("Location"), "{stack}");
+        let profile = control
+            .read(&format!("trace_stat/function{other}"))
+            .unwrap();
+        assert!(profile.contains("sys_write"), "{profile}");
+        let profile = control.read(&format!("trace_stat/function{here}")).unwrap();
+        assert!(!profile.contains("sys_write"), "{profile}");
+        let stats = control.read(&format!("per_thread/{other}/stats")).unwrap();
+        assert!(stats.starts_with("entries: 4\noverrun: 0\n"), "{stats}");
+        assert!(stats.ends_with("dropped events: 0\n"), "{stats}");
+        let files = control.files();
+        for file in [
+            format!("per_thread/{here}/stats"),
+            format!("trace_stat/function{here}"),
+        ] {
+            assert!(files.contains(&file), "{file}");
+            assert!(
+                control
+                    .write(&file, "1")
+                    .unwrap_err()
+                    .to_string()
+                    .ends_with("be written")
+            );
+        }
+        control.write("stack_tracer_enabled", "0").unwrap();
+        assert_eq!(control.read("stack_max_size").unwrap(), "0\n");
+        assert_eq!(
+            control.read("stack_trace").unwrap(),
+            "# Stack tracer disabled\n"
+        );
     });
 }

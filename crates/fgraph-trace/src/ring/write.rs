@@ -368,6 +368,17 @@ impl Rings {
         (0..self.ring_count()).find_map(claim)
     }
 
+    /// The ring that a thread has, if it has one. Neither allocates nor locks.
+    #[must_use]
+    pub fn ring_of(&self, process: u32, thread: u32) -> Option<u32> {
+        let ours = owner(process, thread);
+        let is_ours = |index: &u32| {
+            let place = self.ring(*index).get(ring::OWNER);
+            place.is_some_and(|place| place.load(Ordering::Relaxed) == ours)
+        };
+        (0..self.ring_count()).find(is_ours)
+    }
+
     /// Whether a sub-buffer of a ring can be opened now.
     fn has_room(&self, index: u32) -> bool {
         let load = |at: usize| {

@@ -1,5 +1,6 @@
 //! The recorder's callbacks.
 
+use core::cell::Cell;
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -84,20 +85,14 @@ impl Record {
     /// Writes an event that is more than a word, or for which the thread has no room.
     #[cold]
     #[inline(never)]
-    fn write_slowly(
-        &self,
-        word: &core::cell::Cell<u64>,
-        thread: u32,
-        event: u64,
-        now: u64,
-    ) -> bool {
+    fn write_slowly(&self, word: &Cell<u64>, thread: u32, event: u64, now: u64) -> bool {
         self.write(word, thread, event, now, &Extras::default())
     }
 
     /// Writes an event with what belongs to it; `false` if it was lost.
     fn write(
         &self,
-        word: &core::cell::Cell<u64>,
+        word: &Cell<u64>,
         thread: u32,
         event: u64,
         now: u64,
@@ -114,10 +109,29 @@ impl Record {
         }
     }
 
+    /// Writes a text among the running thread's events; `false` if it was lost.
+    ///
+    /// # Safety
+    ///
+    /// `thread` is the running thread. Until this returns it runs no callback of this user, and
+    /// does not call this again, as a handler of a signal would.
+    pub(super) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
+        let ring = self.rings.ring_of(kernel::process(), thread);
+        let word = Cell::new(ring.map_or(0, |ring| WriterOffset::of_ring(ring).0));
+        if self.writer(word.get()).ring().is_none() && !self.attach(&word, thread) {
+            self.rings.count_without_ring();
+            return false;
+        }
+        let now = self.clock.now();
+        // SAFETY: the ring is this thread's, which writes nothing else to it now; the rings are
+        // ours.
+        unsafe { self.writer(word.get()).mark(&self.rings, now, text) }
+    }
+
     /// Gives the running thread a ring.
     #[cold]
     #[inline(never)]
-    fn attach(&self, word: &core::cell::Cell<u64>, thread: u32) -> bool {
+    fn attach(&self, word: &Cell<u64>, thread: u32) -> bool {
         // Whoever got none asks again now and then: threads end.
         let has_asked = word.get() == WriterOffset::WITHOUT_RING.0;
         if has_asked && !self.rings.events_without_ring().is_multiple_of(ASK_AGAIN) {

@@ -1,0 +1,245 @@
+//! Events as the text of a tracer.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fgraph::Untraced;
+use fgraph_trace::clock::Clock;
+use fgraph_trace::event::{What, mark_text};
+use fgraph_trace::graph::FunctionGraph;
+use fgraph_trace::names::Names;
+use fgraph_trace::source::{Event, Lanes, Merge, SourceError, Upcoming};
+use fgraph_trace::{Live, Source};
+
+/// The text of a current tracer.
+#[derive(Debug)]
+pub(super) enum View {
+    Graph(FunctionGraph),
+    Calls(Calls),
+}
+
+impl View {
+    /// Appends the text of the source's next event; `false` if there is none now.
+    pub(super) fn write_event(
+        &mut self,
+        source: &mut impl Source,
+        out: &mut String,
+    ) -> Result<bool, SourceError> {
+        match self {
+            Self::Graph(graph) => graph.write_event(source, out),
+            Self::Calls(calls) => calls.write_event(source, out),
+        }
+    }
+}
+
+/// The text of the tracer `function`: a line for each call.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    is_begun: bool,
+    /// Names of functions by where calls return to.
+    callers: HashMap<u64, String>,
+}
+
+/// As the kernel's without `irq-info`, which a process has none of.
+const HEADING: &str = "\
+# tracer: function
+#
+#           TASK-PID     CPU#     TIMESTAMP  FUNCTION
+#              | |         |         |         |
+";
+
+impl Calls {
+    fn write_event(
+        &mut self,
+        source: &mut impl Source,
+        out: &mut String,
+    ) -> Result<bool, SourceError> {
+        if !self.is_begun {
+            self.is_begun = true;
+            out.push_str(HEADING);
+        }
+        let Some(event) = source.next()? else {
+            return Ok(false);
+        };
+        let (time, process, thread) = (event.time, event.process, event.thread);
+        let cpu = event
+            .cpu
+            .map_or("---".to_owned(), |cpu| format!("{cpu:03}"));
+        let mut caller = None;
+        let text = match event.what {
+            What::Entry {
+                function,
+                caller: address,
+                ..
+            } => {
+                caller = address;
+                Ok(function)
+            }
+            What::Mark(words) => Err(mark_text(words)),
+            What::Lost { events } => {
+                let _ = writeln!(out, "CPU:{cpu} [LOST {events} EVENTS]");
+                return Ok(true);
+            }
+            _ => return Ok(true),
+        };
+        let names = source.names();
+        let name = names.thread(process, thread).unwrap_or("<...>");
+        let us = source.clock().monotonic(time) / 1000;
+        let (s, us) = (us / 1_000_000, us % 1_000_000);
+        let _ = write!(out, "{name:>16}-{thread:<7} [{cpu}]  {s:>5}.{us:06}: ");
+        match text {
+            Ok(function) => {
+                match names.function(process, function) {
+                    Some(known) if !known.name.is_empty() => out.push_str(&known.name),
+                    Some(known) => _ = write!(out, "{:#x}", known.address),
+                    None => _ = write!(out, "function {function}"),
+                }
+                if let Some(caller) = caller {
+                    let name = self.callers.entry(caller);
+                    let name = name.or_insert_with(|| name_at(caller));
+                    let _ = write!(out, " <-{name}");
+                }
+            }
+            Err(text) if text.starts_with(STACK) => out.push_str(text.trim_end()),
+            Err(text) => _ = write!(out, "tracing_mark_write: {}", text.trim_end()),
+        }
+        out.push('\n');
+        Ok(true)
+    }
+}
+
+/// What the mark of a stack begins with.
+pub(super) const STACK: &str = "<stack trace>";
+
+/// The name of the function that returns to an address.
+fn name_at(address: u64) -> String {
+    match fgraph::function_at(address.wrapping_sub(1) as usize) {
+        Some(symbol) => symbol.name().to_string(),
+        None => format!("{address:#x}"),
+    }
+}
+
+/// Passes over the events until a time.
+pub(super) fn leave_out<L: Lanes>(
+    events: &mut Merge<L>,
+    until: &AtomicU64,
+) -> Result<(), SourceError> {
+    let until = until.load(Ordering::Relaxed);
+    while events.next_time()?.is_some_and(|time| time <= until) {
+        events.next()?;
+    }
+    Ok(())
+}
+
+/// What is traced, as text, once: the kernel's `trace_pipe`. Reading waits until there is
+/// something, and ends when the tracer does.
+#[derive(Debug)]
+pub struct TracePipe {
+    events: Taken,
+    view: View,
+    text: String,
+    /// Bytes of the text that were read.
+    read: usize,
+    is_begun: bool,
+}
+
+/// Events that are taken out of rings, and up to which time they were.
+#[derive(Debug)]
+struct Taken {
+    live: Live,
+    until: Arc<AtomicU64>,
+}
+
+impl Source for Taken {
+    fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
+        let event = self.live.next()?;
+        if let Some(event) = &event {
+            self.until.fetch_max(event.time, Ordering::Relaxed);
+        }
+        Ok(event)
+    }
+
+    fn upcoming(&self) -> Option<Upcoming<'_>> {
+        self.live.upcoming()
+    }
+
+    fn is_over(&self) -> bool {
+        self.live.is_over()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.live.clock()
+    }
+
+    fn names(&self) -> &Names {
+        self.live.names()
+    }
+}
+
+/// How long a reader waits before it looks whether the tracer has ended.
+const WAIT: Duration = Duration::from_millis(100);
+/// Text that is made at once.
+const BLOCK: usize = 64 << 10;
+
+impl TracePipe {
+    /// `until` is told the time of each event that was taken.
+    pub(super) fn new(live: Live, view: View, until: Arc<AtomicU64>) -> Self {
+        Self {
+            events: Taken { live, until },
+            view,
+            text: String::new(),
+            read: 0,
+            is_begun: false,
+        }
+    }
+
+    /// Makes text of what is there, waiting for it for some time; `false` if there is none.
+    pub(super) fn fill(&mut self, wait: Duration) -> Result<bool, SourceError> {
+        let _untraced = Untraced::new();
+        if self.read < self.text.len() {
+            return Ok(true);
+        }
+        self.text.clear();
+        self.read = 0;
+        if !self.events.live.wait(wait)? {
+            return Ok(false);
+        }
+        if !self.is_begun {
+            // What the reader before has left of a sub-buffer begins with what it has taken.
+            leave_out(&mut self.events.live, &self.events.until)?;
+            self.is_begun = true;
+        }
+        while self.text.len() < BLOCK && self.view.write_event(&mut self.events, &mut self.text)? {}
+        Ok(!self.text.is_empty())
+    }
+
+    /// All text that there is now.
+    pub(super) fn drain(&mut self, wait: Duration) -> Result<String, SourceError> {
+        let mut all = String::new();
+        while self.fill(wait)? {
+            all.push_str(&self.text[self.read..]);
+            self.read = self.text.len();
+        }
+        Ok(all)
+    }
+}
+
+impl Read for TracePipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !self.fill(WAIT).map_err(io::Error::other)? {
+            let live = &mut self.events.live;
+            if live.is_over() && !live.is_ready().map_err(io::Error::other)? {
+                return Ok(0);
+            }
+        }
+        let from = &self.text.as_bytes()[self.read..];
+        let len = from.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&from[..len]);
+        self.read += len;
+        Ok(len)
+    }
+}
