@@ -103,7 +103,7 @@ impl Writers {
         let at = (ring as usize)
             .checked_add(2)
             .filter(|at| *at < self.count)?;
-        // SAFETY: there are as many behind the writers, aligned as these are; nothing else is there.
+        // SAFETY: as many are behind the writers, aligned as these; nothing else is there.
         Some(unsafe {
             self.first
                 .add(self.count)
