@@ -30,6 +30,12 @@ const FORKS: Notrace =
     Return("runs fgraph's own handlers, which mark the thread until the fork is done");
 /// The rule for code whose runtime walks its frames.
 pub const WALKED: Notrace = Return("its runtime looks for its return address on the stack");
+/// The rule for code of Go's compiler, whose runtime walks its frames as well.
+pub const GO: Notrace =
+    Entirely("runs on stacks without room for callbacks, which its runtime walks and moves");
+/// The rule for what Go's code calls without the C library.
+pub const CALLED_BY_GO: Notrace =
+    Entirely("is called by threads of Go's, of which the C library knows nothing");
 /// The rule for where a program begins.
 pub const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");

@@ -41,6 +41,23 @@ pub fn read_elf(bytes: &[u8], mut each: impl FnMut(&ElfFile<'_>, &Functions<'_>)
     }
 }
 
+/// Reads what is left of a file that is cut at each place, and the file with each byte changed.
+///
+/// # Panics
+///
+/// As [`read_elf`].
+pub fn read_damaged(good: &[u8]) {
+    (0..=good.len()).for_each(|len| read_elf(&good[..len], |_, _| ()));
+    let mut bad = good.to_vec();
+    for at in 0..good.len() {
+        for value in [0, 1, 2, 4, 0x7f, 0x80, 0xff, good[at] ^ 1, good[at] ^ 8] {
+            bad[at] = value;
+            read_elf(&bad, |_, _| ());
+        }
+        bad[at] = good[at];
+    }
+}
+
 /// Asks for the lines of all that may be code.
 #[cfg(feature = "dwarf")]
 fn check_lines(bytes: &[u8], file: &ElfFile<'_>) {

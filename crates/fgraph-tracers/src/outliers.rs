@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use fgraph::{Entry, Error, FgraphOps, Filter, Handle, IntoFilter, PerThread, Return};
 
+use crate::support::caller::write_function;
 use crate::support::classes::{Classes, without_predicate};
 use crate::support::kernel;
 
@@ -142,10 +143,8 @@ impl fmt::Display for SlowCall {
                 None => write!(f, "{:>15}", "")?,
             }
             write!(f, " | {:1$}", "", 2 * node.depth)?;
-            match fgraph::function_at(node.function) {
-                Some(function) => writeln!(f, "{}", function.name())?,
-                None => writeln!(f, "{:#x}", node.function)?,
-            }
+            write_function(f, node.function)?;
+            writeln!(f)?;
         }
         if self.left_out != 0 {
             writeln!(f, "{:>15} | {} more calls", "", self.left_out)?;

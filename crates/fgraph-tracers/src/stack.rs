@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, PerThread, Return};
 
+use crate::support::caller::write_function;
+
 /// Calls of a backtrace.
 const CALLS: usize = 64;
 /// Attempts to read a backtrace that is being changed.
@@ -109,10 +111,8 @@ impl fmt::Display for ThreadStack {
                 size,
             } = call;
             write!(f, "{nth:>3}) {depth:>8} {size:>7}   ")?;
-            match fgraph::function_at(*function) {
-                Some(function) => writeln!(f, "{}", function.name())?,
-                None => writeln!(f, "{function:#x}")?,
-            }
+            write_function(f, *function)?;
+            writeln!(f)?;
         }
         Ok(())
     }

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, PerThread, Return, Untraced};
 
+use crate::support::caller::write_function;
 use crate::support::kernel;
 
 /// Calls of a thread that are followed at once.
@@ -151,11 +152,7 @@ impl LateCall {
 /// `parse has run for 1.2s in thread 77 "worker": main 2.3s > parse 1.2s > read 1ms`
 impl fmt::Display for LateCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |f: &mut fmt::Formatter<'_>, address| match fgraph::function_at(address) {
-            Some(function) => write!(f, "{}", function.name()),
-            None => write!(f, "{address:#x}"),
-        };
-        name(f, self.function)?;
+        write_function(f, self.function)?;
         let (thread, thread_name) = (self.thread, &self.thread_name);
         write!(
             f,
@@ -164,7 +161,7 @@ impl fmt::Display for LateCall {
         )?;
         for (nth, (function, elapsed)) in self.stack.iter().enumerate() {
             f.write_str(if nth == 0 { " " } else { " > " })?;
-            name(f, *function)?;
+            write_function(f, *function)?;
             write!(f, " {elapsed:?}")?;
         }
         Ok(())

@@ -14,6 +14,7 @@ pub(crate) mod indices;
 mod listing;
 mod module;
 mod names;
+mod record;
 mod reliance;
 mod runtimes;
 mod selection;
@@ -22,13 +23,8 @@ mod toolchain;
 
 use core::ffi::CStr;
 use core::ops::Range;
-use core::ptr;
-use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use crate::arch::poke::Content;
-use crate::arch::stub;
-use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::{self, Trampolines};
 use fgraph_core::MAX_USERS;
 use fgraph_core::fgraph::FGRAPH;
@@ -49,6 +45,7 @@ use indices::Indices;
 pub(crate) use listing::{list, of_file};
 pub(crate) use module::ModuleChange;
 use module::{KnownFile, ModuleSites};
+pub(crate) use record::{Original, is_relay, original, patched_len, relay_of, relayed, short_jump};
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
 use runtimes::StackUse;
@@ -58,9 +55,6 @@ pub(crate) use selection::{Change, Selection};
 pub(crate) const OFF: u8 = 0;
 /// The entry jumps to the stub, or traps for good.
 pub(crate) const ON: u8 = 1;
-
-/// How many bytes the jump of a site to its relay has.
-const SHORT_JUMP_LEN: usize = 2;
 
 /// A module that names it may cancel threads.
 const CANCEL: &CStr = c"pthread_cancel";
@@ -84,6 +78,8 @@ pub(crate) struct Sites {
     cancel: usize,
     /// Whether there is a runtime that walks frames.
     is_walked: bool,
+    /// Whether Go has linked the program.
+    is_go: bool,
 }
 
 impl Sites {
@@ -96,6 +92,7 @@ impl Sites {
             renewed: Vec::new(),
             cancel: 0,
             is_walked: false,
+            is_go: false,
             context: BuildContext {
                 trampolines: Trampolines::NONE,
                 headers: Vec::new(),
@@ -168,7 +165,11 @@ impl Sites {
                 Some(known) if known.is_of(&module) => known.come_back(module),
                 _ => {
                     let file = self.take_file(&module);
-                    self.modules.push(ModuleSites::new(module, file));
+                    self.is_go |= module.is_program() && module.is_linked_by_go();
+                    let is_called_by_go = self.is_go && module.is_vdso();
+                    let mut module = ModuleSites::new(module, file);
+                    module.is_called_by_go = is_called_by_go;
+                    self.modules.push(module);
                 }
             }
         }
@@ -238,6 +239,7 @@ impl Sites {
     ) -> Result<(), FilterError> {
         let mut protections = None;
         for module in &mut self.modules {
+            module.answer();
             let users = if module.is_new { users } else { &[] };
             // A predicate that panics selects nothing.
             let is_wanted = users
@@ -440,66 +442,5 @@ impl Sites {
     pub(crate) fn refused(&self, slot: usize) -> Vec<RefusedFunction> {
         let refused = self.loaded().flat_map(|module| module.refused(slot));
         refused.collect()
-    }
-}
-
-/// What [`Site::runtime`] holds: the bytes at the entry, and how many of them are patched.
-pub(crate) fn pack_original(original: [u8; SITE_LEN], patched: usize) -> u64 {
-    let mut word = [0; 8];
-    word[..SITE_LEN].copy_from_slice(&original);
-    word[SITE_LEN] = patched as u8;
-    u64::from_le_bytes(word)
-}
-
-/// As [`pack_original`], for the NOP before a function that becomes its jump.
-pub(crate) fn pack_relay_original(original: [u8; SITE_LEN]) -> u64 {
-    pack_original(original, SITE_LEN) | 1 << (8 * RELAY)
-}
-
-/// The byte of the word that is not 0 for a relay.
-const RELAY: usize = SITE_LEN + 1;
-
-/// Whether a site is the NOP before a function that becomes its jump, because the function's own
-/// entry has no room for it. The function's record is right behind that of the NOP.
-pub(crate) fn is_relay(site: &Site) -> bool {
-    site.runtime.load(Ordering::Relaxed).to_le_bytes()[RELAY] != 0
-}
-
-/// The site of the function that `relay` is for.
-pub(crate) fn relayed(relay: &Site) -> &'static Site {
-    // SAFETY: records of a module are in one slice, which is never freed, and that of the function
-    // is right behind.
-    unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(relay).addr()).add(1) }
-}
-
-/// The site before the function of `site` that has its jump, if it has one.
-pub(crate) fn relay_of(site: &Site) -> Option<&'static Site> {
-    // SAFETY: as in `relayed`: only sites with a relay have a short jump, and it is right before.
-    let relay =
-        || unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(site).addr()).sub(1) };
-    (patched_len(site) == SHORT_JUMP_LEN).then(relay)
-}
-
-/// The short jump of a site to its relay.
-pub(crate) fn short_jump(site: &Site) -> Option<[u8; 2]> {
-    stub::jmp_rel8(site.entry, relay_of(site)?.entry)
-}
-
-/// How many bytes of a site are patched: one for a breakpoint, two for a short jump, else five.
-pub(crate) fn patched_len(site: &Site) -> usize {
-    site.runtime.load(Ordering::Relaxed).to_le_bytes()[SITE_LEN].into()
-}
-
-/// What the compiler made at a site. Of a breakpoint's only the first byte counts.
-pub(crate) fn original(site: &Site) -> Content {
-    let [a, b, c, d, e, ..] = site.runtime.load(Ordering::Relaxed).to_le_bytes();
-    let starts = site
-        .inner
-        .iter()
-        .rev()
-        .fold(0, |starts, &copy| (starts | u8::from(copy != 0)) << 1);
-    Content {
-        bytes: [a, b, c, d, e],
-        starts: starts | 1,
     }
 }

@@ -2,3 +2,5 @@
 
 pub(crate) mod libgcc;
 pub(crate) mod registry;
+mod slot;
+pub(crate) mod stack_pointer;

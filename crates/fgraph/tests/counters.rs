@@ -503,21 +503,32 @@ fn a_call_whose_callback_was_left_by_siglongjmp_encloses_no_other() {
     );
 }
 
-/// Calls a function one instruction at a time, and leaves it after so many.
+/// Calls a function one instruction at a time, and leaves it after so many: from the handler of the
+/// step, or with `INTERRUPT` from that of a signal that is sent then.
 const STEPPER: &str = r#"
     #define _GNU_SOURCE
     #include <setjmp.h>
     #include <signal.h>
     #include <stddef.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
     static sigjmp_buf env;
     static volatile long left;
-    static void on_step(int signal, siginfo_t *info, void *context) {
-        (void)signal, (void)info, (void)context;
-        if (left-- == 0) siglongjmp(env, 1);
+    static void leave(int signal) { (void)signal; siglongjmp(env, 1); }
+    static void on_step(int signal) {
+        if (left-- != 0) return;
+    #ifdef INTERRUPT
+        (void)signal;
+        syscall(SYS_tgkill, getpid(), (int)syscall(SYS_gettid), SIGUSR2);
+    #else
+        leave(signal);
+    #endif
     }
     void prepare(void) {
-        struct sigaction action = {.sa_sigaction = on_step, .sa_flags = SA_SIGINFO};
-        sigaction(SIGTRAP, &action, NULL);
+        struct sigaction step = {.sa_handler = on_step}, interrupt = {.sa_handler = leave};
+        sigaddset(&step.sa_mask, SIGUSR2);
+        sigaction(SIGTRAP, &step, NULL);
+        sigaction(SIGUSR2, &interrupt, NULL);
     }
     int leaves(long (*f)(long), long n, long steps) {
         left = steps;
@@ -571,40 +582,6 @@ fn a_call_has_its_own_data_wherever_one_within_it_was_left_by_siglongjmp() {
     );
 }
 
-/// As `STEPPER`, but it is the handler of another signal that leaves the function: the signal is
-/// sent after so many instructions.
-const INTERRUPTER: &str = r#"
-    #define _GNU_SOURCE
-    #include <setjmp.h>
-    #include <signal.h>
-    #include <stddef.h>
-    #include <sys/syscall.h>
-    #include <unistd.h>
-    static sigjmp_buf env;
-    static volatile long left;
-    static void on_step(int signal) {
-        (void)signal;
-        if (left-- == 0) syscall(SYS_tgkill, getpid(), (int)syscall(SYS_gettid), SIGUSR2);
-    }
-    static void on_signal(int signal) { (void)signal; siglongjmp(env, 1); }
-    void prepare(void) {
-        struct sigaction step = {.sa_handler = on_step}, leave = {.sa_handler = on_signal};
-        sigaddset(&step.sa_mask, SIGUSR2);
-        sigaction(SIGTRAP, &step, NULL);
-        sigaction(SIGUSR2, &leave, NULL);
-    }
-    int leaves(long (*f)(long), long n, long steps) {
-        left = steps;
-        if (sigsetjmp(env, 1)) return 1;
-        __asm__ volatile("lea -128(%%rsp), %%rsp\n\tpushfq\n\torq $0x100, (%%rsp)\n\tpopfq\n\t"
-                         "lea 128(%%rsp), %%rsp" ::: "memory", "cc");
-        f(n);
-        __asm__ volatile("lea -128(%%rsp), %%rsp\n\tpushfq\n\tandq $~0x100, (%%rsp)\n\tpopfq\n\t"
-                         "lea 128(%%rsp), %%rsp" ::: "memory", "cc");
-        return 0;
-    }
-"#;
-
 #[test]
 fn a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp() {
     scenario(
@@ -619,8 +596,8 @@ fn a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp() {
                 "interrupter",
                 &CC,
                 "interrupter.c",
-                INTERRUPTER,
-                &[]
+                STEPPER,
+                &["-DINTERRUPT"]
             ));
             // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
             let leaves = unsafe {

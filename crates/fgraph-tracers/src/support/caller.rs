@@ -63,6 +63,14 @@ impl fmt::Display for Caller {
     }
 }
 
+/// Writes the name of the function at an address, or the address where there is none.
+pub(crate) fn write_function(f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result {
+    match fgraph::function_at(address) {
+        Some(function) => write!(f, "{}", function.name()),
+        None => write!(f, "{address:#x}"),
+    }
+}
+
 /// Writes an address as its function with an offset.
 pub(crate) fn write_place(f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result {
     match fgraph::function_at(address) {

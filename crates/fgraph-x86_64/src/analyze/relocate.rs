@@ -46,6 +46,7 @@ mod convention;
 mod frame_pointer;
 mod inbound_branches;
 mod own_frame;
+mod paths;
 mod stack_effect;
 
 use alloc::vec::Vec;

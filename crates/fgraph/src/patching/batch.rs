@@ -289,11 +289,14 @@ mod tests {
             index: index as u32,
             module,
             stub: first,
-            runtime: AtomicU64::new(if index == relay {
-                sites::pack_relay_original([0x90; SITE_LEN])
-            } else {
-                sites::pack_original([0x90; SITE_LEN], SITE_LEN)
-            }),
+            runtime: AtomicU64::new(
+                sites::Original {
+                    bytes: [0x90; SITE_LEN],
+                    patched_len: SITE_LEN as u8,
+                    is_relay: index == relay,
+                }
+                .to_word(),
+            ),
         };
         (0..count).map(site).collect::<Vec<_>>().leak()
     }

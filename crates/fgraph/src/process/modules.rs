@@ -193,10 +193,18 @@ impl LoadedModule {
     }
 
     fn has_build_id(&self) -> bool {
-        // The type of such a note, and its owner.
-        const BUILD_ID: &[u8] = b"\x03\0\0\0GNU\0";
+        self.has_note(b"\x03\0\0\0GNU\0")
+    }
+
+    /// Whether Go has linked it.
+    pub(crate) fn is_linked_by_go(&self) -> bool {
+        self.has_note(b"\x04\0\0\0Go\0\0")
+    }
+
+    /// Whether it has a note of this type, by this owner.
+    fn has_note(&self, head: &[u8; 8]) -> bool {
         let [_, notes] = &self.headers_and_notes;
-        notes.windows(BUILD_ID.len()).any(|note| note == BUILD_ID)
+        notes.windows(head.len()).any(|note| note == head)
     }
 
     /// What no other module has that is loaded.
@@ -556,7 +564,7 @@ pub(crate) fn resolved(
 /// # Errors
 ///
 /// If the module was unloaded, or if `file` is not the file it was loaded from.
-fn when_relocated<R>(
+pub(crate) fn when_relocated<R>(
     module: &LoadedModule,
     file: &ElfFile<'_>,
     read: impl Fn() -> R,

@@ -11,7 +11,7 @@ use super::facts::{FactsSymbols, ModuleFacts, SiteNames, names_of, write_name};
 use super::indices::Indices;
 use super::module::Unpatchable;
 use super::names::Names;
-use super::{OFF, is_relay, patched_len};
+use super::{OFF, Original, is_relay, patched_len};
 use crate::arch::poke::Text as _;
 use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
@@ -206,7 +206,7 @@ pub(super) fn build(
             next_stub += len;
             next_stub - len
         });
-        let site = |entry, body, lead, word| Site {
+        let site = |entry, body, lead, original: Original| Site {
             entry,
             body,
             interest: AtomicU16::new(0),
@@ -217,7 +217,7 @@ pub(super) fn build(
             index,
             module,
             stub,
-            runtime: AtomicU64::new(word),
+            runtime: AtomicU64::new(original.to_word()),
         };
         if let Some(nop) = one.plan.relay {
             // Its own record is right before that of the function.
@@ -228,7 +228,11 @@ pub(super) fn build(
                 entry - nop,
                 entry,
                 0,
-                super::pack_relay_original(one.relay),
+                Original {
+                    bytes: one.relay,
+                    patched_len: SITE_LEN as u8,
+                    is_relay: true,
+                },
             ));
         }
         let all = match one.function {
@@ -251,7 +255,11 @@ pub(super) fn build(
             entry,
             body,
             lead,
-            super::pack_original(one.original, patched),
+            Original {
+                bytes: one.original,
+                patched_len: patched as u8,
+                is_relay: false,
+            },
         ));
     }
     drop(indices);

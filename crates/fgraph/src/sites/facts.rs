@@ -74,11 +74,12 @@ impl FileFacts {
         path: &'static str,
         file: ElfFile<'static>,
         functions: Functions<'static>,
+        is_called_by_go: bool,
     ) -> Self {
         Self {
             path,
             at: Mutex::default(),
-            notrace: NotraceRules::new(&file, &functions),
+            notrace: NotraceRules::new(&file, &functions, is_called_by_go),
             functions,
             text_relocations: file.text_relocations(),
             sequences: OnceLock::new(),
@@ -165,8 +166,9 @@ impl ModuleFacts {
     pub(super) fn walked(&self) -> &[Range<usize>] {
         self.walked.get_or_init(|| {
             let mut found: Vec<Range<usize>> = Vec::new();
-            let all = 0..self.functions.len();
-            for index in all.filter(|&index| self.notrace(index) == Some(notrace::WALKED)) {
+            let is_walked =
+                |&index: &usize| matches!(self.notrace(index), Some(notrace::WALKED | notrace::GO));
+            for index in (0..self.functions.len()).filter(is_walked) {
                 let limit = self.functions.get(index).limit as usize;
                 let code = self.address(index)..self.bias.wrapping_add(limit);
                 match found.last_mut().filter(|last| last.end == code.start) {

@@ -245,7 +245,7 @@ pub(crate) fn list(
     let (callers, path) = (callers(file, functions, 0), path.to_string_lossy());
     let breakpoints = breakpoints && !blocks_signals(functions);
     let entered = Entered::find(file, functions);
-    let notrace = NotraceRules::new(file, functions);
+    let notrace = NotraceRules::new(file, functions, false);
     let relocations = file.text_relocations();
     let info = |index| {
         let function = functions.get(index);

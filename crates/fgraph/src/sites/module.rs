@@ -32,6 +32,7 @@ use crate::process::ifunc;
 use crate::process::loader_event;
 use crate::process::modules::{self, ListedEntry};
 use crate::report::error::{RefusalReason, RefusedFunction};
+use crate::unwinding::stack_pointer;
 
 /// A function that has no site, and why.
 #[derive(Debug)]
@@ -52,6 +53,10 @@ pub(crate) struct ModuleSites {
     /// What compilers have listed as entries. Empty until they can be read, which is when the
     /// module is relocated.
     pub(super) listed: Vec<ListedEntry>,
+    /// Whether Go's code calls it, on threads of which the C library knows nothing.
+    pub(super) is_called_by_go: bool,
+    /// Whether it asks us for the stack pointers of frames, if it asks for any.
+    is_answered: bool,
     /// Of all names; `None` until a filter has selected none of them.
     ngrams: Option<NgramBloom>,
     /// `None` until a filter selects one of its functions.
@@ -98,6 +103,8 @@ impl ModuleSites {
             known: facts.map(Ok),
             loaded,
             listed: Vec::new(),
+            is_called_by_go: false,
+            is_answered: false,
             ngrams,
             prepared: None,
             selections: Default::default(),
@@ -161,6 +168,7 @@ impl ModuleSites {
     /// It is loaded again, where it was: its text is as the compiler made it.
     pub(crate) fn come_back(&mut self, loaded: modules::LoadedModule) {
         self.loaded = loaded;
+        self.is_answered = false;
         self.set_loaded(true);
         self.is_new = true;
         for site in self.sites() {
@@ -368,7 +376,8 @@ impl ModuleSites {
             functions.add_names(targets.map_err(|error| error.to_string())?);
         }
         let path = self.path.clone().leak();
-        let facts: &FileFacts = Box::leak(Box::new(FileFacts::new(path, file, functions)));
+        let facts = FileFacts::new(path, file, functions, self.is_called_by_go);
+        let facts: &FileFacts = Box::leak(Box::new(facts));
         Ok(facts.at(self.bias()))
     }
 
@@ -515,6 +524,15 @@ impl ModuleSites {
         {
             let listed = modules::listed_entries(&self.loaded, &known.file);
             self.listed = listed.unwrap_or_default();
+        }
+    }
+
+    /// Has it learn the stack pointers of frames from us, once it is relocated. This may wait for
+    /// libraries to be loaded.
+    pub(crate) fn answer(&mut self) {
+        if self.is_loaded && !self.is_answered && !loader_event::is_loading() {
+            self.is_answered = true;
+            stack_pointer::answer(&self.loaded);
         }
     }
 

@@ -8,9 +8,13 @@
 //!   names of its functions (`notrace.rs`) or by a section of its file;
 //! - libraries whose coroutines copy pieces of the machine stack away, known by their names.
 //!
-//! Calls of the first two and by them get entry callbacks only, and in a process with the third all
-//! calls that begin from then on do.
+//! Calls of the first two and by them get entry callbacks only, but for those of Go's functions,
+//! which are left alone. In a process with the third all calls that begin from then on do.
+//!
+//! LuaJIT finds its frames by what libgcc says of stack pointers, and is made to ask us for them
+//! (`unwinding/stack_pointer.rs`). While it is loaded it cannot be: then it counts as the third.
 
+use crate::process::loader_event;
 use crate::process::modules::LoadedModule;
 
 /// What a module does with the machine stack.
@@ -42,11 +46,15 @@ const SLICING: [&str; 2] = ["_greenlet.", "continuation.so"];
 /// A symbol of interpreters that do so themselves: Stackless Python.
 const SWITCH: &[u8] = b"slp_switch";
 
+/// A symbol that LuaJIT shares.
+const LUAJIT: &[u8] = b"luaJIT_setmode";
+
 /// What a module does with the machine stack. It must be loaded.
 pub(super) fn stack_use(module: &LoadedModule) -> StackUse {
     let file = module.path().file_name().unwrap_or_default();
     let file = file.to_string_lossy();
-    if SLICING.iter().any(|name| file.starts_with(name)) || module.shares(SWITCH) {
+    let is_late = || loader_event::is_loading() && module.shares(LUAJIT);
+    if SLICING.iter().any(|name| file.starts_with(name)) || module.shares(SWITCH) || is_late() {
         StackUse::Slices
     } else if WALKING.iter().any(|name| module.shares(name)) {
         StackUse::Walks

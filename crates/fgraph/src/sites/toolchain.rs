@@ -86,22 +86,31 @@ pub(super) fn is_own(symbol: &str) -> bool {
     .any(|own| start.starts_with(own))
 }
 
+/// What Go leaves in all that it links; each may be missing, or in a section with other data.
+const GO_SECTIONS: [&[u8]; 3] = [b".gopclntab", b".go.buildinfo", b".note.go.buildid"];
+
 /// What must not be traced in a module, whatever the code of a function is.
 #[derive(Debug)]
 pub(super) struct NotraceRules {
     /// The indices of the functions that the program begins with, which no caller has called.
     first: Vec<usize>,
-    /// Whether Go's compiler has made it.
-    is_go: bool,
+    /// The rule for all of the module.
+    all: Option<Notrace>,
     /// For functions without a name; found out when it is first needed.
     unnamed: OnceLock<Option<Notrace>>,
 }
 
 impl NotraceRules {
-    pub(super) fn new(file: &ElfFile<'_>, functions: &Functions<'_>) -> Self {
+    pub(super) fn new(
+        file: &ElfFile<'_>,
+        functions: &Functions<'_>,
+        is_called_by_go: bool,
+    ) -> Self {
+        let is_go = GO_SECTIONS.iter().any(|name| file.has_section(name));
+        let called = is_called_by_go.then_some(notrace::CALLED_BY_GO);
         Self {
             first: first(file, functions),
-            is_go: file.has_section(b".gopclntab"),
+            all: is_go.then_some(notrace::GO).or(called),
             unnamed: OnceLock::new(),
         }
     }
@@ -116,8 +125,8 @@ impl NotraceRules {
         if self.first.contains(&index) {
             return Some(notrace::NO_CALL);
         }
-        if self.is_go {
-            return Some(notrace::WALKED);
+        if self.all.is_some() {
+            return self.all;
         }
         let mut names = functions.names(index).peekable();
         if names.peek().is_none() {

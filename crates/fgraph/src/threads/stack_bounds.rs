@@ -439,6 +439,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_mapped_with_the_main_threads_block_is_not_its_stack() {
+        let is_own = || {
+            let block = thread_pointer();
+            let mapping = Mapping {
+                range: block - PAGE..block + PAGE,
+                previous_end: 0,
+                grows: false,
+            };
+            mapping.around(block - 8).is_own
+        };
+        assert!(std::thread::spawn(is_own).join().unwrap());
+        // The one thread of a child is its main thread.
+        // SAFETY: the child makes system calls only; the parent reads into a live local.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(is_own().into());
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert!(libc::WIFEXITED(status), "{status}");
+            assert_eq!(libc::WEXITSTATUS(status), 0);
+        }
+    }
+
+    #[test]
     fn a_stack_begins_above_the_guard_that_is_in_its_mapping() {
         const MADV_GUARD_INSTALL: i32 = 102;
         const PAGES: usize = 1000;

@@ -12,7 +12,7 @@
 use core::ffi::{CStr, c_void};
 use core::mem::{ManuallyDrop, transmute};
 
-use super::registry;
+use super::{registry, stack_pointer};
 use crate::arch::trampoline::{self, Unwinder};
 use crate::process::linker;
 use crate::process::modules::{self, LoadedModule};
@@ -39,6 +39,11 @@ pub(crate) fn find() {
             && let Some(own) = library.function(registry::FUNCTION)
         {
             let _ = registry::answer(library.module, own.addr());
+        }
+        if name == LIBGCC
+            && let Some(own) = library.function(stack_pointer::FUNCTION)
+        {
+            stack_pointer::find(own);
         }
     }
 }

@@ -27,8 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fgraph_core::snapshot::Snapshot;
 
-use crate::os::PAGE;
-use crate::os::maps::Protections;
+use super::slot;
 use crate::process::linker;
 use crate::process::modules::{self, LoadedModule};
 use fgraph_symbols::elf::ElfFile;
@@ -229,36 +228,24 @@ pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
         [slot] => module.load_bias().wrapping_add(slot as usize),
         _ => return None,
     };
-    let page = slot / PAGE * PAGE;
-    let protection = Protections::now(core::iter::empty()).of(slot)?;
-    if !slot.is_multiple_of(align_of::<usize>()) || !linker::pin(find_fde as *const c_void) {
+    if !linker::pin(find_fde as *const c_void) {
         return None;
     }
-    // The linker may have made it read-only after it filled it.
-    let protect = |protection| {
-        // SAFETY: a page of libgcc's data, to which nothing else writes.
-        unsafe { libc::mprotect(ptr::with_exposed_provenance_mut(page), PAGE, protection) == 0 }
-    };
-    if !protection.writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
-        return None;
-    }
-    // SAFETY: a word of libgcc's, which we are linked to or hold open; aligned and writable.
-    let slot = unsafe { AtomicUsize::from_ptr(ptr::with_exposed_provenance_mut(slot)) };
-    let before = slot.load(Ordering::Relaxed);
     let ours = find_fde as *const () as usize;
-    // In the child of a fork that came during the start it leads to us already.
-    if before != ours {
-        // It leads into libgcc also where the linker has not filled it yet. Anything else is
-        // another one of us.
-        let next = if module.is_text(before) { own } else { before };
-        NEXT.store(next, Ordering::Relaxed);
-        slot.store(ours, Ordering::Release);
-    }
+    let choose = |before| {
+        // In the child of a fork that came during the start it leads to us already.
+        (before != ours).then(|| {
+            // It leads into libgcc also where the linker has not filled it yet. Anything else is
+            // another one of us.
+            let next = if module.is_text(before) { own } else { before };
+            NEXT.store(next, Ordering::Relaxed);
+            ours
+        })
+    };
+    // SAFETY: libgcc's slot, which we are linked to or hold open, for such a function.
+    unsafe { slot::change(slot, choose) }?;
     let asks = module.is_text(__register_frame as *const () as usize);
     IS_TOLD.store(!asks, Ordering::Relaxed);
-    if !protection.writable {
-        protect(libc::PROT_READ);
-    }
     Some(())
 }
 

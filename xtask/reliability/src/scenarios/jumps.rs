@@ -4,7 +4,7 @@
 
 use crate::build::C;
 use crate::scenario::Expect::{Any, Exactly};
-use crate::scenario::{Elsewhere, Group, Hostile, Part, Scenario, Shown};
+use crate::scenario::{Elsewhere, Group, Hostile, Part, Scenario, Shown, Trace};
 
 const FRAMES: Hostile = Hostile {
     source: "jump_frames.c",
@@ -159,6 +159,24 @@ pub(super) const GROUP: Group = Group {
                 entry_only: 200,
                 skipped: Exactly(200),
                 ..RUNTIMES
+            }),
+        },
+        Scenario {
+            name: "functions of Go's run on small stacks, and call what no C library knows of",
+            promise: "They are left alone, and so is the vDSO in a program of Go's. C functions \
+                      that they call through cgo are traced (`cargo xtask ecosystem`).",
+            shown: Shown::By(Hostile {
+                source: "jump_go.c",
+                compilers: C,
+                flags: &["libgo.so", ORIGIN],
+                parts: &[Part {
+                    name: "libgo.so",
+                    source: "jump_go.c",
+                    flags: &["-DPART"],
+                    ..Part::DEFAULT
+                }],
+                trace: Trace::AlsoEverything,
+                ..Hostile::DEFAULT
             }),
         },
         Scenario {

@@ -570,6 +570,19 @@ pub(super) const GROUP: Group = Group {
             },
         ),
         by(
+            "a personality routine finds the data of its frame by its stack pointer",
+            "The unwinder tells it the stack pointer of each frame as untraced (LuaJIT).",
+            Hostile {
+                source: "unwinding_frames.c",
+                compilers: C,
+                flags: &["-fexceptions"],
+                // `throws` by one to four times in each of twenty rounds.
+                unwound: Exactly(50),
+                trace: Trace::AlsoEverything,
+                ..Hostile::DEFAULT
+            },
+        ),
+        by(
             "std::backtrace is called twenty frames deep",
             "It shows every caller up to main, as untraced.",
             Hostile {

@@ -1,13 +1,12 @@
 //! Tells functions that take an argument in rbp.
 
-use alloc::vec::Vec;
-
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
-    InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register,
+    Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
+    Register,
 };
 
-use super::{Code, is_end};
+use super::Code;
+use super::paths::{Step, follow};
 
 /// Bytes of a function that are looked at.
 const LOOKED_AT: usize = 4096;
@@ -24,77 +23,30 @@ const LOOKED_AT: usize = 4096;
 /// what it finds there when that copy is never used.
 #[must_use]
 pub fn uses_frame_pointer_of_caller(code: &Code<'_>) -> bool {
-    let body = code.body();
-    let body = &body[..body.len().min(LOOKED_AT)];
     let mut factory = None;
-    let mut instruction = Instruction::default();
-    let mut decoder = Decoder::new(64, body, DecoderOptions::NONE);
-    // One bit per offset that was looked at.
-    let mut seen = [0u64; LOOKED_AT / 64];
-    let mut paths = Vec::new();
-    let mut path = Some(0);
-    while let Some(start) = path {
-        // Only offsets within the body are put in the list.
-        if decoder.set_position(start).is_err() {
-            return false;
-        }
-        decoder.set_ip(start as u64);
-        while decoder.can_decode() {
-            let offset = decoder.position();
-            let (word, bit) = (&mut seen[offset / 64], 1 << (offset % 64));
-            if *word & bit != 0 {
-                break;
-            }
-            *word |= bit;
-            decoder.decode_out(&mut instruction);
-            match use_of(&instruction, &mut factory) {
-                Use::Read => return true,
-                Use::Replace => break,
-                Use::Nothing => {}
-            }
-            let target = instruction.near_branch_target();
-            let flow = instruction.flow_control();
-            if matches!(
-                flow,
-                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
-            ) && target < body.len() as u64
-            {
-                paths.push(target as usize);
-            }
-            if is_end(&instruction) || instruction.is_invalid() {
-                break;
-            }
-        }
-        path = paths.pop();
-    }
-    false
+    follow::<{ LOOKED_AT / 64 }, _>(code.body(), (), |instruction, ()| {
+        use_of(instruction, &mut factory)
+    })
 }
 
-/// What an instruction does with rbp.
-enum Use {
-    /// It reads the value.
-    Read,
-    /// It writes another value, or saves this one in order to.
-    Replace,
-    Nothing,
-}
-
-fn use_of(instruction: &Instruction, factory: &mut Option<InstructionInfoFactory>) -> Use {
+/// What an instruction does with rbp: [`Step::Found`] if it reads the value, [`Step::End`] if it
+/// writes another one, or saves this one in order to.
+fn use_of(instruction: &Instruction, factory: &mut Option<InstructionInfoFactory>) -> Step {
     if !mentions(instruction) {
-        return Use::Nothing;
+        return Step::Next;
     }
     if saves(instruction) || overwrites(instruction) {
-        return Use::Replace;
+        return Step::End;
     }
     let factory = factory.get_or_insert_with(InstructionInfoFactory::new);
     let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
-    let mut result = Use::Nothing;
+    let mut result = Step::Next;
     for used in info.used_registers() {
         if used.register().full_register() == Register::RBP {
             match used.access() {
-                OpAccess::Write => result = Use::Replace,
+                OpAccess::Write => result = Step::End,
                 OpAccess::None | OpAccess::NoMemAccess => {}
-                _ => return Use::Read,
+                _ => return Step::Found,
             }
         }
     }

@@ -1,15 +1,14 @@
 //! Tells functions that a call from another place than their caller's would mislead.
 
-use alloc::vec::Vec;
-
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
-    InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register,
+    Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
+    Register,
 };
 
 use memchr::{memchr, memchr_iter};
 
-use super::{Code, is_end};
+use super::Code;
+use super::paths::{Step, follow};
 
 /// Bytes of a function that are looked at.
 const LOOKED_AT: usize = 1024;
@@ -35,50 +34,13 @@ pub fn is_misled_by_a_call(code: &Code<'_>) -> bool {
         return false;
     }
     let mut factory = None;
-    let mut instruction = Instruction::default();
-    let mut decoder = Decoder::new(64, body, DecoderOptions::NONE);
-    // One bit per offset that was looked at.
-    let mut seen = [0u64; LOOKED_AT / 64];
-    let mut paths = Vec::new();
-    let mut path = Some((0, State::AT_ENTRY));
-    while let Some((start, mut state)) = path {
-        // Only offsets within the body are put in the list.
-        if decoder.set_position(start).is_err() {
-            return false;
+    follow::<{ LOOKED_AT / 64 }, _>(body, State::AT_ENTRY, |instruction, state| {
+        if state.looks(instruction) || !state.step(instruction, &mut factory) {
+            Step::Found
+        } else {
+            Step::Next
         }
-        decoder.set_ip(start as u64);
-        while decoder.can_decode() {
-            let offset = decoder.position();
-            let (word, bit) = (&mut seen[offset / 64], 1 << (offset % 64));
-            if *word & bit != 0 {
-                break;
-            }
-            *word |= bit;
-            decoder.decode_out(&mut instruction);
-            if instruction.is_invalid() {
-                break;
-            }
-            if state.looks(&instruction) || !state.step(&instruction, &mut factory) {
-                return true;
-            }
-            let flow = instruction.flow_control();
-            if matches!(
-                flow,
-                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
-            ) && instruction.near_branch_target() < body.len() as u64
-            {
-                paths.push((instruction.near_branch_target() as usize, state));
-            }
-            // What a call does not come back from is followed by the target of a branch.
-            let next = decoder.position();
-            let is_target = || paths.iter().any(|&(target, _)| target == next);
-            if is_end(&instruction) || flow == FlowControl::Call && is_target() {
-                break;
-            }
-        }
-        path = paths.pop();
-    }
-    false
+    })
 }
 
 /// Functions that are so short are decoded in any case, in bytes.

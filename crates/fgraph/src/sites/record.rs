@@ -1,0 +1,85 @@
+//! What the record of a site says of its bytes.
+
+use core::ptr;
+use core::sync::atomic::Ordering;
+
+use fgraph_core::site::Site;
+
+use crate::arch::poke::Content;
+use crate::arch::stub;
+use crate::arch::stub::SITE_LEN;
+
+/// How many bytes the jump of a site to its relay has.
+const SHORT_JUMP_LEN: usize = 2;
+
+/// What [`Site::runtime`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Original {
+    /// The bytes that the compiler made at the entry.
+    pub(crate) bytes: [u8; SITE_LEN],
+    /// How many of them are patched: one for a breakpoint, two for a short jump, else five.
+    pub(crate) patched_len: u8,
+    /// Whether the site is the NOP before a function that becomes its jump.
+    pub(crate) is_relay: bool,
+}
+
+impl Original {
+    pub(crate) fn of(site: &Site) -> Self {
+        let word = site.runtime.load(Ordering::Relaxed);
+        let [a, b, c, d, e, patched_len, is_relay, _] = word.to_le_bytes();
+        Self {
+            bytes: [a, b, c, d, e],
+            patched_len,
+            is_relay: is_relay != 0,
+        }
+    }
+
+    pub(crate) fn to_word(self) -> u64 {
+        let [a, b, c, d, e] = self.bytes;
+        u64::from_le_bytes([a, b, c, d, e, self.patched_len, self.is_relay.into(), 0])
+    }
+}
+
+/// Whether a site is the NOP before a function that becomes its jump, because the function's own
+/// entry has no room for it. The function's record is right behind that of the NOP.
+pub(crate) fn is_relay(site: &Site) -> bool {
+    Original::of(site).is_relay
+}
+
+/// The site of the function that `relay` is for.
+pub(crate) fn relayed(relay: &Site) -> &'static Site {
+    // SAFETY: records of a module are in one slice, which is never freed, and that of the function
+    // is right behind.
+    unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(relay).addr()).add(1) }
+}
+
+/// The site before the function of `site` that has its jump, if it has one.
+pub(crate) fn relay_of(site: &Site) -> Option<&'static Site> {
+    // SAFETY: as in `relayed`: only sites with a relay have a short jump, and it is right before.
+    let relay =
+        || unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(site).addr()).sub(1) };
+    (patched_len(site) == SHORT_JUMP_LEN).then(relay)
+}
+
+/// The short jump of a site to its relay.
+pub(crate) fn short_jump(site: &Site) -> Option<[u8; 2]> {
+    stub::jmp_rel8(site.entry, relay_of(site)?.entry)
+}
+
+/// How many bytes of a site are patched: one for a breakpoint, two for a short jump, else five.
+pub(crate) fn patched_len(site: &Site) -> usize {
+    Original::of(site).patched_len.into()
+}
+
+/// What the compiler made at a site. Of a breakpoint's only the first byte counts.
+pub(crate) fn original(site: &Site) -> Content {
+    let starts = site
+        .inner
+        .iter()
+        .rev()
+        .fold(0, |starts, &copy| (starts | u8::from(copy != 0)) << 1);
+    Content {
+        bytes: Original::of(site).bytes,
+        starts: starts | 1,
+    }
+}
