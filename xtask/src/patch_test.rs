@@ -30,8 +30,8 @@ pub(crate) struct Options {
     /// Patch functions with NOPs only
     #[arg(long, requires = "chaos", conflicts_with = "relocated")]
     nops: bool,
-    /// Switch the recorder, the profiler and the tracer of system calls on and off at random, in the
-    /// slots of the last three users, and compare what they have seen with what was done
+    /// Switch the recorder, the profiler and the tracer of system calls on and off at random, in
+    /// the slots of the last three users, and compare what they have seen with what was done
     #[arg(long, requires = "chaos")]
     tracers: bool,
     /// Threads that call the functions all the time; 4, or 8 with --relocated, unless given

@@ -52,7 +52,8 @@ pub(crate) fn object(figures: &Figures) -> String {
     });
     format!(
         concat!(
-            r#"{{"calls":[{}],"tracers":[{}],"clock":{},"bare_user":{},"not_traced":{},"patching":[{}],"whole":{},"#,
+            r#"{{"calls":[{}],"tracers":[{}],"clock":{},"bare_user":{},"#,
+            r#""not_traced":{},"patching":[{}],"whole":{},"#,
             r#""memory":{{"site":{},"stub":{},"shadow_stack":{},"shadow_stack_touched":{}}},"#,
             r#""filters":{{"functions":{},"thousand_ns":{},"twenty_thousand_ns":{},"#,
             r#""one_more_ns":{}}},"parent_data":[{}],"#,
