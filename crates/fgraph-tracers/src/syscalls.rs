@@ -408,7 +408,7 @@ impl Call {
             stamp(line, left);
         }
         line.push_str(" Syscall ");
-        line.push_decimal(self.number.into(), 3, b' ');
+        line.push_decimal(self.number, 3, b' ');
         line.push_str(" (");
         line.push_right(names::name(self.number), 12);
         line.push_str("):(");

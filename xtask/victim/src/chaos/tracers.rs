@@ -167,8 +167,8 @@ impl Recording {
         check(Of::RecorderDropped, seen.lost, dropped);
         if dropped == 0 && rings.events_without_ring() == 0 {
             check(Of::RecorderOwn, seen.own, self.own_calls);
-            // Where a signal handler has left a callback, its call may be on one side only; and what
-            // is left on the stacks of coroutines nobody counts as lost.
+            // Where a signal handler has left a callback, its call may be on one side only; and
+            // what is left on the stacks of coroutines nobody counts as lost.
             let [_, left, _] = signals::handled();
             let most = seen.entries + (left - self.left_before);
             if seen.returns + lost > most {
