@@ -6,6 +6,7 @@
 
 // Long strings: rows of tables, and files.
 
+use std::borrow::Cow;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
@@ -23,7 +24,7 @@ const USERS: [u32; 2] = [1, 16];
 /// A program that the machine may have.
 #[derive(Debug)]
 struct Program {
-    name: &'static str,
+    name: Cow<'static, str>,
     /// The Debian packages that have it, or where else it is from.
     from: &'static str,
     /// Commands that the script needs.
@@ -31,7 +32,7 @@ struct Program {
     /// A file that the script finds where it runs: its name, and what is in it.
     file: Option<(&'static str, &'static str)>,
     /// What is run; `$TRACE` stands before what is traced.
-    script: &'static str,
+    script: Cow<'static, str>,
 }
 
 const fn program(
@@ -41,18 +42,69 @@ const fn program(
     script: &'static str,
 ) -> Program {
     Program {
-        name,
+        name: Cow::Borrowed(name),
         from,
         needs,
         file: None,
-        script,
+        script: Cow::Borrowed(script),
     }
 }
 
-const PYTHON: &str = "P=$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')";
+/// A module of CPython's tests. What it prints has times in it.
+fn cpython_test(module: &str) -> Program {
+    Program {
+        name: format!("python3 test_{module}").into(),
+        script: format!("$P; $TRACE $P -m test -q test_{module} > log 2>&1; echo $?").into(),
+        ..program(
+            "",
+            "libpython3-testsuite",
+            &["python3", "python3 -m test.test_bisect"],
+            "",
+        )
+    }
+}
 
-/// All of them, by name.
+/// The interpreter itself, which what goes by the name may only start; that of a virtual environment
+/// by its path there.
+const PYTHON: &str = "P=$(python3 -c 'import sys; print(sys.executable)')";
+
+/// Modules of CPython's tests that take seconds at most.
+const CPYTHON_TESTS: [&str; 24] = [
+    "array",
+    "binascii",
+    "bisect",
+    "complex",
+    "context",
+    "contextlib",
+    "coroutines",
+    "ctypes",
+    "deque",
+    "descr",
+    "dict",
+    "float",
+    "fork1",
+    "functools",
+    "generators",
+    "hashlib",
+    "list",
+    "mmap",
+    "raise",
+    "select",
+    "sqlite3",
+    "struct",
+    "thread",
+    "zlib",
+];
+
+/// All of them.
 fn all() -> Vec<Program> {
+    let mut all = programs();
+    all.extend(CPYTHON_TESTS.map(cpython_test));
+    all
+}
+
+/// Those that are programs, by name.
+fn programs() -> Vec<Program> {
     vec![
         program(
             "bash",
@@ -70,7 +122,8 @@ fn all() -> Vec<Program> {
             "ffmpeg",
             "ffmpeg",
             &["ffmpeg"],
-            "$TRACE ffmpeg -v error -f lavfi -i testsrc=d=1:s=160x120 -f md5 -",
+            "$TRACE ffmpeg -v error -f lavfi -i testsrc=d=1:s=160x120 -f lavfi -i sine=d=1 \
+             -bitexact -y a.mkv; cksum < a.mkv; $TRACE ffmpeg -v error -i a.mkv -f md5 -",
         ),
         program(
             "gcc",
@@ -347,7 +400,7 @@ func main() {
 /// How it went with a program.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    name: &'static str,
+    name: Cow<'static, str>,
     runs: Vec<Run>,
     fault: Option<String>,
     /// What the machine lacks, and where it is from.
@@ -376,7 +429,7 @@ pub(super) fn run(tools: &Tools, names: &[String]) -> io::Result<Vec<Outcome>> {
 impl Program {
     fn run(&self, tools: &Tools) -> io::Result<Outcome> {
         let mut outcome = Outcome {
-            name: self.name,
+            name: self.name.clone(),
             runs: Vec::new(),
             fault: None,
             missing: self
@@ -478,7 +531,7 @@ impl Outcome {
         let text = |text: Option<&str>| text.map_or("null".to_owned(), json::string);
         format!(
             r#"{{"program":{},"runs":{},"missing":{},"fault":{}}}"#,
-            json::string(self.name),
+            json::string(&self.name),
             json::array(runs),
             text(self.missing.map(|(need, _)| need)),
             text(self.fault.as_deref())
@@ -531,15 +584,15 @@ mod tests {
     fn programs_are_told_apart_by_their_names_and_are_traced() {
         let mut names = HashSet::new();
         for program in all() {
-            assert!(names.insert(program.name), "{}", program.name);
             assert!(program.script.contains("$TRACE "), "{}", program.name);
+            assert!(names.insert(program.name.clone()), "{}", program.name);
         }
     }
 
     #[test]
     fn what_is_not_equal_and_what_is_left_out_is_said() {
         let outcome = |fault: Option<&str>, missing| Outcome {
-            name: "it",
+            name: "it".into(),
             runs: vec![Run {
                 users: 1,
                 factor: 2.0,
