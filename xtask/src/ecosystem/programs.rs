@@ -3,6 +3,11 @@
 //! Each is run by a script of the shell, once as it is, then with one and with sixteen users. What
 //! stands behind `$TRACE` is traced, with all that it starts. What the script prints and how it
 //! ends must be the same.
+//!
+//! The calls are those of all processes, for each user; a process that leaves the C library out when
+//! it ends, as Go's do, does not report them. Beside them stands what one call has cost, all users
+//! together. That of a few calls is mostly what it costs to put the functions back, and to fork and
+//! to end processes with a copy of all that.
 
 // Long strings: rows of tables, and files.
 
@@ -13,6 +18,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use super::{Done, Tools, bounded};
 use crate::json;
@@ -47,6 +53,23 @@ const fn program(
         needs,
         file: None,
         script: Cow::Borrowed(script),
+    }
+}
+
+/// A server of postgres', and what is asked of it meanwhile.
+fn postgres(name: &'static str, needs: &'static [&'static str], work: &str) -> Program {
+    let script = format!(
+        "rm -rf d; mkdir d; chmod 777 .; chown nobody d; \
+         as() {{ su nobody -s /bin/sh -c \"$1\"; }}; \
+         as \"initdb -D $PWD/d -A trust -U a\" > init; \
+         as \"$TRACE postgres -D $PWD/d -k $PWD/d -c listen_addresses=\" 2> log & \
+         until psql -h $PWD/d -U a postgres -c 'select 1' > ready 2>&1; do sleep 0.2; \
+         [ $((n = n + 1)) -lt 300 ] || exit 1; done; \
+         {work}; kill -INT $(head -1 d/postmaster.pid); wait"
+    );
+    Program {
+        script: script.into(),
+        ..program(name, "postgresql", needs, "")
     }
 }
 
@@ -228,18 +251,18 @@ fn programs() -> Vec<Program> {
             "$TRACE php -n -r 'echo json_encode(array_map(fn($x) => $x * $x, range(1, 9))), \
              preg_replace(\"/a/\", \"b\", \"aaa\"), PHP_EOL;'",
         ),
-        program(
+        postgres(
             "postgres",
-            "postgresql",
             &["initdb", "postgres", "psql", "su"],
-            "rm -rf d; mkdir d; chmod 777 .; chown nobody d; \
-             as() { su nobody -s /bin/sh -c \"$1\"; }; \
-             as \"initdb -D $PWD/d -A trust -U a\" > init; \
-             as \"$TRACE postgres -D $PWD/d -k $PWD/d -c listen_addresses=\" 2> log & \
-             until psql -h $PWD/d -U a postgres -c 'select 1' > ready 2>&1; do sleep 0.2; \
-             [ $((n = n + 1)) -lt 300 ] || exit 1; done; \
-             psql -h $PWD/d -U a postgres -Atc 'select sum(i), md5(string_agg(i::text, chr(44))) \
-             from generate_series(1, 9999) i'; kill -INT $(head -1 d/postmaster.pid); wait",
+            "psql -h $PWD/d -U a postgres -Atc 'select sum(i), md5(string_agg(i::text, chr(44))) \
+             from generate_series(1, 9999) i'",
+        ),
+        postgres(
+            "postgres under pgbench",
+            &["initdb", "postgres", "psql", "su", "pgbench"],
+            "pgbench -h $PWD/d -U a -i postgres 2> made; for how in '-c 2 -t 200' \
+             '-S -c 2 -t 3000' '-S -C -t 50'; do \
+             pgbench -n -h $PWD/d -U a $how postgres | grep processed; done",
         ),
         Program {
             file: Some(("a.py", PYTHON_PROGRAM)),
@@ -415,6 +438,9 @@ struct Run {
     factor: f64,
     entries: u64,
     returns: u64,
+    /// What the processor has spent for each call, beyond what it does untraced and what it takes
+    /// to hook all functions; 0 where it is not known how many calls there were.
+    ns: f64,
 }
 
 /// Runs the programs of these names, or all.
@@ -449,7 +475,7 @@ impl Program {
         if let Some((name, text)) = self.file {
             fs::write(directory.join(name), text)?;
         }
-        let untraced = self.done(&directory, "")?;
+        let (untraced, untraced_cpu) = self.done(&directory, "")?;
         if let Some(fault) = untraced.fault() {
             outcome.fault = Some(format!("untraced: {fault}"));
             return Ok(outcome);
@@ -463,19 +489,26 @@ impl Program {
                 tools.library.display(),
                 out.display()
             );
-            let done = self.done(&directory, &trace)?;
+            let (done, cpu) = self.done(&directory, &trace)?;
             let counted = fs::read_to_string(&out).unwrap_or_default();
-            let sum = |name| {
-                counted
-                    .lines()
-                    .filter_map(|line| json::number(line, name))
-                    .sum()
+            let sum = |name| -> u64 {
+                let lines = counted.lines();
+                lines.filter_map(|line| json::number(line, name)).sum()
             };
+            let entries = sum("entries") + sum("forked_entries");
+            let hooking = Duration::from_micros(sum("register_cpu_us"));
+            let spent = cpu.saturating_sub(untraced_cpu).saturating_sub(hooking);
+            let calls = entries / u64::from(users);
             outcome.runs.push(Run {
                 users,
                 factor: done.took.as_secs_f64() / untraced.took.as_secs_f64(),
-                entries: sum("entries"),
-                returns: sum("returns"),
+                entries,
+                returns: sum("returns") + sum("forked_returns"),
+                ns: if calls == 0 {
+                    0.0
+                } else {
+                    spent.as_nanos() as f64 / calls as f64
+                },
             });
             let differs = || {
                 (done.stdout != untraced.stdout).then(|| {
@@ -493,16 +526,32 @@ impl Program {
         Ok(outcome)
     }
 
-    /// Runs the script in `directory`.
-    fn done(&self, directory: &Path, trace: &str) -> io::Result<Done> {
+    /// Runs the script in `directory`. Gives also what the processor has spent for all that it has
+    /// started.
+    fn done(&self, directory: &Path, trace: &str) -> io::Result<(Done, Duration)> {
         let script = self.script.replace("$P;", &format!("{PYTHON};"));
+        let script = format!("trap \"times > $PWD/times\" EXIT; {script}");
         let mut command = bounded("/bin/sh");
         command
             .args(["-f", "-c", &script])
             .current_dir(directory)
             .env("TRACE", trace);
-        Done::of(&mut command)
+        let done = Done::of(&mut command)?;
+        let times = fs::read_to_string(directory.join("times")).unwrap_or_default();
+        Ok((done, spent(&times)))
     }
+}
+
+/// What a shell's `times` prints, in two lines: of itself, and of what it has started, that of the
+/// user and of the system, as `1m2.50s`.
+fn spent(times: &str) -> Duration {
+    let time = |word: &str| {
+        let (minutes, seconds) = word.strip_suffix('s')?.split_once('m')?;
+        let (minutes, seconds): (f64, f64) = (minutes.parse().ok()?, seconds.parse().ok()?);
+        Duration::try_from_secs_f64(60.0 * minutes + seconds).ok()
+    };
+    let children = times.lines().nth(1).unwrap_or_default();
+    children.split_whitespace().filter_map(time).sum()
 }
 
 /// Whether there is a command, or else a module of Python that it names.
@@ -524,8 +573,8 @@ impl Outcome {
     pub(super) fn json(&self) -> String {
         let runs = self.runs.iter().map(|run| {
             format!(
-                r#"{{"users":{},"factor":{:.2},"entries":{},"returns":{}}}"#,
-                run.users, run.factor, run.entries, run.returns
+                r#"{{"users":{},"factor":{:.2},"entries":{},"returns":{},"ns":{:.0}}}"#,
+                run.users, run.factor, run.entries, run.returns, run.ns
             )
         });
         let text = |text: Option<&str>| text.map_or("null".to_owned(), json::string);
@@ -542,7 +591,7 @@ impl Outcome {
 /// All outcomes for people.
 pub(super) fn table(all: &[Outcome]) -> String {
     let mut text = String::from(
-        "program                           users  outcome            calls         returns   times as long\n",
+        "program                           users  outcome            calls         returns   times as long  ns a call\n",
     );
     for outcome in all {
         for (at, run) in outcome.runs.iter().enumerate() {
@@ -550,13 +599,14 @@ pub(super) fn table(all: &[Outcome]) -> String {
             let is_equal = !is_last || outcome.is_good();
             writeln!(
                 text,
-                "{:<34}{:>5}  {:<8}{:>16}{:>16}{:>16.1}",
+                "{:<34}{:>5}  {:<8}{:>16}{:>16}{:>16.1}{:>11.0}",
                 outcome.name,
                 run.users,
                 if is_equal { "equal" } else { "NOT" },
                 grouped(run.entries),
                 grouped(run.returns),
                 run.factor,
+                run.ns,
             )
             .expect("a string takes all");
         }
@@ -590,6 +640,13 @@ mod tests {
     }
 
     #[test]
+    fn what_a_shell_has_started_has_spent_what_the_second_line_says() {
+        let times = "0m9.00s 0m9.00s\n1m2.50s 0m0.25s\n";
+        assert_eq!(spent(times), Duration::from_millis(62_750));
+        assert_eq!(spent(""), Duration::ZERO);
+    }
+
+    #[test]
     fn what_is_not_equal_and_what_is_left_out_is_said() {
         let outcome = |fault: Option<&str>, missing| Outcome {
             name: "it".into(),
@@ -598,6 +655,7 @@ mod tests {
                 factor: 2.0,
                 entries: 3,
                 returns: 3,
+                ns: 4.0,
             }],
             fault: fault.map(str::to_owned),
             missing,
