@@ -59,7 +59,7 @@ pub mod stop;
 
 pub use site::MAX_USERS;
 pub use stacks::{claim, version};
-pub use thread::{mark, owner};
+pub use thread::{free, mark, owner};
 pub use users::{grace, slot};
 
 #[cfg(not(loom))]

@@ -1,5 +1,6 @@
 //! What each thread of the program carries: its state, its counters, and the list of all states.
 
+pub mod free;
 pub mod mark;
 pub mod owner;
 

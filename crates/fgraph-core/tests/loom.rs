@@ -1,5 +1,5 @@
-//! The protocols of `slot`, `grace`, `claim`, `owner`, `version` and `snapshot`, checked by loom in
-//! all interleavings up to a bound on the preemptions. Run by `.ci/loom.sh`.
+//! The protocols of `slot`, `grace`, `claim`, `owner`, `free`, `version` and `snapshot`, checked by
+//! loom in all interleavings up to a bound on the preemptions. Run by `.ci/loom.sh`.
 //!
 //! The types are the real ones; around them stand the steps of `dispatch::enter`, of
 //! `dispatch::leave` and of the runtime's register and unregister. A test that should panic is the
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use fgraph_core::claim::{self, Claim};
+use fgraph_core::free::{FreeList, Linked};
 use fgraph_core::grace::{self, Epoch, Mark};
 use fgraph_core::owner::{Owner, Watched};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
@@ -804,11 +805,14 @@ struct FilterSteps {
     new_threads_first: bool,
     /// The thread looks once more for a state that is reserved for it.
     looks_again: bool,
+    /// The writer counts the state that it reserves before it changes anything.
+    counts_first: bool,
 }
 
 const ALL_FILTER_STEPS: FilterSteps = FilterSteps {
     new_threads_first: true,
     looks_again: true,
+    counts_first: true,
 };
 
 /// A user comes to watch thread `wanted` alone, while thread 7 takes its state. Whether it watches
@@ -821,7 +825,9 @@ fn filter_threads_while_one_begins(wanted: u32, steps: FilterSteps) {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (watched, states) = &*shared;
-                let reserved = || states.iter().find(|state| state.take_reserved(7));
+                let is_ours = |state: &&Owner| state.take_reserved(7, watched);
+                let look = || states.iter().find(is_ours);
+                let reserved = || watched.may_be_reserved(7).then(look).flatten();
                 let claimed = || {
                     let claimed = states.iter().find(|state| state.claim(7, watched));
                     let claimed = claimed.expect("there are two");
@@ -842,7 +848,11 @@ fn filter_threads_while_one_begins(wanted: u32, steps: FilterSteps) {
         let (watched, states) = &*shared;
         if wanted == 7 && states.iter().all(|state| state.id() != 7) {
             let free = states.iter().find(|state| state.claim(1, watched));
-            free.expect("there are two").reserve_for(7);
+            let free = free.expect("there are two");
+            if steps.counts_first {
+                watched.count_reserved(7);
+            }
+            free.reserve_for(7);
         }
         let set_states = || {
             for state in states {
@@ -856,6 +866,9 @@ fn filter_threads_while_one_begins(wanted: u32, steps: FilterSteps) {
         } else {
             set_states();
             watched.set(SLOT, false);
+        }
+        if !steps.counts_first {
+            watched.count_reserved(7);
         }
         let state = begins.join().unwrap();
         let is_watched = states[state].users() & 1 << SLOT != 0;
@@ -891,6 +904,78 @@ fn without_a_second_look_a_thread_that_is_named_is_not_watched() {
         ..ALL_FILTER_STEPS
     };
     filter_threads_while_one_begins(7, steps);
+}
+
+#[test]
+#[should_panic(expected = "the user watches the wrong thread")]
+fn with_its_state_counted_last_a_thread_that_is_named_is_not_watched() {
+    let steps = FilterSteps {
+        counts_first: false,
+        ..ALL_FILTER_STEPS
+    };
+    filter_threads_while_one_begins(7, steps);
+}
+
+/// A state in a list of free ones, and what is its thread's alone.
+#[derive(Debug)]
+#[repr(align(4096))]
+struct FreeState {
+    next: AtomicPtr<Self>,
+    own: UnsafeCell<u32>,
+}
+
+// SAFETY: loom watches the cell.
+unsafe impl Sync for FreeState {}
+
+impl Linked for FreeState {
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.next
+    }
+}
+
+/// Threads take states and give them back. With `STEP` 0 the list does not count.
+fn take_states<const STEP: u64>() {
+    loom::model(|| {
+        let list = Arc::new(FreeList::<FreeState, STEP>::new());
+        for _ in 0..2 {
+            // It has to live as long as the program, as states do.
+            list.push(Box::leak(Box::new(FreeState {
+                next: AtomicPtr::new(std::ptr::null_mut()),
+                own: UnsafeCell::new(0),
+            })));
+        }
+        let take = |list: &FreeList<FreeState, STEP>| {
+            let state = list.pop()?;
+            // SAFETY: loom panics if another thread uses it meanwhile.
+            state.own.with_mut(|own| unsafe { *own += 1 });
+            Some(state)
+        };
+        let other = {
+            let list = Arc::clone(&list);
+            thread::spawn(move || {
+                let taken = [take(&list), take(&list)];
+                if let [Some(first), _] = taken {
+                    list.push(first);
+                }
+                // SAFETY: as above.
+                taken[1].map(|second| second.own.with_mut(|own| unsafe { *own += 1 }));
+            })
+        };
+        take(&list);
+        take(&list);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_free_state_is_given_to_one_thread() {
+    take_states::<1>();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn without_the_count_a_free_state_is_given_to_two_threads() {
+    take_states::<0>();
 }
 
 /// A call comes back in a thread that does not have its stack, while the one that has it takes the

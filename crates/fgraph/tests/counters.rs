@@ -630,6 +630,65 @@ fn a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp() {
     );
 }
 
+/// A thread that ends within a call leaves nothing behind that runs: other threads find it gone.
+#[test]
+fn calls_of_threads_that_are_gone_are_lost_wherever_counting_was_left_by_siglongjmp() {
+    scenario(
+        "calls_of_threads_that_are_gone_are_lost_wherever_counting_was_left_by_siglongjmp",
+        || {
+            static COUNTS: AtomicUsize = AtomicUsize::new(0);
+            extern "C" fn counts(_: u64) -> u64 {
+                // SAFETY: null, or the address of a handle that lives.
+                let user =
+                    unsafe { (COUNTS.load(Ordering::Relaxed) as *const Handle<Count>).as_ref() };
+                black_box(user.map(of));
+                0
+            }
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn ends_here(_: *mut c_void) -> *mut c_void {
+                // SAFETY: ends the thread.
+                unsafe { libc::syscall(libc::SYS_exit, 0) };
+                ptr::null_mut()
+            }
+            let library = needs!(common::library(
+                "interrupter2",
+                &CC,
+                "interrupter2.c",
+                STEPPER,
+                &["-DINTERRUPT"]
+            ));
+            // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
+            let leaves = unsafe {
+                library.get::<extern "C" fn()>("prepare")();
+                library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
+            };
+            let user = count("ends_here");
+            COUNTS.store((&raw const user).addr(), Ordering::Relaxed);
+            let (mut steps, mut rounds) = (0, 0);
+            while leaves(counts, 0, steps) == 1 {
+                rounds += 1;
+                // SAFETY: the function's type.
+                unsafe {
+                    let (mut thread, null) = (0, ptr::null_mut());
+                    let attributes = ptr::null();
+                    let made = libc::pthread_create(&mut thread, attributes, ends_here, null);
+                    assert_eq!(made, 0);
+                    libc::pthread_join(thread, ptr::null_mut());
+                }
+                // The kernel may know the thread for a moment longer.
+                let is_lost = || {
+                    thread::yield_now();
+                    of(&user) == lost(rounds)
+                };
+                assert!((0..100_000).any(|_| is_lost()), "after {steps} steps");
+                steps += 17;
+            }
+            assert!(rounds > 20, "{rounds}");
+        },
+    );
+}
+
 /// The next call after the jump is made at the depth of the one whose callback was left.
 #[test]
 fn a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced() {

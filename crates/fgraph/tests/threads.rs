@@ -122,6 +122,36 @@ fn thousands_of_short_lived_threads_are_traced() {
 }
 
 #[test]
+fn there_are_at_most_twice_as_many_states_as_threads_lived_at_once() {
+    scenario(
+        "there_are_at_most_twice_as_many_states_as_threads_lived_at_once",
+        || {
+            const LIVE: usize = 40;
+            let _all = count("works");
+            let called = Barrier::new(LIVE + 1);
+            let done = Barrier::new(LIVE + 1);
+            thread::scope(|scope| {
+                for _ in 0..LIVE {
+                    scope.spawn(|| {
+                        works(1);
+                        called.wait();
+                        done.wait();
+                    });
+                }
+                called.wait();
+                for _ in 0..1_000 {
+                    scope.spawn(|| works(1)).join().unwrap();
+                }
+                // SAFETY: they are only counted.
+                let states = unsafe { fgraph_core::FGRAPH.threads.iter() }.count();
+                done.wait();
+                assert!(states <= 2 * (LIVE + 2), "{states}");
+            });
+        },
+    );
+}
+
+#[test]
 fn a_threads_counters_are_its_own() {
     scenario("a_threads_counters_are_its_own", || {
         let _user =

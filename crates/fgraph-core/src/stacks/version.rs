@@ -40,6 +40,11 @@ impl Version {
         Self(AtomicU64::new(0))
     }
 
+    /// Whether the words change, or who changed them has ended in the middle.
+    pub fn is_odd(&self) -> bool {
+        !self.0.load(Ordering::Relaxed).is_multiple_of(2)
+    }
+
     /// What `look` reads of the words as they are between two changes. `look` runs again, after
     /// `pause`, for as long as they change meanwhile. `None` if `pause` says that the writer is
     /// gone, in the middle of its change.

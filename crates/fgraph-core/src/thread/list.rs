@@ -4,11 +4,14 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::thread::Thread;
+use crate::thread::free::FreeList;
 
 /// The states of all threads that have ever hit a site.
 #[derive(Debug)]
 pub struct Threads {
     head: AtomicPtr<Thread>,
+    /// Those that have no thread and are not being given to one.
+    pub free: FreeList<Thread>,
 }
 
 impl Threads {
@@ -16,6 +19,7 @@ impl Threads {
     pub const fn new() -> Self {
         Self {
             head: AtomicPtr::new(ptr::null_mut()),
+            free: FreeList::new(),
         }
     }
 
@@ -32,6 +36,22 @@ impl Threads {
             // SAFETY: as above; `next` was written before the state was published.
             unsafe { thread.next().load(Ordering::Relaxed).as_ref() }
         })
+    }
+
+    /// The state behind this one in the list of all; behind the oldest, and behind none, the
+    /// youngest.
+    ///
+    /// # Safety
+    ///
+    /// As for [`iter`](Self::iter).
+    pub unsafe fn behind(&self, thread: Option<&'static Thread>) -> Option<&'static Thread> {
+        // Written before the state was published.
+        let next = thread.map(|thread| thread.next().load(Ordering::Relaxed));
+        let next = next.filter(|next| !next.is_null());
+        // Acquire, as in `iter`. States are never unmapped.
+        let next = next.unwrap_or_else(|| self.head.load(Ordering::Acquire));
+        // SAFETY: as is said above.
+        unsafe { next.as_ref() }
     }
 
     /// Adds a state to the list.

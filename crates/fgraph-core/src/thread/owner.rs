@@ -14,8 +14,8 @@
 //!
 //! ```text
 //!   writer                                thread X
-//!     reserve a state for each thread       a state is reserved for X: take that
-//!       of the filter that has none         claim a state, with the users of `Watched`
+//!     count and reserve a state for each    a state is reserved for X: take that
+//!       thread of the filter without one    claim a state, with the users of `Watched`
 //!     change `Watched`                      a state is reserved for X now: take that instead
 //!     set the users in all states
 //! ```
@@ -31,34 +31,63 @@ const RESERVED: u32 = 1 << 31;
 const USERS_SHIFT: u32 = 32;
 const COUNT_SHIFT: u32 = 48;
 
-/// The users that watch threads which have no state yet, a bit for each slot.
+/// Counts of reserved states; a model has fewer.
+const COUNTS: usize = if cfg!(loom) { 1 } else { 64 };
+
+/// The users that watch threads which have no state yet, and for how many threads a state is
+/// reserved.
 #[derive(Debug)]
-pub struct Watched(AtomicU32);
+pub struct Watched {
+    /// A bit for each slot.
+    users: AtomicU32,
+    /// By the thread's id, so that few threads look for a state where none is reserved for them.
+    reserved: [AtomicU32; COUNTS],
+}
 
 impl Watched {
-    /// All do.
+    /// All do, and none is reserved.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self(AtomicU32::new(0xffff))
+        Self {
+            users: AtomicU32::new(0xffff),
+            reserved: [const { AtomicU32::new(0) }; COUNTS],
+        }
     }
 
-    /// All do.
+    /// All do, and none is reserved.
     #[cfg(loom)]
     pub fn new() -> Self {
-        Self(AtomicU32::new(0xffff))
+        Self {
+            users: AtomicU32::new(0xffff),
+            reserved: core::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+
+    /// Counts a state that is about to be [reserved](Owner::reserve_for) for thread `id`.
+    pub fn count_reserved(&self, id: u32) {
+        self.reserved_for(id).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether a state may be reserved for thread `id`.
+    pub fn may_be_reserved(&self, id: u32) -> bool {
+        self.reserved_for(id).load(Ordering::SeqCst) != 0
+    }
+
+    fn reserved_for(&self, id: u32) -> &AtomicU32 {
+        &self.reserved[id as usize % COUNTS]
     }
 
     /// Whether the user in `slot` does.
     pub fn is_set(&self, slot: usize) -> bool {
-        self.0.load(Ordering::SeqCst) & 1 << slot != 0
+        self.users.load(Ordering::SeqCst) & 1 << slot != 0
     }
 
     /// Says whether the user in `slot` does.
     pub fn set(&self, slot: usize, does: bool) {
         let bit = 1 << slot;
         match does {
-            true => self.0.fetch_or(bit, Ordering::SeqCst),
-            false => self.0.fetch_and(!bit, Ordering::SeqCst),
+            true => self.users.fetch_or(bit, Ordering::SeqCst),
+            false => self.users.fetch_and(!bit, Ordering::SeqCst),
         };
     }
 }
@@ -110,7 +139,7 @@ impl Owner {
     pub fn claim(&self, id: u32, watched: &Watched) -> bool {
         let mut word = self.0.load(Ordering::SeqCst);
         while word as u32 == 0 {
-            let users = u64::from(watched.0.load(Ordering::SeqCst)) << USERS_SHIFT;
+            let users = u64::from(watched.users.load(Ordering::SeqCst)) << USERS_SHIFT;
             let claimed = word >> COUNT_SHIFT << COUNT_SHIFT | users | u64::from(id);
             // The former owner's writes come first, as in `release`.
             match self.exchange(word, claimed) {
@@ -121,19 +150,28 @@ impl Owner {
         false
     }
 
-    /// Makes a state that the calling thread has claimed one that is reserved for thread `id`.
+    /// Makes a state that the calling thread has claimed one that is reserved for thread `id`. It
+    /// must be [counted](Watched::count_reserved).
     pub fn reserve_for(&self, id: u32) {
         self.change(|_| Some(id | RESERVED));
     }
 
     /// Takes the state for thread `id`, if it is reserved for it.
-    pub fn take_reserved(&self, id: u32) -> bool {
-        self.change(|owner| (owner == id | RESERVED).then_some(id))
+    pub fn take_reserved(&self, id: u32, watched: &Watched) -> bool {
+        self.end_reserved(id, id, watched)
     }
 
     /// Makes a state nobody's that is reserved for thread `id`.
-    pub fn cancel_reserved(&self, id: u32) -> bool {
-        self.change(|owner| (owner == id | RESERVED).then_some(0))
+    pub fn cancel_reserved(&self, id: u32, watched: &Watched) -> bool {
+        self.end_reserved(id, 0, watched)
+    }
+
+    fn end_reserved(&self, id: u32, to: u32, watched: &Watched) -> bool {
+        let is_ended = self.change(|owner| (owner == id | RESERVED).then_some(to));
+        if is_ended {
+            watched.reserved_for(id).fetch_sub(1, Ordering::SeqCst);
+        }
+        is_ended
     }
 
     /// Makes the state of thread `id` nobody's.
@@ -196,11 +234,15 @@ mod tests {
         let (owner, watched) = (Owner::new(), Watched::new());
         assert!(owner.claim(7, &watched) && !owner.claim(8, &watched));
         assert_eq!((owner.id(), owner.is_reserved()), (7, false));
-        assert!(!owner.release(8) && !owner.take_reserved(7) && !owner.cancel_reserved(7));
+        assert!(!owner.release(8) && !owner.take_reserved(7, &watched));
+        assert!(!owner.cancel_reserved(7, &watched));
+        watched.count_reserved(8);
         owner.reserve_for(8);
         assert_eq!((owner.id(), owner.is_reserved()), (8, true));
-        assert!(!owner.release(8) && !owner.claim(9, &watched) && !owner.take_reserved(7));
-        assert!(owner.take_reserved(8) && !owner.cancel_reserved(8));
+        assert!(!owner.release(8) && !owner.claim(9, &watched));
+        assert!(!owner.take_reserved(7, &watched) && watched.may_be_reserved(8));
+        assert!(owner.take_reserved(8, &watched) && !owner.cancel_reserved(8, &watched));
+        assert!(!watched.may_be_reserved(8));
         assert_eq!((owner.id(), owner.is_reserved()), (8, false));
         assert!(owner.release(8));
         assert_eq!(owner.id(), 0);

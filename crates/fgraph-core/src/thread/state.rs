@@ -9,7 +9,7 @@
 //!   lines 0, 1   entered_sp, machine stack, shadow stack, mark   written by every traced call
 //!   line 1       owner                                       written when the state changes hands,
 //!                                                            or a user its filter of threads
-//!   then         next                                        written once
+//!   then         next, next_free                             written once; when it has no thread
 //!   then         words of the users, counters                written by their owner
 //! ```
 //!
@@ -30,6 +30,7 @@ use crate::machine::Stack;
 use crate::mark::Mark;
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
+use crate::thread::free::Linked;
 use crate::thread::parents::Records;
 
 /// How many threads have had a state.
@@ -90,6 +91,7 @@ pub struct Thread {
 #[derive(Debug)]
 struct Seldom {
     next: AtomicPtr<Thread>,
+    next_free: AtomicPtr<Thread>,
     /// The counters when the present owner took the state over.
     before: LiveCounters,
     no_errno: Cell<i32>,
@@ -124,6 +126,12 @@ struct Word {
 unsafe impl Sync for Thread {}
 // SAFETY: nothing in it depends on the thread that made it.
 unsafe impl Send for Thread {}
+
+impl Linked for Thread {
+    fn next_free(&self) -> &AtomicPtr<Self> {
+        &self.seldom.next_free
+    }
+}
 
 impl Thread {
     /// [`entered_sp`](Self::entered_sp) of a thread that runs fgraph's own code outside of a call.
@@ -165,6 +173,7 @@ impl Thread {
             untraced: Cell::new(0),
             seldom: CachePadded::new(Seldom {
                 next: AtomicPtr::new(ptr::null_mut()),
+                next_free: AtomicPtr::new(ptr::null_mut()),
                 before: LiveCounters::new(),
                 no_errno: Cell::new(0),
             }),

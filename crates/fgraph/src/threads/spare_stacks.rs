@@ -235,6 +235,10 @@ impl Table {
     fn sharers(&self, place: usize) -> Option<Option<Sharers>> {
         /// Longer than a change takes, unless the thread that makes it has lost its processor.
         const SPINS: usize = 100;
+        // A thread's first call comes here, and most programs have no spare stacks.
+        if !self.version.is_odd() && self.len.load(Ordering::Relaxed) == 0 {
+            return Some(None);
+        }
         let mut spins = 0;
         let pause = || {
             spins += 1;

@@ -1,10 +1,10 @@
 //! The bounds of machine stacks.
 //!
-//! Asked of `/proc/thread-self/maps` when a thread is first seen on one, so with bare system calls
-//! and without the allocator: the call may be one of `malloc`, or in a signal handler.
-//! (`/proc/self` is the main thread's, which may have ended.) The kernel is asked for the one
-//! mapping where it can be, since Linux 6.11; else the file is read up to there, which takes long
-//! in a process with many mappings.
+//! Asked of `/proc/self/maps` when a thread is first seen on one, so with bare system calls and
+//! without the allocator: the call may be one of `malloc`, or in a signal handler. `/proc/self` is
+//! the main thread's: only where that has ended, `/proc/thread-self` is asked, which the kernel
+//! makes anew for each thread. The kernel is asked for the one mapping where it can be, since Linux
+//! 6.11; else the file is read up to there, which takes long in a process with many mappings.
 //!
 //! Where the C library marks guards within mappings, several stacks may be in one: the kernel is
 //! asked for the guard as well.
@@ -47,6 +47,12 @@ pub(crate) fn alternate(address: usize) -> Option<Range<usize>> {
     is_on.then(|| low..low + stack.ss_size)
 }
 
+/// The files that list the mappings: that of the main thread, which is empty when it has ended, and
+/// that of the calling thread.
+const MAPS: [&CStr; 2] = [c"/proc/self/maps", c"/proc/thread-self/maps"];
+/// The files that tell of each page, likewise.
+const PAGEMAPS: [&CStr; 2] = [c"/proc/self/pagemap", c"/proc/thread-self/pagemap"];
+
 /// A mapping, as far as it says something of a stack.
 #[derive(Debug)]
 struct Mapping {
@@ -58,9 +64,11 @@ struct Mapping {
 }
 
 fn from_maps(address: usize) -> Option<Around> {
-    let maps = Maps::open()?;
-    let mapping = maps.ask(address).or_else(|| maps.read(address))?;
-    Some(mapping.around(address))
+    let mapping = MAPS.into_iter().find_map(|path| {
+        let maps = Maps::open(path)?;
+        maps.ask(address).or_else(|| maps.read(address))
+    });
+    Some(mapping?.around(address))
 }
 
 impl Mapping {
@@ -113,13 +121,18 @@ fn marks_guards() -> bool {
 /// The lowest address between which and `address` there is no guard, from `start` on. The kernel
 /// tells of guards since Linux 6.15.
 fn above_guards(start: usize, address: usize) -> usize {
+    let above = |path| above_guards_by(path, start, address);
+    PAGEMAPS.into_iter().find_map(above).unwrap_or(start)
+}
+
+/// The same as far as one file tells, or `None`. Apart, so that its buffer is on no other stack.
+#[inline(never)]
+fn above_guards_by(pagemap: &CStr, start: usize, address: usize) -> Option<usize> {
     /// Of what the kernel says of a page: that it is a guard.
     const GUARD: u64 = 1 << 58;
     /// Pages that are asked for at once.
     const PAGES: usize = 128;
-    let Some(pagemap) = File::open(c"/proc/thread-self/pagemap") else {
-        return start;
-    };
+    let pagemap = File::open(pagemap)?;
     let (first, mut end) = (start / PAGE, address / PAGE);
     while end > first {
         let mut pages = [0u64; PAGES];
@@ -132,14 +145,14 @@ fn above_guards(start: usize, address: usize) -> usize {
             libc::syscall(libc::SYS_pread64, pagemap.0, &raw mut pages, len, place)
         };
         if got != (count * size_of::<u64>()) as i64 {
-            break;
+            return None;
         }
         if let Some(guard) = pages[..count].iter().rposition(|page| page & GUARD != 0) {
-            return (from + guard + 1) * PAGE;
+            return Some((from + guard + 1) * PAGE);
         }
         end = from;
     }
-    start
+    Some(start)
 }
 
 /// The address of the calling thread's block.
@@ -261,8 +274,8 @@ const COVERING_OR_NEXT: u64 = 0x10;
 const NAME: usize = 16;
 
 impl Maps {
-    fn open() -> Option<Self> {
-        File::open(c"/proc/thread-self/maps").map(Self)
+    fn open(path: &CStr) -> Option<Self> {
+        File::open(path).map(Self)
     }
 
     /// Asks the kernel for the mapping at `address`; `None` also if it cannot be asked.
@@ -312,7 +325,9 @@ impl Maps {
         is_found.then_some((range, grows))
     }
 
-    /// Reads the file up to the mapping at `address`.
+    /// Reads the file up to the mapping at `address`. Apart, so that its buffer is on no other
+    /// stack.
+    #[inline(never)]
     fn read(&self, address: usize) -> Option<Mapping> {
         let mut previous_end = 0;
         let mut found = None;
@@ -398,7 +413,7 @@ mod tests {
     #[test]
     fn the_main_threads_stack_reaches_down_to_its_limit() {
         let mut stack = None;
-        Maps::open().unwrap().for_each_line(|line| {
+        Maps::open(MAPS[0]).unwrap().for_each_line(|line| {
             if line.ends_with(b"[stack]") {
                 stack = parse_range(line);
             }
@@ -413,10 +428,38 @@ mod tests {
     }
 
     #[test]
+    fn mappings_are_known_when_the_main_thread_has_ended() {
+        // SAFETY: the child's threads only ask and end.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::thread::spawn(|| {
+                let local = 0;
+                let address = (&raw const local).addr();
+                let has_ended =
+                    || Maps::open(MAPS[0]).is_none_or(|maps| maps.read(address).is_none());
+                let waits = (0..1_000_000).find(|_| has_ended());
+                let code = match (waits, from_maps(address)) {
+                    (Some(_), Some(stack)) if stack.bounds.contains(&address) => 0,
+                    _ => 1,
+                };
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(code) };
+            });
+            // SAFETY: ends the main thread.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for our child; a live local.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "{status:#x}");
+        assert_eq!(libc::WEXITSTATUS(status), 0);
+    }
+
+    #[test]
     fn the_kernel_answers_what_the_file_says() {
         static CONSTANT: u64 = 0;
         let local = 0;
-        let maps = Maps::open().unwrap();
+        let maps = Maps::open(MAPS[0]).unwrap();
         let here = (&raw const local).addr();
         if maps.ask(here).is_none() {
             return skip!("the kernel cannot be asked for a mapping: Linux 6.11 or later can");
@@ -431,7 +474,7 @@ mod tests {
         // None of them changes while other tests map memory.
         for address in [here, (&raw const CONSTANT).addr(), main_stack] {
             let asked = maps.ask(address).unwrap();
-            let read = Maps::open().unwrap().read(address).unwrap();
+            let read = Maps::open(MAPS[0]).unwrap().read(address).unwrap();
             assert_eq!(asked.range.end, read.range.end);
             assert_eq!(asked.around(address), read.around(address));
         }

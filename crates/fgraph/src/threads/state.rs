@@ -1,9 +1,11 @@
 //! States of threads: made at a thread's first hit, taken over when it is gone.
 //!
 //! No destructor runs at thread exit. Destructors of thread-local data need the allocator, and what
-//! runs after them would need a state again. Instead a thread that needs a state takes one whose
-//! owner the kernel does not know any more, before a new one is mapped: there are hardly ever more
-//! than twice as many as threads lived at once, and 16.
+//! runs after them would need a state again. Instead a thread that needs a state looks at a few
+//! others, further on in the list each time, and frees those whose owners the kernel does not know
+//! any more; then it takes a free one, before a new one is mapped. So what that takes does not
+//! depend on how many threads live. When threads have taken a quarter as many states as there are,
+//! all have been looked at: there are hardly ever more than twice as many as threads lived at once.
 //!
 //! Threads of other processes may be in the same memory (`vfork`, `clone` with `CLONE_VM`), so a
 //! state belongs to a thread of a process, and is taken over by the process only that the memory is
@@ -38,11 +40,11 @@ static SHADOW_STACK: AtomicUsize = AtomicUsize::new(DEFAULT_SHADOW_STACK);
 /// Bytes of a vector register that the trampoline saves.
 static VECTOR_BYTES: AtomicU32 = AtomicU32::new(16);
 
-/// States in the list.
-static STATES: AtomicUsize = AtomicUsize::new(0);
-/// When there are so many, look whose owners are gone before mapping another.
-static NEXT_REAP: AtomicUsize = AtomicUsize::new(16);
-/// Whether a thread is looking for states whose owners are gone.
+/// How many states a thread looks at that needs one.
+const LOOKS: usize = 4;
+/// The state that was looked at last; null before the first.
+static LOOKED_AT: AtomicPtr<Thread> = AtomicPtr::new(ptr::null_mut());
+/// Whether a thread is freeing states whose owners are gone.
 static REAPING: AtomicBool = AtomicBool::new(false);
 
 /// A thread's state, and the process of that thread.
@@ -164,9 +166,12 @@ fn has_owner(thread: &'static Thread) -> bool {
 /// A state for a thread of a process: the one that is reserved for it, or any.
 fn state((process, id): (u32, u32)) -> Option<&'static Thread> {
     let reserved = || {
+        if !FGRAPH.watched.may_be_reserved(id) {
+            return None;
+        }
         // SAFETY: states are only taken, until one is ours.
         let mut states = unsafe { FGRAPH.threads.iter() };
-        states.find(|thread| thread.owner.take_reserved(id))
+        states.find(|thread| thread.owner.take_reserved(id, &FGRAPH.watched))
     };
     reserved().or_else(|| {
         let claimed = claim_state((process, id))?;
@@ -175,7 +180,7 @@ fn state((process, id): (u32, u32)) -> Option<&'static Thread> {
         fence(Ordering::SeqCst);
         let reserved = reserved();
         if reserved.is_some() {
-            claimed.release(id);
+            give_back(claimed, id);
         }
         reserved.or(Some(claimed))
     })
@@ -183,26 +188,17 @@ fn state((process, id): (u32, u32)) -> Option<&'static Thread> {
 
 /// Claims a state for a thread of a process.
 pub(super) fn claim_state(owner: (u32, u32)) -> Option<&'static Thread> {
-    loop {
-        if let Some(thread) = free_state(owner) {
-            return Some(thread);
-        }
-        if STATES.load(Ordering::Relaxed) >= NEXT_REAP.load(Ordering::Relaxed) {
-            reap(os::thread_id());
-            if let Some(thread) = free_state(owner) {
-                return Some(thread);
-            }
-        }
-        // Another thread may be faster to claim it.
-        add_state()?;
-    }
+    free_some(owner.1);
+    let free = FGRAPH.threads.free.pop();
+    let claimed = free.and_then(|thread| claim(thread, owner));
+    claimed.or_else(|| claim(add_state()?, owner))
 }
 
-/// Takes over a state that has no owner.
-fn free_state((process, id): (u32, u32)) -> Option<&'static Thread> {
-    // SAFETY: states are only claimed, until one is ours.
-    let mut states = unsafe { FGRAPH.threads.iter() };
-    let thread = states.find(|thread| thread.claim(id, &FGRAPH.watched))?;
+/// Takes over a state that has no owner, and that no other thread is about to take.
+fn claim(thread: &'static Thread, (process, id): (u32, u32)) -> Option<&'static Thread> {
+    if !thread.claim(id, &FGRAPH.watched) {
+        return None;
+    }
     process_of(thread).store(process, Ordering::Relaxed);
     let (base, len) = thread.home.shadow.memory();
     // SAFETY: the state's own memory, and the state is ours.
@@ -210,15 +206,48 @@ fn free_state((process, id): (u32, u32)) -> Option<&'static Thread> {
     Some(thread)
 }
 
+/// Gives a state back whose thread, `id`, does not need it or is gone.
+fn give_back(thread: &'static Thread, id: u32) {
+    if thread.release(id) {
+        FGRAPH.threads.free.push(thread);
+    }
+}
+
+/// Frees those of the next few states whose owners are gone.
+fn free_some(id: u32) {
+    // Who does this at the same time looks at the same states, and that is all.
+    // SAFETY: null, or a state, which is never unmapped.
+    let first = unsafe { LOOKED_AT.load(Ordering::Relaxed).as_ref() };
+    let mut last = first;
+    for _ in 0..LOOKS {
+        // SAFETY: besides the ids, nothing is used of states of threads that may live.
+        let next = unsafe { FGRAPH.threads.behind(last) };
+        let Some(thread) = next else {
+            return;
+        };
+        if thread.id() != 0 && may_be_gone(thread, id) {
+            reap(id, || core::iter::once(thread));
+        }
+        last = next;
+        if last.map(ptr::from_ref) == first.map(ptr::from_ref) {
+            break;
+        }
+    }
+    let last = last.map_or(ptr::null(), ptr::from_ref);
+    LOOKED_AT.store(last.cast_mut(), Ordering::Relaxed);
+}
+
 /// Counts the calls as lost that threads were in which are gone.
 pub(crate) fn count_lost() {
     // No thread has this id.
-    reap(0);
+    // SAFETY: as is said at `end_state`.
+    reap(0, || unsafe { FGRAPH.threads.iter() });
 }
 
-/// Frees the states of this process whose owners are gone, as all are that have the id of the
-/// calling thread, `id`, but for its own. Done by the process only that the memory is of.
-fn reap(id: u32) {
+/// Frees those of `states`, which are of this process, whose owners are gone, as all are that have
+/// the id of the calling thread, `id`, but for its own. Done by the process only that the memory is
+/// of.
+fn reap<I: Iterator<Item = &'static Thread>>(id: u32, states: impl FnOnce() -> I) {
     let own = own_process();
     if own != os::process_id() {
         return;
@@ -226,49 +255,41 @@ fn reap(id: u32) {
     // One that a signal handler left in the middle would be the last.
     os::without_signals(|| {
         if !REAPING.swap(true, Ordering::Acquire) {
-            end_states(own, id);
+            states().for_each(|thread| end_state(thread, own, id));
             REAPING.store(false, Ordering::Release);
         }
     });
 }
 
-/// Does what [`reap`] says, for process `own`.
-fn end_states(own: u32, id: u32) {
-    let current = trampoline::current();
-    let mut alive = 0;
-    // SAFETY: besides the ids, only states of threads that are gone are used, and by one thread at
-    // a time.
-    for thread in unsafe { FGRAPH.threads.iter() } {
-        let owner = thread.id();
-        if owner == 0 {
-            continue;
+/// Does what [`reap`] says, with one state. Besides the ids, only states of threads that are gone
+/// are used, and by one thread at a time.
+fn end_state(thread: &'static Thread, own: u32, id: u32) {
+    let owner = thread.id();
+    let is_own = process_of(thread).load(Ordering::Relaxed) == own;
+    let is_current = ptr::eq(thread, trampoline::current());
+    if owner == 0 || !is_own || is_current || !may_be_gone(thread, id) {
+        return;
+    }
+    if thread.owner.is_reserved() {
+        if thread.owner.cancel_reserved(owner, &FGRAPH.watched) {
+            FGRAPH.threads.free.push(thread);
         }
-        let is_reserved = thread.owner.is_reserved();
-        // A state under our own id is that of a thread that had the id before us.
-        let is_own = process_of(thread).load(Ordering::Relaxed) == own;
-        let may_be_gone = owner == id && !is_reserved || !has_owner(thread);
-        if ptr::eq(thread, current) || !is_own || !may_be_gone {
-            alive += 1;
-            continue;
-        }
-        if is_reserved {
-            thread.owner.cancel_reserved(owner);
-            continue;
-        }
-        if !dispatch::abandon(thread) {
-            // Another thread goes on with its calls.
-            alive += 1;
-            continue;
-        }
+    } else if dispatch::abandon(thread) {
+        // Else another thread goes on with its calls.
         let (base, len) = thread.home.shadow.memory();
         memory::forget(base, len);
-        thread.release(owner);
+        give_back(thread, owner);
     }
-    NEXT_REAP.store(2 * alive + 16, Ordering::Relaxed);
+}
+
+/// Whether the thread of a state is gone, if the state is not that of the calling thread, `id`.
+fn may_be_gone(thread: &'static Thread, id: u32) -> bool {
+    // A state under our own id is that of a thread that had the id before us.
+    thread.id() == id && !thread.owner.is_reserved() || !has_owner(thread)
 }
 
 /// Maps a new state, without an owner, and behind it its shadow stack.
-fn add_state() -> Option<()> {
+fn add_state() -> Option<&'static Thread> {
     let shadow = shadow_stack_size();
     // Right behind the state and not at a page of its own, where frames would have the addresses of
     // the state's first words modulo 4 KiB, for which processors take them at first.
@@ -284,10 +305,9 @@ fn add_state() -> Option<()> {
         });
         let thread = &(*owned).thread;
         thread.reset_home(memory.add(offset), shadow);
-        STATES.fetch_add(1, Ordering::Relaxed);
         FGRAPH.threads.push(thread);
+        Some(thread)
     }
-    Some(())
 }
 
 /// In a child with a copy of the memory: the states of the threads that the child does not have
@@ -308,10 +328,13 @@ pub(crate) fn after_fork() {
     for thread in others() {
         dispatch::abandon(thread);
         let id = thread.id();
-        if !thread.owner.cancel_reserved(id) {
+        if !thread.owner.cancel_reserved(id, &FGRAPH.watched) {
             thread.release(id);
         }
     }
+    // Also those that a thread which the child does not have was about to take.
+    FGRAPH.threads.free.clear();
+    others().for_each(|thread| FGRAPH.threads.free.push(thread));
     if let Some(own) = all().find(|thread| ptr::eq(*thread, own)) {
         own.owner.rename(os::thread_id());
         process_of(own).store(os::process_id(), Ordering::Relaxed);

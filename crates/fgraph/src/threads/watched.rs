@@ -31,6 +31,7 @@ pub(crate) fn set(slot: usize, ids: Option<&[u32]>) -> Result<(), Error> {
     for &id in &wanted {
         if known.binary_search(&id).is_err() {
             let state = claim_state(own).ok_or(Unsupported::Memory(libc::ENOMEM))?;
+            FGRAPH.watched.count_reserved(id);
             state.owner.reserve_for(id);
         }
     }
