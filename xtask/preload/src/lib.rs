@@ -7,14 +7,15 @@
 //!
 //! The children that the program forks are traced, and report nothing: putting all functions back
 //! and listing them takes longer than most children live. They count in memory that they share with
-//! the program, so that its report has their calls too, those that were made until then. Programs that are executed are left
-//! alone, unless `FGRAPH_CHILDREN` is set: then they are traced and report as well.
+//! the program, so that its report has their calls too, those that were made until then. Programs
+//! that are executed are left alone, unless `FGRAPH_CHILDREN` is set: then they are traced and
+//! report as well.
 //!
 //! # Safety
 //!
-//! The unsafe code maps memory, hears of forks, puts functions where the dynamic linker looks for those to call when it loads
-//! the library and when the program exits, takes the preloading out of the environment while there
-//! is one thread only, and reads a clock.
+//! The unsafe code maps memory, hears of forks, puts functions where the dynamic linker looks for
+//! those to call when it loads the library and when the program exits, takes the preloading out of
+//! the environment while there is one thread only, and reads a clock.
 
 use std::env;
 use std::error;

@@ -4,10 +4,10 @@
 //! stands behind `$TRACE` is traced, with all that it starts. What the script prints and how it
 //! ends must be the same.
 //!
-//! The calls are those of all processes, for each user; a process that leaves the C library out when
-//! it ends, as Go's do, does not report them. Beside them stands what one call has cost, all users
-//! together. That of a few calls is mostly what it costs to put the functions back, and to fork and
-//! to end processes with a copy of all that.
+//! The calls are those of all processes, for each user; a process that ends without the C library,
+//! as Go's do, does not report them. Beside them stands what one call has cost, all users together.
+//! That of a few calls is mostly what it costs to put the functions back, and to fork and to end
+//! processes with a copy of all that.
 
 // Long strings: rows of tables, and files.
 
@@ -87,8 +87,8 @@ fn cpython_test(module: &str) -> Program {
     }
 }
 
-/// The interpreter itself, which what goes by the name may only start; that of a virtual environment
-/// by its path there.
+/// The interpreter itself, which the command of that name may only start; that of a virtual
+/// environment by its path there.
 const PYTHON: &str = "P=$(python3 -c 'import sys; print(sys.executable)')";
 
 /// Modules of CPython's tests that take seconds at most.
