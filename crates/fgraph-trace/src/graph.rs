@@ -40,7 +40,7 @@ pub type Matcher = Box<dyn Fn(&str) -> bool + Send>;
 
 /// What is written of each call, and which calls are. The defaults are the kernel's.
 pub struct Options {
-    /// `funcgraph-cpu`: the processor.
+    /// `funcgraph-cpu`: the processor. If it is not known at the first event, there is no column.
     pub cpu: bool,
     /// `funcgraph-overhead`: marks of long calls: `+` 10 µs, `!` 100 µs, `#` 1 ms, `*` 10 ms, `@`
     /// 100 ms, `$` 1 s.
@@ -217,11 +217,16 @@ impl FunctionGraph {
         source: &mut impl Source,
         out: &mut String,
     ) -> Result<bool, SourceError> {
+        let event = source.next()?;
         if !self.is_begun {
             self.is_begun = true;
+            // A reader does not know where a thread was that lost its first events.
+            let has_cpus = event
+                .is_none_or(|event| event.cpu.is_some() || matches!(event.what, What::Lost { .. }));
+            self.options.cpu &= has_cpus;
             self.write_heading(out);
         }
-        let Some(event) = source.next()? else {
+        let Some(event) = event else {
             return Ok(false);
         };
         let head = Head {

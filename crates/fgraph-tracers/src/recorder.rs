@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use fgraph::{Error, Handle, IntoFilter};
+use fgraph::{Error, Handle, IntoFilter, Untraced};
 use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
 
@@ -122,16 +122,29 @@ impl Recorder {
         Snapshot::take(self.rings())
     }
 
-    /// Writes a text among the running thread's events; `false` if it was lost. Neither allocates
-    /// nor locks.
+    /// Writes a text among the running thread's events, of which the first 4,096 bytes are taken;
+    /// `false` if it was lost. A function graph shows it as `/* text */`, as the kernel shows what
+    /// is written to `trace_marker`.
     ///
-    /// # Safety
+    /// Neither allocates nor locks, and takes about a microsecond. It must not be called by
+    /// handlers of signals.
     ///
-    /// `thread` is the running thread. Until this returns no callback of this recorder runs in it,
-    /// and it does not call this again.
-    pub(crate) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.user.mark(thread, text) }
+    /// ```
+    /// use fgraph_tracers::recorder::Recorder;
+    /// # use fgraph_trace::graph::{FunctionGraph, Options};
+    ///
+    /// let recorder = Recorder::start("getppid:mod:libc.so*")?;
+    /// assert!(recorder.mark("the second phase begins"));
+    /// # let mut text = Vec::new();
+    /// # FunctionGraph::new(Options::default()).write_all(&mut recorder.snapshot(), &mut text)?;
+    /// # assert!(String::from_utf8(text)?.ends_with("/* the second phase begins */\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mark(&self, text: &str) -> bool {
+        let _untraced = Untraced::new();
+        // SAFETY: the running thread, in which no callback runs now: it is not traced, and the
+        // callbacks of this user do not get here.
+        unsafe { self.user.mark(fgraph::thread_id(), text.as_bytes()) }
     }
 
     /// Ends recording. Readers see what is in the rings, and then that it is over.

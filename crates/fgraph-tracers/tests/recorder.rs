@@ -116,6 +116,112 @@ fn arguments_results_and_callers_are_recorded_where_asked_for() {
     );
 }
 
+/// Has the calling thread run on one processor only.
+fn move_to(cpu: usize) {
+    // SAFETY: a set of processors is plain data.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+/// Processors that the calling thread may run on.
+fn processors() -> Vec<usize> {
+    // SAFETY: a set of processors is plain data, and is filled in.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        let all = 0..libc::CPU_SETSIZE as usize;
+        all.filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect()
+    }
+}
+
+#[test]
+fn calls_are_shown_with_the_processor_that_they_ran_on() {
+    scenario(
+        "calls_are_shown_with_the_processor_that_they_ran_on",
+        || {
+            let processors = processors();
+            // There and back, also where there is only one.
+            let (first, last) = (processors[0], processors[processors.len() - 1]);
+            let path = std::env::temp_dir().join(format!("{}.fgraph", std::process::id()));
+            let options = Options {
+                rings: RingOptions {
+                    mode: Mode::Overwrite,
+                    ..RingOptions::default()
+                },
+                ..Options::default()
+            };
+            let recorder = Recorder::start_with(FILTER, &options).unwrap();
+            let file = FileRecorder::start(&path, FILTER, &options).unwrap();
+            for cpu in [first, last, last, first] {
+                move_to(cpu);
+                recorded_inner(1, 2);
+            }
+            let snapshot = cpus(&mut recorder.snapshot());
+            file.finish().unwrap();
+            let live = cpus(&mut Live::watch(recorder.finish().unwrap()));
+            let recording = cpus(&mut Recording::open(&path).unwrap());
+            std::fs::remove_file(&path).unwrap();
+            let expected = [first, last, last, first].map(|cpu| format!(" {cpu}"));
+            // SAFETY: a name with a zero at its end.
+            let has_rseq =
+                unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).is_null() };
+            let expected = if has_rseq { &expected[..] } else { &[] };
+            for found in [snapshot, live, recording] {
+                assert_eq!(found, expected);
+            }
+        },
+    );
+}
+
+/// The processors in the text of a graph, one for each call.
+fn cpus(source: &mut impl Source) -> Vec<String> {
+    let mut text = Vec::new();
+    FunctionGraph::default()
+        .write_all(source, &mut text)
+        .unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let calls = text.lines().filter(|line| line.ends_with(';'));
+    calls
+        .filter_map(|line| Some(line.split_once(") ")?.0.to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_text_of_the_program_stands_among_the_calls_of_its_thread() {
+    scenario(
+        "a_text_of_the_program_stands_among_the_calls_of_its_thread",
+        || {
+            let recorder = Recorder::start(FILTER).unwrap();
+            // A thread may say something before its first call.
+            assert!(recorder.mark("before\n"));
+            recorded_inner(1, 2);
+            assert!(recorder.mark("between"));
+            thread::scope(|scope| {
+                scope.spawn(|| assert!(recorder.mark(&"long ".repeat(1000))));
+            });
+            recorded_inner(3, 4);
+            let rings = recorder.finish().unwrap();
+            let lines = graph(&mut Live::watch(rings), GraphOptions::default());
+            let long = format!("/* {} */", "long ".repeat(1000).split_at(4096).0);
+            let expected = [
+                "/* before */",
+                "recorded_inner();",
+                "/* between */",
+                &long,
+                "recorded_inner();",
+            ];
+            // Between threads, a line says that another one runs.
+            let is_event = |line: &&str| line.starts_with("/*") || line.ends_with(';');
+            let lines = lines.iter().map(|line| line.trim());
+            let found: Vec<&str> = lines.filter(is_event).collect();
+            assert_eq!(found, expected);
+        },
+    );
+}
+
 #[test]
 fn events_of_all_threads_and_losses_add_up_to_the_calls() {
     scenario(

@@ -15,6 +15,7 @@ use fgraph_trace::ring::{Extras, Rings, Writer};
 use super::Options;
 use super::writers::{WriterOffset, Writers};
 use crate::support::kernel;
+use crate::support::processor::ProcessorWord;
 
 /// Writes entries and returns to rings.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub(super) struct Record {
     arguments: usize,
     result: bool,
     caller: bool,
+    processor: ProcessorWord,
     writers: Writers,
     described: Described,
     /// The process that was described last.
@@ -41,6 +43,7 @@ impl Record {
             arguments: options.arguments.min(6),
             result: options.result,
             caller: options.caller,
+            processor: ProcessorWord::find(),
             writers: Writers::new(options.rings.rings)?,
             described: Described::new()?,
             process: AtomicU32::new(0),
@@ -82,11 +85,33 @@ impl Record {
         self.described.set(function.index());
     }
 
-    /// Writes an event that is more than a word, or for which the thread has no room.
+    /// Writes an event that is a word, at the time that the clock shows; `false` if it was lost.
+    #[inline(always)]
+    fn write_word(&self, word: &Cell<u64>, thread: u32, event: u64) -> bool {
+        let cpu = self.processor.read();
+        let writer = self.writer(word.get());
+        let now = self.clock.now();
+        // SAFETY: the writer is the running thread's.
+        writer.is_on(cpu) && unsafe { writer.call(event, now) }
+            || self.write_slowly(word, thread, event, now, cpu)
+    }
+
+    /// Writes an event before which the processor is written, or for which the thread has no room.
     #[cold]
     #[inline(never)]
-    fn write_slowly(&self, word: &Cell<u64>, thread: u32, event: u64, now: u64) -> bool {
-        self.write(word, thread, event, now, &Extras::default())
+    fn write_slowly(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: u64,
+        now: u64,
+        cpu: Option<u32>,
+    ) -> bool {
+        let extras = Extras {
+            cpu,
+            ..Extras::default()
+        };
+        self.write(word, thread, event, now, &extras)
     }
 
     /// Writes an event with what belongs to it; `false` if it was lost.
@@ -182,10 +207,7 @@ impl FgraphOps for Record {
             event::call(Kind::Entry, function.index()),
         );
         if self.is_plain {
-            let now = self.clock.now();
-            // SAFETY: the writer is the running thread's.
-            let is_written = unsafe { self.writer(word.get()).call(event, now) }
-                || self.write_slowly(word, call.thread_id(), event, now);
+            let is_written = self.write_word(word, call.thread_id(), event);
             return is_written.then_some(());
         }
         let mut arguments = [0; 6];
@@ -193,6 +215,7 @@ impl FgraphOps for Record {
             *place = call.arg(index).unwrap_or(0);
         }
         let extras = Extras {
+            cpu: self.processor.read(),
             arguments: arguments.get(..self.arguments).unwrap_or_default(),
             caller: self.caller.then(|| call.return_address() as u64),
             ..Extras::default()
@@ -212,21 +235,19 @@ impl FgraphOps for Record {
             call.thread_word(),
             event::call(kind, call.function().index()),
         );
-        let now = self.clock.now();
         if self.result
             && let Some(result) = call.result()
         {
+            let now = self.clock.now();
             let extras = Extras {
+                cpu: self.processor.read(),
                 result: &[result],
                 ..Extras::default()
             };
             self.write(word, call.thread_id(), event, now, &extras);
             return;
         }
-        // SAFETY: the writer is the running thread's.
-        if !unsafe { self.writer(word.get()).call(event, now) } {
-            self.write_slowly(word, call.thread_id(), event, now);
-        }
+        self.write_word(word, call.thread_id(), event);
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {
