@@ -5,6 +5,9 @@
 //! count. When the program exits they are unregistered, and what they have counted is appended as
 //! one JSON object, a line, to the file `FGRAPH_OUT`. Without a filter it does nothing.
 //!
+//! With `FGRAPH_TRACERS` all tracers of `fgraph-tracers` work as well, with the same filter, and
+//! what they have seen is in the object.
+//!
 //! The children that the program forks are traced, and report nothing: putting all functions back
 //! and listing them takes longer than most children live. Programs that are executed are left
 //! alone, unless `FGRAPH_CHILDREN` is set: then they are traced and report as well.
@@ -14,6 +17,8 @@
 //! The unsafe code puts functions where the dynamic linker looks for those to call when it loads
 //! the library and when the program exits, takes the preloading out of the environment while there
 //! is one thread only, and reads a clock.
+
+mod tracers;
 
 use std::env;
 use std::fs;
@@ -26,8 +31,9 @@ use std::time::{Duration, Instant};
 
 use fgraph::{
     Entry, Error, FgraphOps, FilterReport, Handle, RefusalReason, RefusedFunction, RelocateError,
-    Return, SiteInfo, TraceMethod,
+    Return, SiteInfo, TraceMethod, Untraced,
 };
+use tracers::Tracers;
 
 /// Counts on the threads of a program, each in a line of its own for as many threads as there are
 /// lines.
@@ -74,6 +80,7 @@ const REFUSED_SHOWN: usize = 10;
 #[derive(Debug)]
 struct Tracing {
     users: Vec<Handle<Count>>,
+    tracers: Option<Tracers>,
     /// The process that has registered them.
     process: u32,
     /// The file to report to. Programs clear their environment.
@@ -113,7 +120,9 @@ extern "C" fn start() {
     }
 }
 
-fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Error> {
+fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Box<dyn std::error::Error>> {
+    // All begin with the same call.
+    let _untraced = Untraced::new();
     let (start, used) = (Instant::now(), processor_time());
     let register = || {
         // SAFETY: the callbacks of `Count` add to atomics, which is allowed wherever a function may
@@ -125,8 +134,10 @@ fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Error> {
     let report = first.report()?;
     let mut users: Vec<_> = (1..users).map(|_| register()).collect::<Result<_, _>>()?;
     users.insert(0, first);
+    let tracers = env::var_os("FGRAPH_TRACERS").map(|_| Tracers::start(filter));
     Ok(Tracing {
         users,
+        tracers: tracers.transpose()?,
         process: process::id(),
         out,
         registered_in,
@@ -160,12 +171,16 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
     let FilterReport {
         traced, refused, ..
     } = tracing.report;
+    // All end with the same call.
+    let untraced = Untraced::new();
+    let seen = tracing.tracers.map_or(Ok(Vec::new()), Tracers::end)?;
     let (mut entries, mut returns) = (0, 0);
     for user in tracing.users {
         let count = user.unregister().map_err(|error| error.error)?;
         entries += count.sum(|line| &line.entries);
         returns += count.sum(|line| &line.returns);
     }
+    drop(untraced);
     let status = fgraph::status()?;
     let (nops, relocated) = program()?;
     let figures = [
@@ -190,7 +205,10 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         ("patched", status.patched as u64),
         ("stopped", u64::from(status.stopped.is_some())),
     ];
-    let members = figures.map(|(name, value)| format!("\"{name}\":{value}"));
+    let figures = figures.into_iter().chain(seen);
+    let members: Vec<_> = figures
+        .map(|(name, value)| format!("\"{name}\":{value}"))
+        .collect();
     // Of printable text the quoted form in Rust is that in JSON.
     let shown = refused.iter().take(REFUSED_SHOWN);
     let reasons: Vec<String> = shown.map(|one| format!("{:?}", one.to_string())).collect();
