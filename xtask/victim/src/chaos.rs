@@ -153,6 +153,7 @@ pub(crate) fn soak(options: &Options, start: Instant) -> Vec<(&'static str, u64)
         rounds += 1;
     }
     watchdog::stop();
+    libraries::end();
     let [signals, left, stays] = signals::handled();
     let mut figures = vec![
         ("rounds", rounds),
