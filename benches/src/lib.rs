@@ -7,6 +7,7 @@
 //! | [`cases`] | who watches, and how calls are timed |
 //! | [`baseline`] | what calls cost by themselves |
 //! | [`depth`] | where on the stack calls are made |
+//! | [`tracers`] | the users of `fgraph-tracers` |
 //! | [`two_threads`] | calls on two threads at once |
 //! | [`sites`] | 20,000 functions to patch, and how patching is timed |
 //! | [`whole_process`] | a process all of whose functions are enumerated and traced |
@@ -26,6 +27,7 @@ pub mod hijack;
 pub mod memory;
 pub mod parent;
 pub mod sites;
+pub mod tracers;
 pub mod two_threads;
 pub mod users;
 pub mod whole_process;

@@ -30,6 +30,10 @@ pub(crate) struct Options {
     /// Patch functions with NOPs only
     #[arg(long, requires = "chaos", conflicts_with = "relocated")]
     nops: bool,
+    /// Switch the recorder, the profiler and the tracer of system calls on and off at random, in
+    /// the slots of the last three users, and compare what they have seen with what was done
+    #[arg(long, requires = "chaos")]
+    tracers: bool,
     /// Threads that call the functions all the time; 4, or 8 with --relocated, unless given
     #[arg(long, value_name = "N")]
     threads: Option<u32>,
@@ -112,11 +116,15 @@ fn run_one(options: &Options, relocated: bool, seed: u64, seconds: u32) -> io::R
     // Without NOPs threads stand between two instructions: the more of them wait for a processor,
     // the more often. In chaos everybody waits for everybody as it is.
     let usual = if relocated && !options.chaos { 8 } else { 4 };
+    let users = match options.tracers {
+        true => options.users.min(13),
+        false => options.users,
+    };
     let settings = [
         ("threads", options.threads.unwrap_or(usual).into()),
         ("seconds", u64::from(seconds)),
         ("sites", u64::from(options.sites)),
-        ("users", u64::from(options.users)),
+        ("users", u64::from(users)),
         ("seed", seed),
     ];
     let mut args: Vec<String> = settings
@@ -132,6 +140,9 @@ fn run_one(options: &Options, relocated: bool, seed: u64, seconds: u32) -> io::R
     if options.chaos {
         let library = victim::build_library(!relocated)?;
         args.extend(["--chaos".to_owned(), library.display().to_string()]);
+        if options.tracers {
+            args.extend(["--tracers".to_owned(), "1".to_owned()]);
+        }
         if let Some(acts) = &options.acts {
             args.extend(["--acts".to_owned(), acts.clone()]);
         }
@@ -156,6 +167,9 @@ fn repetition(options: &Options, relocated: bool, seed: u64, seconds: u32) -> St
         "cargo xtask patch-test --chaos {kind} --seconds {seconds} --sites {} --users {} --seed {seed}",
         options.sites, options.users
     );
+    if options.tracers {
+        command.push_str(" --tracers");
+    }
     if let Some(threads) = options.threads {
         command.push_str(&format!(" --threads {threads}"));
     }

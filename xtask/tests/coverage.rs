@@ -23,12 +23,12 @@ fn libraries_are_found_by_name_and_their_resolvers_are_not_counted() {
     let [
         name,
         functions,
-        _,
+        unnamed,
         nops,
         relocated,
         _,
         refused,
-        percent,
+        _,
         _,
         resolvers,
         _,
@@ -40,7 +40,9 @@ fn libraries_are_found_by_name_and_their_resolvers_are_not_counted() {
     assert_eq!((name, nops), ("libc.so.6", "0"));
     assert_eq!(number(functions), number(relocated) + number(refused));
     assert!(number(resolvers) > 10, "{row}");
-    assert!(percent.parse::<f64>().expect("a number") > 99.5, "{row}");
+    // Many have no name where its debug file is missing; that these are refused is no fault.
+    let named = number(functions) - number(unnamed);
+    assert!(number(relocated) * 1000 > named * 995, "{row}");
 }
 
 #[test]

@@ -112,6 +112,21 @@ fn everything_hostile_at_once_finds_nothing_wrong() {
 }
 
 #[test]
+#[ignore = "builds the victim: cargo xtask soak"]
+fn tracers_that_are_switched_in_chaos_miss_nothing() {
+    for kind in ["--nops", "--relocated"] {
+        let args = ["--chaos", kind, "--tracers", "--seconds", "10", "--json"];
+        let output = patch_test(&args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{output:?}\n{errors}");
+        assert_eq!(number(&output, "failures"), 0);
+        for name in ["tracers_switched", "calls_for_tracers", "events_recorded"] {
+            assert_ne!(number(&output, name), 0, "{name}");
+        }
+    }
+}
+
+#[test]
 #[ignore = "builds the victim and needs luck: cargo xtask soak"]
 fn in_chaos_leaving_out_any_trap_is_noticed() {
     for (kind, steps) in [("--nops", "trap"), ("--relocated", "inner")] {

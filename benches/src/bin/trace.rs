@@ -70,7 +70,7 @@ fn recording() -> Result<(), Box<dyn Error>> {
         result,
         ..recorder::Options::default()
     };
-    let [plain, empty, recorded, more, clock] = best(|| {
+    let [plain, empty, recorded, more, running, clock] = best(|| {
         let plain = calls(Variant::Plain);
         let active = Case::Users(1).set_up()?;
         let empty = calls(Variant::Patchable);
@@ -83,13 +83,21 @@ fn recording() -> Result<(), Box<dyn Error>> {
         let recorder = Recorder::start_with(WATCHED, &options(2, true))?;
         let more = calls(Variant::Patchable);
         drop(recorder);
+        let options = recorder::Options {
+            running: true,
+            ..options(0, false)
+        };
+        let recorder = Recorder::start_with(WATCHED, &options)?;
+        let running = calls(Variant::Patchable);
+        drop(recorder);
         let clock = time(|| (0..CALLS).for_each(|_| _ = black_box(kind.now())));
-        Ok([plain, empty, recorded, more, clock])
+        Ok([plain, empty, recorded, more, running, clock])
     })?;
     let budget = empty + 2.0 * clock + 8.0;
     println!("a call, ns: plain {plain:.1}, an empty user {empty:.1}, a clock read {clock:.1}");
     println!("  recorded {recorded:.1} (an empty user, two clock reads and 8 ns: {budget:.1})");
     println!("  with two arguments and the result {more:.1}");
+    println!("  with the time that the thread has run {running:.1}");
     Ok(())
 }
 

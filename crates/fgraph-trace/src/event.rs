@@ -51,6 +51,9 @@ pub enum Extension {
     Cpu = 5,
     /// One word: where the call before it returns to.
     Caller = 6,
+    /// One word: nanoseconds that the thread had run at the event before it, see
+    /// [`Event::running`](crate::Event::running).
+    Running = 7,
 }
 
 impl Extension {
@@ -62,6 +65,7 @@ impl Extension {
             4 => Self::Mark,
             5 => Self::Cpu,
             6 => Self::Caller,
+            7 => Self::Running,
             _ => return None,
         })
     }
@@ -245,13 +249,27 @@ impl Walk {
 fn end_of_call(words: &[u64], mut at: usize) -> usize {
     while let Some((what, inner)) = extension_at(words, at) {
         match what {
-            Some(Extension::Arguments | Extension::Result | Extension::Caller) => {
-                at += 1 + inner.len();
-            }
+            Some(
+                Extension::Arguments | Extension::Result | Extension::Caller | Extension::Running,
+            ) => at += 1 + inner.len(),
             _ => break,
         }
     }
     at
+}
+
+/// What the extension [`Extension::Running`] of the event at a place says.
+#[inline]
+pub(crate) fn running(words: &[u64], place: &Place) -> Option<u64> {
+    let inner = words.get(..place.end)?;
+    let mut at = place.at + 1;
+    while let Some((what, found)) = extension_at(inner, at) {
+        if what == Some(Extension::Running) {
+            return found.first().copied();
+        }
+        at += 1 + found.len();
+    }
+    None
 }
 
 /// What the event at a place says.

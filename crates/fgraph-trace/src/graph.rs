@@ -40,7 +40,7 @@ pub type Matcher = Box<dyn Fn(&str) -> bool + Send>;
 
 /// What is written of each call, and which calls are. The defaults are the kernel's.
 pub struct Options {
-    /// `funcgraph-cpu`: the processor.
+    /// `funcgraph-cpu`: the processor. If it is not known at the first event, there is no column.
     pub cpu: bool,
     /// `funcgraph-overhead`: marks of long calls: `+` 10 µs, `!` 100 µs, `#` 1 ms, `*` 10 ms, `@`
     /// 100 ms, `$` 1 s.
@@ -49,6 +49,9 @@ pub struct Options {
     pub thread: bool,
     /// `funcgraph-duration`: how long calls took.
     pub duration: bool,
+    /// `sleep-time`: durations are those of the wall clock. Without, the time is left out that the
+    /// thread was not on a processor, where it was recorded how long it was.
+    pub sleep_time: bool,
     /// `funcgraph-abstime`: the monotonic clock.
     pub absolute_time: bool,
     /// `funcgraph-tail`: the function's name behind a closing brace.
@@ -79,6 +82,7 @@ impl Default for Options {
             overhead: true,
             thread: false,
             duration: true,
+            sleep_time: true,
             absolute_time: false,
             tail: false,
             arguments: false,
@@ -109,7 +113,7 @@ impl fmt::Debug for Options {
 #[derive(Clone, Copy, Debug)]
 struct Call {
     function: u32,
-    time: u64,
+    began: Moment,
     is_shown: bool,
 }
 
@@ -163,10 +167,28 @@ pub struct FunctionGraph {
 /// What a line begins with.
 #[derive(Clone, Copy, Debug)]
 struct Head {
-    time: u64,
+    now: Moment,
     process: u32,
     thread: u32,
     cpu: Option<u32>,
+}
+
+/// When something was.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    time: u64,
+    /// As [`Event::running`](crate::Event::running).
+    running: Option<u64>,
+}
+
+impl Moment {
+    /// Nanoseconds until a later moment.
+    fn until(&self, end: Self, clock: &Clock, options: &Options) -> u64 {
+        match self.running.zip(end.running) {
+            Some((begin, end)) if !options.sleep_time => end.saturating_sub(begin),
+            _ => clock.nanoseconds(end.time.saturating_sub(self.time)),
+        }
+    }
 }
 
 /// What is in the column of durations.
@@ -217,15 +239,23 @@ impl FunctionGraph {
         source: &mut impl Source,
         out: &mut String,
     ) -> Result<bool, SourceError> {
+        let event = source.next()?;
         if !self.is_begun {
             self.is_begun = true;
+            // A reader does not know where a thread was that lost its first events.
+            let has_cpus = event
+                .is_none_or(|event| event.cpu.is_some() || matches!(event.what, What::Lost { .. }));
+            self.options.cpu &= has_cpus;
             self.write_heading(out);
         }
-        let Some(event) = source.next()? else {
+        let Some(event) = event else {
             return Ok(false);
         };
         let head = Head {
-            time: event.time,
+            now: Moment {
+                time: event.time,
+                running: event.running,
+            },
             process: event.process,
             thread: event.thread,
             cpu: event.cpu,
@@ -285,12 +315,18 @@ impl FunctionGraph {
         let depth = thread.shown;
         thread.push(Call {
             function,
-            time: head.time,
+            began: head.now,
             is_shown,
         });
         let upcoming = source.upcoming();
         let end = upcoming.and_then(|next| match next.what {
-            What::Return { function, result } => Some((function, result.first(), next.time)),
+            What::Return { function, result } => {
+                let end = Moment {
+                    time: next.time,
+                    running: next.running,
+                };
+                Some((function, result.first(), end))
+            }
             _ => None,
         });
         let leaf = end.filter(|&(of, _, _)| of == function);
@@ -298,8 +334,8 @@ impl FunctionGraph {
             return;
         }
         thread.is_leaf = leaf.is_some();
-        let took = leaf.map_or(Took::Nothing, |(_, _, time)| {
-            Took::Nanoseconds(source.clock().nanoseconds(time.saturating_sub(head.time)))
+        let took = leaf.map_or(Took::Nothing, |(_, _, end)| {
+            Took::Nanoseconds(head.now.until(end, source.clock(), &self.options))
         });
         self.write_head(source.clock(), names, head, took, out);
         indent(out, depth);
@@ -350,11 +386,7 @@ impl FunctionGraph {
             return;
         }
         let depth = thread.shown;
-        let took = call.map(|call| {
-            source
-                .clock()
-                .nanoseconds(head.time.saturating_sub(call.time))
-        });
+        let took = call.map(|call| call.began.until(head.now, source.clock(), &self.options));
         let threshold = self.options.threshold;
         if threshold != 0 && took.is_none_or(|took| took < threshold) {
             return;
@@ -454,7 +486,7 @@ impl FunctionGraph {
             out.push('\n');
         }
         if options.absolute_time {
-            let us = clock.monotonic(head.time) / 1000;
+            let us = clock.monotonic(head.now.time) / 1000;
             push(
                 out,
                 format_args!("{:>5}.{:06} |  ", us / 1_000_000, us % 1_000_000),

@@ -114,6 +114,51 @@ impl Rings {
         Ok(Self::start(memory, geometry, options))
     }
 
+    /// New rings in memory that other processes map through the file which comes with them: a child
+    /// that inherits it, or one that gets it through a socket. It has no path, and is closed when
+    /// the process executes another program; readers and writers need it only for
+    /// [`open_shared`](Self::open_shared).
+    ///
+    /// What is in it stays for as long as a process has it mapped or open. Nobody can change its
+    /// length.
+    ///
+    /// ```
+    /// use fgraph_trace::ring::{RingOptions, Rings};
+    ///
+    /// # if cfg!(not(miri)) {
+    /// let (rings, file) = Rings::create_shared(&RingOptions::default())?;
+    /// // Elsewhere, with the file:
+    /// let same = Rings::open_shared(&file)?;
+    /// rings.finish();
+    /// assert!(same.is_finished());
+    /// # }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is no such memory, or no such geometry; on other systems than Linux always.
+    pub fn create_shared(options: &RingOptions) -> io::Result<(Self, File)> {
+        let geometry = Geometry::new(options)?;
+        let (memory, file) = Memory::new_shared(geometry.words)?;
+        Ok((Self::start(memory, geometry, options), file))
+    }
+
+    /// The rings that another process has made by [`create_shared`](Self::create_shared).
+    ///
+    /// That process may be hostile: what it writes harms nobody who reads, and it cannot take the
+    /// memory away.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if the file may become shorter, or has no rings
+    /// or those of a version that this one does not know; others where the file cannot be mapped.
+    pub fn open_shared(file: &File) -> io::Result<Self> {
+        let memory = Memory::map_shared(file)?;
+        let geometry = Geometry::read(memory.words())?;
+        Ok(Self { memory, geometry })
+    }
+
     fn start(memory: Memory, geometry: Geometry, options: &RingOptions) -> Self {
         let this = Self { memory, geometry };
         let kind = options.clock.unwrap_or_else(ClockKind::of_this_machine);
@@ -180,6 +225,12 @@ impl Rings {
     /// Takes the right to make room from a reader that is gone.
     pub(crate) fn abandon(&self) {
         self.word(at::CONSUMER).store(0, Ordering::Relaxed);
+    }
+
+    /// How many rings there are.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.geometry.rings
     }
 
     /// How many rings threads have had so far.

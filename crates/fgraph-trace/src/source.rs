@@ -22,6 +22,8 @@ pub struct Event<'a> {
     pub thread: u32,
     /// The processor that it ran on, if that was recorded.
     pub cpu: Option<u32>,
+    /// How long it had run on processors since its beginning, in nanoseconds, if that was recorded.
+    pub running: Option<u64>,
     /// What it did.
     pub what: What<'a>,
 }
@@ -35,6 +37,7 @@ impl<'a> Event<'a> {
             process,
             thread,
             cpu: None,
+            running: None,
             what,
         }
     }
@@ -46,6 +49,8 @@ impl<'a> Event<'a> {
 pub struct Upcoming<'a> {
     /// When, in ticks of the source's clock.
     pub time: u64,
+    /// As [`Event::running`].
+    pub running: Option<u64>,
     /// What it is.
     pub what: What<'a>,
 }
@@ -151,6 +156,13 @@ impl Pending {
         match self.lost {
             0 => event::what(words, &self.place),
             events => What::Lost { events },
+        }
+    }
+
+    fn running(&self, words: &[u64]) -> Option<u64> {
+        match self.lost {
+            0 => event::running(words, &self.place),
+            _ => None,
         }
     }
 }
@@ -398,6 +410,7 @@ impl<L: Lanes> Source for Merge<L> {
             process: event.process,
             thread: event.thread,
             cpu: event.cpu.checked_sub(1),
+            running: event.running(&chunk.words),
             what: event.what(&chunk.words),
         }))
     }
@@ -408,6 +421,7 @@ impl<L: Lanes> Source for Merge<L> {
         let is_same = (next.process, next.thread) == (current.process, current.thread);
         is_same.then(|| Upcoming {
             time: next.time,
+            running: next.running(&lane.chunk.words),
             what: next.what(&lane.chunk.words),
         })
     }

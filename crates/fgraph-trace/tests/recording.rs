@@ -9,7 +9,7 @@ use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::graph::{FunctionGraph, Options};
 use fgraph_trace::names::DescriptionKind;
-use fgraph_trace::recording::{Drain, Info};
+use fgraph_trace::recording::{Drain, Info, recover};
 use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
 use fgraph_trace::{Live, Recording, Source};
 use proptest::collection::vec;
@@ -265,14 +265,11 @@ fn what_a_killed_program_has_left_in_its_rings_is_added() {
         let len = bytes.len();
         bytes.extend_from_within(len / 2..);
         std::fs::write(&file, &bytes).unwrap();
-        let added = fgraph_trace::recording::recover(&file, &ring_file).unwrap();
+        let added = recover(&file, &ring_file).unwrap();
         assert!(added > 0);
         for again in [false, true] {
             if again {
-                assert_eq!(
-                    fgraph_trace::recording::recover(&file, &ring_file).unwrap(),
-                    0
-                );
+                assert_eq!(recover(&file, &ring_file).unwrap(), 0);
             }
             let mut found = Recording::open(&file).unwrap();
             assert!(found.lanes().damages().is_empty());
@@ -281,6 +278,44 @@ fn what_a_killed_program_has_left_in_its_rings_is_added() {
             assert!(found.names().function(PROCESS, 1).is_some());
         }
     }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A recorder that could not be ended goes on behind the end of its recording.
+#[cfg(not(miri))]
+#[test]
+fn what_came_behind_a_part_of_a_sub_buffer_is_added_without_that_part() {
+    let folder = std::env::temp_dir().join(format!("fgraph-part-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [file, ring_file] = ["a.fgraph", "a.rings"].map(|name| folder.join(name));
+    let rings = Arc::new(Rings::create_file(&ring_file, &options()).unwrap());
+    let out = std::fs::File::create(&file).unwrap();
+    let mut drain = Drain::new(rings.clone(), out, &info()).unwrap();
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let start = rings.clock().first().ticks;
+    let write = |n: u32| {
+        let extras = Extras {
+            cpu: Some(n / 4),
+            ..Extras::default()
+        };
+        writer.call_with(call(Kind::Entry, n), start + u64::from(n) * 100, &extras);
+    };
+    (0..6).for_each(write);
+    rings.finish();
+    drain.drain().unwrap();
+    std::mem::forget(drain);
+    (6..10).for_each(write);
+    assert_eq!(recover(&file, &ring_file).unwrap(), 1);
+    let mut found = Recording::open(&file).unwrap();
+    let mut seen = Vec::new();
+    while let Some(event) = found.next().unwrap() {
+        let What::Entry { function, .. } = event.what else {
+            panic!("{:?} was never written", event.what);
+        };
+        seen.push((function, event.time - start, event.cpu));
+    }
+    let expected = (0..10).map(|n: u32| (n, u64::from(n) * 100, Some(n / 4)));
+    assert_eq!(seen, expected.collect::<Vec<_>>());
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

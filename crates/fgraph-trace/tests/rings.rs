@@ -3,7 +3,6 @@
 #![cfg(not(loom))]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use fgraph_trace::clock::ClockKind;
@@ -240,7 +239,6 @@ fn losses_are_exact_while_a_slow_reader_and_fast_writers_run() {
     for mode in [Mode::Drop, Mode::Overwrite] {
         let rings = small(mode);
         const CALLS: u64 = if cfg!(miri) { 300 } else { 100_000 };
-        let done = AtomicBool::new(false);
         let mut live = Live::consume(rings.clone()).unwrap();
         let mut seen = Seen::default();
         thread::scope(|scope| {
@@ -253,18 +251,11 @@ fn losses_are_exact_while_a_slow_reader_and_fast_writers_run() {
                     }
                 });
             }
-            let (rings, done) = (&rings, &done);
-            scope.spawn(move || {
-                while rings.ring_count() < 2 || !done.load(Ordering::Relaxed) {
-                    thread::yield_now();
-                }
-            });
             for _ in 0..10 {
                 let found = read_unordered(&mut live);
                 (seen.events, seen.lost) = (seen.events + found.events, seen.lost + found.lost);
                 thread::yield_now();
             }
-            done.store(true, Ordering::Relaxed);
         });
         rings.finish();
         let found = read_unordered(&mut live);
@@ -398,6 +389,29 @@ fn the_text_is_laid_out_as_the_kernels() {
         "  migrati-1    |   12.478 us   |    } /* getname ret=-ENOENT */",
     ];
     assert_eq!(lines[..6].join("\n"), expected.join("\n"));
+}
+
+#[test]
+fn there_is_no_column_of_processors_that_are_not_known() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let start = rings.clock().first().ticks;
+    writer.call(call(Kind::Entry, 9), start);
+    writer.call(call(Kind::Unwound, 9), start + 100);
+    rings.finish();
+    let mut text = Vec::new();
+    FunctionGraph::default()
+        .write_all(&mut Live::watch(rings.clone()), &mut text)
+        .unwrap();
+    let expected = "\
+# tracer: function_graph
+#
+#  DURATION                  FUNCTION CALLS
+#   |   |                     |   |   |   |
+              |  function 9() {
+  0.100 us    |  } /* function 9 unwound */
+";
+    assert_eq!(String::from_utf8(text).unwrap(), expected);
 }
 
 #[test]

@@ -594,9 +594,7 @@ impl Control {
         if !self.commands.switch.is_on() {
             return Ok(());
         }
-        // SAFETY: the id is this thread's, which is not traced while a file is written; only this
-        // control has the recorder, and it is borrowed exclusively.
-        match unsafe { recorder.mark(fgraph::thread_id(), text.as_bytes()) } {
+        match recorder.mark(text) {
             true => Ok(()),
             false => Err(ControlError::Lost),
         }

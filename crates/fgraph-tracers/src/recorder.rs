@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use fgraph::{Error, Handle, IntoFilter};
+use fgraph::{Error, Handle, IntoFilter, Untraced};
 use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
 
@@ -45,6 +45,9 @@ pub struct Options {
     pub result: bool,
     /// Whether it is recorded where each call returns to.
     pub caller: bool,
+    /// Whether it is recorded how long the thread had run on processors, so that the time which it
+    /// sleeps or waits for one can be left out. It takes a system call at each entry and return.
+    pub running: bool,
 }
 
 /// A recorder at work; dropping it ends it.
@@ -84,7 +87,22 @@ impl Recorder {
             Some(path) => Rings::create_file(path, &options.rings),
             None => Rings::create(&options.rings),
         };
-        let rings = Arc::new(rings.map_err(RecordError::Rings)?);
+        Self::start_in(rings.map_err(RecordError::Rings)?, filter, options)
+    }
+
+    /// As [`start_with`](Self::start_with), in rings that are there already, such as
+    /// [those](Rings::create_shared) that a reader in another process has too. The options about
+    /// rings say nothing here.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start_with`](Self::start_with).
+    pub fn start_in(
+        rings: Rings,
+        filter: impl IntoFilter,
+        options: &Options,
+    ) -> Result<Self, RecordError> {
+        let rings = Arc::new(rings);
         modules::describe(&rings);
         let record = Record::new(rings, options)
             .ok_or_else(|| RecordError::Rings(io::Error::from(io::ErrorKind::OutOfMemory)))?;
@@ -122,16 +140,29 @@ impl Recorder {
         Snapshot::take(self.rings())
     }
 
-    /// Writes a text among the running thread's events; `false` if it was lost. Neither allocates
-    /// nor locks.
+    /// Writes a text among the running thread's events, of which the first 4,096 bytes are taken;
+    /// `false` if it was lost. A function graph shows it as `/* text */`, as the kernel shows what
+    /// is written to `trace_marker`.
     ///
-    /// # Safety
+    /// Neither allocates nor locks, and takes about a microsecond. It must not be called by
+    /// handlers of signals.
     ///
-    /// `thread` is the running thread. Until this returns no callback of this recorder runs in it,
-    /// and it does not call this again.
-    pub(crate) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
-        // SAFETY: handed on.
-        unsafe { self.user.mark(thread, text) }
+    /// ```
+    /// use fgraph_tracers::recorder::Recorder;
+    /// # use fgraph_trace::graph::{FunctionGraph, Options};
+    ///
+    /// let recorder = Recorder::start("getppid:mod:libc.so*")?;
+    /// assert!(recorder.mark("the second phase begins"));
+    /// # let mut text = Vec::new();
+    /// # FunctionGraph::new(Options::default()).write_all(&mut recorder.snapshot(), &mut text)?;
+    /// # assert!(String::from_utf8(text)?.ends_with("/* the second phase begins */\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mark(&self, text: &str) -> bool {
+        let _untraced = Untraced::new();
+        // SAFETY: the running thread, in which no callback runs now: it is not traced, and the
+        // callbacks of this user do not get here.
+        unsafe { self.user.mark(fgraph::thread_id(), text.as_bytes()) }
     }
 
     /// Ends recording. Readers see what is in the rings, and then that it is over.

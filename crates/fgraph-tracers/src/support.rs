@@ -7,5 +7,6 @@ pub(crate) mod classes;
 pub(crate) mod histogram;
 pub(crate) mod kernel;
 pub(crate) mod line;
+pub(crate) mod processor;
 pub(crate) mod queue;
 pub(crate) mod reports;

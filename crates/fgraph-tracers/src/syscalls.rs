@@ -36,7 +36,6 @@
 mod names;
 mod table;
 
-use std::fmt::Write as _;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -397,30 +396,40 @@ impl Call {
 
     fn format(&self, line: &mut Line<LINE>, moment: Moment, thread: u32) {
         let stamp = |line: &mut Line<LINE>, time: u64| {
-            let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
-            // Writing to a line does not fail.
-            let _ = write!(line, "[{seconds:>6}.{rest:09}]");
+            line.push(b'[');
+            line.push_decimal(time / 1_000_000_000, 6, b' ');
+            line.push(b'.');
+            line.push_decimal(time % 1_000_000_000, 9, b'0');
+            line.push(b']');
         };
         stamp(line, self.entered);
         if let Moment::Exit { left, .. } = moment {
             line.push(b'-');
             stamp(line, left);
         }
-        let (number, name) = (self.number, names::name(self.number));
-        let _ = write!(line, " Syscall {number:>3} ({name:>12}):(");
+        line.push_str(" Syscall ");
+        line.push_decimal(self.number, 3, b' ');
+        line.push_str(" (");
+        line.push_right(names::name(self.number), 12);
+        line.push_str("):(");
         for (index, arg) in self.args.iter().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            let _ = write!(line, "{comma}{arg:#x}");
+            line.push_str(if index == 0 { "" } else { ", " });
+            line.push_hex(*arg);
         }
-        let _ = line.write_str(")");
+        line.push(b')');
         if let Moment::Exit { result, .. } = moment {
-            let _ = write!(line, " ret: {result:#x}");
+            line.push_str(" ret: ");
+            line.push_hex(result as u64);
         }
-        let (process, core) = (self.process, kernel::core());
-        let _ = write!(
-            line,
-            " proc: {process} core: {core} thread: {thread} data: "
-        );
+        for (name, number) in [
+            (" proc: ", self.process),
+            (" core: ", kernel::core()),
+            (" thread: ", thread),
+        ] {
+            line.push_str(name);
+            line.push_decimal(number.into(), 1, b'0');
+        }
+        line.push_str(" data: ");
         let data = self.data.get(..self.data_len.into());
         line.push_escaped(data.unwrap_or_default());
         line.push(b'\n');
@@ -429,7 +438,7 @@ impl Call {
     /// Writes a line to a file at once.
     fn write(&self, file: i32, moment: Moment, thread: u32) {
         let mut line = Line::<LINE>::new();
-        let _ = line.write_str(match moment {
+        line.push_str(match moment {
             Moment::Enter => "ENTER ",
             Moment::Exit { .. } => "EXIT ",
         });

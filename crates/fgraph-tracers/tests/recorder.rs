@@ -5,6 +5,7 @@ mod common;
 
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
 use fgraph_trace::recording::recover;
-use fgraph_trace::ring::{Mode, RingOptions};
+use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_trace::{Live, Recording, Source};
 use fgraph_tracers::Tracer;
 use fgraph_tracers::recorder::{FileRecorder, FinishError, Options, RecordError, Recorder};
@@ -112,6 +113,160 @@ fn arguments_results_and_callers_are_recorded_where_asked_for() {
             assert!(lines[1].ends_with(" ret=21 */"), "{lines:?}");
             assert!(lines[2].starts_with("  recorded_inner(0x4, 0x8); /* <-recorded_outer+0x"));
             assert_eq!(lines[3], "} /* recorded_outer ret=53 */");
+        },
+    );
+}
+
+/// Has the calling thread run on one processor only.
+fn move_to(cpu: usize) {
+    // SAFETY: a set of processors is plain data.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+/// Processors that the calling thread may run on.
+fn processors() -> Vec<usize> {
+    // SAFETY: a set of processors is plain data, and is filled in.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        let all = 0..libc::CPU_SETSIZE as usize;
+        all.filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect()
+    }
+}
+
+#[test]
+fn calls_are_shown_with_the_processor_that_they_ran_on() {
+    scenario(
+        "calls_are_shown_with_the_processor_that_they_ran_on",
+        || {
+            let processors = processors();
+            // There and back, also where there is only one.
+            let (first, last) = (processors[0], processors[processors.len() - 1]);
+            let path = std::env::temp_dir().join(format!("{}.fgraph", std::process::id()));
+            let options = Options {
+                rings: RingOptions {
+                    mode: Mode::Overwrite,
+                    ..RingOptions::default()
+                },
+                ..Options::default()
+            };
+            let recorder = Recorder::start_with(FILTER, &options).unwrap();
+            let file = FileRecorder::start(&path, FILTER, &options).unwrap();
+            for cpu in [first, last, last, first] {
+                move_to(cpu);
+                recorded_inner(1, 2);
+            }
+            let snapshot = cpus(&mut recorder.snapshot());
+            file.finish().unwrap();
+            let live = cpus(&mut Live::watch(recorder.finish().unwrap()));
+            let recording = cpus(&mut Recording::open(&path).unwrap());
+            std::fs::remove_file(&path).unwrap();
+            let expected = [first, last, last, first].map(|cpu| format!(" {cpu}"));
+            // SAFETY: a name with a zero at its end.
+            let has_rseq =
+                unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).is_null() };
+            let expected = if has_rseq { &expected[..] } else { &[] };
+            for found in [snapshot, live, recording] {
+                assert_eq!(found, expected);
+            }
+        },
+    );
+}
+
+/// The processors in the text of a graph, one for each call.
+fn cpus(source: &mut impl Source) -> Vec<String> {
+    let mut text = Vec::new();
+    FunctionGraph::default()
+        .write_all(source, &mut text)
+        .unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let calls = text.lines().filter(|line| line.ends_with(';'));
+    calls
+        .filter_map(|line| Some(line.split_once(") ")?.0.to_owned()))
+        .collect()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn recorded_sleep() {
+    thread::sleep(Duration::from_millis(200));
+}
+
+#[test]
+fn the_time_that_a_thread_sleeps_is_left_out_on_request() {
+    scenario(
+        "the_time_that_a_thread_sleeps_is_left_out_on_request",
+        || {
+            let options = Options {
+                running: true,
+                ..Options::default()
+            };
+            let recorder = Recorder::start_with("recorded_sleep", &options).unwrap();
+            recorded_sleep();
+            let rings = recorder.finish().unwrap();
+            // With a threshold below what it sleeps, and above what it works.
+            let ends = |sleep_time| {
+                let options = GraphOptions {
+                    sleep_time,
+                    threshold: 190_000_000,
+                    ..GraphOptions::default()
+                };
+                graph(&mut Live::watch(rings.clone()), options)
+            };
+            assert_eq!(ends(true), ["} /* recorded_sleep */"]);
+            assert_eq!(ends(false), [""; 0]);
+        },
+    );
+}
+
+#[test]
+fn rings_that_are_there_are_recorded_into() {
+    scenario("rings_that_are_there_are_recorded_into", || {
+        let (rings, file) = Rings::create_shared(&RingOptions::default()).unwrap();
+        let recorder = Recorder::start_in(rings, FILTER, &Options::default()).unwrap();
+        recorded_outer(3);
+        recorder.finish().unwrap();
+        let other = Arc::new(Rings::open_shared(&file).unwrap());
+        assert_eq!(
+            graph(&mut Live::watch(other), GraphOptions::default()),
+            CALLS
+        );
+    });
+}
+
+#[test]
+fn a_text_of_the_program_stands_among_the_calls_of_its_thread() {
+    scenario(
+        "a_text_of_the_program_stands_among_the_calls_of_its_thread",
+        || {
+            let recorder = Recorder::start(FILTER).unwrap();
+            // A thread may say something before its first call.
+            assert!(recorder.mark("before\n"));
+            recorded_inner(1, 2);
+            assert!(recorder.mark("between"));
+            thread::scope(|scope| {
+                scope.spawn(|| assert!(recorder.mark(&"long ".repeat(1000))));
+            });
+            recorded_inner(3, 4);
+            let rings = recorder.finish().unwrap();
+            let lines = graph(&mut Live::watch(rings), GraphOptions::default());
+            let long = format!("/* {} */", "long ".repeat(1000).split_at(4096).0);
+            let expected = [
+                "/* before */",
+                "recorded_inner();",
+                "/* between */",
+                &long,
+                "recorded_inner();",
+            ];
+            // Between threads, a line says that another one runs.
+            let is_event = |line: &&str| line.starts_with("/*") || line.ends_with(';');
+            let lines = lines.iter().map(|line| line.trim());
+            let found: Vec<&str> = lines.filter(is_event).collect();
+            assert_eq!(found, expected);
         },
     );
 }

@@ -120,6 +120,8 @@ pub const OBJCOPY: Need = program(&["objcopy"], "binutils");
 pub const XZ: Need = program(&["xz"], "xz-utils");
 /// The profiler of the Linux kernel.
 pub const PERF: Need = program(&["perf"], "linux-perf");
+/// The shell of SQLite.
+pub const SQLITE3: Need = program(&["sqlite3"], "sqlite3");
 /// What shows system calls.
 pub const STRACE: Need = program(&["strace"], "strace");
 /// The machine that checks memory.

@@ -5,34 +5,49 @@
 //! count. When the program exits they are unregistered, and what they have counted is appended as
 //! one JSON object, a line, to the file `FGRAPH_OUT`. Without a filter it does nothing.
 //!
+//! With `FGRAPH_TRACERS` all tracers of `fgraph-tracers` work as well, with the same filter, and
+//! what they have seen is in the object.
+//!
 //! The children that the program forks are traced, and report nothing: putting all functions back
-//! and listing them takes longer than most children live. Programs that are executed are left
-//! alone, unless `FGRAPH_CHILDREN` is set: then they are traced and report as well.
+//! and listing them takes longer than most children live. They count in memory that they share with
+//! the program, so that its report has their calls too, those that were made until then. Programs
+//! that are executed are left alone, unless `FGRAPH_CHILDREN` is set: then they are traced and
+//! report as well.
 //!
 //! # Safety
 //!
-//! The unsafe code puts functions where the dynamic linker looks for those to call when it loads
-//! the library and when the program exits, takes the preloading out of the environment while there
-//! is one thread only, and reads a clock.
+//! The unsafe code maps memory, hears of forks, puts functions where the dynamic linker looks for
+//! those to call when it loads the library and when the program exits, takes the preloading out of
+//! the environment while there is one thread only, and reads a clock.
+
+mod tracers;
 
 use std::env;
+use std::error;
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fgraph::{
     Entry, Error, FgraphOps, FilterReport, Handle, RefusalReason, RefusedFunction, RelocateError,
-    Return, SiteInfo, TraceMethod,
+    Return, SiteInfo, TraceMethod, Untraced,
 };
+use tracers::Tracers;
 
 /// Counts on the threads of a program, each in a line of its own for as many threads as there are
-/// lines.
-#[derive(Debug, Default)]
-struct Count([Line; 16]);
+/// lines. The processes that the program forks count in lines that they all share.
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    own: &'static Lines,
+    forked: &'static Lines,
+}
+
+type Lines = [Line; 16];
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -41,15 +56,40 @@ struct Line {
     returns: AtomicU64,
 }
 
+/// Whether this process is a child that the program has forked.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
 impl Count {
-    fn line(&self, thread: u32) -> &Line {
-        &self.0[thread as usize % self.0.len()]
+    fn new() -> io::Result<Self> {
+        let (len, protection) = (size_of::<[Lines; 2]>(), libc::PROT_READ | libc::PROT_WRITE);
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping.
+        let mapped = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: mapped for good, zero, and aligned to a page.
+        let [own, forked] = unsafe { &*mapped.cast::<[Lines; 2]>() };
+        Ok(Self { own, forked })
     }
 
-    fn sum(&self, counter: impl Fn(&Line) -> &AtomicU64) -> u64 {
-        let count = |line| counter(line).load(Ordering::Relaxed);
-        self.0.iter().map(count).sum()
+    fn line(&self, thread: u32) -> &Line {
+        let lines = if IS_FORKED.load(Ordering::Relaxed) {
+            self.forked
+        } else {
+            self.own
+        };
+        &lines[thread as usize % lines.len()]
     }
+}
+
+fn sum(lines: &Lines, counter: impl Fn(&Line) -> &AtomicU64) -> u64 {
+    let count = |line| counter(line).load(Ordering::Relaxed);
+    lines.iter().map(count).sum()
+}
+
+extern "C" fn in_child() {
+    IS_FORKED.store(true, Ordering::Relaxed);
 }
 
 impl FgraphOps for Count {
@@ -74,6 +114,7 @@ const REFUSED_SHOWN: usize = 10;
 #[derive(Debug)]
 struct Tracing {
     users: Vec<Handle<Count>>,
+    tracers: Option<Tracers>,
     /// The process that has registered them.
     process: u32,
     /// The file to report to. Programs clear their environment.
@@ -113,20 +154,29 @@ extern "C" fn start() {
     }
 }
 
-fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Error> {
+fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Box<dyn error::Error>> {
+    // All begin with the same call.
+    let _untraced = Untraced::new();
     let (start, used) = (Instant::now(), processor_time());
     let register = || {
+        let count = Count::new()?;
         // SAFETY: the callbacks of `Count` add to atomics, which is allowed wherever a function may
         // be called.
-        unsafe { fgraph::register(Count::default(), filter) }.map_err(Error::from)
+        unsafe { fgraph::register(count, filter) }.map_err(|error| Box::from(Error::from(error)))
     };
+    // SAFETY: the function sets a flag.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     let first = register()?;
     let registered_in = [start.elapsed(), processor_time() - used];
     let report = first.report()?;
-    let mut users: Vec<_> = (1..users).map(|_| register()).collect::<Result<_, _>>()?;
+    let mut users: Vec<_> = (1..users)
+        .map(|_| register())
+        .collect::<Result<_, Box<dyn error::Error>>>()?;
     users.insert(0, first);
+    let tracers = env::var_os("FGRAPH_TRACERS").map(|_| Tracers::start(filter));
     Ok(Tracing {
         users,
+        tracers: tracers.transpose()?,
         process: process::id(),
         out,
         registered_in,
@@ -156,16 +206,22 @@ extern "C" fn end() {
 }
 
 /// Unregisters the users and writes down what they have counted, all together.
-fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
+fn report(tracing: Tracing) -> Result<(), Box<dyn error::Error>> {
     let FilterReport {
         traced, refused, ..
     } = tracing.report;
-    let (mut entries, mut returns) = (0, 0);
+    // All end with the same call.
+    let untraced = Untraced::new();
+    let seen = tracing.tracers.map_or(Ok(Vec::new()), Tracers::end)?;
+    let (mut entries, mut returns, mut forked) = (0, 0, [0; 2]);
     for user in tracing.users {
         let count = user.unregister().map_err(|error| error.error)?;
-        entries += count.sum(|line| &line.entries);
-        returns += count.sum(|line| &line.returns);
+        entries += sum(count.own, |line| &line.entries);
+        returns += sum(count.own, |line| &line.returns);
+        forked[0] += sum(count.forked, |line| &line.entries);
+        forked[1] += sum(count.forked, |line| &line.returns);
     }
+    drop(untraced);
     let status = fgraph::status()?;
     let (nops, relocated) = program()?;
     let figures = [
@@ -181,6 +237,8 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         ),
         ("entries", entries),
         ("returns", returns),
+        ("forked_entries", forked[0]),
+        ("forked_returns", forked[1]),
         ("missed", status.counters.missed + status.counters.internal),
         ("overrun", status.counters.overrun),
         ("unreserved", status.counters.unreserved),
@@ -190,7 +248,10 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
         ("patched", status.patched as u64),
         ("stopped", u64::from(status.stopped.is_some())),
     ];
-    let members = figures.map(|(name, value)| format!("\"{name}\":{value}"));
+    let figures = figures.into_iter().chain(seen);
+    let members: Vec<_> = figures
+        .map(|(name, value)| format!("\"{name}\":{value}"))
+        .collect();
     // Of printable text the quoted form in Rust is that in JSON.
     let shown = refused.iter().take(REFUSED_SHOWN);
     let reasons: Vec<String> = shown.map(|one| format!("{:?}", one.to_string())).collect();
@@ -211,7 +272,7 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Functions of the program itself that have a NOP, and that are relocated.
-fn program() -> Result<(u64, u64), Box<dyn std::error::Error>> {
+fn program() -> Result<(u64, u64), Box<dyn error::Error>> {
     let path = env::current_exe()?;
     let sites = fgraph::sites()?;
     let count = |how| {

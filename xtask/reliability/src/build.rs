@@ -102,7 +102,8 @@ pub enum Sites {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ways {
     /// By every compiler, with NOPs and without, each at one level of optimisation: without NOPs at
-    /// level 0 if it has built the program with NOPs, else at level 2.
+    /// level 0 if it has built the program with NOPs, else at level 2. Programs that take long are
+    /// built in the first of these ways.
     Some,
     /// At all levels of optimisation.
     All,

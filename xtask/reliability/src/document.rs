@@ -76,7 +76,7 @@ callback runs after `unregister`, and the text is the original again then.
 
     cargo xtask reliability                                  all scenarios
     cargo xtask reliability jumps                            those of a group
-    cargo test -p fgraph-reliability --test scenarios        all, each build at level 0 or 2 only
+    cargo test -p fgraph-reliability --test scenarios        all, in fewer builds
 
 ";
 

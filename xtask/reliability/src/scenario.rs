@@ -90,6 +90,8 @@ pub struct Hostile {
     /// the time, so that they are patched while they run. Which of their calls a user is told
     /// cannot be known then.
     pub toggled: Option<&'static str>,
+    /// It does the same very often, so one of the [ways](crate::Ways) will do for tests.
+    pub is_long: bool,
     /// Users decline one call of three.
     pub declining: bool,
     /// Returns come in reverse order of the entries in each thread.
@@ -136,6 +138,7 @@ impl Hostile {
         functions: &[],
         trace: Trace::Program,
         toggled: None,
+        is_long: false,
         declining: false,
         in_order: true,
         compare_stderr: false,

@@ -3,15 +3,22 @@
 //! Each is run by a script of the shell, once as it is, then with one and with sixteen users. What
 //! stands behind `$TRACE` is traced, with all that it starts. What the script prints and how it
 //! ends must be the same.
+//!
+//! The calls are those of all processes, for each user; a process that ends without the C library,
+//! as Go's do, does not report them. Beside them stands what one call has cost, all users together.
+//! That of a few calls is mostly what it costs to put the functions back, and to fork and to end
+//! processes with a copy of all that.
 
 // Long strings: rows of tables, and files.
 
+use std::borrow::Cow;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use super::{Done, Tools, bounded};
 use crate::json;
@@ -23,7 +30,7 @@ const USERS: [u32; 2] = [1, 16];
 /// A program that the machine may have.
 #[derive(Debug)]
 struct Program {
-    name: &'static str,
+    name: Cow<'static, str>,
     /// The Debian packages that have it, or where else it is from.
     from: &'static str,
     /// Commands that the script needs.
@@ -31,7 +38,7 @@ struct Program {
     /// A file that the script finds where it runs: its name, and what is in it.
     file: Option<(&'static str, &'static str)>,
     /// What is run; `$TRACE` stands before what is traced.
-    script: &'static str,
+    script: Cow<'static, str>,
 }
 
 const fn program(
@@ -41,18 +48,86 @@ const fn program(
     script: &'static str,
 ) -> Program {
     Program {
-        name,
+        name: Cow::Borrowed(name),
         from,
         needs,
         file: None,
-        script,
+        script: Cow::Borrowed(script),
     }
 }
 
-const PYTHON: &str = "P=$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')";
+/// A server of postgres', and what is asked of it meanwhile.
+fn postgres(name: &'static str, needs: &'static [&'static str], work: &str) -> Program {
+    let script = format!(
+        "rm -rf d; mkdir d; chmod 777 .; chown nobody d; \
+         as() {{ su nobody -s /bin/sh -c \"$1\"; }}; \
+         as \"initdb -D $PWD/d -A trust -U a\" > init; \
+         as \"$TRACE postgres -D $PWD/d -k $PWD/d -c listen_addresses=\" 2> log & \
+         until psql -h $PWD/d -U a postgres -c 'select 1' > ready 2>&1; do sleep 0.2; \
+         [ $((n = n + 1)) -lt 300 ] || exit 1; done; \
+         {work}; kill -INT $(head -1 d/postmaster.pid); wait"
+    );
+    Program {
+        script: script.into(),
+        ..program(name, "postgresql", needs, "")
+    }
+}
 
-/// All of them, by name.
+/// A module of CPython's tests. What it prints has times in it.
+fn cpython_test(module: &str) -> Program {
+    Program {
+        name: format!("python3 test_{module}").into(),
+        script: format!("$P; $TRACE $P -m test -q test_{module} > log 2>&1; echo $?").into(),
+        ..program(
+            "",
+            "libpython3-testsuite",
+            &["python3", "python3 -m test.test_bisect"],
+            "",
+        )
+    }
+}
+
+/// The interpreter itself, which the command of that name may only start; that of a virtual
+/// environment by its path there.
+const PYTHON: &str = "P=$(python3 -c 'import sys; print(sys.executable)')";
+
+/// Modules of CPython's tests that take seconds at most.
+const CPYTHON_TESTS: [&str; 24] = [
+    "array",
+    "binascii",
+    "bisect",
+    "complex",
+    "context",
+    "contextlib",
+    "coroutines",
+    "ctypes",
+    "deque",
+    "descr",
+    "dict",
+    "float",
+    "fork1",
+    "functools",
+    "generators",
+    "hashlib",
+    "list",
+    "mmap",
+    "raise",
+    "select",
+    "sqlite3",
+    "struct",
+    "thread",
+    "zlib",
+];
+
+/// All of them.
 fn all() -> Vec<Program> {
+    let mut all = programs();
+    all.extend(CPYTHON_TESTS.map(cpython_test));
+    all
+}
+
+/// Those that are programs, by name.
+fn programs() -> Vec<Program> {
     vec![
         program(
             "bash",
@@ -70,7 +145,8 @@ fn all() -> Vec<Program> {
             "ffmpeg",
             "ffmpeg",
             &["ffmpeg"],
-            "$TRACE ffmpeg -v error -f lavfi -i testsrc=d=1:s=160x120 -f md5 -",
+            "$TRACE ffmpeg -v error -f lavfi -i testsrc=d=1:s=160x120 -f lavfi -i sine=d=1 \
+             -bitexact -y a.mkv; cksum < a.mkv; $TRACE ffmpeg -v error -i a.mkv -f md5 -",
         ),
         program(
             "gcc",
@@ -175,18 +251,18 @@ fn all() -> Vec<Program> {
             "$TRACE php -n -r 'echo json_encode(array_map(fn($x) => $x * $x, range(1, 9))), \
              preg_replace(\"/a/\", \"b\", \"aaa\"), PHP_EOL;'",
         ),
-        program(
+        postgres(
             "postgres",
-            "postgresql",
             &["initdb", "postgres", "psql", "su"],
-            "rm -rf d; mkdir d; chmod 777 .; chown nobody d; \
-             as() { su nobody -s /bin/sh -c \"$1\"; }; \
-             as \"initdb -D $PWD/d -A trust -U a\" > init; \
-             as \"$TRACE postgres -D $PWD/d -k $PWD/d -c listen_addresses=\" 2> log & \
-             until psql -h $PWD/d -U a postgres -c 'select 1' > ready 2>&1; do sleep 0.2; \
-             [ $((n = n + 1)) -lt 300 ] || exit 1; done; \
-             psql -h $PWD/d -U a postgres -Atc 'select sum(i), md5(string_agg(i::text, chr(44))) \
-             from generate_series(1, 9999) i'; kill -INT $(head -1 d/postmaster.pid); wait",
+            "psql -h $PWD/d -U a postgres -Atc 'select sum(i), md5(string_agg(i::text, chr(44))) \
+             from generate_series(1, 9999) i'",
+        ),
+        postgres(
+            "postgres under pgbench",
+            &["initdb", "postgres", "psql", "su", "pgbench"],
+            "pgbench -h $PWD/d -U a -i postgres 2> made; for how in '-c 2 -t 200' \
+             '-S -c 2 -t 3000' '-S -C -t 50'; do \
+             pgbench -n -h $PWD/d -U a $how postgres | grep processed; done",
         ),
         Program {
             file: Some(("a.py", PYTHON_PROGRAM)),
@@ -347,7 +423,7 @@ func main() {
 /// How it went with a program.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    name: &'static str,
+    name: Cow<'static, str>,
     runs: Vec<Run>,
     fault: Option<String>,
     /// What the machine lacks, and where it is from.
@@ -362,6 +438,9 @@ struct Run {
     factor: f64,
     entries: u64,
     returns: u64,
+    /// What the processor has spent for each call, beyond what it does untraced and what it takes
+    /// to hook all functions; 0 where it is not known how many calls there were.
+    ns: f64,
 }
 
 /// Runs the programs of these names, or all.
@@ -376,7 +455,7 @@ pub(super) fn run(tools: &Tools, names: &[String]) -> io::Result<Vec<Outcome>> {
 impl Program {
     fn run(&self, tools: &Tools) -> io::Result<Outcome> {
         let mut outcome = Outcome {
-            name: self.name,
+            name: self.name.clone(),
             runs: Vec::new(),
             fault: None,
             missing: self
@@ -396,7 +475,7 @@ impl Program {
         if let Some((name, text)) = self.file {
             fs::write(directory.join(name), text)?;
         }
-        let untraced = self.done(&directory, "")?;
+        let (untraced, untraced_cpu) = self.done(&directory, "")?;
         if let Some(fault) = untraced.fault() {
             outcome.fault = Some(format!("untraced: {fault}"));
             return Ok(outcome);
@@ -410,19 +489,26 @@ impl Program {
                 tools.library.display(),
                 out.display()
             );
-            let done = self.done(&directory, &trace)?;
+            let (done, cpu) = self.done(&directory, &trace)?;
             let counted = fs::read_to_string(&out).unwrap_or_default();
-            let sum = |name| {
-                counted
-                    .lines()
-                    .filter_map(|line| json::number(line, name))
-                    .sum()
+            let sum = |name| -> u64 {
+                let lines = counted.lines();
+                lines.filter_map(|line| json::number(line, name)).sum()
             };
+            let entries = sum("entries") + sum("forked_entries");
+            let hooking = Duration::from_micros(sum("register_cpu_us"));
+            let spent = cpu.saturating_sub(untraced_cpu).saturating_sub(hooking);
+            let calls = entries / u64::from(users);
             outcome.runs.push(Run {
                 users,
                 factor: done.took.as_secs_f64() / untraced.took.as_secs_f64(),
-                entries: sum("entries"),
-                returns: sum("returns"),
+                entries,
+                returns: sum("returns") + sum("forked_returns"),
+                ns: if calls == 0 {
+                    0.0
+                } else {
+                    spent.as_nanos() as f64 / calls as f64
+                },
             });
             let differs = || {
                 (done.stdout != untraced.stdout).then(|| {
@@ -440,16 +526,32 @@ impl Program {
         Ok(outcome)
     }
 
-    /// Runs the script in `directory`.
-    fn done(&self, directory: &Path, trace: &str) -> io::Result<Done> {
+    /// Runs the script in `directory`. Gives also what the processor has spent for all that it has
+    /// started.
+    fn done(&self, directory: &Path, trace: &str) -> io::Result<(Done, Duration)> {
         let script = self.script.replace("$P;", &format!("{PYTHON};"));
+        let script = format!("trap \"times > $PWD/times\" EXIT; {script}");
         let mut command = bounded("/bin/sh");
         command
             .args(["-f", "-c", &script])
             .current_dir(directory)
             .env("TRACE", trace);
-        Done::of(&mut command)
+        let done = Done::of(&mut command)?;
+        let times = fs::read_to_string(directory.join("times")).unwrap_or_default();
+        Ok((done, spent(&times)))
     }
+}
+
+/// What a shell's `times` prints, in two lines: of itself, and of what it has started, that of the
+/// user and of the system, as `1m2.50s`.
+fn spent(times: &str) -> Duration {
+    let time = |word: &str| {
+        let (minutes, seconds) = word.strip_suffix('s')?.split_once('m')?;
+        let (minutes, seconds): (f64, f64) = (minutes.parse().ok()?, seconds.parse().ok()?);
+        Duration::try_from_secs_f64(60.0 * minutes + seconds).ok()
+    };
+    let children = times.lines().nth(1).unwrap_or_default();
+    children.split_whitespace().filter_map(time).sum()
 }
 
 /// Whether there is a command, or else a module of Python that it names.
@@ -471,14 +573,14 @@ impl Outcome {
     pub(super) fn json(&self) -> String {
         let runs = self.runs.iter().map(|run| {
             format!(
-                r#"{{"users":{},"factor":{:.2},"entries":{},"returns":{}}}"#,
-                run.users, run.factor, run.entries, run.returns
+                r#"{{"users":{},"factor":{:.2},"entries":{},"returns":{},"ns":{:.0}}}"#,
+                run.users, run.factor, run.entries, run.returns, run.ns
             )
         });
         let text = |text: Option<&str>| text.map_or("null".to_owned(), json::string);
         format!(
             r#"{{"program":{},"runs":{},"missing":{},"fault":{}}}"#,
-            json::string(self.name),
+            json::string(&self.name),
             json::array(runs),
             text(self.missing.map(|(need, _)| need)),
             text(self.fault.as_deref())
@@ -489,7 +591,7 @@ impl Outcome {
 /// All outcomes for people.
 pub(super) fn table(all: &[Outcome]) -> String {
     let mut text = String::from(
-        "program                           users  outcome            calls         returns   times as long\n",
+        "program                           users  outcome            calls         returns   times as long  ns a call\n",
     );
     for outcome in all {
         for (at, run) in outcome.runs.iter().enumerate() {
@@ -497,13 +599,14 @@ pub(super) fn table(all: &[Outcome]) -> String {
             let is_equal = !is_last || outcome.is_good();
             writeln!(
                 text,
-                "{:<34}{:>5}  {:<8}{:>16}{:>16}{:>16.1}",
+                "{:<34}{:>5}  {:<8}{:>16}{:>16}{:>16.1}{:>11.0}",
                 outcome.name,
                 run.users,
                 if is_equal { "equal" } else { "NOT" },
                 grouped(run.entries),
                 grouped(run.returns),
                 run.factor,
+                run.ns,
             )
             .expect("a string takes all");
         }
@@ -531,20 +634,28 @@ mod tests {
     fn programs_are_told_apart_by_their_names_and_are_traced() {
         let mut names = HashSet::new();
         for program in all() {
-            assert!(names.insert(program.name), "{}", program.name);
             assert!(program.script.contains("$TRACE "), "{}", program.name);
+            assert!(names.insert(program.name.clone()), "{}", program.name);
         }
+    }
+
+    #[test]
+    fn what_a_shell_has_started_has_spent_what_the_second_line_says() {
+        let times = "0m9.00s 0m9.00s\n1m2.50s 0m0.25s\n";
+        assert_eq!(spent(times), Duration::from_millis(62_750));
+        assert_eq!(spent(""), Duration::ZERO);
     }
 
     #[test]
     fn what_is_not_equal_and_what_is_left_out_is_said() {
         let outcome = |fault: Option<&str>, missing| Outcome {
-            name: "it",
+            name: "it".into(),
             runs: vec![Run {
                 users: 1,
                 factor: 2.0,
                 entries: 3,
                 returns: 3,
+                ns: 4.0,
             }],
             fault: fault.map(str::to_owned),
             missing,

@@ -19,6 +19,7 @@ mod signals;
 #[path = "../../../crates/fgraph/tests/common/switch.rs"]
 mod switch;
 mod towers;
+mod tracers;
 mod unwinding;
 mod users;
 mod watchdog;
@@ -48,6 +49,8 @@ const STACK: usize = 8 << 20;
 const CONTROLLERS: usize = 2;
 /// Where their random numbers begin.
 const CONTROLLER_STREAM: u64 = 1 << 32;
+/// Where those of the tracers do.
+const TRACER_STREAM: u64 = 2 << 32;
 
 /// What an actor may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +108,9 @@ fn call(actor: &Actor, rng: &mut Rng) {
 
 /// Prepares for all that goes on.
 pub(crate) fn prepare(options: &Options, library: &Path) -> Result<(), Box<dyn Error>> {
+    if options.tracers && options.users + tracers::USERS > fgraph::MAX_USERS {
+        return Err(format!("--tracers takes {} slots of users", tracers::USERS).into());
+    }
     if options.threads > watchdog::MAX_ACTORS {
         return Err(format!("--threads must be at most {}", watchdog::MAX_ACTORS).into());
     }
@@ -137,14 +143,17 @@ pub(crate) fn prepare(options: &Options, library: &Path) -> Result<(), Box<dyn E
 pub(crate) fn soak(options: &Options, start: Instant) -> Vec<(&'static str, u64)> {
     let end = start + Duration::from_secs(options.seconds);
     let range = Range::new(options.sites);
-    let mut all = Figures::default();
+    let (mut all, mut traced) = (Figures::default(), tracers::Figures::default());
     let mut rounds = 0;
     while Instant::now() < end {
         watchdog::begin_round(rounds);
-        all += round(options, rounds, &range, end);
+        let (users, tracers) = round(options, rounds, &range, end);
+        all += users;
+        traced += tracers;
         rounds += 1;
     }
     watchdog::stop();
+    libraries::end();
     let [signals, left, stays] = signals::handled();
     let mut figures = vec![
         ("rounds", rounds),
@@ -160,6 +169,15 @@ pub(crate) fn soak(options: &Options, start: Instant) -> Vec<(&'static str, u64)
         ("left_from_handlers", left),
         ("stays_at_sites", stays),
     ];
+    if options.tracers {
+        figures.extend([
+            ("tracers_switched", traced.started),
+            ("calls_for_tracers", traced.own_calls),
+            ("events_recorded", traced.events),
+            ("events_lost", traced.lost_events),
+            ("lines_of_system_calls", traced.lines),
+        ]);
+    }
     for ((name, ..), performed) in ACTS.iter().zip(&PERFORMED) {
         figures.push((name, performed.load(Ordering::Relaxed)));
     }
@@ -167,13 +185,19 @@ pub(crate) fn soak(options: &Options, start: Instant) -> Vec<(&'static str, u64)
 }
 
 /// One round.
-fn round(options: &Options, round: u64, range: &Range, end: Instant) -> Figures {
+fn round(
+    options: &Options,
+    round: u64,
+    range: &Range,
+    end: Instant,
+) -> (Figures, tracers::Figures) {
     let seed = mix(options.seed ^ mix(round));
     let mut rng = Rng::new(seed, u64::MAX);
     limits::prepare(&mut rng);
     ledger::begin(rng.once_in(3));
     let is_over = AtomicBool::new(false);
     let mut figures = Figures::default();
+    let mut traced = tracers::Figures::default();
     let users: Vec<_> = thread::scope(|scope| {
         let controllers: Vec<_> = (0..CONTROLLERS)
             .map(|controller| {
@@ -185,19 +209,20 @@ fn round(options: &Options, round: u64, range: &Range, end: Instant) -> Figures 
                 })
             })
             .collect();
+        let is_quiet = AtomicBool::new(false);
         thread::scope(|scope| {
-            for number in 0..options.threads {
-                let builder = thread::Builder::new().name("actor".to_owned());
-                builder
-                    .stack_size(STACK)
-                    .spawn_scoped(scope, move || perform(number, seed, options.sites, end))
-                    .expect("the system has room for a few threads");
+            let tracers = options.tracers.then(|| {
+                let rng = Rng::new(seed, TRACER_STREAM);
+                let is_quiet = &is_quiet;
+                crate::spawn(scope, "tracers", move || tracers::control(rng, is_quiet))
+            });
+            actors(options, seed, end);
+            is_quiet.store(true, Ordering::Relaxed);
+            match tracers.map(thread::ScopedJoinHandle::join) {
+                Some(Ok(figures)) => traced = figures,
+                Some(Err(_)) => note(Failure::Refused, u64::MAX, 4),
+                None => {}
             }
-        });
-        // Coroutines that wait come to their ends, on yet another thread.
-        scope.spawn(|| {
-            threads::enter(options.threads);
-            coroutines::finish();
         });
         is_over.store(true, Ordering::Relaxed);
         let mut users = Vec::new();
@@ -215,7 +240,27 @@ fn round(options: &Options, round: u64, range: &Range, end: Instant) -> Figures 
     for user in users {
         user.balance(&mut figures);
     }
-    figures
+    (figures, traced)
+}
+
+/// Has all actors perform, and ends what they have left open.
+fn actors(options: &Options, seed: u64, end: Instant) {
+    thread::scope(|scope| {
+        for number in 0..options.threads {
+            let builder = thread::Builder::new().name("actor".to_owned());
+            builder
+                .stack_size(STACK)
+                .spawn_scoped(scope, move || perform(number, seed, options.sites, end))
+                .expect("the system has room for a few threads");
+        }
+    });
+    // Coroutines that wait come to their ends, on yet another thread.
+    let finish = || {
+        threads::enter(options.threads);
+        coroutines::finish();
+    };
+    thread::scope(|scope| scope.spawn(finish).join())
+        .unwrap_or_else(|_| note(Failure::Refused, u64::MAX, 4));
 }
 
 /// Performs random acts, a round's, unless it is over before.

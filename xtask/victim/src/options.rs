@@ -17,6 +17,8 @@ pub(crate) struct Options {
     pub(crate) leave_out: Skip,
     /// A library to load and unload. With one, everything hostile is mixed.
     pub(crate) chaos: Option<PathBuf>,
+    /// Whether tracers are switched on and off as well.
+    pub(crate) tracers: bool,
     /// The names of the hostile acts that are mixed; empty: all.
     pub(crate) acts: String,
 }
@@ -32,6 +34,7 @@ impl Options {
             seed: 1,
             leave_out: Skip::empty(),
             chaos: None,
+            tracers: false,
             acts: String::new(),
         };
         while let Some(name) = args.next() {
@@ -47,6 +50,7 @@ impl Options {
                 "--users" => options.users = number()? as usize,
                 "--seed" => options.seed = number()?,
                 "--chaos" => options.chaos = Some(value.into()),
+                "--tracers" => options.tracers = number()? != 0,
                 "--acts" => options.acts = value,
                 "--leave-out" => options.leave_out = steps(&value)?,
                 _ => return Err(format!("unknown option {name}")),

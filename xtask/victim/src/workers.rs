@@ -145,6 +145,19 @@ pub(crate) struct Timer(libc::timer_t);
 impl Timer {
     /// Sends `signal` to the thread, again and again.
     pub(crate) fn start(thread: u32, signal: libc::c_int, every: Duration) -> io::Result<Self> {
+        let timer = Self::new(thread, signal)?;
+        timer.set(every)?;
+        Ok(timer)
+    }
+
+    /// Sends it once.
+    pub(crate) fn once(thread: u32, signal: libc::c_int, after: Duration) -> io::Result<Self> {
+        let timer = Self::new(thread, signal)?;
+        timer.set_times(after, Duration::ZERO)?;
+        Ok(timer)
+    }
+
+    fn new(thread: u32, signal: libc::c_int) -> io::Result<Self> {
         // SAFETY: all structures are live locals, and complete.
         unsafe {
             let mut event: libc::sigevent = mem::zeroed();
@@ -155,21 +168,23 @@ impl Timer {
             if libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            let timer = Self(timer);
-            timer.set(every)?;
-            Ok(timer)
+            Ok(Self(timer))
         }
     }
 
     /// Changes how often, less than a second.
     pub(crate) fn set(&self, every: Duration) -> io::Result<()> {
-        let every = libc::timespec {
+        self.set_times(every, every)
+    }
+
+    fn set_times(&self, first: Duration, every: Duration) -> io::Result<()> {
+        let [it_value, it_interval] = [first, every].map(|time| libc::timespec {
             tv_sec: 0,
-            tv_nsec: every.subsec_nanos().into(),
-        };
+            tv_nsec: time.subsec_nanos().into(),
+        });
         let times = libc::itimerspec {
-            it_interval: every,
-            it_value: every,
+            it_interval,
+            it_value,
         };
         // SAFETY: made by `start`; the times are live and complete.
         if unsafe { libc::timer_settime(self.0, 0, &times, ptr::null_mut()) } != 0 {

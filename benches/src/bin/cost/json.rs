@@ -42,15 +42,26 @@ pub(crate) fn object(figures: &Figures) -> String {
                 .map_or("null".to_owned(), |met| met.to_string())
         )
     });
+    let tracers = figures.tracers.iter().map(|(tracer, [leaf, recursive])| {
+        let [leaf, recursive] = [leaf, recursive].map(|ns| number(*ns));
+        format!(r#"{{"tracer":"{tracer}","leaf":{leaf},"recursive":{recursive}}}"#)
+    });
+    let own = figures.own.iter().map(|(own, [plain, traced])| {
+        let [plain, traced] = [plain, traced].map(|ns| number(*ns));
+        format!(r#"{{"tracer":"{own}","plain":{plain},"traced":{traced}}}"#)
+    });
     format!(
         concat!(
-            r#"{{"calls":[{}],"bare_user":{},"not_traced":{},"patching":[{}],"whole":{},"#,
+            r#"{{"calls":[{}],"tracers":[{}],"clock":{},"bare_user":{},"#,
+            r#""not_traced":{},"patching":[{}],"whole":{},"#,
             r#""memory":{{"site":{},"stub":{},"shadow_stack":{},"shadow_stack_touched":{}}},"#,
             r#""filters":{{"functions":{},"thousand_ns":{},"twenty_thousand_ns":{},"#,
             r#""one_more_ns":{}}},"parent_data":[{}],"#,
             r#""processor":"{}","vector_bytes":{},"to_reach":[{}]}}"#
         ),
         join(single.chain(pairs)),
+        join(tracers.chain(own)),
+        number(figures.clock),
         number(figures.bare_user),
         figures.not_traced,
         join(patching),

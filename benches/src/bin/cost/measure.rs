@@ -4,19 +4,22 @@
 //! median where it is a difference. The cases take turns, so that a machine which is slower for a
 //! while is so for all of them.
 
-use std::time::Duration;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 use fgraph::{Error, MAX_USERS};
 use fgraph_bench::baseline;
-use fgraph_bench::cases::Case;
+use fgraph_bench::cases::{self, Case};
 use fgraph_bench::depth;
 use fgraph_bench::filters::Changes;
-use fgraph_bench::functions::Function;
+use fgraph_bench::functions::{Function, Variant};
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::parent;
 use fgraph_bench::sites::{Batch, Times};
+use fgraph_bench::tracers::{Own, Tracer};
 use fgraph_bench::two_threads;
 use fgraph_bench::whole_process::Whole;
+use fgraph_trace::clock::ClockKind;
 use fgraph_x86_64::cpu;
 
 /// Turns of the cases.
@@ -25,6 +28,8 @@ const ROUNDS: usize = 80;
 const SAMPLES: usize = 8;
 /// Calls per measurement: so few that most are not interrupted.
 const CALLS: u64 = 8_000;
+/// Turns of the tracers.
+const TRACER_ROUNDS: usize = 20;
 /// Turns of the batches.
 const PATCHING_ROUNDS: usize = 51;
 
@@ -44,6 +49,12 @@ pub(crate) struct Figures {
     pub(crate) vector_bytes: u32,
     pub(crate) shadow_stack: ShadowStack,
     pub(crate) calls: Vec<Calls>,
+    /// ns per call of each function under each tracer.
+    pub(crate) tracers: Vec<(Tracer, [f64; 2])>,
+    /// ns per call of what a tracer watches, without it and with it.
+    pub(crate) own: Vec<(Own, [f64; 2])>,
+    /// ns for a reading of the clock that recorders use.
+    pub(crate) clock: f64,
     /// Empty if there is but one processor.
     pub(crate) pairs: Vec<Pair>,
     pub(crate) patching: Vec<Patching>,
@@ -112,6 +123,11 @@ impl Figures {
                     ns: [f64::INFINITY; 2],
                 })
                 .to_vec(),
+            tracers: Tracer::ALL
+                .map(|tracer| (tracer, [f64::INFINITY; 2]))
+                .to_vec(),
+            own: Own::ALL.map(|own| (own, [f64::INFINITY; 2])).to_vec(),
+            clock: f64::INFINITY,
             pairs: PAIRED
                 .map(|case| Pair {
                     case,
@@ -130,6 +146,9 @@ impl Figures {
         for _ in 0..ROUNDS {
             figures.calls()?;
         }
+        for _ in 0..TRACER_ROUNDS {
+            figures.tracers()?;
+        }
         match two_threads::processors() {
             Some(processors) => {
                 for _ in 0..ROUNDS {
@@ -147,6 +166,12 @@ impl Figures {
         row.map_or(f64::NAN, |row| row.ns[function])
     }
 
+    /// ns per call of a function under a tracer.
+    pub(crate) fn traced(&self, tracer: Tracer, function: usize) -> f64 {
+        let row = self.tracers.iter().find(|(of, _)| *of == tracer);
+        row.map_or(f64::NAN, |(_, ns)| ns[function])
+    }
+
     fn calls(&mut self) -> Result<(), Error> {
         const ROUNDS: u64 = 500;
         let bare = baseline::time(ROUNDS).as_secs_f64() * 1e9 / (ROUNDS as f64 * MAX_USERS as f64);
@@ -161,6 +186,28 @@ impl Figures {
             }
             self.not_traced += active.not_traced();
         }
+        Ok(())
+    }
+
+    fn tracers(&mut self) -> Result<(), Box<dyn std::error::Error>> {
+        for (tracer, ns) in &mut self.tracers {
+            let active = tracer.set_up()?;
+            for (function, best) in Function::ALL.into_iter().zip(ns) {
+                for sample in 0..SAMPLES {
+                    let run = || cases::time(function, Variant::Patchable, CALLS);
+                    *best = best.min(per_call(depth::at(sample, run)));
+                }
+            }
+            drop(active);
+        }
+        for (own, [plain, traced]) in &mut self.own {
+            *plain = plain.min(per_call(own.time_plain(CALLS)));
+            *traced = traced.min(per_call(own.time(CALLS, SAMPLES)?));
+        }
+        let kind = ClockKind::of_this_machine();
+        let start = Instant::now();
+        (0..CALLS).for_each(|_| _ = black_box(kind.now()));
+        self.clock = self.clock.min(per_call(start.elapsed()));
         Ok(())
     }
 

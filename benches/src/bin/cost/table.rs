@@ -21,6 +21,7 @@ impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "processor: {}\n", self.0.processor)?;
         self.calls(f)?;
+        self.tracers(f)?;
         self.parents(f)?;
         self.patching(f)?;
         self.whole(f)?;
@@ -62,6 +63,31 @@ impl Table<'_> {
             )?;
         }
         writeln!(f)
+    }
+
+    fn tracers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<28}", "tracers")?;
+        for function in Function::ALL {
+            write!(f, "{:>10} ns    over 1 user", function.name())?;
+        }
+        writeln!(f)?;
+        for (tracer, ns) in &self.0.tracers {
+            write!(f, "{tracer:<28}")?;
+            for (index, ns) in ns.iter().enumerate() {
+                let one = self.0.ns(Case::Users(1), index);
+                write!(f, "{ns:>13.2} {:>13.2}", ns - one)?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(f, "{:<28}{:>13}{:>14}", "", "plain ns", "traced ns")?;
+        for (own, [plain, traced]) in &self.0.own {
+            writeln!(f, "{own:<28}{plain:>13.2} {traced:>13.2}")?;
+        }
+        writeln!(
+            f,
+            "{:<28}{:>13.2}\n",
+            "a reading of the clock", self.0.clock
+        )
     }
 
     fn patching(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

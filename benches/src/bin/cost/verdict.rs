@@ -6,6 +6,7 @@ use fgraph_bench::functions::Function;
 use fgraph_bench::hijack::Handler;
 use fgraph_bench::memory;
 use fgraph_bench::sites::Batch;
+use fgraph_bench::tracers::Tracer;
 
 use crate::measure::Figures;
 
@@ -107,6 +108,32 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             ns(Case::Relocated(Compiler::C, Watched::OneUser)) - one,
             1.0,
             "ns",
+        );
+        let traced = |tracer| figures.traced(tracer, index);
+        let recorder = traced(Tracer::Recorder);
+        add(
+            format!("{name}: recorder over 1 user, 2 clocks"),
+            recorder - one - 2.0 * figures.clock,
+            8.0,
+            "ns",
+        );
+        add(
+            format!("{name}: profiler / recorder"),
+            traced(Tracer::Profiler) / recorder,
+            1.3,
+            "",
+        );
+        add(
+            format!("{name}: probe over 1 user"),
+            traced(Tracer::Probe) - one,
+            1.5 * figures.bare_user + 1.0,
+            "ns",
+        );
+        add(
+            format!("{name}: 100 probes / the one that matches"),
+            traced(Tracer::HundredProbes) / traced(Tracer::Probe),
+            1.03,
+            "",
         );
         let pair = figures
             .pairs

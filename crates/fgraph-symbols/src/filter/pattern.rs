@@ -7,12 +7,11 @@ use super::error::FilterError;
 use super::facts::{FunctionFacts, Predicate};
 use super::glob::Glob;
 use super::ngrams::END;
-use super::words::{MODULE_MARK, Word, is_balanced, split_module, words};
+use super::words::{
+    MODULE_MARK, PREDICATE, Word, is_balanced, is_read_as_name, split_module, words,
+};
 use crate::demangle;
 use crate::functions::without_llvm;
-
-/// What stands for a predicate in a text, which cannot be read back.
-const PREDICATE: &str = ":predicate:";
 
 /// One entry of a list: some functions, of some modules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -189,6 +188,14 @@ impl Pattern {
 
     /// Whether `text` is read as this pattern, whatever stands next to it.
     fn is_read_from(&self, text: &str) -> bool {
+        let known = match (&self.what, &self.module) {
+            (What::Name(name), None) => is_read_as_name(name),
+            _ => None,
+        };
+        known.unwrap_or_else(|| self.is_parsed_from(text))
+    }
+
+    fn is_parsed_from(&self, text: &str) -> bool {
         let word = match words(text).as_deref() {
             Ok([Word { unquoted, .. }]) if !matches!(text, "+" | "-") => unquoted.clone(),
             _ => return false,
@@ -232,5 +239,56 @@ impl Display for Pattern {
             }
             _ => f.write_str(&bare),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks every text of up to `len` of some characters, and some more that start with `start`.
+    fn check(start: &str, len: usize, told: &mut usize) {
+        let pattern = Pattern {
+            what: What::Name(start.into()),
+            module: None,
+        };
+        if let Some(known) = is_read_as_name(start) {
+            assert_eq!(known, pattern.is_parsed_from(start), "{start}");
+            *told += 1;
+        }
+        if len != 0 {
+            for c in "a<>([)]-, \"*\\!+\t:".chars() {
+                check(&format!("{start}{c}"), len - 1, told);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_a_name_by_its_bytes_is_what_parsing_tells() {
+        let mut told = 0;
+        check("", 4, &mut told);
+        for start in [
+            "_Z1a",
+            "_R",
+            "0x",
+            ":mod:",
+            ":predicate:",
+            "f(a->b",
+            "\u{2003}",
+            "a\r\u{b}",
+        ] {
+            check(start, 2, &mut told);
+            check(&format!("({start}"), 1, &mut told);
+        }
+        assert!(told > 10_000, "{told}");
+        for name in [
+            "<a::B<T, U> as C>::d",
+            "f(a->b)",
+            "operator-",
+            "{closure#0}",
+        ] {
+            assert_eq!(is_read_as_name(name), Some(true), "{name}");
+        }
+        assert_eq!(is_read_as_name("f(char const*)"), Some(false));
     }
 }

@@ -13,6 +13,9 @@ use super::error::FilterError;
 /// What stands between the two globs of a word.
 pub(super) const MODULE_MARK: &str = ":mod:";
 
+/// What stands for a predicate in a text, which cannot be read back.
+pub(super) const PREDICATE: &str = ":predicate:";
+
 /// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word<'a> {
@@ -143,6 +146,44 @@ pub(super) fn is_balanced(word: &str) -> bool {
     let within = |at| pairs.iter().any(|&(open, close)| open <= at && at <= close);
     word.char_indices()
         .all(|(at, c)| !is_bracket(c) || within(at))
+}
+
+/// Whether `name`, as a word, is read as the function of this name. Looks at each byte once, which
+/// does for nearly all names; `None` if that does not tell.
+pub(super) fn is_read_as_name(name: &str) -> Option<bool> {
+    /// Brackets within brackets.
+    const DEPTH: usize = 32;
+    let mut partners = [0; DEPTH];
+    let mut depth = 0;
+    let mut before = 0;
+    for byte in name.bytes() {
+        match byte {
+            // They are read as other characters, or as none.
+            b'*' | b'?' | b'\\' => return Some(false),
+            b'>' if before == b'-' && depth != 0 => {}
+            b'<' | b'(' | b'[' => {
+                let closing = BRACKETS.iter().find(|&&(open, _)| open as u8 == byte)?.1;
+                *partners.get_mut(depth)? = closing as u8;
+                depth += 1;
+            }
+            b'>' | b')' | b']' => {
+                depth = usize::checked_sub(depth, 1).filter(|&at| partners[at] == byte)?;
+            }
+            b'"' | b'!' | b'+' | 0x80.. => return None,
+            byte if depth == 0 && (byte.is_ascii_control() || b" ,".contains(&byte)) => {
+                return None;
+            }
+            _ => {}
+        }
+        before = byte;
+    }
+    let is_special = ["_Z", "_R", "0x"]
+        .iter()
+        .any(|start| name.starts_with(start))
+        || matches!(name, "" | "-")
+        || name.contains(MODULE_MARK)
+        || name.contains(PREDICATE);
+    (depth == 0 && !is_special).then_some(true)
 }
 
 /// Splits a word at its `:mod:`, if it has one that is neither escaped nor part of a path.

@@ -31,7 +31,7 @@ pub(super) mod at {
     pub(in super::super) const FINISHED: usize = 56;
     pub(in super::super) const CONSUMER: usize = 57;
     /// Words of the header. The table comes next.
-    pub(in super::super) const HEADER: usize = 512;
+    pub(in super::super) const HEADER: usize = if cfg!(loom) { 64 } else { 512 };
 }
 
 /// Words of the header of one ring.
@@ -107,6 +107,10 @@ impl Default for RingOptions {
     }
 }
 
+/// Sub-buffers take a multiple of this many words: two lines of the cache, but in models, which
+/// have to be small.
+const LINE: u64 = if cfg!(loom) { 2 } else { 16 };
+
 /// How rings are laid out, in words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
@@ -127,7 +131,7 @@ fn invalid(what: &str, value: u64) -> io::Error {
 impl Geometry {
     pub(super) fn new(options: &RingOptions) -> io::Result<Self> {
         let (sub_buffer, table) = (options.sub_buffer_bytes, options.table_bytes);
-        if !sub_buffer.is_multiple_of(128) {
+        if !sub_buffer.is_multiple_of(8 * LINE as u32) {
             let what = "bytes of a sub-buffer, which must be a multiple of 128";
             return Err(invalid(what, sub_buffer.into()));
         }
@@ -152,7 +156,7 @@ impl Geometry {
             let what = "number of sub-buffers, of which there are 2 to 4096";
             return Err(invalid(what, count));
         }
-        if !(32..=2 << 20).contains(&len) || !len.is_multiple_of(16) {
+        if !(sub::HEADER as u64 + LINE..=2 << 20).contains(&len) || !len.is_multiple_of(LINE) {
             let what = "words of a sub-buffer, which are 32 to 2097152, a multiple of 16";
             return Err(invalid(what, len));
         }

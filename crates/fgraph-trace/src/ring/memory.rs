@@ -41,6 +41,53 @@ impl Memory {
     }
 }
 
+#[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
+impl Memory {
+    pub(super) fn new_shared(_: usize) -> io::Result<(Self, File)> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn map_shared(_: &File) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri), not(loom)))]
+impl Memory {
+    /// Memory that keeps its length, and the file through which other processes map it.
+    pub(super) fn new_shared(words: usize) -> io::Result<(Self, File)> {
+        use std::os::fd::{AsRawFd, FromRawFd};
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a name with a zero at its end.
+        let fd = unsafe { libc::memfd_create(c"fgraph-rings".as_ptr(), flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new file, which nothing else has.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(words as u64 * 8)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: it changes what may be done with the file.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((Self::map(&file)?, file))
+    }
+
+    /// Memory that [`new_shared`](Self::new_shared) has made in this process or another one.
+    pub(super) fn map_shared(file: &File) -> io::Result<Self> {
+        use std::os::fd::AsRawFd;
+        // SAFETY: it only asks.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        // Other files have none, which is an error.
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            let what = "the file may become shorter while it is mapped";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Self::map(file)
+    }
+}
+
 #[cfg(all(unix, not(miri), not(loom)))]
 impl Memory {
     pub(super) fn new(words: usize) -> io::Result<Self> {

@@ -8,7 +8,7 @@ use super::Rings;
 use super::layout::{MORE_SHIFT, at, ring, sub};
 use crate::clock::Anchor;
 use crate::event::Walk;
-use crate::primitive::{AtomicU64, Ordering, fence};
+use crate::primitive::{AtomicU64, Ordering, Step, fence, is_taken};
 
 /// Events of one thread that follow one another, as they stand in a sub-buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -181,8 +181,10 @@ impl Cursor {
         let cpu = load(sub::CPU);
         // Acquire: if any of what was loaded is of a later sub-buffer, its odd state or a later one
         // is found now. Pairs with the fence in `Writer::open`.
-        fence(Ordering::Acquire);
-        if load(sub::STATE) != state {
+        if is_taken(Step::ReaderFence) {
+            fence(Ordering::Acquire);
+        }
+        if is_taken(Step::LookAgain) && load(sub::STATE) != state {
             return Copied::Gone;
         }
         if chunk.words.is_empty() {

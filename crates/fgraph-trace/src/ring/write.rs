@@ -7,7 +7,7 @@ use super::layout::{MORE_SHIFT, at, ring, sub};
 use super::{Mode, Rings};
 use crate::clock::{Anchor, ClockKind};
 use crate::event::{self, Extension, MAX_DELTA, MAX_MARK};
-use crate::primitive::{AtomicU64, Ordering, fence};
+use crate::primitive::{AtomicU64, Ordering, Step, fence, is_taken};
 
 /// What a thread that writes knows of its ring.
 ///
@@ -45,11 +45,22 @@ pub struct Extras<'a> {
     pub caller: Option<u64>,
     /// Registers of the result.
     pub result: &'a [u64],
+    /// Nanoseconds that the thread had run on processors.
+    pub running: Option<u64>,
 }
 
 /// Process and thread in one word.
 pub(super) const fn owner(process: u32, thread: u32) -> u64 {
     (process as u64) << 32 | thread as u64
+}
+
+/// How the length of a sub-buffer is stored.
+#[inline(always)]
+fn length_order() -> Ordering {
+    match is_taken(Step::LengthLast) {
+        true => Ordering::Release,
+        false => Ordering::Relaxed,
+    }
 }
 
 /// Rings that a thread looks at for one that is free before it takes one that nobody had.
@@ -82,6 +93,14 @@ impl Writer {
     #[must_use]
     pub fn cpu(&self) -> Option<u32> {
         self.cpu.get().checked_sub(1)
+    }
+
+    /// Whether it need not be written that the thread runs on this processor, or on one that is not
+    /// known.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_on(&self, cpu: Option<u32>) -> bool {
+        cpu.is_none_or(|cpu| self.cpu.get() == cpu.wrapping_add(1))
     }
 
     /// Gives the writer the ring `index`, which [`Rings::take`] has given to this thread.
@@ -126,7 +145,7 @@ impl Writer {
             self.used.set(used + 1);
             // Release: a reader that sees the length sees the event. Pairs with the load of `USED`
             // in `Cursor::copy`.
-            (*data.sub(1)).store(used + 1, Ordering::Release);
+            (*data.sub(1)).store(used + 1, length_order());
         }
         true
     }
@@ -142,6 +161,7 @@ impl Writer {
             (Extension::Arguments, extras.arguments),
             (Extension::Caller, extras.caller.as_slice()),
             (Extension::Result, extras.result),
+            (Extension::Running, extras.running.as_slice()),
         ];
         let parts = parts.map(|(what, words)| (what, &words[..words.len().min(64)]));
         // SAFETY: handed on.
@@ -182,15 +202,17 @@ impl Writer {
         }
         let parts = parts.iter().filter(|(_, words)| !words.is_empty());
         let in_parts: usize = parts.clone().map(|(_, words)| 1 + words.len()).sum();
-        // With a new time and a new processor, whether they are needed or not.
-        let len = usize::from(word.is_some()) + in_parts + 4;
-        if len > rings.geometry.room() {
-            return self.drop_event(rings);
-        }
-        let used = self.used.get() as u32 as usize;
-        // SAFETY: handed on.
-        if used + len > self.room.get() as usize && !unsafe { self.open(rings, now) } {
-            return self.drop_event(rings);
+        let is_other_cpu = !self.is_on(cpu);
+        let len = usize::from(word.is_some()) + in_parts + 2 * usize::from(is_other_cpu);
+        let needs_time = now.wrapping_sub(self.time.get()) >= MAX_DELTA;
+        let end = self.used.get() as u32 as usize + len + 2 * usize::from(needs_time);
+        if end > self.room.get() as usize {
+            // A new sub-buffer begins at this time.
+            // SAFETY: handed on.
+            let is_open = len <= rings.geometry.room() && unsafe { self.open(rings, now) };
+            if !is_open {
+                return self.drop_event(rings);
+            }
         }
         let used = self.used.get();
         let begin = used as u32 as usize;
@@ -207,7 +229,7 @@ impl Writer {
             delta = 0;
         }
         if let Some(cpu) = cpu
-            && self.cpu() != Some(cpu)
+            && is_other_cpu
         {
             put(event::extension(Extension::Cpu, 1));
             put(cpu.into());
@@ -228,7 +250,7 @@ impl Writer {
         self.time.set(now);
         self.used.set(used);
         // SAFETY: as above. Release: as in `call`.
-        unsafe { (*self.data.get().sub(1)).store(used, Ordering::Release) };
+        unsafe { (*self.data.get().sub(1)).store(used, length_order()) };
         true
     }
 
@@ -247,6 +269,7 @@ impl Writer {
         // Acquire: the consumer has copied what we are about to overwrite.
         let consumed = header[ring::CONSUMED].load(Ordering::Acquire);
         if geometry.mode == Mode::Drop
+            && is_taken(Step::Room)
             && head.wrapping_sub(consumed) >= u64::from(geometry.sub_buffers)
         {
             return false;
@@ -263,10 +286,15 @@ impl Writer {
         let kind = rings.clock().kind();
         let anchor = Anchor::now(kind);
         let next = &ring[geometry.sub_buffer(head)];
-        next[sub::STATE].store(head.wrapping_mul(2).wrapping_add(1), Ordering::Relaxed);
+        if is_taken(Step::OddState) {
+            let odd = head.wrapping_mul(2).wrapping_add(1);
+            next[sub::STATE].store(odd, Ordering::Relaxed);
+        }
         // Release: a reader that sees anything of what follows finds the odd state afterwards.
         // Pairs with the fence in `Cursor::copy`.
-        fence(Ordering::Release);
+        if is_taken(Step::WriterFence) {
+            fence(Ordering::Release);
+        }
         for (at, value) in [
             (sub::OWNER, self.owner.get()),
             (sub::TIME, now),

@@ -296,9 +296,7 @@ impl Callbacks {
                 let mut text = Text::default();
                 // A text that is too long ends early.
                 let _ = write_stack(&mut text, call);
-                // SAFETY: the id is the calling thread's, and in this callback it runs no other
-                // one and no handler that is traced.
-                unsafe { recorder.mark(call.thread_id(), text.as_bytes()) };
+                recorder.mark(text.as_str());
             }
             _ => {}
         }
@@ -335,8 +333,8 @@ impl Default for Text {
 }
 
 impl Text {
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+    fn as_str(&self) -> &str {
+        str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
     }
 }
 
@@ -511,6 +509,6 @@ mod tests {
     fn a_text_that_is_too_long_is_cut_between_characters() {
         let mut text = Text::default();
         assert!(write!(text, "{}ä", "x".repeat(1023)).is_err());
-        assert_eq!(text.as_bytes().len(), 1023);
+        assert_eq!(text.as_str().len(), 1023);
     }
 }

@@ -10,7 +10,7 @@ use crate::recorder;
 
 /// An option: its name, what it is without being written, and whether the trace starts anew with
 /// it.
-const OPTIONS: [(&str, bool, bool); 12] = [
+const OPTIONS: [(&str, bool, bool); 13] = [
     ("funcgraph-abstime", false, false),
     ("funcgraph-args", false, true),
     ("funcgraph-cpu", true, false),
@@ -23,6 +23,7 @@ const OPTIONS: [(&str, bool, bool); 12] = [
     ("funcgraph-tail", false, false),
     ("markers", true, false),
     ("overwrite", true, true),
+    ("sleep-time", true, true),
 ];
 
 /// KiB of a sub-buffer.
@@ -171,6 +172,7 @@ impl Settings {
             },
             result: is_graph && self.is_on("funcgraph-retval"),
             caller: !is_graph || self.is_on("funcgraph-retaddr"),
+            running: is_graph && !self.is_on("sleep-time"),
             ..recorder::Options::default()
         }
     }
@@ -186,6 +188,7 @@ impl Settings {
             overhead: self.is_on("funcgraph-overhead"),
             thread: self.is_on("funcgraph-proc"),
             duration: self.is_on("funcgraph-duration"),
+            sleep_time: self.is_on("sleep-time"),
             absolute_time: self.is_on("funcgraph-abstime"),
             tail: self.is_on("funcgraph-tail"),
             arguments: self.is_on("funcgraph-args"),

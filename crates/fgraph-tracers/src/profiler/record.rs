@@ -4,20 +4,22 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 use fgraph::{Entry, FgraphOps, Function, PerThread, Return};
+use fgraph_trace::clock::{Clock, ClockKind};
 
 use super::Profile;
 use super::table::{EdgeCells, Table};
-use crate::support::kernel;
 
 /// What all threads have recorded.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Record {
     tables: PerThread<Table>,
+    clock: Clock,
 }
 
 /// What a call carries from entry to return.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
+    /// In ticks of the clock.
     entered: u64,
     /// Nanoseconds spent in the watched calls inside it.
     inside: u64,
@@ -64,12 +66,13 @@ impl FgraphOps for Record {
             thread: call.thread_id(),
             is_outermost,
             // Last, so that the callback itself is not in the time.
-            entered: kernel::now(),
+            entered: self.clock.kind().now(),
         })
     }
 
     fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
-        let took = kernel::now().saturating_sub(data.entered);
+        let ticks = self.clock.kind().now().saturating_sub(data.entered);
+        let took = self.clock.nanoseconds(ticks);
         if let Some(parent) = call.parent_data_mut() {
             parent.inside = parent.inside.wrapping_add(took);
         }
@@ -95,6 +98,13 @@ impl FgraphOps for Record {
 }
 
 impl Record {
+    pub(super) fn new() -> Self {
+        Self {
+            tables: PerThread::new(),
+            clock: Clock::start(ClockKind::of_this_machine()),
+        }
+    }
+
     pub(super) fn profile(&self) -> Profile {
         let unrecorded = |(_, table): (_, &Table)| table.unrecorded.load(Ordering::Relaxed);
         Profile {

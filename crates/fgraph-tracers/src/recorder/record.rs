@@ -13,8 +13,9 @@ use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::{Extras, Rings, Writer};
 
 use super::Options;
-use super::writers::{WriterOffset, Writers};
+use super::writers::{Owner, WriterOffset, Writers};
 use crate::support::kernel;
+use crate::support::processor::ProcessorWord;
 
 /// Writes entries and returns to rings.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(super) struct Record {
     arguments: usize,
     result: bool,
     caller: bool,
+    running: bool,
+    processor: ProcessorWord,
     writers: Writers,
     described: Described,
     /// The process that was described last.
@@ -37,11 +40,16 @@ impl Record {
     pub(super) fn new(rings: Arc<Rings>, options: &Options) -> Option<Self> {
         Some(Self {
             clock: rings.clock().kind(),
-            is_plain: options.arguments == 0 && !options.result && !options.caller,
+            is_plain: options.arguments == 0
+                && !options.result
+                && !options.caller
+                && !options.running,
             arguments: options.arguments.min(6),
             result: options.result,
             caller: options.caller,
-            writers: Writers::new(options.rings.rings)?,
+            running: options.running,
+            processor: ProcessorWord::find(),
+            writers: Writers::new(rings.capacity())?,
             described: Described::new()?,
             process: AtomicU32::new(0),
             rings,
@@ -82,11 +90,33 @@ impl Record {
         self.described.set(function.index());
     }
 
-    /// Writes an event that is more than a word, or for which the thread has no room.
+    /// Writes an event that is a word, at the time that the clock shows; `false` if it was lost.
+    #[inline(always)]
+    fn write_word(&self, word: &Cell<u64>, thread: u32, event: u64) -> bool {
+        let cpu = self.processor.read();
+        let writer = self.writer(word.get());
+        let now = self.clock.now();
+        // SAFETY: the writer is the running thread's.
+        writer.is_on(cpu) && unsafe { writer.call(event, now) }
+            || self.write_slowly(word, thread, event, now, cpu)
+    }
+
+    /// Writes an event before which the processor is written, or for which the thread has no room.
     #[cold]
     #[inline(never)]
-    fn write_slowly(&self, word: &Cell<u64>, thread: u32, event: u64, now: u64) -> bool {
-        self.write(word, thread, event, now, &Extras::default())
+    fn write_slowly(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: u64,
+        now: u64,
+        cpu: Option<u32>,
+    ) -> bool {
+        let extras = Extras {
+            cpu,
+            ..Extras::default()
+        };
+        self.write(word, thread, event, now, &extras)
     }
 
     /// Writes an event with what belongs to it; `false` if it was lost.
@@ -116,7 +146,10 @@ impl Record {
     /// `thread` is the running thread. Until this returns it runs no callback of this user, and
     /// does not call this again, as a handler of a signal would.
     pub(super) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
-        let ring = self.rings.ring_of(kernel::process(), thread);
+        let process = kernel::process();
+        let ring = self.rings.ring_of(process, thread);
+        let ours = Owner { process, thread };
+        let ring = ring.filter(|&ring| self.writers.is_of(ring, ours));
         let word = Cell::new(ring.map_or(0, |ring| WriterOffset::of_ring(ring).0));
         if self.writer(word.get()).ring().is_none() && !self.attach(&word, thread) {
             self.rings.count_without_ring();
@@ -140,13 +173,17 @@ impl Record {
         let process = kernel::process();
         // Of other processes nothing is known here: their ids may be of another namespace.
         let is_gone = |of, thread| of == process && kernel::is_gone(process, thread);
-        let Some(index) = self.rings.take(process, thread, is_gone) else {
+        let ring = self.rings.take(process, thread, is_gone);
+        let ours = Owner { process, thread };
+        let has_ended = |owner: Owner| is_gone(owner.process, owner.thread);
+        let ring = ring.filter(|&ring| self.writers.claim(ring, ours, has_ended));
+        let Some(index) = ring else {
             word.set(WriterOffset::WITHOUT_RING.0);
             return false;
         };
         word.set(WriterOffset::of_ring(index).0);
-        // SAFETY: the rings stay as long as the user, and with it the callbacks; the ring was given
-        // to this thread, so no other one uses its writer.
+        // SAFETY: the rings stay as long as the user, and with it the callbacks; the writer was
+        // given to this thread, so no other one uses it.
         unsafe { self.writer(word.get()).attach(&self.rings, index) };
         let mut name = [0; 16];
         let name = kernel::thread_name(&mut name);
@@ -182,10 +219,7 @@ impl FgraphOps for Record {
             event::call(Kind::Entry, function.index()),
         );
         if self.is_plain {
-            let now = self.clock.now();
-            // SAFETY: the writer is the running thread's.
-            let is_written = unsafe { self.writer(word.get()).call(event, now) }
-                || self.write_slowly(word, call.thread_id(), event, now);
+            let is_written = self.write_word(word, call.thread_id(), event);
             return is_written.then_some(());
         }
         let mut arguments = [0; 6];
@@ -193,8 +227,10 @@ impl FgraphOps for Record {
             *place = call.arg(index).unwrap_or(0);
         }
         let extras = Extras {
+            cpu: self.processor.read(),
             arguments: arguments.get(..self.arguments).unwrap_or_default(),
             caller: self.caller.then(|| call.return_address() as u64),
+            running: self.running.then(kernel::running),
             ..Extras::default()
         };
         let now = self.clock.now();
@@ -212,21 +248,19 @@ impl FgraphOps for Record {
             call.thread_word(),
             event::call(kind, call.function().index()),
         );
-        let now = self.clock.now();
-        if self.result
-            && let Some(result) = call.result()
-        {
+        let result = call.result().filter(|_| self.result);
+        if result.is_some() || self.running {
             let extras = Extras {
-                result: &[result],
+                cpu: self.processor.read(),
+                result: result.as_slice(),
+                running: self.running.then(kernel::running),
                 ..Extras::default()
             };
+            let now = self.clock.now();
             self.write(word, call.thread_id(), event, now, &extras);
             return;
         }
-        // SAFETY: the writer is the running thread's.
-        if !unsafe { self.writer(word.get()).call(event, now) } {
-            self.write_slowly(word, call.thread_id(), event, now);
-        }
+        self.write_word(word, call.thread_id(), event);
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {

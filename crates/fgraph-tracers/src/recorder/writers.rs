@@ -6,12 +6,14 @@
 //! bare `clone` as well.
 
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use fgraph_trace::ring::Writer;
 
 use crate::support::kernel;
 
-/// A writer for each ring, and before them two that never have one.
+/// A writer for each ring, and before them two that never have one. Behind them, for each the
+/// thread that uses it: what the rings say of that, other processes may write.
 #[derive(Debug)]
 pub(super) struct Writers {
     first: NonNull<Writer>,
@@ -37,11 +39,36 @@ impl WriterOffset {
     }
 }
 
+/// A thread, of this process or of one that shares its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) process: u32,
+    pub(super) thread: u32,
+}
+
+impl Owner {
+    fn bits(self) -> u64 {
+        u64::from(self.process) << 32 | u64::from(self.thread)
+    }
+
+    fn of(bits: u64) -> Self {
+        Self {
+            process: (bits >> 32) as u32,
+            thread: bits as u32,
+        }
+    }
+}
+
+/// Bytes of so many writers and their owners.
+fn bytes(count: usize) -> usize {
+    count * (size_of::<Writer>() + size_of::<AtomicU64>())
+}
+
 impl Writers {
     /// Writers for so many rings; `None` if there is no memory.
     pub(super) fn new(rings: u32) -> Option<Self> {
         let count = rings as usize + 2;
-        let len = count * size_of::<Writer>();
+        let len = bytes(count);
         let memory = kernel::map(len)?;
         if !kernel::wipe_on_fork(memory, len) {
             // SAFETY: just mapped.
@@ -50,6 +77,40 @@ impl Writers {
         }
         let first = NonNull::new(memory.cast())?;
         Some(Self { first, count })
+    }
+
+    /// Gives a ring's writer to a thread; `false` if another one has it of which `is_gone` does not
+    /// say that it has ended.
+    pub(super) fn claim(&self, ring: u32, owner: Owner, is_gone: impl Fn(Owner) -> bool) -> bool {
+        let Some(place) = self.owner(ring) else {
+            return false;
+        };
+        let before = place.load(Ordering::Relaxed);
+        let is_free = before == 0 || before == owner.bits() || is_gone(Owner::of(before));
+        // Acquire: a thread that is gone has done all that it will do with the writer.
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        let claimed = || place.compare_exchange(before, owner.bits(), acquire, relaxed);
+        is_free && claimed().is_ok()
+    }
+
+    /// Whether a thread was given the writer of a ring last.
+    pub(super) fn is_of(&self, ring: u32, owner: Owner) -> bool {
+        let place = self.owner(ring);
+        place.is_some_and(|place| place.load(Ordering::Relaxed) == owner.bits())
+    }
+
+    fn owner(&self, ring: u32) -> Option<&AtomicU64> {
+        let at = (ring as usize)
+            .checked_add(2)
+            .filter(|at| *at < self.count)?;
+        // SAFETY: as many are behind the writers, aligned as these; nothing else is there.
+        Some(unsafe {
+            self.first
+                .add(self.count)
+                .cast::<AtomicU64>()
+                .add(at)
+                .as_ref()
+        })
     }
 
     /// The writer at an offset.
@@ -66,8 +127,34 @@ impl Writers {
 
 impl Drop for Writers {
     fn drop(&mut self) {
-        let len = self.count * size_of::<Writer>();
+        let len = bytes(self.count);
         // SAFETY: mapped with this length, and nothing refers to it any more.
         unsafe { kernel::unmap(self.first.as_ptr().cast(), len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_is_given_to_another_thread_when_its_own_is_gone() {
+        let [seven, eight] = [7, 8].map(|thread| Owner { process: 1, thread });
+        let other = Owner {
+            process: 2,
+            thread: 7,
+        };
+        let writers = Writers::new(2).unwrap();
+        assert!(writers.claim(0, seven, |_| false));
+        assert!(writers.claim(0, seven, |_| false));
+        for owner in [eight, other] {
+            assert!(!writers.claim(0, owner, |_| false));
+            assert!(!writers.is_of(0, owner));
+        }
+        assert!(writers.is_of(0, seven) && !writers.is_of(1, seven));
+        assert!(writers.claim(0, eight, |owner| owner == seven));
+        assert!(writers.is_of(0, eight));
+        assert!(writers.claim(1, seven, |_| false));
+        assert!(!writers.claim(2, seven, |_| true), "there is no such ring");
     }
 }

@@ -215,6 +215,21 @@ pub(crate) fn now() -> u64 {
         .wrapping_add(time.tv_nsec as u64)
 }
 
+/// How long the thread has run on processors, in nanoseconds; 0 if the kernel does not say.
+pub(crate) fn running() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let place = (&raw mut time).expose_provenance();
+    let clock = libc::CLOCK_THREAD_CPUTIME_ID as usize;
+    // SAFETY: it writes the time there.
+    unsafe { call(libc::SYS_clock_gettime, [clock, place, 0, 0, 0, 0]) };
+    (time.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec as u64)
+}
+
 /// The time between two readings of [`now`].
 pub(crate) fn duration(nanoseconds: u64) -> Duration {
     Duration::from_nanos(nanoseconds)

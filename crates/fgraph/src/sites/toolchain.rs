@@ -63,7 +63,7 @@ pub(super) fn is_own(symbol: &str) -> bool {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             self.0.push_str(text);
             // Enough is known: demangling the rest would be a waste.
-            if self.0.len() < 16 {
+            if self.0.len() < 24 {
                 Ok(())
             } else {
                 Err(fmt::Error)
@@ -80,6 +80,8 @@ pub(super) fn is_own(symbol: &str) -> bool {
         "fgraph::",
         "fgraph_core::",
         "fgraph_symbols::",
+        "fgraph_trace::",
+        "fgraph_tracers::",
         "fgraph_x86_64::",
     ]
     .iter()
@@ -188,6 +190,14 @@ mod tests {
     fn only_functions_of_fgraph_are_its_own() {
         assert!(is_own("_ZN6fgraph8register17h0123456789abcdefE"));
         assert!(is_own("_ZN11fgraph_core4slot17h0123456789abcdefE"));
+        // What the callbacks of ready-made users call.
+        assert!(is_own(
+            "_ZN75_$LT$fgraph_tracers..syscalls..Record$u20$as$u20$fgraph..ops..FgraphOps$GT$3ret\
+             17h0123456789abcdefE"
+        ));
+        assert!(is_own(
+            "_ZN14fgraph_tracers7control4read17h0123456789abcdefE"
+        ));
         assert!(!is_own("_ZN11fgraph_demo4main17h0123456789abcdefE"));
         assert!(!is_own("_ZN4demo6fgraph17h0123456789abcdefE"));
         assert!(!is_own("main"));

@@ -65,7 +65,12 @@ pub(super) fn find(own: *mut c_void) {
 /// Has a module that asks libgcc ask us. This may wait for libraries to be loaded.
 pub(crate) fn answer(module: &LoadedModule) {
     let own = NEXT.load(Ordering::Acquire);
-    if own == 0 || !module.may_call(FUNCTION, own) {
+    if own == 0 {
+        return;
+    }
+    // It may be unloaded at any time.
+    let asks = modules::while_listed(module, || module.may_call(FUNCTION, own));
+    if asks != Some(true) {
         return;
     }
     let Some(file) = module

@@ -34,6 +34,7 @@ pub(super) const GROUP: Group = Group {
             name: "longjmp out of one frame, a million times",
             promise: "Each call that is left is counted as lost, and memory does not grow.",
             shown: Shown::By(Hostile {
+                is_long: true,
                 args: &["1", "1000000"],
                 skipped: Exactly(1_000_000),
                 ..FRAMES

@@ -88,6 +88,7 @@ pub(super) const GROUP: Group = Group {
             name: "a library is loaded and unloaded 2,000 times",
             promise: "It is traced each time, and memory does not grow.",
             shown: Shown::By(Hostile {
+                is_long: true,
                 args: &["loop", "2000"],
                 entries: AtLeast(60000),
                 ..LOADING
@@ -99,6 +100,7 @@ pub(super) const GROUP: Group = Group {
                       is used again where one comes to the same place: memory grows by as much as \
                       there are places.",
             shown: Shown::By(Hostile {
+                is_long: true,
                 args: &["moving", "1000"],
                 entries: AtLeast(30000),
                 ..LOADING

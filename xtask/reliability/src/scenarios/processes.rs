@@ -62,6 +62,7 @@ pub(super) const GROUP: Group = Group {
             name: "forks while users come and go and filters change",
             promise: "A fork waits for a change that is under way: the child never has half of it.",
             shown: Shown::By(Hostile {
+                is_long: true,
                 args: &["threads", "30"],
                 trace: Trace::Program,
                 environment: &[("FGRAPH_CHURN", "1")],
@@ -73,6 +74,7 @@ pub(super) const GROUP: Group = Group {
             promise: "The child does not wait for an unwinder's lock that a thread had which it \
                       does not have.",
             shown: Shown::By(Hostile {
+                is_long: true,
                 args: &["threads", "300"],
                 // Of the children alone.
                 unwound: AtLeast(300 * 10 * 11),

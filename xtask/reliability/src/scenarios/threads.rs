@@ -65,6 +65,7 @@ pub(super) const GROUP: Group = Group {
             name: "threads that are cancelled while callbacks come to cancellation points",
             promise: "Callbacks are run to their end. The thread ends where it would end untraced.",
             shown: Shown::By(Hostile {
+                is_long: true,
                 args: &["pending", "10"],
                 environment: &[("FGRAPH_SLOW", "1")],
                 unwound: Exactly(20 * 12),

@@ -162,10 +162,9 @@ fn trace() -> Result<Tracing, Box<dyn std::error::Error>> {
 /// Counts how the program's functions are traced.
 fn count_sites() -> Result<(), Box<dyn std::error::Error>> {
     let program = env::var("FGRAPH_PROGRAM")?;
-    for site in fgraph::sites()?
-        .iter()
-        .filter(|site| site.module == program)
-    {
+    let name = program.rsplit('/').next().unwrap_or(&program);
+    let sites = fgraph::sites_of(format!(":mod:{name}").as_str())?;
+    for site in sites.iter().filter(|site| site.module == program) {
         match site.how {
             Ok(TraceMethod::Nop) => count(Count::Nops, 1),
             Ok(TraceMethod::Relocated) => count(Count::Relocated, 1),

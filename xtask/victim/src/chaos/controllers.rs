@@ -1,6 +1,12 @@
 //! Those who register, change filters and unregister, at random, while everything hostile goes on.
+//!
+//! # Safety
+//!
+//! The unsafe code sets signal stacks that no signal is handled on.
 
 use std::ops::AddAssign;
+use std::ptr;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -128,23 +134,90 @@ pub(crate) fn control(
         })
         .collect();
     for user in &mut users {
+        let _turn = TURN.read();
         user.register(range, &mut rng, &mut figures);
     }
+    let mut stack = UselessStack {
+        small: [0; libc::MINSIGSTKSZ],
+    };
     while !users.is_empty() && !is_over.load(Ordering::Relaxed) {
         // Most often the first few, so that others stay registered for long.
         let few = users.len().div_ceil(1 + rng.below(3));
         let chosen = rng.below(few);
         let user = &mut users[chosen];
-        if user.handle.is_none() {
-            user.register(range, &mut rng, &mut figures);
-        } else if rng.once_in(2) {
-            user.unregister(&mut figures);
+        let has_stack = rng.once_in(4);
+        let mut change = Rng::from_state(rng.next());
+        let mut change = || {
+            if user.handle.is_none() {
+                user.register(range, &mut change, &mut figures);
+            } else if change.once_in(2) {
+                user.unregister(&mut figures);
+            } else {
+                user.set_filter(range, &mut change, &mut figures);
+            }
+        };
+        if has_stack {
+            let _turn = TURN.write();
+            stack.with(&mut rng, change);
         } else {
-            user.set_filter(range, &mut rng, &mut figures);
+            let _turn = TURN.read();
+            change();
         }
         thread::sleep(Duration::from_micros(rng.below(2000) as u64));
     }
     (users, figures)
+}
+
+/// Held by each controller while it has users come and go: alone by one whose signal stack is of no
+/// use, which traps of others' changes must not meet.
+static TURN: RwLock<()> = RwLock::new(());
+
+/// An alternate signal stack that is of no use: too small for the frame of a signal, or of memory
+/// that is given up. fgraph has one of its own for the thread that patches.
+#[derive(Debug)]
+struct UselessStack {
+    /// The least that the kernel takes.
+    small: [u8; libc::MINSIGSTKSZ],
+}
+
+impl UselessStack {
+    const LARGE: usize = 64 << 10;
+
+    /// Runs `work` in which no signal comes to this thread but the traps of its own changes.
+    fn with(&mut self, rng: &mut Rng, work: impl FnOnce()) {
+        // SAFETY: no signal is handled there, as is said above. What is unmapped was mapped here.
+        unsafe {
+            if rng.once_in(2) {
+                set_signal_stack(self.small.as_mut_ptr(), self.small.len(), 0);
+            } else {
+                let rights = libc::PROT_READ | libc::PROT_WRITE;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let memory = libc::mmap(ptr::null_mut(), Self::LARGE, rights, flags, -1, 0);
+                if memory != libc::MAP_FAILED {
+                    set_signal_stack(memory.cast(), Self::LARGE, 0);
+                    libc::munmap(memory, Self::LARGE);
+                }
+            }
+        }
+        work();
+        // SAFETY: none is used from here on.
+        unsafe { set_signal_stack(ptr::null_mut(), 0, libc::SS_DISABLE) };
+    }
+}
+
+/// # Safety
+///
+/// The memory must be there when a signal is handled on it.
+unsafe fn set_signal_stack(memory: *mut u8, len: usize, flags: i32) {
+    let stack = libc::stack_t {
+        ss_sp: memory.cast(),
+        ss_flags: flags,
+        ss_size: len,
+    };
+    // SAFETY: a live local; the memory by the caller.
+    if unsafe { libc::sigaltstack(&stack, ptr::null_mut()) } != 0 {
+        note(Failure::System, u64::MAX, 0);
+    }
 }
 
 impl User {

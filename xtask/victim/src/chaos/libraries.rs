@@ -1,15 +1,16 @@
-//! A library with traced functions that is loaded and unloaded all the time.
+//! A library with traced functions that is loaded and unloaded all the time, and whose file is
+//! replaced by another with the same content meanwhile.
 //!
 //! # Safety
 //!
 //! Its functions are called while it is loaded. They are those of `library/src/lib.rs`.
 
-use std::ffi::{CStr, CString};
-use std::io;
+use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, io, process};
 
 use super::towers::Tower;
 use super::{Act, Actor};
@@ -18,15 +19,39 @@ use crate::rng::Rng;
 
 const NAMES: [&CStr; 2] = [c"hostile_library_0", c"hostile_library_1"];
 
+/// Where it was built.
+static BUILT: OnceLock<PathBuf> = OnceLock::new();
+/// From where it is loaded.
 static PATH: OnceLock<CString> = OnceLock::new();
 /// Where the functions were last.
 static ADDRESSES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Says where the library is.
 pub(crate) fn prepare(path: &Path) -> io::Result<()> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    PATH.get_or_init(|| path);
-    Ok(())
+    BUILT.get_or_init(|| path.to_owned());
+    let loaded = path.with_extension(format!("{}.so", process::id()));
+    PATH.get_or_init(|| {
+        CString::new(loaded.into_os_string().into_encoded_bytes()).unwrap_or_default()
+    });
+    replace(0)
+}
+
+/// Puts a new file in the place of the one that is loaded.
+fn replace(actor: usize) -> io::Result<()> {
+    let (Some(built), Some(path)) = (BUILT.get(), PATH.get()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let loaded = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let new = loaded.with_extension(format!("new-{actor}"));
+    fs::copy(built, &new)?;
+    fs::rename(new, loaded)
+}
+
+/// Takes the file away that is loaded.
+pub(crate) fn end() {
+    if let Some(path) = PATH.get() {
+        let _ = fs::remove_file(OsStr::from_bytes(path.to_bytes()));
+    }
 }
 
 /// Whether one of its functions begins, or was last, at `address`.
@@ -40,6 +65,9 @@ pub(crate) fn contains(address: usize) -> bool {
 /// Loads it, calls its functions, and unloads it, at the bottom of a tower.
 pub(crate) fn load(actor: &Actor, rng: &mut Rng) {
     let (value, seed) = (rng.next(), rng.next());
+    if rng.once_in(4) && replace(actor.number).is_err() {
+        note(Failure::System, Act::Library as u64, 1);
+    }
     let bottom = || {
         if !use_library(&mut Rng::from_state(seed)) {
             note(Failure::System, Act::Library as u64, 0);

@@ -2,13 +2,14 @@
 //!
 //! # Safety
 //!
-//! What a thread is in when it ends in the middle has nothing to clean up; it has no timers, and
-//! nobody needs what it owns.
+//! What a thread is in when it ends in the middle has nothing to clean up; its timer is gone then,
+//! and nobody needs what it owns.
 
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::{mem, ptr};
 
+use super::signals;
 use super::towers::Tower;
 use super::{Act, Actor};
 use crate::failures::{Failure, note};
@@ -41,6 +42,8 @@ struct Task {
     sites: usize,
     seed: u64,
     end: End,
+    /// Whether its first calls are left by a signal handler.
+    leaves_first: bool,
     /// Whether its thread-local destructor calls functions.
     calls_late: bool,
 }
@@ -56,6 +59,7 @@ pub(crate) fn start_some(actor: &Actor, rng: &mut Rng) {
             sites: actor.sites,
             seed: rng.next(),
             end: [End::Return, End::Exit, End::SystemCall][rng.below(3)],
+            leaves_first: rng.once_in(3),
             calls_late: rng.once_in(2),
         })
         .collect();
@@ -110,8 +114,11 @@ thread_local! {
 extern "C-unwind" fn live(task: *mut c_void) -> *mut c_void {
     // SAFETY: what `start` has handed over.
     let task = unsafe { &*task.cast::<Task>() };
-    threads::enter(task.number);
+    let thread = threads::enter(task.number);
     let mut rng = Rng::from_state(task.seed);
+    if task.leaves_first {
+        signals::leave_first(thread.kernel, task.sites, &mut rng);
+    }
     if task.calls_late {
         LATE.with(|late| late.0.set(Some((task.sites, rng.next()))));
     }

@@ -240,7 +240,21 @@ pub(crate) fn storm(actor: &Actor, rng: &mut Rng) {
 /// Calls functions until a signal handler leaves them.
 pub(crate) fn leave(actor: &Actor, rng: &mut Rng) {
     actor.signals.set(OFTEN);
-    let sites = actor.sites;
+    leave_calls(actor.sites, rng);
+    actor.signals.set(SELDOM);
+}
+
+/// The same in a thread that has called nothing yet, and has no signals: its first call may be left
+/// anywhere.
+pub(crate) fn leave_first(thread: u32, sites: usize, rng: &mut Rng) {
+    let after = Duration::from_micros(1 + rng.below(40) as u64);
+    match Timer::once(thread, libc::SIGUSR1, after) {
+        Ok(_timer) => leave_calls(sites, rng),
+        Err(_) => note(Failure::System, Act::Threads as u64, 2),
+    }
+}
+
+fn leave_calls(sites: usize, rng: &mut Rng) {
     let levels = rng.below(50);
     let seed = rng.next();
     let value = rng.next();
@@ -268,5 +282,4 @@ pub(crate) fn leave(actor: &Actor, rng: &mut Rng) {
     if result.get() != right {
         note(Failure::Way, Act::Leave as u64, levels as u64);
     }
-    actor.signals.set(SELDOM);
 }

@@ -1,0 +1,218 @@
+//! The users of `fgraph-tracers`: what each costs where it watches the functions of the cases, and
+//! those that watch functions of their own, where they do.
+
+use core::fmt;
+use core::hint::black_box;
+use std::any::Any;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use fgraph_trace::ring::{Mode, RingOptions};
+use fgraph_tracers::locks::LockTracer;
+use fgraph_tracers::outliers::{Limits, Outliers};
+use fgraph_tracers::probe::{Probe, probe};
+use fgraph_tracers::profiler::Profiler;
+use fgraph_tracers::recorder::{self, Recorder};
+use fgraph_tracers::stack::StackTracer;
+use fgraph_tracers::syscalls::Syscalls;
+use fgraph_tracers::threads::{Rule, ThreadChecker};
+use fgraph_tracers::watchdog::Watchdog;
+
+use crate::functions::{BYSTANDER, WATCHED};
+
+/// A tracer that watches what it is told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracer {
+    /// Into rings that are overwritten.
+    Recorder,
+    /// As `Recorder`, with two arguments and the result of each call.
+    RecorderWithValues,
+    /// Times, callers and callees.
+    Profiler,
+    /// A probe with empty closures.
+    Probe,
+    /// As `Probe`, with 99 others of another function.
+    HundredProbes,
+    /// The deepest stack.
+    Stack,
+    /// Calls that take longer than a second: none.
+    Watchdog,
+    /// The ten slowest calls.
+    Outliers,
+    /// Functions that only the main thread may call, which does.
+    Threads,
+}
+
+/// A tracer at work, until it is dropped.
+pub type Active = Box<dyn Any>;
+
+impl Tracer {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Recorder,
+        Self::RecorderWithValues,
+        Self::Profiler,
+        Self::Probe,
+        Self::HundredProbes,
+        Self::Stack,
+        Self::Watchdog,
+        Self::Outliers,
+        Self::Threads,
+    ];
+
+    /// Has it watch the patchable functions.
+    pub fn set_up(self) -> Result<Active, Box<dyn Error>> {
+        Ok(match self {
+            Self::Recorder => Box::new(record(0)?),
+            Self::RecorderWithValues => Box::new(record(2)?),
+            Self::Profiler => Box::new(Profiler::start(WATCHED)?),
+            Self::Probe => Box::new(empty_probe(WATCHED)?),
+            Self::HundredProbes => {
+                let others = (0..99).map(|_| empty_probe(BYSTANDER));
+                let mut probes: Vec<_> = others.collect::<Result<_, _>>()?;
+                probes.push(empty_probe(WATCHED)?);
+                Box::new(probes)
+            }
+            Self::Stack => Box::new(StackTracer::start(WATCHED)?),
+            Self::Watchdog => Box::new(Watchdog::start(WATCHED, Duration::from_secs(1))?),
+            Self::Outliers => {
+                let limits = Limits {
+                    calls: 10,
+                    nodes: 1000,
+                };
+                Box::new(Outliers::start(WATCHED, WATCHED, limits)?)
+            }
+            Self::Threads => Box::new(ThreadChecker::start([(Rule::MainOnly, WATCHED)])?),
+        })
+    }
+}
+
+impl fmt::Display for Tracer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Recorder => "recorder",
+            Self::RecorderWithValues => "recorder, with values",
+            Self::Profiler => "profiler",
+            Self::Probe => "probe",
+            Self::HundredProbes => "probe, beside 99 others",
+            Self::Stack => "stack",
+            Self::Watchdog => "watchdog",
+            Self::Outliers => "outliers",
+            Self::Threads => "threads",
+        })
+    }
+}
+
+fn record(arguments: usize) -> Result<Recorder, recorder::RecordError> {
+    let options = recorder::Options {
+        rings: RingOptions {
+            mode: Mode::Overwrite,
+            ..RingOptions::default()
+        },
+        arguments,
+        result: arguments != 0,
+        ..recorder::Options::default()
+    };
+    Recorder::start_with(WATCHED, &options)
+}
+
+fn empty_probe(filter: &str) -> Result<Probe, fgraph::Error> {
+    let probe = probe(filter).on_entry(|_| Some(())).on_return(|_, ()| {});
+    // SAFETY: the closures do nothing.
+    unsafe { probe.start() }
+}
+
+/// A tracer that watches functions of the C library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// A mutex that nobody else wants, locked and unlocked.
+    Locks,
+    /// `getppid`, and the line that is made of it.
+    Syscalls,
+}
+
+impl Own {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Locks, Self::Syscalls];
+
+    /// Times `calls` calls of what it watches, without it.
+    pub fn time_plain(self, calls: u64) -> Duration {
+        let start = Instant::now();
+        match self {
+            Self::Locks => lock_and_unlock(calls),
+            Self::Syscalls => {
+                for _ in 0..calls {
+                    // SAFETY: it only asks for a number.
+                    black_box(unsafe { libc::getppid() });
+                }
+            }
+        }
+        start.elapsed()
+    }
+
+    /// Times `calls` calls with it: the shortest of several times.
+    pub fn time(self, calls: u64, times: usize) -> Result<Duration, fgraph::Error> {
+        let times = 0..times;
+        let shortest = match self {
+            Self::Locks => {
+                let _tracer = LockTracer::start()?;
+                times.map(|_| self.time_plain(calls)).min()
+            }
+            Self::Syscalls => {
+                let tracer = Syscalls::start()?;
+                let time = |_| {
+                    let time = self.time_plain(calls);
+                    // A queue that is full takes less time.
+                    while tracer.read_line(Duration::ZERO).is_some() {}
+                    time
+                };
+                times.map(time).min()
+            }
+        };
+        Ok(shortest.unwrap_or(Duration::MAX))
+    }
+}
+
+impl fmt::Display for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Locks => "locks: mutex, or its unlock",
+            Self::Syscalls => "syscalls: getppid",
+        })
+    }
+}
+
+fn lock_and_unlock(calls: u64) {
+    let mut mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    let mutex = black_box(&raw mut mutex);
+    for _ in 0..calls / 2 {
+        // SAFETY: the mutex is live and locked by nobody, then by this thread.
+        unsafe {
+            libc::pthread_mutex_lock(mutex);
+            libc::pthread_mutex_unlock(mutex);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::functions::{Function, Variant};
+
+    #[test]
+    fn all_tracers_watch_the_functions() {
+        for tracer in Tracer::ALL {
+            let active = tracer.set_up().unwrap();
+            assert_eq!(
+                Function::Leaf.run(Variant::Patchable, 10),
+                Function::Leaf.run(Variant::Plain, 10)
+            );
+            if let Some(probe) = active.downcast_ref::<Probe>() {
+                assert_eq!(probe.hits(), 10);
+            }
+        }
+        for own in Own::ALL {
+            assert!(own.time(10, 2).unwrap() > Duration::ZERO);
+        }
+    }
+}

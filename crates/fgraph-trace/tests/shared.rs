@@ -1,0 +1,135 @@
+//! Rings that processes share which do not trust each other.
+
+#![cfg(all(target_os = "linux", not(loom), not(miri)))]
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use fgraph_trace::event::{Kind, What, call};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::ring::{Mode, RingOptions, Rings};
+use fgraph_trace::{Live, Snapshot, Source};
+
+const PROCESS: u32 = 100;
+/// Is there in a process that a test has started.
+const CHILD: &str = "FGRAPH_SHARED_RINGS_CHILD";
+
+fn options(mode: Mode) -> RingOptions {
+    RingOptions {
+        mode,
+        rings: 2,
+        sub_buffers: 2,
+        sub_buffer_bytes: 256,
+        table_bytes: 4096,
+        clock: None,
+    }
+}
+
+fn functions(source: &mut impl Source) -> Vec<u32> {
+    let mut functions = Vec::new();
+    while let Some(event) = source.next().unwrap() {
+        if let What::Entry { function, .. } = event.what {
+            functions.push(function);
+        }
+    }
+    functions
+}
+
+#[test]
+fn a_program_that_was_executed_reads_and_writes_the_rings_of_another() {
+    if std::env::var_os(CHILD).is_some() {
+        let file = File::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
+        let rings = Arc::new(Rings::open_shared(&file).unwrap());
+        assert_eq!(functions(&mut Snapshot::take(&rings)), [1]);
+        let name = ["of_the_child", ""];
+        rings.describe(DescriptionKind::Function, [PROCESS.into(), 2, 0, 0], name);
+        let writer = rings.writer(PROCESS, 2).unwrap();
+        assert!(writer.call(call(Kind::Entry, 2), writer.clock().now()));
+        rings.finish();
+        return;
+    }
+    let (rings, file) = Rings::create_shared(&options(Mode::Drop)).unwrap();
+    let rings = Arc::new(rings);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    assert!(writer.call(call(Kind::Entry, 1), writer.clock().now()));
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", std::thread::current().name().unwrap()])
+        .env(CHILD, "1")
+        .stdin(Stdio::from(file))
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let mut live = Live::consume(rings.clone()).unwrap();
+    assert_eq!(functions(&mut live), [1, 2]);
+    assert!(live.is_over());
+    let name = live.names().function(PROCESS, 2).map(|it| it.name.as_str());
+    assert_eq!(name, Some("of_the_child"));
+}
+
+#[test]
+fn memory_that_may_be_taken_away_is_not_opened() {
+    let (_rings, file) = Rings::create_shared(&options(Mode::Drop)).unwrap();
+    let len = file.metadata().unwrap().len();
+    for other in [0, len - 4096, len + 4096] {
+        let error = file.set_len(other).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{other}");
+    }
+    let path = std::env::temp_dir().join(format!("fgraph-shared-{}", std::process::id()));
+    let _other = Rings::create_file(&path, &options(Mode::Drop)).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(Rings::map(&file).is_ok());
+    let error = Rings::open_shared(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidData);
+}
+
+#[test]
+fn whatever_another_process_writes_is_read_without_harm() {
+    let mut random = 1_u64;
+    let mut next = move || {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        random >> 20
+    };
+    for round in 0..300 {
+        let mode = if round % 2 == 0 {
+            Mode::Drop
+        } else {
+            Mode::Overwrite
+        };
+        let (rings, file) = Rings::create_shared(&options(mode)).unwrap();
+        let rings = Arc::new(rings);
+        let writer = rings.writer(PROCESS, 1).unwrap();
+        let start = rings.clock().first().ticks;
+        for n in 0..20 {
+            writer.call(call(Kind::Entry, n), start + u64::from(n));
+        }
+        let mut live = Live::watch(rings.clone());
+        // At the front there is the header, at the end the rings.
+        let words = file.metadata().unwrap().len() / 8;
+        for _ in 0..1 << (round % 10) {
+            let at = match next() % 2 {
+                0 => next() % 64,
+                _ => words - 1 - next() % 200,
+            };
+            let word = match next() % 3 {
+                0 => next() % 8,
+                1 => u64::MAX - next() % 8,
+                _ => next(),
+            };
+            file.write_all_at(&word.to_le_bytes(), at * 8).unwrap();
+        }
+        functions(&mut live);
+        functions(&mut Snapshot::take(&rings));
+        rings.finish();
+        functions(&mut live);
+        if let Ok(other) = Rings::open_shared(&file) {
+            functions(&mut Live::watch(Arc::new(other)));
+        }
+    }
+}
