@@ -391,8 +391,10 @@ impl Thread {
     pub(crate) fn samples(&self, slot: u32, stamp: u64, period: u32) -> bool {
         let sample = &self.samples[slot as usize % MAX_USERS];
         if sample.stamp.get() != stamp {
-            sample.stamp.set(stamp);
             sample.left.set(period);
+            // As in `word`.
+            compiler_fence(Ordering::SeqCst);
+            sample.stamp.set(stamp);
         }
         let left = sample.left.get() - 1;
         sample.left.set(if left == 0 { period } else { left });
@@ -402,8 +404,11 @@ impl Thread {
     /// The word of the user in `slot`, registered at `epoch`; zero at its first use.
     pub(crate) fn word(&self, slot: usize, epoch: u64) -> &Cell<u64> {
         let word = &self.words[slot];
-        if word.epoch.replace(epoch) != epoch {
+        if word.epoch.get() != epoch {
             word.value.set(0);
+            // A signal handler may leave the callback in between, by `siglongjmp`.
+            compiler_fence(Ordering::SeqCst);
+            word.epoch.set(epoch);
         }
         &word.value
     }
