@@ -583,6 +583,43 @@ fn a_call_has_its_own_data_wherever_one_within_it_was_left_by_siglongjmp() {
 }
 
 #[test]
+fn the_word_of_a_user_is_its_own_wherever_a_call_was_left_by_siglongjmp() {
+    scenario(
+        "the_word_of_a_user_is_its_own_wherever_a_call_was_left_by_siglongjmp",
+        || {
+            static OF_ANOTHER: AtomicU64 = AtomicU64::new(0);
+            let library = needs!(common::library("words", &CC, "words.c", STEPPER, &[]));
+            // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
+            let leaves = unsafe {
+                library.get::<extern "C" fn()>("prepare")();
+                library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
+            };
+            let (mut steps, mut is_left) = (0, true);
+            while is_left {
+                let own = steps + 1;
+                let keeps = user(
+                    move |call| {
+                        let found = call.thread_word().replace(own);
+                        if found != 0 && found != own {
+                            OF_ANOTHER.store(found, Ordering::Relaxed);
+                        }
+                        None::<u64>
+                    },
+                    |_, _| {},
+                );
+                // In the slot of the one before.
+                let _keeps = common::register(keeps, "inner").unwrap();
+                is_left = leaves(inner, 1, steps) == 1;
+                assert_eq!(inner(5), 10);
+                assert_eq!(OF_ANOTHER.load(Ordering::Relaxed), 0, "after {steps} steps");
+                steps += 1;
+            }
+            assert!(steps > 100, "{steps}");
+        },
+    );
+}
+
+#[test]
 fn a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp() {
     scenario(
         "a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp",
