@@ -9,6 +9,13 @@ const fn model(test: &'static str) -> Elsewhere {
     }
 }
 
+const fn traced(test: &'static str) -> Elsewhere {
+    Elsewhere {
+        file: "xtask/tests/tracers.rs",
+        test,
+    }
+}
+
 pub(super) const GROUP: Group = Group {
     name: "soak",
     about: "protocols in all interleavings (loom), random programs, all hostile acts at once",
@@ -68,6 +75,17 @@ pub(super) const GROUP: Group = Group {
                     file: "xtask/tests/patch_test.rs",
                     test: "in_chaos_leaving_out_any_trap_is_noticed",
                 },
+            ]),
+        },
+        Scenario {
+            name: "rustc, SQLite, threads that hash files and C++ that throws, under all tracers",
+            promise: "They do the same as without, and but for rustc, the recorder, the profiler, a \
+                      probe and a user that counts agree to the call.",
+            shown: Shown::Elsewhere(&[
+                traced("rustc_compiles_a_crate"),
+                traced("sqlite_runs_a_script"),
+                traced("threads_hash_a_folder"),
+                traced("a_program_throws"),
             ]),
         },
         Scenario {
