@@ -6,6 +6,7 @@
 //! rounds: at the end of each all threads end, and the books of the users ([`ledger`]) must
 //! balance.
 
+mod contexts;
 mod controllers;
 mod coroutines;
 mod jumps;
@@ -65,13 +66,14 @@ pub(crate) enum Act {
     Spawn,
     Library,
     Descend,
+    Context,
 }
 
 /// An act's name, how often it is chosen, and what does it.
 type Performance = (&'static str, usize, fn(&Actor, &mut Rng));
 
 /// The acts, each at its place.
-const ACTS: [Performance; 11] = [
+const ACTS: [Performance; 12] = [
     ("calls", 20, call),
     ("threads", 12, short_threads::start_some),
     ("panics", 20, unwinding::unwind),
@@ -83,6 +85,7 @@ const ACTS: [Performance; 11] = [
     ("spawns", 1, processes::spawn),
     ("libraries", 2, libraries::load),
     ("descents", 4, limits::descend),
+    ("contexts", 6, contexts::travel),
 ];
 
 static PERFORMED: [AtomicU64; ACTS.len()] = [const { AtomicU64::new(0) }; ACTS.len()];
