@@ -79,8 +79,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "rustc, SQLite, threads that hash files and C++ that throws, under all tracers",
-            promise: "They do the same as without, and but for rustc, the recorder, the profiler, a \
-                      probe and a user that counts agree to the call.",
+            promise: "They do the same as without, and but for rustc, the recorder, the profiler, \
+                      a probe and a user that counts agree to the call.",
             shown: Shown::Elsewhere(&[
                 traced("rustc_compiles_a_crate"),
                 traced("sqlite_runs_a_script"),

@@ -6,13 +6,13 @@
 //!   another thread   the first one's own stack:                  returns, calls
 //! ```
 //!
-//! The own stack is one of those that are nobody's home: nobody can say of a call there that it does
-//! not go on.
+//! The own stack is one of those that are nobody's home: that a call there does not go on is not
+//! known.
 //!
 //! # Safety
 //!
 //! One thread at a time runs the context: its own waits on another stack until the other one has
-//! left it. The journey outlives both, which are waited for.
+//! left it. The journey outlives both threads, which are waited for.
 
 use std::cell::Cell;
 use std::ffi::c_void;
