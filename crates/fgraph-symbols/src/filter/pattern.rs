@@ -264,6 +264,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes many minutes there")]
     fn what_is_told_of_a_name_by_its_bytes_is_what_parsing_tells() {
         let mut told = 0;
         check("", 4, &mut told);
