@@ -321,13 +321,31 @@ fn a_branch_into_the_patch_is_refused() {
 }
 
 #[test]
-fn a_loop_at_the_entry_is_refused_when_it_calls() {
+fn a_loop_at_the_entry_is_refused_when_it_calls_or_moves_the_frame() {
     // 0: mov edi, eax; xor ecx, ecx; inc ecx; call; test; jne 0
     let function = "89c7 31c9 ffc1 e800010000 85c0 75f1 c3";
     assert_eq!(refusal(function), RelocateError::Loop { from: 13 });
     // A table of addresses may lead anywhere.
     let function = "89c7 31c9 ffc1 85c0 75f6 ff24c500100000";
     assert_eq!(refusal(function), RelocateError::Loop { from: 8 });
+    // The frame is found by rbp: push rbp; mov rbp, rsp; 4: and rsp, -32; dec eax; jne 4.
+    let function = "55 4889e5 4883e4e0 ffc8 75f8 c9 c3";
+    assert_eq!(refusal(function), RelocateError::Target { from: 10, to: 4 });
+}
+
+#[test]
+fn the_longest_loop_that_is_moved_has_256_bytes() {
+    // xor eax, eax; 2: dec eax; nop ...; jne 2; ret
+    let function = |nops: usize| {
+        let back = (2 - (10 + nops as i32)).to_le_bytes();
+        let back = back.map(|byte| std::format!("{byte:02x}")).concat();
+        std::format!("31c0 ffc8 {} 0f85{back} c3", "90".repeat(nops))
+    };
+    assert_eq!(plan_of(&function(246), "").unwrap().len(), 256);
+    assert_eq!(
+        refusal(&function(247)),
+        RelocateError::Target { from: 251, to: 2 }
+    );
 }
 
 #[test]
@@ -344,6 +362,9 @@ fn a_loop_without_calls_is_moved_as_a_whole() {
     // Into the interior as well: 0: xor eax, eax; 2: inc eax; cmp; jne 2; ret.
     let window = plan_of("31c0 ffc0 83f864 75f9 c3", "").unwrap();
     assert_eq!(window.len(), 9);
+    // With an exit to what is farther behind.
+    let window = plan_of("488b07 4885c0 7406 4889c7 ebf3 90 4889f8 c3", "").unwrap();
+    assert_eq!(window.len(), 13);
 }
 
 #[test]
