@@ -677,6 +677,18 @@ mod tests {
     }
 
     #[test]
+    fn program_headers_are_as_in_the_file() {
+        let mut bytes = file();
+        let at = bytes.len().next_multiple_of(8);
+        bytes.resize(at + 56, 0);
+        bytes[at..].fill(1);
+        bytes[32..40].copy_from_slice(&at.to_le_bytes());
+        bytes[56] = 1;
+        let file = ElfFile::parse(&bytes).unwrap();
+        assert_eq!(file.program_headers(), &bytes[at..]);
+    }
+
+    #[test]
     fn other_files_are_refused() {
         let good = file();
         let refused = |bytes: &[u8]| ElfFile::parse(bytes).unwrap_err();
