@@ -50,14 +50,20 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Text {
     /// Opened for each batch, because after a fork an old one would lead to the parent's memory.
     memory: Option<File>,
+    /// Whether there was a debugger when it was opened.
+    is_debugged: bool,
 }
 
 impl Text {
     pub(crate) fn open() -> Self {
-        // `/proc/self` is the main thread's, which may have ended before the others.
+        let is_debugged = os::is_debugged();
         if REFUSED.load(Ordering::Relaxed) {
-            return Self { memory: None };
+            return Self {
+                memory: None,
+                is_debugged,
+            };
         }
+        // `/proc/self` is the main thread's, which may have ended before the others.
         let memory = OpenOptions::new().write(true).open("/proc/thread-self/mem");
         // Having no file descriptor left, say, may pass.
         if let Err(error) = &memory
@@ -70,7 +76,13 @@ impl Text {
         }
         Self {
             memory: memory.ok(),
+            is_debugged,
         }
+    }
+
+    /// Whether a debugger had attached when this was opened.
+    pub(crate) fn is_debugged(&self) -> bool {
+        self.is_debugged
     }
 
     /// How text is written in this process, as far as is known.
@@ -147,7 +159,7 @@ impl poke::Text for Text {
     }
 
     fn is_shared(&self) -> bool {
-        os::is_debugged()
+        self.is_debugged
     }
 }
 
@@ -162,6 +174,7 @@ mod tests {
         // The kernel does not write to a file that was opened for reading, nor does it forbid it.
         let mut text = Text {
             memory: Some(File::open("/proc/thread-self/mem").unwrap()),
+            is_debugged: false,
         };
         poke::Text::write(&mut text, page, &[0xcc, 0xc3]).unwrap();
         let mut written = [0; 2];

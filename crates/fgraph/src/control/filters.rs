@@ -5,6 +5,7 @@
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::arch::poke::PokeError;
 use fgraph_core::site::Site;
@@ -12,12 +13,17 @@ use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
 use super::{Control, users};
+use crate::code::text_writer::Text;
 use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
 use crate::process::loader_event;
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::{self, Change};
+
+/// So long a batch keeps threads waiting that load or unload libraries, but for the piece that is
+/// being written.
+const LONGEST_TURN: Duration = Duration::from_millis(2);
 
 /// How often a site was patched or put back.
 pub(crate) static SITE_PATCHES: AtomicU64 = AtomicU64::new(0);
@@ -189,13 +195,16 @@ impl Control {
         batch.check_signals()?;
         let (skip, mut left_out) = (self.leave_out, false);
         let (mut patched, mut failed) = (0, Vec::new());
-        for (index, piece) in batch.pieces().enumerate() {
-            if index != 0 {
-                // Threads that wait for the linker's lock only get it if it is not taken at once.
+        let mut text = Text::open();
+        let mut since = Instant::now();
+        for piece in batch.pieces() {
+            // Threads that wait for the linker's lock only get it if it is not taken at once.
+            if since.elapsed() > LONGEST_TURN {
                 os::nap();
+                since = Instant::now();
             }
             let written = self.sites.while_locked(|gone| {
-                let write = || os::with_traps(|| piece.write(skip));
+                let write = || os::with_traps(|| piece.write(&mut text, skip));
                 (!piece.is_gone(gone)).then(write)
             });
             let Some((result, changed)) = written else {
@@ -232,9 +241,10 @@ impl Control {
             return Ok(());
         }
         batch.check_signals()?;
+        let mut text = Text::open();
         for piece in batch.pieces() {
             let written = self.sites.while_locked(|gone| {
-                let write = || os::with_traps(|| piece.write(self.leave_out).0);
+                let write = || os::with_traps(|| piece.write(&mut text, self.leave_out).0);
                 (!piece.is_gone(gone)).then(write)
             });
             written.transpose().map_err(failure)?;

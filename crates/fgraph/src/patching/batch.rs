@@ -149,22 +149,26 @@ impl Piece<'_> {
     }
 
     /// Writes all changes. To be called while no module can be unloaded.
-    pub(crate) fn write(self, skip: Skip) -> (Result<usize, PokeError<i32>>, Changed) {
+    pub(crate) fn write(
+        self,
+        text: &mut Text,
+        skip: Skip,
+    ) -> (Result<usize, PokeError<i32>>, Changed) {
         let mut changed = vec![None; self.sites.len()];
         let mut probed = Vec::new();
-        let mut text = Text::open();
+        let is_debugged = text.is_debugged();
         let refused = |index: usize, found| match past_uprobe(&self.pokes[index], found) {
             // Under a debugger's breakpoint it is our jump that comes back.
-            Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) => {
+            Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && is_debugged) => {
                 probed.push((index, poke));
             }
             _ => changed[index] = Some(found),
         };
-        let mut result = poke::apply_with(&mut text, self.pokes, refused, skip);
+        let mut result = poke::apply_with(text, self.pokes, refused, skip);
         if let (Ok(done), false) = (&mut result, probed.is_empty()) {
             let (indices, pokes): (Vec<usize>, Vec<Poke>) = probed.into_iter().unzip();
             let refused = |index: usize, found| changed[indices[index]] = Some(found);
-            match poke::apply_with(&mut text, &pokes, refused, skip) {
+            match poke::apply_with(text, &pokes, refused, skip) {
                 Ok(more) => *done += more,
                 Err(error) => result = Err(error),
             }

@@ -264,7 +264,7 @@ fn unmask_in(signal: c_int) {
 
 /// The signals that have handlers, a bit for each; all that there are, without `/proc`.
 fn caught_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     set_in(&status, "SigCgt:").unwrap_or(!0)
 }
 
