@@ -15,7 +15,7 @@ mount -t tmpfs none /mnt
 mkdir /mnt/removed /mnt/work
 mount -t overlay none -o lowerdir=/usr,upperdir=/mnt/removed,workdir=/mnt/work /usr
 for name in '*g++*' 'c++*' '*clang*' 'gdb*' objcopy objdump xz 'perf*' strace 'valgrind*' 'callgrind*' \
-    'python3*' 'node*' npm go 'uftrace*' 'babeltrace2*'; do
+    sqlite3 'python3*' 'node*' npm go 'uftrace*' 'babeltrace2*'; do
     find /usr/bin /usr/local/bin -name "$name" -exec rm {} +
 done
 # What else is installed is elsewhere.
