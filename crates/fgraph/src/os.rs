@@ -61,9 +61,9 @@ pub(crate) fn thread_exists_in(process: u32, id: u32) -> bool {
     !(failed && [libc::ESRCH, libc::EINVAL].contains(&errno()))
 }
 
-/// Whether a debugger has attached to the process, as far as `/proc` says of the main thread.
+/// Whether a debugger has attached to the calling thread, as far as `/proc` says.
 pub(crate) fn is_debugged() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let tracer = status
         .lines()
         .find_map(|line| line.strip_prefix("TracerPid:"));
