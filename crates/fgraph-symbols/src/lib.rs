@@ -9,6 +9,7 @@
 //! | [`functions`] | all functions of a file, by address, with all their names |
 //! | [`demangle`] | names as programmers know them |
 //! | `lines` | source files and lines of code, with the feature `dwarf` |
+//! | [`signature`] | what functions take and give back |
 //! | [`notrace`] | functions that must not be traced, each with the reason |
 //! | [`filter`] | the filter language |
 //! | `unwind_info` | functions without a symbol, by their unwind information |
@@ -28,6 +29,7 @@ pub mod functions;
 #[cfg(feature = "dwarf")]
 pub mod lines;
 pub mod notrace;
+pub mod signature;
 #[doc(hidden)]
 pub mod testing;
 mod unwind_info;

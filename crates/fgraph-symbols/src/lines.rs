@@ -1,10 +1,11 @@
-//! Source files and lines of code, from a file's debug information.
+//! Source files and lines of code, and signatures of functions, from a file's debug information.
 //!
 //! The tables of debug information are the largest part of a file, and seldom needed. So nothing of
 //! them is in an [`ElfFile`]: they are read here, when a line is first asked for, and freed with
 //! this. Code whose units are in files of their own (`-gsplit-dwarf`) has its lines in the file
 //! itself.
 
+use core::cell::RefCell;
 use core::fmt;
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -17,18 +18,22 @@ use object::read::elf::ElfFile as AnyElfFile;
 use object::{Object, ObjectSection, ReadCache, ReadRef};
 
 use crate::elf::{self, ElfFile};
+use crate::signature::Signature;
+use crate::signature::dwarf::Index;
 
 /// The most bytes of a section that is looked at. What a file says of sizes is not believed.
 const MAX_SECTION: u64 = 4 << 30;
 
-/// The sections that lines are made of.
-const SECTIONS: [SectionId; 10] = [
+/// The sections that lines and signatures are made of.
+const SECTIONS: [SectionId; 12] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
     SectionId::DebugAranges,
     SectionId::DebugInfo,
     SectionId::DebugLine,
     SectionId::DebugLineStr,
+    SectionId::DebugLoc,
+    SectionId::DebugLocLists,
     SectionId::DebugRanges,
     SectionId::DebugRngLists,
     SectionId::DebugStr,
@@ -37,9 +42,10 @@ const SECTIONS: [SectionId; 10] = [
 
 type Content = EndianArcSlice<gimli::LittleEndian>;
 
-/// The lines of the code of a program or library.
+/// The lines of the code of a program or library, and the signatures of its functions.
 pub struct Lines {
     context: Context<Content>,
+    functions: RefCell<Index>,
 }
 
 impl fmt::Debug for Lines {
@@ -73,7 +79,10 @@ impl Lines {
             return None;
         }
         let context = Context::from_dwarf(dwarf).ok()?;
-        Some(Self { context })
+        Some(Self {
+            context,
+            functions: RefCell::default(),
+        })
     }
 
     /// The source file and the line of the instruction at an address of the file, if they are
@@ -84,6 +93,18 @@ impl Lines {
         address.checked_add(1)?;
         let location = self.context.find_location(address).ok()??;
         Some((location.file?.to_owned(), location.line?))
+    }
+
+    /// What the function takes and gives back that begins at an address of the file, if that is
+    /// known: of C, C++ and Rust.
+    ///
+    /// The first time for each unit of its source all of the unit is looked through.
+    #[must_use]
+    pub fn signature(&self, address: u64) -> Option<Signature> {
+        address.checked_add(1)?;
+        let unit = self.context.find_dwarf_and_unit(address);
+        let unit = unit.skip_all_loads()?;
+        self.functions.borrow_mut().signature(unit, address)
     }
 }
 
@@ -255,7 +276,7 @@ mod tests {
                 with_file(&library, |file| {
                     if let Some(lines) = Lines::read(Cursor::new(&lies), file) {
                         for address in (0..0x2000).step_by(16).chain([u64::MAX]) {
-                            let _ = lines.at(address);
+                            let _ = (lines.at(address), lines.signature(address));
                         }
                     }
                     assert!(Lines::read(Cursor::new(&library[..at]), file).is_none());

@@ -58,13 +58,14 @@ pub fn read_damaged(good: &[u8]) {
     }
 }
 
-/// Asks for the lines of all that may be code.
+/// Asks for the lines and the signatures of all that may be code.
 #[cfg(feature = "dwarf")]
 fn check_lines(bytes: &[u8], file: &ElfFile<'_>) {
     if let Some(lines) = crate::lines::Lines::read(std::io::Cursor::new(bytes), file) {
         let text = file.text().into_iter().map(|range| range.start);
         for address in text.chain(file.unwind_starts()).chain([0, u64::MAX]) {
             assert!(lines.at(address).is_none_or(|(_, line)| line != 0));
+            let _ = lines.signature(address);
         }
     }
 }
