@@ -84,6 +84,7 @@ pub use fgraph_core::{
     PerThread, Return, ReturnWriter, UserId, WriteError,
 };
 pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
+pub use fgraph_symbols::signature;
 pub use process::generated::GeneratedFunction;
 pub use report::error::{
     Error, FilterReport, GeneratedError, RefusalReason, RefusedFunction, StopReason, Unsupported,

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use fgraph_core::site::Source;
+use fgraph_symbols::signature::Signature;
 
 use crate::sites::{indices, symbol_table};
 
@@ -86,6 +87,26 @@ impl Symbol {
     #[must_use]
     pub fn source(&self) -> Option<Source> {
         self.0.source()
+    }
+
+    /// What it takes and gives back, and where that is, from debug information of C, C++ and Rust:
+    /// see [`Function::source`](crate::Function::source) for where that is looked for, and for what
+    /// it says of callbacks.
+    ///
+    /// The first time for each unit of the function's source all of the unit is looked through,
+    /// which takes a second for the largest.
+    ///
+    /// ```
+    /// fgraph::sites()?;
+    /// let symbol = fgraph::function_at(libc::malloc as *const () as usize).expect("it is known");
+    /// if let Some(signature) = symbol.signature() {
+    ///     println!("{}{signature}", symbol.name()); // malloc(bytes: size_t) -> void *
+    /// }
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    #[must_use]
+    pub fn signature(&self) -> Option<Signature> {
+        self.0.signature()
     }
 }
 

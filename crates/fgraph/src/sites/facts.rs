@@ -15,6 +15,7 @@ use fgraph_symbols::functions::Functions;
 #[cfg(feature = "dwarf")]
 use fgraph_symbols::lines::Lines;
 use fgraph_symbols::notrace::{self, Notrace};
+use fgraph_symbols::signature::Signature;
 
 use super::branch_targets::Entered;
 use super::classify::{Callers, ENTRY_BYTES};
@@ -256,16 +257,34 @@ impl ModuleFacts {
     #[cfg(feature = "dwarf")]
     pub(super) fn source(&self, address: usize) -> Option<Source> {
         let in_file = address.wrapping_sub(self.bias) as u64;
+        let (file, line) = self.with_lines(|lines| lines.at(in_file))?;
+        Some(Source::new(file, line))
+    }
+
+    /// What the function takes and gives back that begins at an address in memory.
+    #[cfg(feature = "dwarf")]
+    pub(super) fn signature(&self, address: usize) -> Option<Signature> {
+        let in_file = address.wrapping_sub(self.bias) as u64;
+        self.with_lines(|lines| lines.signature(in_file))
+    }
+
+    #[cfg(feature = "dwarf")]
+    fn with_lines<R>(&self, with: impl FnOnce(&Lines) -> Option<R>) -> Option<R> {
         // What is called meanwhile must not come back here, which would wait for itself.
-        let (file, line) = untraced(|| {
+        untraced(|| {
             let lines = self.lines.get_or_init(|| {
                 let lines = debug_file::lines(Path::new(self.path), &self.file);
                 lines.map(Mutex::new)
             });
             let lines = lines.as_ref()?.lock();
-            lines.unwrap_or_else(PoisonError::into_inner).at(in_file)
-        })?;
-        Some(Source::new(file, line))
+            with(&lines.unwrap_or_else(PoisonError::into_inner))
+        })
+    }
+
+    /// Nothing is known without the feature `dwarf`.
+    #[cfg(not(feature = "dwarf"))]
+    pub(super) fn signature(&self, _address: usize) -> Option<Signature> {
+        None
     }
 
     /// Nothing is known without the feature `dwarf`.

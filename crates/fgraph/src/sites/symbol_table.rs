@@ -8,6 +8,7 @@ use core::ptr;
 use fgraph_core::snapshot::Snapshot;
 
 use fgraph_core::site::Source;
+use fgraph_symbols::signature::Signature;
 
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
@@ -68,6 +69,10 @@ impl FunctionRow {
 
     pub(crate) fn source(&self) -> Option<Source> {
         self.known.source(self.start)
+    }
+
+    pub(crate) fn signature(&self) -> Option<Signature> {
+        self.known.signature(self.start)
     }
 
     pub(crate) fn write_name(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
