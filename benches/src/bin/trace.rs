@@ -8,6 +8,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::io::{self, Cursor};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fgraph_bench::cases::Case;
 use fgraph_bench::functions::{Function, Variant, WATCHED};
@@ -101,6 +102,69 @@ fn recording() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Functions whose types are known.
+mod typed {
+    use core::hint::black_box;
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) fn typed_numbers(a: u64, b: u32) -> u64 {
+        black_box(a) ^ black_box(u64::from(b))
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) fn typed_text(text: &str) -> u64 {
+        black_box(text).len() as u64
+    }
+}
+
+/// What it costs to record values by their types.
+fn types() -> Result<(), Box<dyn Error>> {
+    let record = |filter, types: bool, words: usize| {
+        let options = recorder::Options {
+            rings: RingOptions {
+                mode: Mode::Overwrite,
+                ..RingOptions::default()
+            },
+            arguments: words,
+            result: words != 0,
+            types: types.then_some(Duration::from_secs(60)),
+            ..recorder::Options::default()
+        };
+        Recorder::start_with(filter, &options)
+    };
+    let numbers = || time(|| (0..CALLS).for_each(|n| _ = typed::typed_numbers(n, 7)));
+    let texts = || time(|| (0..CALLS).for_each(|_| _ = typed::typed_text("eleven byte")));
+    let [bare, words, typed, text_words, text] = best(|| {
+        let recorder = record("typed_numbers", false, 0)?;
+        numbers();
+        let bare = numbers();
+        drop(recorder);
+        let recorder = record("typed_numbers", false, 2)?;
+        numbers();
+        let words = numbers();
+        drop(recorder);
+        let recorder = record("typed_numbers", true, 0)?;
+        numbers();
+        let typed = numbers();
+        drop(recorder);
+        let recorder = record("typed_text", false, 2)?;
+        texts();
+        let text_words = texts();
+        drop(recorder);
+        let recorder = record("typed_text", true, 0)?;
+        texts();
+        let text = texts();
+        drop(recorder);
+        Ok([bare, words, typed, text_words, text])
+    })?;
+    println!("values, ns: a call without {bare:.1}");
+    println!("  with two arguments and the result as words {words:.1}, by type {typed:.1}");
+    println!("  with a text and the result as words {text_words:.1}, by type {text:.1}");
+    Ok(())
+}
+
 /// Rings with so many calls of threads that call functions within functions, at times as
 /// irregular as a machine's.
 fn filled(events: u64) -> Result<Arc<Rings>, Box<dyn Error>> {
@@ -191,5 +255,6 @@ fn scan(source: &mut impl Source) -> Result<u64, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     recording()?;
+    types()?;
     reading()
 }

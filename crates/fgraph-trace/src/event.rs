@@ -54,6 +54,9 @@ pub enum Extension {
     /// One word: nanoseconds that the thread had run at the event before it, see
     /// [`Event::running`](crate::Event::running).
     Running = 7,
+    /// The arguments of the entry before it, or the result of the return, by their types, see
+    /// [`values`](crate::values).
+    Values = 8,
 }
 
 impl Extension {
@@ -66,6 +69,7 @@ impl Extension {
             5 => Self::Cpu,
             6 => Self::Caller,
             7 => Self::Running,
+            8 => Self::Values,
             _ => return None,
         })
     }
@@ -250,7 +254,11 @@ fn end_of_call(words: &[u64], mut at: usize) -> usize {
     while let Some((what, inner)) = extension_at(words, at) {
         match what {
             Some(
-                Extension::Arguments | Extension::Result | Extension::Caller | Extension::Running,
+                Extension::Arguments
+                | Extension::Result
+                | Extension::Caller
+                | Extension::Running
+                | Extension::Values,
             ) => at += 1 + inner.len(),
             _ => break,
         }
@@ -258,18 +266,30 @@ fn end_of_call(words: &[u64], mut at: usize) -> usize {
     at
 }
 
-/// What the extension [`Extension::Running`] of the event at a place says.
+/// The words of an extension of the event at a place.
 #[inline]
-pub(crate) fn running(words: &[u64], place: &Place) -> Option<u64> {
+fn find<'w>(words: &'w [u64], place: &Place, wanted: Extension) -> Option<&'w [u64]> {
     let inner = words.get(..place.end)?;
     let mut at = place.at + 1;
     while let Some((what, found)) = extension_at(inner, at) {
-        if what == Some(Extension::Running) {
-            return found.first().copied();
+        if what == Some(wanted) {
+            return Some(found);
         }
         at += 1 + found.len();
     }
     None
+}
+
+/// What the extension [`Extension::Running`] of the event at a place says.
+#[inline]
+pub(crate) fn running(words: &[u64], place: &Place) -> Option<u64> {
+    find(words, place, Extension::Running)?.first().copied()
+}
+
+/// The words of the extension [`Extension::Values`] of the event at a place.
+#[inline]
+pub(crate) fn values<'w>(words: &'w [u64], place: &Place) -> &'w [u64] {
+    find(words, place, Extension::Values).unwrap_or_default()
 }
 
 /// What the event at a place says.

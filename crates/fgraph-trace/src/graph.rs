@@ -162,6 +162,8 @@ pub struct FunctionGraph {
     last: HashMap<Option<u32>, (u32, u32)>,
     is_begun: bool,
     words: Vec<u64>,
+    /// Of the event, by their types.
+    values: Vec<u64>,
 }
 
 /// What a line begins with.
@@ -261,6 +263,8 @@ impl FunctionGraph {
             cpu: event.cpu,
         };
         self.words.clear();
+        self.values.clear();
+        self.values.extend_from_slice(event.values);
         match event.what {
             What::Entry {
                 function,
@@ -325,7 +329,7 @@ impl FunctionGraph {
                     time: next.time,
                     running: next.running,
                 };
-                Some((function, result.first(), end))
+                Some((function, (result.first(), next.values), end))
             }
             _ => None,
         });
@@ -340,7 +344,16 @@ impl FunctionGraph {
         self.write_head(source.clock(), names, head, took, out);
         indent(out, depth);
         push_name(out, known, function);
-        if self.options.arguments && !self.words.is_empty() {
+        let types = names.types(head.process, function);
+        if let Some(types) = types
+            && self.options.arguments
+            && !self.values.is_empty()
+        {
+            push(
+                out,
+                format_args!("({})", types.layout.arguments(&self.values)),
+            );
+        } else if self.options.arguments && !self.words.is_empty() {
             out.push('(');
             for (n, word) in self.words.iter().enumerate() {
                 let comma = if n == 0 { "" } else { ", " };
@@ -351,16 +364,19 @@ impl FunctionGraph {
             out.push_str("()");
         }
         let caller = caller.filter(|_| self.options.caller);
-        let result = leaf.and_then(|(_, result, _)| result);
-        let result = self.options.result.zip(result);
+        let result = leaf.map(|(_, result, _)| result);
+        let result = result.and_then(|(word, values)| {
+            let typed = types.and_then(|types| types.layout.result(values));
+            CallResult::of(self.options.result?, word.copied(), typed)
+        });
         out.push_str(if leaf.is_some() { ";" } else { " {" });
         if caller.is_some() || result.is_some() {
             out.push_str(" /*");
             if let Some(caller) = caller {
                 push_caller(out, names, head.process, caller);
             }
-            if let Some((format, &result)) = result {
-                push_result(out, format, result);
+            if let Some(result) = result {
+                push(out, format_args!("{result}"));
             }
             out.push_str(" */");
         }
@@ -395,7 +411,10 @@ impl FunctionGraph {
         self.write_head(source.clock(), source.names(), head, took, out);
         indent(out, depth);
         out.push('}');
-        let result = self.options.result.zip(result);
+        let types = source.names().types(head.process, function);
+        let typed = types.and_then(|types| types.layout.result(&self.values));
+        let format = self.options.result;
+        let result = format.and_then(|format| CallResult::of(format, result, typed));
         let is_alone = call.is_none() || threshold != 0;
         if self.options.tail || is_alone || is_unwound || result.is_some() {
             out.push_str(" /* ");
@@ -407,8 +426,8 @@ impl FunctionGraph {
             if is_unwound {
                 out.push_str(" unwound");
             }
-            if let Some((format, result)) = result {
-                push_result(out, format, result);
+            if let Some(result) = result {
+                push(out, format_args!("{result}"));
             }
             out.push_str(" */");
         }
@@ -582,16 +601,34 @@ fn errno_of(result: u64) -> Option<i64> {
     (-4095..0).contains(&value).then_some(value)
 }
 
-fn push_result(out: &mut String, format: ResultFormat, result: u64) {
-    let error = errno_of(result);
-    match (format, error) {
-        (ResultFormat::Decimal, _) => push(out, format_args!(" ret={}", result as i64)),
-        (ResultFormat::Kernel, Some(error)) => push(out, format_args!(" ret={error}")),
-        (ResultFormat::ErrnoName, Some(error)) => match errno::name(error.unsigned_abs()) {
-            Some(name) => push(out, format_args!(" ret=-{name}")),
-            None => push(out, format_args!(" ret={error}")),
-        },
-        _ => push(out, format_args!(" ret={result:#x}")),
+/// What is known of a call's result.
+enum CallResult<T> {
+    Word(ResultFormat, u64),
+    Typed(T),
+}
+
+impl<T: fmt::Display> CallResult<T> {
+    fn of(format: ResultFormat, word: Option<u64>, typed: Option<T>) -> Option<Self> {
+        let word = || Some(Self::Word(format, word?));
+        typed.map(Self::Typed).or_else(word)
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for CallResult<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (format, result) = match self {
+            Self::Word(format, result) => (*format, *result),
+            Self::Typed(value) => return write!(f, " ret={value}"),
+        };
+        match (format, errno_of(result)) {
+            (ResultFormat::Decimal, _) => write!(f, " ret={}", result as i64),
+            (ResultFormat::Kernel, Some(error)) => write!(f, " ret={error}"),
+            (ResultFormat::ErrnoName, Some(error)) => match errno::name(error.unsigned_abs()) {
+                Some(name) => write!(f, " ret=-{name}"),
+                None => write!(f, " ret={error}"),
+            },
+            _ => write!(f, " ret={result:#x}"),
+        }
     }
 }
 

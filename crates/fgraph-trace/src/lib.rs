@@ -19,6 +19,7 @@ pub mod primitive;
 pub mod recording;
 pub mod ring;
 pub mod source;
+pub mod values;
 
 pub use live::{Live, Snapshot};
 pub use recording::Recording;

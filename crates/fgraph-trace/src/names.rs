@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use crate::values::Layout;
+
 /// What a description is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -17,6 +19,9 @@ pub enum DescriptionKind {
     Thread = 4,
     /// A process: process, parent, time; its name.
     Process = 5,
+    /// What a function takes and gives back: process, index; its [layout](Layout) as text, and its
+    /// parameters and result as programmers write them.
+    Types = 6,
 }
 
 impl DescriptionKind {
@@ -27,6 +32,7 @@ impl DescriptionKind {
             3 => Self::UnloadedModule,
             4 => Self::Thread,
             5 => Self::Process,
+            6 => Self::Types,
             _ => return None,
         })
     }
@@ -57,6 +63,16 @@ pub struct FunctionName {
     pub size: u64,
 }
 
+/// What a function takes and gives back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FunctionTypes {
+    /// What the words say that were recorded of its values.
+    pub layout: Layout,
+    /// Its parameters and result as programmers write them: `(path: const char *) -> int`.
+    pub signature: String,
+}
+
 /// A module, while it was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -81,6 +97,7 @@ pub struct Names {
     /// The process of events that do not say.
     process: u32,
     functions: HashMap<(u32, u32), FunctionName>,
+    types: HashMap<(u32, u32), FunctionTypes>,
     threads: HashMap<(u32, u32), String>,
     /// Parent and name.
     processes: HashMap<u32, (u32, String)>,
@@ -138,6 +155,13 @@ impl Names {
                 }
             }
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
+            DescriptionKind::Types => {
+                if let Some(layout) = Layout::parse(&name) {
+                    let signature = module;
+                    let types = FunctionTypes { layout, signature };
+                    _ = self.types.insert((process, second as u32), types);
+                }
+            }
             DescriptionKind::Process => {
                 _ = self.processes.insert(process, (second as u32, name));
             }
@@ -148,17 +172,33 @@ impl Names {
     /// A function of a process; what it does not know itself its parents do.
     #[must_use]
     pub fn function(&self, process: u32, index: u32) -> Option<&FunctionName> {
+        self.find(&self.functions, process, index)
+    }
+
+    /// What a function of a process takes and gives back, if that was recorded; what the process
+    /// does not know itself its parents do.
+    #[must_use]
+    pub fn types(&self, process: u32, index: u32) -> Option<&FunctionTypes> {
+        self.find(&self.types, process, index)
+    }
+
+    fn find<'n, T>(
+        &self,
+        all: &'n HashMap<(u32, u32), T>,
+        process: u32,
+        index: u32,
+    ) -> Option<&'n T> {
         let mut process = process;
         for _ in 0..ANCESTORS {
-            if let Some(function) = self.functions.get(&(process, index)) {
-                return Some(function);
+            if let Some(found) = all.get(&(process, index)) {
+                return Some(found);
             }
             match self.processes.get(&process) {
                 Some(&(parent, _)) if parent != process => process = parent,
                 _ => break,
             }
         }
-        self.functions.get(&(self.process, index))
+        all.get(&(self.process, index))
     }
 
     /// The name of a thread, if it is known.

@@ -24,6 +24,10 @@ pub struct Event<'a> {
     pub cpu: Option<u32>,
     /// How long it had run on processors since its beginning, in nanoseconds, if that was recorded.
     pub running: Option<u64>,
+    /// The arguments of an entry, or the result of a return, by their types: words that the
+    /// [layout](crate::names::FunctionTypes) of the function explains. Empty if they were not
+    /// recorded so.
+    pub values: &'a [u64],
     /// What it did.
     pub what: What<'a>,
 }
@@ -38,6 +42,7 @@ impl<'a> Event<'a> {
             thread,
             cpu: None,
             running: None,
+            values: &[],
             what,
         }
     }
@@ -51,6 +56,8 @@ pub struct Upcoming<'a> {
     pub time: u64,
     /// As [`Event::running`].
     pub running: Option<u64>,
+    /// As [`Event::values`].
+    pub values: &'a [u64],
     /// What it is.
     pub what: What<'a>,
 }
@@ -156,6 +163,13 @@ impl Pending {
         match self.lost {
             0 => event::what(words, &self.place),
             events => What::Lost { events },
+        }
+    }
+
+    fn values<'a>(&self, words: &'a [u64]) -> &'a [u64] {
+        match self.lost {
+            0 => event::values(words, &self.place),
+            _ => &[],
         }
     }
 
@@ -411,6 +425,7 @@ impl<L: Lanes> Source for Merge<L> {
             thread: event.thread,
             cpu: event.cpu.checked_sub(1),
             running: event.running(&chunk.words),
+            values: event.values(&chunk.words),
             what: event.what(&chunk.words),
         }))
     }
@@ -422,6 +437,7 @@ impl<L: Lanes> Source for Merge<L> {
         is_same.then(|| Upcoming {
             time: next.time,
             running: next.running(&lane.chunk.words),
+            values: next.values(&lane.chunk.words),
             what: next.what(&lane.chunk.words),
         })
     }

@@ -46,6 +46,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "source",
             "ring",
             "names",
+            "values",
             "event",
             "clock",
             "primitive",

@@ -47,6 +47,8 @@ pub struct Extras<'a> {
     pub result: &'a [u64],
     /// Nanoseconds that the thread had run on processors.
     pub running: Option<u64>,
+    /// Arguments or results by their types.
+    pub values: &'a [u64],
 }
 
 /// Process and thread in one word.
@@ -150,60 +152,54 @@ impl Writer {
         true
     }
 
-    /// Writes an entry or a return with all that belongs to it; `false` if it was dropped.
+    /// Writes an event of several words, of which the first one says what it is: from
+    /// [`event::call`], [extensions](event::extension) behind it. `false` if it takes
+    /// [`write`](Self::write) to do so; then nothing is written.
+    ///
+    /// # Safety
+    ///
+    /// As for [`attach`](Self::attach).
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn event(&self, words: &[u64], now: u64) -> bool {
+        let used = self.used.get();
+        let (at, len) = (u64::from(used as u32), words.len() as u64);
+        let delta = now.wrapping_sub(self.time.get());
+        let Some((first, rest)) = words.split_first() else {
+            return true;
+        };
+        if at + len > self.room.get() || delta >= MAX_DELTA {
+            return false;
+        }
+        // SAFETY: the sub-buffer has `room` words behind its header, which ends with its length.
+        unsafe {
+            let data = self.data.get().add(at as usize);
+            (*data).store(first | event::delta(delta), Ordering::Relaxed);
+            for (index, word) in rest.iter().enumerate() {
+                (*data.add(index + 1)).store(*word, Ordering::Relaxed);
+            }
+            let used = used + len + ((len - 1) << MORE_SHIFT);
+            self.time.set(now);
+            self.used.set(used);
+            // Release: as in `call`.
+            (*self.data.get().sub(1)).store(used, length_order());
+        }
+        true
+    }
+
+    /// Writes an event as [`event`](Self::event) does, with the processor before it, also if a new
+    /// sub-buffer has to be opened; `false` if it was dropped.
     ///
     /// # Safety
     ///
     /// As for [`attach`](Self::attach); `rings` must be what it was attached to.
     #[inline(never)]
-    pub unsafe fn write(&self, rings: &Rings, word: u64, now: u64, extras: &Extras<'_>) -> bool {
-        let parts = [
-            (Extension::Arguments, extras.arguments),
-            (Extension::Caller, extras.caller.as_slice()),
-            (Extension::Result, extras.result),
-            (Extension::Running, extras.running.as_slice()),
-        ];
-        let parts = parts.map(|(what, words)| (what, &words[..words.len().min(64)]));
-        // SAFETY: handed on.
-        unsafe { self.put(rings, Some(word), now, extras.cpu, &parts) }
-    }
-
-    /// Writes a text, of which at most [`MAX_MARK`] bytes are taken; `false` if it was dropped.
-    ///
-    /// # Safety
-    ///
-    /// As for [`write`](Self::write).
-    pub unsafe fn mark(&self, rings: &Rings, now: u64, text: &[u8]) -> bool {
-        let text = &text[..text.len().min(MAX_MARK)];
-        let mut words = [0; event::mark_words(MAX_MARK)];
-        words[0] = text.len() as u64;
-        for (word, bytes) in words[1..].iter_mut().zip(text.chunks(8)) {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(whole);
-        }
-        let words = &words[..event::mark_words(text.len())];
-        // SAFETY: handed on.
-        unsafe { self.put(rings, None, now, None, &[(Extension::Mark, words)]) }
-    }
-
-    /// Writes one event: the word of a call if there is one, then extensions; those without words
-    /// are left out. Where there is no word, the time goes into the first extension.
-    unsafe fn put(
-        &self,
-        rings: &Rings,
-        word: Option<u64>,
-        now: u64,
-        cpu: Option<u32>,
-        parts: &[(Extension, &[u64])],
-    ) -> bool {
+    pub unsafe fn write(&self, rings: &Rings, words: &[u64], now: u64, cpu: Option<u32>) -> bool {
         if self.ring.get() == 0 {
             return false;
         }
-        let parts = parts.iter().filter(|(_, words)| !words.is_empty());
-        let in_parts: usize = parts.clone().map(|(_, words)| 1 + words.len()).sum();
         let is_other_cpu = !self.is_on(cpu);
-        let len = usize::from(word.is_some()) + in_parts + 2 * usize::from(is_other_cpu);
+        let len = words.len() + 2 * usize::from(is_other_cpu);
         let needs_time = now.wrapping_sub(self.time.get()) >= MAX_DELTA;
         let end = self.used.get() as u32 as usize + len + 2 * usize::from(needs_time);
         if end > self.room.get() as usize {
@@ -236,14 +232,9 @@ impl Writer {
             self.cpu.set(cpu.wrapping_add(1));
         }
         let mut delta = event::delta(delta);
-        if let Some(word) = word {
+        for word in words {
             put(word | delta);
             delta = 0;
-        }
-        for (what, words) in parts {
-            put(event::extension(*what, words.len() as u16) | delta);
-            delta = 0;
-            words.iter().for_each(|&word| put(word));
         }
         let len = (at - begin) as u64;
         let used = used + len + ((len - 1) << MORE_SHIFT);
@@ -252,6 +243,26 @@ impl Writer {
         // SAFETY: as above. Release: as in `call`.
         unsafe { (*self.data.get().sub(1)).store(used, length_order()) };
         true
+    }
+
+    /// Writes a text, of which at most [`MAX_MARK`] bytes are taken; `false` if it was dropped.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write`](Self::write).
+    pub unsafe fn mark(&self, rings: &Rings, now: u64, text: &[u8]) -> bool {
+        let text = &text[..text.len().min(MAX_MARK)];
+        let len = event::mark_words(text.len());
+        let mut words = [0; 1 + event::mark_words(MAX_MARK)];
+        words[0] = event::extension(Extension::Mark, len as u16);
+        words[1] = text.len() as u64;
+        for (word, bytes) in words[2..].iter_mut().zip(text.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(whole);
+        }
+        // SAFETY: handed on.
+        unsafe { self.write(rings, &words[..=len], now, None) }
     }
 
     /// Opens the ring's next sub-buffer; `false` if there is no room for one.
@@ -507,16 +518,26 @@ impl ThreadWriter<'_> {
     #[inline]
     pub fn call(&self, word: u64, now: u64) -> bool {
         // SAFETY: the writer cannot be shared with other threads, and borrows the rings.
-        unsafe {
-            self.writer.call(word, now)
-                || self.writer.write(self.rings, word, now, &Extras::default())
-        }
+        unsafe { self.writer.call(word, now) || self.writer.write(self.rings, &[word], now, None) }
     }
 
-    /// As [`call`](Self::call), with more. Of arguments and of results 64 words are taken.
+    /// As [`call`](Self::call), with more. Of each part 64 words are taken.
     pub fn call_with(&self, word: u64, now: u64, extras: &Extras<'_>) -> bool {
+        let parts = [
+            (Extension::Arguments, extras.arguments),
+            (Extension::Caller, extras.caller.as_slice()),
+            (Extension::Result, extras.result),
+            (Extension::Running, extras.running.as_slice()),
+            (Extension::Values, extras.values),
+        ];
+        let mut event = vec![word];
+        for (what, words) in parts.iter().filter(|(_, words)| !words.is_empty()) {
+            let words = &words[..words.len().min(64)];
+            event.push(event::extension(*what, words.len() as u16));
+            event.extend_from_slice(words);
+        }
         // SAFETY: as in `call`.
-        unsafe { self.writer.write(self.rings, word, now, extras) }
+        unsafe { self.writer.write(self.rings, &event, now, extras.cpu) }
     }
 
     /// Writes a text of at most [`MAX_MARK`] bytes. `false` if it was dropped.

@@ -5,14 +5,17 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Instant;
 
 use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return};
 use fgraph_trace::clock::ClockKind;
-use fgraph_trace::event::{self, Kind, MAX_FUNCTIONS};
+use fgraph_trace::event::{self, Extension, Kind, MAX_FUNCTIONS};
 use fgraph_trace::names::DescriptionKind;
-use fgraph_trace::ring::{Extras, Rings, Writer};
+use fgraph_trace::ring::{Rings, Writer};
 
 use super::Options;
+use super::fetch::Words;
+use super::types::Types;
 use super::writers::{Owner, WriterOffset, Writers};
 use crate::support::kernel;
 use crate::support::processor::ProcessorWord;
@@ -28,6 +31,7 @@ pub(super) struct Record {
     result: bool,
     caller: bool,
     running: bool,
+    types: Option<Types>,
     processor: ProcessorWord,
     writers: Writers,
     described: Described,
@@ -43,11 +47,13 @@ impl Record {
             is_plain: options.arguments == 0
                 && !options.result
                 && !options.caller
-                && !options.running,
+                && !options.running
+                && options.types.is_none(),
             arguments: options.arguments.min(6),
             result: options.result,
             caller: options.caller,
             running: options.running,
+            types: options.types.map(|_| Types::new()),
             processor: ProcessorWord::find(),
             writers: Writers::new(rings.capacity())?,
             described: Described::new()?,
@@ -58,6 +64,13 @@ impl Record {
 
     pub(super) fn rings(&self) -> &Arc<Rings> {
         &self.rings
+    }
+
+    /// Finds out the types of functions, until the time is over if there is one.
+    pub(super) fn learn_types(&self, functions: &[Function], until: Option<Instant>) {
+        if let Some(types) = &self.types {
+            types.learn(functions, &self.rings, until);
+        }
     }
 
     /// Says to readers that it is over.
@@ -98,45 +111,37 @@ impl Record {
         let now = self.clock.now();
         // SAFETY: the writer is the running thread's.
         writer.is_on(cpu) && unsafe { writer.call(event, now) }
+            || self.write_slowly(word, thread, &[event], now, cpu)
+    }
+
+    /// Writes an event of several words; `false` if it was lost.
+    #[inline(always)]
+    fn write_words(&self, word: &Cell<u64>, thread: u32, event: &[u64], now: u64) -> bool {
+        let cpu = self.processor.read();
+        let writer = self.writer(word.get());
+        // SAFETY: the writer is the running thread's.
+        writer.is_on(cpu) && unsafe { writer.event(event, now) }
             || self.write_slowly(word, thread, event, now, cpu)
     }
 
-    /// Writes an event before which the processor is written, or for which the thread has no room.
+    /// Writes an event before which the processor is written, or for which the thread has no room;
+    /// `false` if it was lost.
     #[cold]
     #[inline(never)]
     fn write_slowly(
         &self,
         word: &Cell<u64>,
         thread: u32,
-        event: u64,
+        event: &[u64],
         now: u64,
         cpu: Option<u32>,
-    ) -> bool {
-        let extras = Extras {
-            cpu,
-            ..Extras::default()
-        };
-        self.write(word, thread, event, now, &extras)
-    }
-
-    /// Writes an event with what belongs to it; `false` if it was lost.
-    fn write(
-        &self,
-        word: &Cell<u64>,
-        thread: u32,
-        event: u64,
-        now: u64,
-        extras: &Extras<'_>,
     ) -> bool {
         if self.writer(word.get()).ring().is_none() && !self.attach(word, thread) {
             self.rings.count_without_ring();
             return false;
         }
         // SAFETY: the writer is the running thread's, as its word says; the rings are ours.
-        unsafe {
-            self.writer(word.get())
-                .write(&self.rings, event, now, extras)
-        }
+        unsafe { self.writer(word.get()).write(&self.rings, event, now, cpu) }
     }
 
     /// Writes a text among the running thread's events; `false` if it was lost.
@@ -222,19 +227,27 @@ impl FgraphOps for Record {
             let is_written = self.write_word(word, call.thread_id(), event);
             return is_written.then_some(());
         }
-        let mut arguments = [0; 6];
-        for (index, place) in arguments.iter_mut().enumerate() {
-            *place = call.arg(index).unwrap_or(0);
+        let types = self.types.as_ref().and_then(|types| types.of(function));
+        let mut event = Words::new(event);
+        if let Some(types) = types {
+            event.extend_with(Extension::Values, |words| types.entry.run(call, words));
+        } else if self.arguments > 0 {
+            event.push(event::extension(
+                Extension::Arguments,
+                self.arguments as u16,
+            ));
+            for index in 0..self.arguments {
+                event.push(call.arg(index).unwrap_or(0));
+            }
         }
-        let extras = Extras {
-            cpu: self.processor.read(),
-            arguments: arguments.get(..self.arguments).unwrap_or_default(),
-            caller: self.caller.then(|| call.return_address() as u64),
-            running: self.running.then(kernel::running),
-            ..Extras::default()
-        };
+        if self.caller {
+            event.extend(Extension::Caller, call.return_address() as u64);
+        }
+        if self.running {
+            event.extend(Extension::Running, kernel::running());
+        }
         let now = self.clock.now();
-        self.write(word, call.thread_id(), event, now, &extras)
+        self.write_words(word, call.thread_id(), event.as_slice(), now)
             .then_some(())
     }
 
@@ -248,19 +261,30 @@ impl FgraphOps for Record {
             call.thread_word(),
             event::call(kind, call.function().index()),
         );
-        let result = call.result().filter(|_| self.result);
-        if result.is_some() || self.running {
-            let extras = Extras {
-                cpu: self.processor.read(),
-                result: result.as_slice(),
-                running: self.running.then(kernel::running),
-                ..Extras::default()
-            };
-            let now = self.clock.now();
-            self.write(word, call.thread_id(), event, now, &extras);
+        if self.is_plain {
+            self.write_word(word, call.thread_id(), event);
             return;
         }
-        self.write_word(word, call.thread_id(), event);
+        // What is fetched then is no time of the call's.
+        let now = self.clock.now();
+        let types = self.types.as_ref();
+        let types = types.and_then(|types| types.of(call.function()));
+        let mut event = Words::new(event);
+        match (types, kind) {
+            (Some(types), Kind::Return) => {
+                event.extend_with(Extension::Values, |words| types.ret.run(call, words));
+            }
+            (None, _) if self.result => {
+                if let Some(result) = call.result() {
+                    event.extend(Extension::Result, result);
+                }
+            }
+            _ => {}
+        }
+        if self.running {
+            event.extend(Extension::Running, kernel::running());
+        }
+        self.write_words(word, call.thread_id(), event.as_slice(), now);
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {

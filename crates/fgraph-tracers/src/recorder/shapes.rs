@@ -1,0 +1,134 @@
+//! What is recorded of a function's values, by its signature.
+
+use fgraph::signature::{self, Signature, Type, TypeKind, Value};
+use fgraph_trace::values::{Argument, Layout, Recorded, Shape, ShapeField, ShapeVariant};
+
+use super::fetch::{Fetch, Program};
+
+/// What is referred to is recorded if it has at most so many bytes.
+const MAX_TARGET: usize = 64;
+
+/// What becomes of a function's calls: how their values are recorded, and fetched.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) layout: Layout,
+    /// At its entry and its return; without steps, where there is nothing to fetch.
+    pub(super) entry: Program,
+    pub(super) ret: Program,
+}
+
+impl Compiled {
+    /// `None` if it is not known where any of the function's values is.
+    pub(super) fn new(signature: &Signature) -> Option<Self> {
+        let (mut entry, mut ret) = (Fetch::new(), Fetch::new());
+        let arguments = signature.parameters.iter().map(|parameter| Argument {
+            name: parameter.name.clone(),
+            value: recorded(&parameter.value, &mut entry),
+        });
+        let arguments = arguments.collect();
+        let result = signature.result.as_ref();
+        let result = result.and_then(|value| recorded(value, &mut ret));
+        let layout = Layout { arguments, result };
+        let (entry, ret) = (entry.finish(), ret.finish());
+        let has_values = !signature.parameters.is_empty() || signature.result.is_some();
+        let is_known = !has_values || !entry.is_empty() || !ret.is_empty();
+        is_known.then_some(Self { layout, entry, ret })
+    }
+}
+
+fn recorded(value: &Value, fetch: &mut Fetch) -> Option<Recorded> {
+    let place = value.place.as_ref()?;
+    let recorded = Recorded {
+        shape: shape(&value.ty)?,
+        in_memory: matches!(place, signature::Place::Memory { .. }),
+    };
+    fetch.add(&recorded, place)?;
+    Some(recorded)
+}
+
+/// How the values of a type are recorded; `None` for one that is too large.
+fn shape(ty: &Type) -> Option<Shape> {
+    let size = u16::try_from(ty.size).ok()?;
+    let number = u8::try_from(size).ok().filter(|size| matches!(size, 1..=8));
+    let place = |at: u64| u16::try_from(at).ok();
+    Some(match &ty.kind {
+        TypeKind::Bool if size == 1 => Shape::Bool,
+        TypeKind::Char if size == 4 => Shape::Char,
+        TypeKind::Signed if number.is_some() => Shape::Signed(number?),
+        TypeKind::Unsigned if number.is_some() => Shape::Unsigned(number?),
+        TypeKind::Float if matches!(size, 4 | 8) => Shape::Float(number?),
+        TypeKind::Pointer => Shape::Pointer,
+        TypeKind::CString => Shape::CString,
+        TypeKind::Reference(target) => match shape(target) {
+            Some(target) if is_of_interest(&target) => Shape::Reference(Box::new(target)),
+            _ => Shape::Pointer,
+        },
+        TypeKind::Str { data, len } => Shape::Str {
+            size,
+            data: place(*data)?,
+            len: place(*len)?,
+        },
+        TypeKind::Slice { data, len, element } => Shape::Slice {
+            size,
+            data: place(*data)?,
+            len: place(*len)?,
+            element: Box::new(shape(element)?),
+        },
+        TypeKind::Array(element, count) => {
+            Shape::Array(Box::new(shape(element)?), u16::try_from(*count).ok()?)
+        }
+        TypeKind::Enumeration(names) => Shape::Enumeration {
+            size: number?,
+            names: names.clone(),
+        },
+        TypeKind::Struct(members) => Shape::Struct {
+            size,
+            name: short(&ty.name),
+            fields: fields(members)?,
+        },
+        TypeKind::Variants { tag, variants } => {
+            let variant = |variant: &signature::Variant| {
+                Some(ShapeVariant {
+                    name: variant.name.clone(),
+                    tag: variant.tag,
+                    fields: fields(&variant.fields)?,
+                })
+            };
+            let (at, tag_size) = tag.unwrap_or_default();
+            Shape::Variants {
+                size,
+                tag: (
+                    place(at)?,
+                    u8::try_from(tag_size).ok().filter(|size| *size <= 8)?,
+                ),
+                variants: variants.iter().map(variant).collect::<Option<_>>()?,
+            }
+        }
+        _ => Shape::Opaque(size),
+    })
+}
+
+fn fields(all: &[signature::Field]) -> Option<Vec<ShapeField>> {
+    let field = |field: &signature::Field| {
+        Some(ShapeField {
+            name: field.name.clone(),
+            offset: u16::try_from(field.offset).ok()?,
+            shape: shape(&field.ty)?,
+        })
+    };
+    all.iter().map(field).collect()
+}
+
+/// Whether what is referred to is recorded. An address says as much as bytes of which nothing is
+/// known.
+fn is_of_interest(target: &Shape) -> bool {
+    let is_known = !matches!(target, Shape::Opaque(_) | Shape::Pointer);
+    is_known && (1..=MAX_TARGET).contains(&target.size())
+}
+
+/// The name of a type without what it is made for; none of a tuple.
+fn short(name: &str) -> String {
+    let name = name.strip_prefix("struct ").unwrap_or(name);
+    let name = name.split(['<', '(']).next().unwrap_or_default();
+    name.to_owned()
+}

@@ -1,0 +1,78 @@
+//! The types of the functions that are recorded.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Instant;
+
+use fgraph::{Function, function_at};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::ring::Rings;
+
+use super::shapes::Compiled;
+use crate::support::by_function::ByFunction;
+use crate::support::kernel;
+
+/// What is known of each function; null of one without types.
+#[derive(Debug)]
+pub(super) struct Types(ByFunction<AtomicPtr<Compiled>>);
+
+impl Types {
+    pub(super) fn new() -> Self {
+        Self(ByFunction::new())
+    }
+
+    /// The function's programs, if it has some.
+    #[inline]
+    pub(super) fn of(&self, function: Function) -> Option<&Compiled> {
+        // Acquire: the programs, and in the rings their layout.
+        let compiled = self.0.of(function)?.load(Ordering::Acquire);
+        // SAFETY: null, or one that stays for as long as this.
+        unsafe { compiled.as_ref() }
+    }
+
+    /// Finds the types of functions and describes them, until the time is over.
+    pub(super) fn learn(&self, functions: &[Function], rings: &Rings, until: Option<Instant>) {
+        for &function in functions {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return;
+            }
+            self.learn_one(function, rings);
+        }
+    }
+
+    fn learn_one(&self, function: Function, rings: &Rings) -> Option<()> {
+        let place = self.0.of(function)?;
+        if !place.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let signature = function_at(function.address())?.signature()?;
+        let compiled = Compiled::new(&signature)?;
+        let fields = [kernel::process().into(), function.index().into(), 0, 0];
+        let texts = [compiled.layout.to_string(), signature.to_string()];
+        let texts = [texts[0].as_str(), texts[1].as_str()];
+        if !rings.describe(DescriptionKind::Types, fields, texts) {
+            return None;
+        }
+        let ours = Box::into_raw(Box::new(compiled));
+        // Release: pairs with the load in `of`.
+        let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
+        let stored = place.compare_exchange(ptr::null_mut(), ours, release, relaxed);
+        if stored.is_err() {
+            // SAFETY: just made, and known to nothing else.
+            drop(unsafe { Box::from_raw(ours) });
+        }
+        Some(())
+    }
+}
+
+impl Drop for Types {
+    fn drop(&mut self) {
+        for place in self.0.iter() {
+            let compiled = place.swap(ptr::null_mut(), Ordering::Acquire);
+            if !compiled.is_null() {
+                // SAFETY: from `learn_one`; references to it end with this.
+                drop(unsafe { Box::from_raw(compiled) });
+            }
+        }
+    }
+}
