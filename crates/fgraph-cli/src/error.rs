@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use fgraph_trace::source::SourceError;
 
-use crate::output::escaped;
+use crate::text::escaped;
 
 /// What `--help` says of exit codes.
 pub(crate) const EXIT_CODES: &str = "\

@@ -12,6 +12,7 @@ mod commands;
 mod error;
 mod input;
 mod output;
+mod text;
 
 use std::process::ExitCode;
 

@@ -24,7 +24,7 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-cli/src",
-        layers: &["commands", "input", "output", "error"],
+        layers: &["main", "commands", "input", "output", "error", "text"],
         apart: &[],
         exceptions: &[],
     },

@@ -8,7 +8,8 @@ use fgraph_trace::event::What;
 
 use crate::error::Error;
 use crate::input::Input;
-use crate::output::{Out, Style, escaped, grouped, size, time};
+use crate::output::{Out, Style};
+use crate::text::{escaped, grouped, size, time};
 
 /// Show what a recording is of, and how much is in it
 #[derive(Debug, clap::Args)]
