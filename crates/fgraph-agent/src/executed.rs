@@ -206,10 +206,9 @@ impl Watch {
         if let Some((_, value)) = preload {
             let rest = &mut text[at + 1..];
             let len = peek(value, &mut rest[..LONGEST]);
-            let value = CStr::from_bytes_until_nul(&rest[..len]).ok()?;
-            if !value.is_empty() {
-                text[at] = b':';
-            }
+            // It ends within the part that was read.
+            CStr::from_bytes_until_nul(&rest[..len]).ok()?;
+            text[at] = b':';
         }
         add(
             preload.map(|(index, _)| index),

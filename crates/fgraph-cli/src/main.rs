@@ -11,6 +11,7 @@
 mod commands;
 mod error;
 mod input;
+mod launch;
 mod output;
 mod text;
 
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     output::set_color(cli.color);
     match commands::run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             if let Some(message) = error.message() {
                 eprintln!("fgraph: {message}");

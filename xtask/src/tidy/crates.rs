@@ -15,6 +15,10 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
     ("fgraph-export", &["fgraph-trace"]),
     (
+        "fgraph-agent",
+        &["fgraph", "fgraph-symbols", "fgraph-trace", "fgraph-tracers"],
+    ),
+    (
         "fgraph-cli",
         &[
             "fgraph",

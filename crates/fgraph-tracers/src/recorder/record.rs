@@ -98,13 +98,16 @@ impl Record {
         unsafe { self.writers.at(WriterOffset(word)) }
     }
 
-    /// Describes a function, at its first call.
+    /// Describes a function, at its first call. `word` is the thread's.
+    ///
+    /// A thread that has a ring makes no system call here: it may be in a sandbox by now.
     #[cold]
     #[inline(never)]
-    fn describe(&self, function: Function) {
+    fn describe(&self, function: Function, word: &Cell<u64>) {
+        let known = self.writer(word.get()).process();
         let [address, size] = [function.address(), function.size()].map(|it| it as u64);
         let fields = [
-            self.process().into(),
+            known.unwrap_or_else(|| self.process()).into(),
             function.index().into(),
             address,
             size,
@@ -237,7 +240,7 @@ impl FgraphOps for Record {
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
         let function = call.function();
         if !self.described.has(function.index()) {
-            self.describe(function);
+            self.describe(function, call.thread_word());
         }
         let (word, event) = (
             call.thread_word(),
