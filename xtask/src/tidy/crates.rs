@@ -15,6 +15,16 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
     ("fgraph-export", &["fgraph-trace"]),
     (
+        "fgraph-cli",
+        &[
+            "fgraph",
+            "fgraph-export",
+            "fgraph-symbols",
+            "fgraph-trace",
+            "fgraph-tracers",
+        ],
+    ),
+    (
         "cargo-fgraph",
         &["fgraph", "fgraph-symbols", "fgraph-x86_64"],
     ),
