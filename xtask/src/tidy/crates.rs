@@ -16,6 +16,16 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ("fgraph-export", &["fgraph-trace"]),
     ("fgraph-attach", &[]),
     (
+        "fgraph-cli",
+        &[
+            "fgraph",
+            "fgraph-export",
+            "fgraph-symbols",
+            "fgraph-trace",
+            "fgraph-tracers",
+        ],
+    ),
+    (
         "cargo-fgraph",
         &["fgraph", "fgraph-symbols", "fgraph-x86_64"],
     ),
