@@ -2,9 +2,9 @@
 //!
 //! One thread of the process is held where it is in the middle of nothing (see `place.rs`). It
 //! loads the library, calls a function of it, and goes on where it was, with every register as it
-//! was. The other threads run all the time. The library comes to the process as memory, so that neither
-//! namespaces nor rights of files matter. If this process ends in between, at any time, the thread
-//! goes on by itself.
+//! was. The other threads run all the time. The library comes to the process as memory, so that
+//! neither namespaces nor rights of files matter. If this process ends in between, at any time, the
+//! thread goes on by itself.
 //!
 //! # Safety
 //!
