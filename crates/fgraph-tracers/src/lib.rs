@@ -11,7 +11,8 @@
 //! - [`threads`]: functions that are called on the wrong thread;
 //! - [`watchdog`]: calls that take too long, while they still run.
 //!
-//! [`agent`] has what the command `fgraph` tells the library that it preloads. [`registry`] holds tracers by their names, and [`control`] speaks the language of tracefs.
+//! [`registry`] holds tracers by their names, and [`control`] speaks the language of tracefs.
+//! [`agent`] has what the command `fgraph` tells the library that it preloads into programs.
 //!
 //! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
 //! also one that selects the allocator or the handlers of signals. What they gather can be read at
