@@ -1,6 +1,14 @@
 //! The subcommands, each in a file of its own.
 
+pub(crate) mod completions;
+pub(crate) mod dump;
+pub(crate) mod export;
+pub(crate) mod graph;
 pub(crate) mod info;
+pub(crate) mod man;
+pub(crate) mod outliers;
+pub(crate) mod replay;
+pub(crate) mod report;
 
 use clap::Subcommand;
 
@@ -10,11 +18,27 @@ use crate::error::Error;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Info(info::Args),
+    Report(report::Args),
+    Replay(replay::Args),
+    Graph(graph::Args),
+    Outliers(outliers::Args),
+    Dump(dump::Args),
+    Export(export::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Does it.
 pub(crate) fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Info(args) => info::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Replay(args) => replay::run(args),
+        Command::Graph(args) => graph::run(args),
+        Command::Outliers(args) => outliers::run(args),
+        Command::Dump(args) => dump::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
     }
 }

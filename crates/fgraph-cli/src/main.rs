@@ -8,10 +8,14 @@
     reason = "the helpers of subcommands that are still to come"
 )]
 
+mod calls;
 mod commands;
 mod error;
 mod input;
 mod output;
+mod sources;
+mod stats;
+mod table;
 mod text;
 
 use std::process::ExitCode;
