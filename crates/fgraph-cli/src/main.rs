@@ -3,11 +3,6 @@
 //! Each subcommand is a file under `commands/`. Those that show a recording take it as a
 //! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
 
-#![allow(
-    dead_code,
-    reason = "the helpers of subcommands that are still to come"
-)]
-
 mod calls;
 mod commands;
 mod error;

@@ -63,22 +63,24 @@ enum Results {
 /// Prints it.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let mut view = args.input.view(&args.part)?;
-    let mut options = Options::default();
-    options.functions = matcher(&args.filters)?;
-    options.without = matcher(&args.without)?;
-    options.max_depth = args.depth;
-    options.threshold = args.threshold.unwrap_or(0);
-    options.absolute_time = args.abstime;
-    options.thread = args.proc;
-    options.tail = args.tail;
-    options.cpu = !args.no_cpu;
-    options.arguments = true;
-    options.result = Some(match args.results {
-        None | Some(Results::Kernel) => ResultFormat::Kernel,
-        Some(Results::Hex) => ResultFormat::Hex,
-        Some(Results::Decimal) => ResultFormat::Decimal,
-        Some(Results::Errno) => ResultFormat::ErrnoName,
-    });
+    let options = Options {
+        functions: matcher(&args.filters)?,
+        without: matcher(&args.without)?,
+        max_depth: args.depth,
+        threshold: args.threshold.unwrap_or(0),
+        absolute_time: args.abstime,
+        thread: args.proc,
+        tail: args.tail,
+        cpu: !args.no_cpu,
+        arguments: true,
+        result: Some(match args.results {
+            None | Some(Results::Kernel) => ResultFormat::Kernel,
+            Some(Results::Hex) => ResultFormat::Hex,
+            Some(Results::Decimal) => ResultFormat::Decimal,
+            Some(Results::Errno) => ResultFormat::ErrnoName,
+        }),
+        ..Options::default()
+    };
     let mut graph = FunctionGraph::new(options);
     let (mut out, mut text) = (Out::new(), String::new());
     let failed = |error| Error::source(&args.input.path, error);
