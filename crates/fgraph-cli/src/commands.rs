@@ -10,9 +10,21 @@ pub(crate) mod outliers;
 pub(crate) mod replay;
 pub(crate) mod report;
 
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
 
-use crate::error::Error;
+use crate::error::{self, Error};
+use crate::output::Color;
+
+/// Watch the functions of any program: record their calls, and look at what was recorded
+#[derive(Debug, Parser)]
+#[command(name = "fgraph", version, after_help = error::EXIT_CODES)]
+pub(crate) struct Cli {
+    /// Whether to use colours; `auto` is for terminals, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: Color,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -40,5 +52,15 @@ pub(crate) fn run(command: Command) -> Result<(), Error> {
         Command::Export(args) => export::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
     }
 }

@@ -33,7 +33,7 @@ impl Stats {
         self.sum.checked_div(self.hits).unwrap_or(0)
     }
 
-    /// So many of a thousand calls took at most this time, or up to 3 % more.
+    /// The time within which this part of a thousand calls ended; up to 3 % more.
     pub(crate) fn percentile(&self, thousandth: u64) -> u64 {
         self.times.percentile(self.hits, thousandth).min(self.max)
     }

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 /// Prints them.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let (mut out, mut text) = (Out::new(), Vec::new());
-    let mut command = crate::Cli::command();
+    let mut command = super::Cli::command();
     clap_complete::generate(args.shell, &mut command, "fgraph", &mut text);
     out.text(&String::from_utf8_lossy(&text))?;
     out.finish()

@@ -33,7 +33,7 @@ fn write(directory: &Path, name: &str, command: clap::Command) -> Result<(), Err
 
 /// Writes them.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
-    let mut command = crate::Cli::command();
+    let mut command = super::Cli::command();
     let Some(directory) = args.directory else {
         let mut out = Out::new();
         out.text(&String::from_utf8_lossy(&page(command)))?;
