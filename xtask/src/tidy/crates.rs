@@ -14,6 +14,7 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ("fgraph-trace", &[]),
     ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
     ("fgraph-export", &["fgraph-trace"]),
+    ("fgraph-attach", &[]),
     (
         "fgraph-cli",
         &[
