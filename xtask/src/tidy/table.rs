@@ -25,7 +25,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-cli/src",
         layers: &[
-            "main", "commands", "launch", "input", "output", "error", "text",
+            "main", "commands", "launch", "sources", "calls", "stats", "input", "table", "output",
+            "error", "text",
         ],
         apart: &[],
         exceptions: &[],

@@ -112,8 +112,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
-    let text = format!("{}: {error}", path.display());
-    Error::Output(io::Error::new(error.kind(), text))
+    Error::Write {
+        path: path.to_owned(),
+        error,
+    }
 }
 
 /// Writes what is in the rings, until the program has ended or the recording has.
