@@ -148,7 +148,7 @@ impl Watch {
                 }
                 Start::Script(path) => {
                     let mut place = Path::default();
-                    file = place.set(path).and_then(|path| Descriptor::open(path));
+                    file = place.set(path).and_then(Descriptor::open);
                 }
                 _ => return false,
             }
@@ -160,10 +160,14 @@ impl Watch {
     /// or there is no memory. `word` is the thread's.
     fn longer(&self, word: &core::cell::Cell<u64>, variables: usize) -> Option<usize> {
         let mut count = 0;
-        // That one which is to be preloaded, and what is in it.
+        // Which variable has the libraries to be preloaded, and where its value is.
         let mut preload = None;
-        while variables != 0 {
-            let pointer = peek_word(variables.checked_add(count * 8)?)?;
+        loop {
+            // The kernel takes a null pointer for an empty list.
+            let pointer = match variables {
+                0 => 0,
+                list => peek_word(list.checked_add(count * 8)?)?,
+            };
             if pointer == 0 {
                 break;
             }
