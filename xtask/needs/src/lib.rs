@@ -155,6 +155,13 @@ pub const PERFETTO: Need = package("perfetto", &[], PIP, "perfetto");
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
 
+/// What injects code into programs.
+pub const FRIDA: Need = package("frida", &[], PIP, "frida");
+/// Tracer of programs that say what they do.
+pub const LTTNG: Need = program(&["lttng"], "lttng-tools");
+/// Its libraries for programs.
+pub const LTTNG_UST: Need = library("liblttng-ust.so.1", "liblttng-ust1");
+
 /// The library of SQLite.
 pub const SQLITE: Need = library("libsqlite3.so.0", "libsqlite3-0");
 

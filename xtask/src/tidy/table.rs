@@ -23,6 +23,12 @@ pub(super) const LAYERS: &[Layers] = &[
         exceptions: &[],
     },
     Layers {
+        source: "crates/fgraph-cli/src",
+        layers: &["main", "commands", "input", "output", "error", "text"],
+        apart: &[],
+        exceptions: &[],
+    },
+    Layers {
         source: "crates/fgraph-tracers/src",
         layers: &[
             "control", "locks", "outliers", "probe", "profiler", "recorder", "stack", "syscalls",
