@@ -15,7 +15,7 @@ Exit codes:
   0  done; also if whoever read the output has seen enough
   1  something else went wrong
   2  the command line is wrong
-  3  a recording or another file cannot be read
+  3  a recording or another file cannot be read, or has not what was asked for
   4  the output cannot be written";
 
 /// Why a subcommand ended early.
@@ -30,7 +30,16 @@ pub(crate) enum Error {
         /// Why.
         error: io::Error,
     },
-    /// The output cannot be written.
+    /// What was asked for is not in the recording.
+    Nothing(String),
+    /// A file cannot be written.
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Standard output cannot be written.
     Output(io::Error),
 }
 
@@ -50,8 +59,10 @@ impl Error {
     /// One line without control characters; `None` where there is nothing to say.
     pub(crate) fn message(&self) -> Option<String> {
         let text = match self {
-            Self::Usage(what) => what.clone(),
-            Self::Input { path, error } => format!("{}: {}", path.display(), plain(error)),
+            Self::Usage(what) | Self::Nothing(what) => what.clone(),
+            Self::Input { path, error } | Self::Write { path, error } => {
+                format!("{}: {}", path.display(), plain(error))
+            }
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
             Self::Output(error) => format!("the output cannot be written: {}", plain(error)),
         };
@@ -62,9 +73,9 @@ impl Error {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Usage(_) => 2,
-            Self::Input { .. } => 3,
+            Self::Input { .. } | Self::Nothing(_) => 3,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Self::Output(_) => 4,
+            Self::Write { .. } | Self::Output(_) => 4,
         })
     }
 }

@@ -24,7 +24,10 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-cli/src",
-        layers: &["main", "commands", "input", "output", "error", "text"],
+        layers: &[
+            "main", "commands", "sources", "calls", "stats", "input", "table", "output", "error",
+            "text",
+        ],
         apart: &[],
         exceptions: &[],
     },
