@@ -18,6 +18,7 @@
 
 use core::sync::atomic::Ordering;
 use core::{iter, ptr};
+use std::borrow::Cow;
 
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
@@ -85,6 +86,11 @@ impl Batch {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.sites.is_empty()
+    }
+
+    /// The text, to write the batch to.
+    pub(crate) fn open_text(&self) -> Text {
+        Text::open_for(self.sites.len())
     }
 
     /// Sees to it that the traps of the batch have their handlers, and that no thread blocks them.
@@ -157,18 +163,21 @@ impl Piece<'_> {
     ) -> (Result<usize, PokeError<i32>>, Changed) {
         let mut changed = vec![None; self.sites.len()];
         let mut later = Vec::new();
-        let is_debugged = text.is_debugged();
         // Threads that block all signals may run these: not a trap where it can be without.
-        let mut pokes = self.pokes.to_vec();
-        let quiet = |index: &usize| !is_debugged && is_quiet(text, &self.pokes[*index]);
-        let quiet: Vec<usize> = (0..pokes.len()).filter(quiet).collect();
+        let is_quiet = |index: &usize| is_quiet(text, &self.pokes[*index]);
+        let mut quiet: Vec<usize> = (0..self.pokes.len()).filter(is_quiet).collect();
+        if !quiet.is_empty() && os::is_debugged() {
+            quiet.clear();
+        }
+        let mut pokes = Cow::Borrowed(self.pokes);
         for &index in &quiet {
+            let poke = &mut pokes.to_mut()[index];
             // So it is passed over.
-            pokes[index].old = pokes[index].new;
+            poke.old = poke.new;
         }
         let refused = |index: usize, found| match past_uprobe(&self.pokes[index], found) {
             // Under a debugger's breakpoint it is our jump that comes back.
-            Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && is_debugged) => {
+            Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) => {
                 later.push((index, poke));
             }
             _ => changed[index] = Some(found),
