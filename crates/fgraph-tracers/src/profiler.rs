@@ -52,8 +52,8 @@ impl Default for Options {
 /// A profiler at work; dropping it ends it.
 ///
 /// Times are those of the wall clock, so that a call also costs what it waits for, unless
-/// [`Options`] say otherwise. What a function spends in others that are watched is not its *own*; calls of a function within a call of it are
-/// in its *total* once.
+/// [`Options`] say otherwise. What a function spends in others that are watched is not its *own*;
+/// calls of a function within a call of it are in its *total* once.
 ///
 /// A traced call takes two readings of the clock more than with an empty user, and some ten loads
 /// and stores, into tables that are the thread's own. For each function that a thread calls they

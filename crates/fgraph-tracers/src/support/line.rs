@@ -1,8 +1,8 @@
 //! A line of text in place, for callbacks, which cannot allocate one.
 //!
 //! Nothing of `core::fmt` is called, but by who writes to a line by it: where the C library blocks
-//! all signals a callback must not meet a function that may be traced, as the breakpoint of one that
-//! is being patched would end the process.
+//! all signals a callback must not meet a function that may be traced, as the breakpoint of one
+//! that is being patched would end the process.
 
 use core::fmt;
 

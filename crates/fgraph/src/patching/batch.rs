@@ -200,7 +200,7 @@ impl Piece<'_> {
         (result, changed)
     }
 
-    /// Changes the sites of `quiet` with their pages. Returns those for which that is not to be had.
+    /// Changes the sites of `quiet` with their pages. Returns those for which that cannot be had.
     fn exchange(self, text: &mut Text, quiet: &[usize]) -> Vec<usize> {
         let mut left = Vec::new();
         if quiet.is_empty() {
