@@ -1,5 +1,5 @@
 //! Chores of the workspace: `cargo xtask cost`, `coverage`, `ecosystem`, `hook`,
-//! `mutants`, `patch-test`, `reliability`, `scale`, `soak`, `tidy`.
+//! `mutants`, `patch-test`, `reliability`, `scale`, `soak`, `tidy`, `versus`.
 
 mod cost;
 mod coverage;
@@ -14,6 +14,7 @@ mod scale;
 mod soak;
 mod tidy;
 mod toolchain;
+mod versus;
 mod victim;
 
 use std::process::ExitCode;
@@ -51,6 +52,8 @@ enum Command {
     Soak(soak::Options),
     /// Check what no compiler checks: layers, lengths of lines, words, names of files
     Tidy(tidy::Options),
+    /// Measure what a watched call costs with fgraph, and with others that watch calls
+    Versus(versus::Options),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Scale(options) => scale::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Tidy(options) => tidy::run(&options),
+        Command::Versus(options) => versus::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

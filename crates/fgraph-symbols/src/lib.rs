@@ -12,6 +12,7 @@
 //! | [`signature`] | what functions take and give back |
 //! | [`notrace`] | functions that must not be traced, each with the reason |
 //! | [`filter`] | the filter language |
+//! | [`program`] | how a file is started |
 //! | `unwind_info` | functions without a symbol, by their unwind information |
 //! | [`testing`] | checks for fuzzers and tests |
 
@@ -29,6 +30,7 @@ pub mod functions;
 #[cfg(feature = "dwarf")]
 pub mod lines;
 pub mod notrace;
+pub mod program;
 pub mod signature;
 #[doc(hidden)]
 pub mod testing;

@@ -32,7 +32,7 @@ use fgraph_tracers::watchdog::Watchdog;
 /// The functions of the job.
 const JOB: &str = "tracers::job::*";
 /// Lines of a result that are printed.
-const LINES: usize = 12;
+const LINES: usize = 24;
 
 /// The program that is watched. Nothing in it knows of that.
 mod job {
@@ -194,7 +194,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut live = recorder.consume()?;
     recorder.finish()?;
     let mut graph = Vec::new();
-    FunctionGraph::new(Options::default()).write_all(&mut live, &mut graph)?;
+    // Each line of each file would be a line here.
+    let options = Options {
+        without: Some(Box::new(|name| name == "tracers::job::count_line")),
+        tail: true,
+        ..Options::default()
+    };
+    FunctionGraph::new(options).write_all(&mut live, &mut graph)?;
     let graph = String::from_utf8(graph)?;
     show(
         "recorder: what happened, as function_graph draws it",

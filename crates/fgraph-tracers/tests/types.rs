@@ -16,27 +16,15 @@ use fgraph_trace::{Live, Recording, Source};
 use fgraph_tracers::Tracer;
 use fgraph_tracers::recorder::{FileRecorder, Options, Recorder};
 
-const TYPED: Options = Options {
-    types: Some(Duration::from_secs(60)),
-    ..PLAIN
-};
-
-const PLAIN: Options = Options {
-    rings: fgraph_trace::ring::RingOptions {
-        mode: fgraph_trace::ring::Mode::Drop,
-        rings: 16,
-        sub_buffers: 8,
-        sub_buffer_bytes: 64 << 10,
-        table_bytes: 1 << 20,
-        clock: None,
-    },
-    file: None,
-    arguments: 2,
-    result: true,
-    types: None,
-    caller: false,
-    running: false,
-};
+/// Values by their types, or else two arguments and the result as words.
+fn typed() -> Options {
+    Options {
+        arguments: 2,
+        result: true,
+        types: Some(Duration::from_secs(60)),
+        ..Options::default()
+    }
+}
 
 /// The calls of a source, with their values, one in a line.
 fn calls(source: &mut impl Source) -> Vec<String> {
@@ -123,7 +111,7 @@ fn check_c(compiler: &Need, options: &[&str], name: &str) -> Result<(), Missing>
     let library = library(name, compiler, "typed.c", C, options)?;
     // SAFETY: its type.
     let run = unsafe { library.get::<extern "C" fn()>("run") };
-    assert_eq!(recorded(&TYPED, C_FILTER, || run()), C_CALLS);
+    assert_eq!(recorded(&typed(), C_FILTER, || run()), C_CALLS);
     Ok(())
 }
 
@@ -192,7 +180,7 @@ fn check_cpp(level: &str, name: &str) -> Result<(), Missing> {
     // SAFETY: its type.
     let run = unsafe { library.get::<extern "C" fn()>("run") };
     let filter = "by_reference by_value mode:mod:libtyped.so make*:mod:libtyped.so Counter::add";
-    let calls = recorded(&TYPED, filter, || run());
+    let calls = recorded(&typed(), filter, || run());
     let (last, first) = calls.split_last().unwrap();
     let expected = [
         "by_reference(s=&\"a reference\", v=\"a view\", mode=On, point=&Point { x: 1, y: -2 }); \
@@ -303,7 +291,7 @@ fn check_rust(level: &str, name: &str) -> Result<(), Missing> {
     let library = Library::open(&rust_library(level, name)?);
     // SAFETY: its type.
     let run = unsafe { library.get::<extern "C" fn()>("run") };
-    let mut calls = recorded(&TYPED, "r_*:mod:libtyped.so", || run());
+    let mut calls = recorded(&typed(), "r_*:mod:libtyped.so", || run());
     let last = calls.pop().unwrap();
     let zeros = "0, ".repeat(128);
     let zeros = zeros.trim_end_matches(", ");
@@ -386,7 +374,7 @@ fn a_bad_pointer_costs_the_value_and_not_the_program() {
         let [one, unmapped, max] = [1, UNMAPPED, usize::MAX].map(std::ptr::without_provenance);
         let null = std::ptr::null();
         let whole = c"the fourth";
-        let calls = recorded(&TYPED, "texts:mod:libtyped.so", || {
+        let calls = recorded(&typed(), "texts:mod:libtyped.so", || {
             texts(one, unmapped, end.cast(), null);
             texts(max, one, behind.cast(), whole.as_ptr());
         });
@@ -411,7 +399,7 @@ fn whatever_the_arguments_are_the_program_goes_on() {
         let functions = ["text", "texts", "color", "nothing", "numbers"]
             .map(|name| unsafe { library.get::<Any>(name) });
         let words = [0, 1, UNMAPPED as u64, end, end - 1, 1 << 63, u64::MAX];
-        let recorder = Recorder::start_with(C_FILTER, &TYPED).unwrap();
+        let recorder = Recorder::start_with(C_FILTER, &typed()).unwrap();
         for function in functions {
             for word in words {
                 function(word, word, word, word, word, word);
@@ -432,7 +420,7 @@ fn functions_without_debug_information_are_recorded_by_registers() {
             // SAFETY: its type.
             let color = unsafe { library.get::<extern "C" fn(i64, i64) -> u32>("color") };
             let filter = "color:mod:libtyped.so";
-            let calls = recorded(&TYPED, filter, || _ = color(0, 0x77));
+            let calls = recorded(&typed(), filter, || _ = color(0, 0x77));
             assert_eq!(calls, ["color(0x0, 0x77); /* ret=5 */"]);
         },
     );
@@ -453,7 +441,7 @@ fn a_new_filter_brings_types_and_a_time_that_is_over_none() {
             ] {
                 let options = Options {
                     types: Some(time),
-                    ..TYPED
+                    ..typed()
                 };
                 let recorder = Recorder::start_with("nothing:mod:libtyped.so", &options).unwrap();
                 recorder.set_filter(filter.parse().unwrap()).unwrap();
@@ -473,7 +461,7 @@ fn a_recording_has_the_types_with_it() {
         let run = unsafe { library.get::<extern "C" fn()>("run") };
         let path = directory("typed-recording").join("typed.fgraph");
         let options = Options {
-            types: TYPED.types,
+            types: typed().types,
             ..Options::default()
         };
         let recorder = FileRecorder::start(&path, C_FILTER, &options).unwrap();

@@ -131,6 +131,10 @@ pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
 pub const PYTHON: Need = program(&["python3"], "python3");
 /// What runs JavaScript.
 pub const NODE: Need = program(&["node"], "nodejs");
+/// A browser that runs without a screen.
+pub const CHROMIUM: Need = program(&["chromium", "chromium-browser"], "chromium");
+/// Terminals that a program types into and reads from.
+pub const TMUX: Need = program(&["tmux"], "tmux");
 /// Tracer of functions, which shows recordings.
 pub const UFTRACE: Need = program(&["uftrace"], "uftrace");
 /// Reader of the Common Trace Format.
@@ -154,6 +158,13 @@ pub const PPROF_FORMAT: Need = package("pprof-format", &[], NPM, "pprof-format")
 pub const PERFETTO: Need = package("perfetto", &[], PIP, "perfetto");
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
+
+/// What injects code into programs.
+pub const FRIDA: Need = package("frida", &[], PIP, "frida");
+/// Tracer of programs that say what they do.
+pub const LTTNG: Need = program(&["lttng"], "lttng-tools");
+/// Its libraries for programs.
+pub const LTTNG_UST: Need = library("liblttng-ust.so.1", "liblttng-ust1");
 
 /// The library of SQLite.
 pub const SQLITE: Need = library("libsqlite3.so.0", "libsqlite3-0");

@@ -14,6 +14,21 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ("fgraph-trace", &[]),
     ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
     ("fgraph-export", &["fgraph-trace"]),
+    ("fgraph-attach", &[]),
+    (
+        "fgraph-agent",
+        &["fgraph", "fgraph-symbols", "fgraph-trace", "fgraph-tracers"],
+    ),
+    (
+        "fgraph-cli",
+        &[
+            "fgraph",
+            "fgraph-export",
+            "fgraph-symbols",
+            "fgraph-trace",
+            "fgraph-tracers",
+        ],
+    ),
     (
         "cargo-fgraph",
         &["fgraph", "fgraph-symbols", "fgraph-x86_64"],

@@ -10,7 +10,6 @@ use fgraph_trace::ring::Rings;
 
 use super::shapes::Compiled;
 use crate::support::by_function::ByFunction;
-use crate::support::kernel;
 
 /// What is known of each function; null of one without types.
 #[derive(Debug)]
@@ -30,24 +29,31 @@ impl Types {
         unsafe { compiled.as_ref() }
     }
 
-    /// Finds the types of functions and describes them, until the time is over.
-    pub(super) fn learn(&self, functions: &[Function], rings: &Rings, until: Option<Instant>) {
+    /// Finds the types of functions of the process of a number and describes them, until the time
+    /// is over.
+    pub(super) fn learn(
+        &self,
+        functions: &[Function],
+        rings: &Rings,
+        process: u32,
+        until: Option<Instant>,
+    ) {
         for &function in functions {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return;
             }
-            self.learn_one(function, rings);
+            self.learn_one(function, rings, process);
         }
     }
 
-    fn learn_one(&self, function: Function, rings: &Rings) -> Option<()> {
+    fn learn_one(&self, function: Function, rings: &Rings, process: u32) -> Option<()> {
         let place = self.0.of(function)?;
         if !place.load(Ordering::Relaxed).is_null() {
             return None;
         }
         let signature = function_at(function.address())?.signature()?;
         let compiled = Compiled::new(&signature)?;
-        let fields = [kernel::process().into(), function.index().into(), 0, 0];
+        let fields = [process.into(), function.index().into(), 0, 0];
         let texts = [compiled.layout.to_string(), signature.to_string()];
         let texts = [texts[0].as_str(), texts[1].as_str()];
         if !rings.describe(DescriptionKind::Types, fields, texts) {

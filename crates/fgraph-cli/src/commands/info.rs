@@ -1,0 +1,149 @@
+//! `fgraph info`: what a recording is of, and how much is in it.
+
+use std::collections::HashMap;
+
+use fgraph_trace::Source;
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::What;
+
+use crate::error::Error;
+use crate::input::Input;
+use crate::output::{Out, Style};
+use crate::text::{escaped, grouped, size, time};
+
+/// Show what a recording is of, and how much is in it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+}
+
+/// What was counted of a recording.
+#[derive(Debug, Default)]
+struct Counts {
+    entries: u64,
+    ends: u64,
+    marks: u64,
+    lost: u64,
+    /// Ticks of the first event and of the last one.
+    span: Option<(u64, u64)>,
+    /// Entries of each thread of each process.
+    threads: HashMap<(u32, u32), u64>,
+}
+
+impl Counts {
+    fn of(source: &mut impl Source, args: &Args) -> Result<Self, Error> {
+        let mut counts = Self::default();
+        let failed = |error| Error::source(&args.input.path, error);
+        while let Some(event) = source.next().map_err(failed)? {
+            let (first, last) = counts.span.unwrap_or((event.time, event.time));
+            counts.span = Some((first.min(event.time), last.max(event.time)));
+            let entries = counts.threads.entry((event.process, event.thread));
+            let entries = entries.or_default();
+            match event.what {
+                What::Entry { .. } => {
+                    *entries += 1;
+                    counts.entries += 1;
+                }
+                What::Return { .. } | What::Unwound { .. } => counts.ends += 1,
+                What::Mark(_) => counts.marks += 1,
+                What::Lost { events } => counts.lost = counts.lost.saturating_add(events),
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// Prints it.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let mut recording = args.input.open()?;
+    let bytes = std::fs::metadata(&args.input.path).map_or(0, |file| file.len());
+    let counts = Counts::of(&mut recording, &args)?;
+    let (info, clock) = (recording.lanes().info(), recording.clock());
+    let mut out = Out::new();
+    let mut row = |name: &str, value: &str| {
+        let name = Style::Dim.paint(format_args!("{name:<10}"));
+        out.line(format_args!("{name} {}", escaped(value)))
+    };
+    row(
+        "file",
+        &format!("{}, {}", args.input.path.display(), size(bytes)),
+    )?;
+    row("command", &info.command.join(" "))?;
+    row("process", &info.process.to_string())?;
+    row("host", &format!("{}, {}", info.host, info.system))?;
+    let kind = match clock.kind() {
+        ClockKind::Tsc => "time stamp counter",
+        ClockKind::Monotonic => "the system's monotonic clock",
+    };
+    let rate = clock.ticks_per_second() as f64 / 1e9;
+    row("clock", &format!("{kind}, {rate:.3} GHz"))?;
+    if let Some((first, last)) = counts.span {
+        row("began", &date(clock.realtime(first)))?;
+        row("lasted", &time(clock.nanoseconds(last - first)))?;
+    }
+    let mut processes: Vec<u32> = counts.threads.keys().map(|&(process, _)| process).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    row("processes", &grouped(processes.len() as u64))?;
+    row("threads", &grouped(counts.threads.len() as u64))?;
+    let names = recording.names();
+    row("functions", &grouped(names.functions().count() as u64))?;
+    row("modules", &grouped(names.modules().len() as u64))?;
+    let each = bytes
+        .checked_div(counts.entries)
+        .map_or(String::new(), |_| {
+            format!(", {:.2} bytes each", bytes as f64 / counts.entries as f64)
+        });
+    row("calls", &format!("{}{each}", grouped(counts.entries)))?;
+    row("ends", &grouped(counts.ends))?;
+    row("marks", &grouped(counts.marks))?;
+    row("lost", &format!("{} events", grouped(counts.lost)))?;
+    let damages = recording.lanes().damages();
+    if !damages.is_empty() {
+        let bytes = damages
+            .iter()
+            .map(|damage| damage.range.end - damage.range.start)
+            .sum();
+        row(
+            "damaged",
+            &format!("{} in {} places", size(bytes), damages.len()),
+        )?;
+    }
+    out.finish()
+}
+
+/// Nanoseconds since 1970 as a date and a time, UTC.
+fn date(nanoseconds: u64) -> String {
+    let seconds = nanoseconds / 1_000_000_000;
+    let (day, second) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March have their odd day at the end; 400 of them have 146,097 days.
+    let day = day + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+            (1_795_364_061, "2026-11-22 16:14:21 UTC"),
+        ] {
+            assert_eq!(date(seconds * 1_000_000_000), expected);
+        }
+    }
+}

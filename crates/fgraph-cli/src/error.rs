@@ -1,0 +1,134 @@
+//! What can go wrong, as one line for people and a number for programs.
+
+use std::error::Error as _;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fgraph_trace::source::SourceError;
+
+use crate::text::escaped;
+
+/// What `--help` says of exit codes.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done; also if whoever read the output has seen enough
+  1  something else went wrong
+  2  the command line is wrong
+  3  a recording or another file cannot be read, or has not what was asked for
+  4  the output cannot be written
+
+Where a program is started, the code is the program's own, or 128 and the signal
+that has ended it; else
+  126  the program cannot be recorded
+  127  there is no such program";
+
+/// Why a subcommand ended early.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// What the command line asks for makes no sense.
+    Usage(String),
+    /// A file cannot be read, or is not what it should be.
+    Input {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// What was asked for is not in the recording.
+    Nothing(String),
+    /// A file cannot be written.
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Standard output cannot be written.
+    Output(io::Error),
+    /// A program cannot be started, or not with the agent inside.
+    Program {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// Whether there is no such program.
+        is_missing: bool,
+    },
+}
+
+impl Error {
+    /// The events of a recording cannot be read.
+    pub(crate) fn source(path: impl Into<PathBuf>, error: SourceError) -> Self {
+        let path = path.into();
+        match error {
+            SourceError::Io(error) => Self::Input { path, error },
+            other => Self::Input {
+                path,
+                error: io::Error::other(other),
+            },
+        }
+    }
+
+    /// One line without control characters; `None` where there is nothing to say.
+    pub(crate) fn message(&self) -> Option<String> {
+        let text = match self {
+            Self::Usage(what) | Self::Nothing(what) => what.clone(),
+            Self::Input { path, error } | Self::Write { path, error } => {
+                format!("{}: {}", path.display(), plain(error))
+            }
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
+            Self::Output(error) => format!("the output cannot be written: {}", plain(error)),
+            Self::Program { path, why, .. } => {
+                format!("{} cannot be recorded: {why}", path.display())
+            }
+        };
+        Some(escaped(&text).into_owned())
+    }
+
+    /// What the process ends with, see [`EXIT_CODES`].
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Usage(_) => 2,
+            Self::Input { .. } | Self::Nothing(_) => 3,
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+            Self::Write { .. } | Self::Output(_) => 4,
+            Self::Program { is_missing, .. } if *is_missing => 127,
+            Self::Program { .. } => 126,
+        })
+    }
+}
+
+/// The system's words for an error, without its number.
+fn plain(error: &io::Error) -> String {
+    let text = match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    match text.find(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_whatever_the_path_is() {
+        let error = Error::Input {
+            path: "a\n\x1b[31m".into(),
+            error: io::Error::from_raw_os_error(2),
+        };
+        let expected = r"a\n\x1b[31m: No such file or directory";
+        assert_eq!(error.message().as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_reader_that_has_seen_enough_is_no_error() {
+        let error = Error::Output(io::ErrorKind::BrokenPipe.into());
+        assert_eq!(error.message(), None);
+        assert_eq!(error.exit_code(), ExitCode::SUCCESS);
+    }
+}

@@ -1,0 +1,35 @@
+//! The command `fgraph`.
+//!
+//! Each subcommand is a file under `commands/`. Those that show a recording take it as a
+//! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
+
+mod calls;
+mod commands;
+mod error;
+mod input;
+mod launch;
+mod output;
+mod sources;
+mod stats;
+mod table;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::commands::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    output::set_color(cli.color);
+    match commands::run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            if let Some(message) = error.message() {
+                eprintln!("fgraph: {message}");
+            }
+            error.exit_code()
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Standard output: colours, and the width of the terminal.
+
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::ValueEnum;
+
+use crate::error::Error;
+
+/// When output is coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless the variable NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+/// Relaxed: set once, before anything is written.
+static IS_COLORED: AtomicBool = AtomicBool::new(false);
+
+/// Decides for the whole process.
+pub(crate) fn set_color(color: Color) {
+    let is_colored = match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            let is_refused = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty());
+            !is_refused && io::stdout().is_terminal()
+        }
+    };
+    IS_COLORED.store(is_colored, Ordering::Relaxed);
+}
+
+/// How a text looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    Bold,
+    Dim,
+}
+
+impl Style {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Bold => "1",
+            Self::Dim => "2",
+        }
+    }
+
+    /// The text, in this style if output is coloured.
+    pub(crate) fn paint(self, text: impl fmt::Display) -> String {
+        if IS_COLORED.load(Ordering::Relaxed) {
+            format!("\x1b[{}m{text}\x1b[0m", self.code())
+        } else {
+            text.to_string()
+        }
+    }
+}
+
+/// Standard output, written in large pieces.
+#[derive(Debug)]
+pub(crate) struct Out {
+    out: BufWriter<Stdout>,
+    /// Columns of the terminal; `None` where output goes elsewhere and lines are never cut.
+    pub(crate) width: Option<usize>,
+}
+
+impl Out {
+    pub(crate) fn new() -> Self {
+        let width = io::stdout().is_terminal().then(|| {
+            let asked = std::env::var("COLUMNS").ok();
+            let asked = asked.and_then(|columns| columns.parse().ok());
+            let found = || terminal_size::terminal_size().map(|(width, _)| width.0.into());
+            asked.or_else(found).unwrap_or(80)
+        });
+        Self {
+            out: BufWriter::with_capacity(1 << 16, io::stdout()),
+            width,
+        }
+    }
+
+    /// Writes text as it is.
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), Error> {
+        self.out.write_all(text.as_bytes()).map_err(Error::Output)
+    }
+
+    /// Writes a line.
+    pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<(), Error> {
+        writeln!(self.out, "{line}").map_err(Error::Output)
+    }
+
+    /// Writes what is still held back. Without it the end may be missing.
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
+        self.out.flush().map_err(Error::Output)
+    }
+}

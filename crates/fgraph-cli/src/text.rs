@@ -1,0 +1,140 @@
+//! Names that are not trusted, and numbers, as text for people.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+
+/// Whether a terminal would do something with a character instead of showing it.
+fn is_hostile(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(character, '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// A name from a program, without characters that a terminal obeys.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_hostile) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        match character {
+            '\n' => shown.push_str("\\n"),
+            '\t' => shown.push_str("\\t"),
+            hostile if is_hostile(hostile) && u32::from(hostile) < 0x100 => {
+                _ = write!(shown, "\\x{:02x}", u32::from(hostile));
+            }
+            hostile if is_hostile(hostile) => {
+                _ = write!(shown, "\\u{{{:x}}}", u32::from(hostile));
+            }
+            harmless => shown.push(harmless),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// A text that takes at most `width` characters; one that is cut ends with an ellipsis.
+pub(crate) fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(width) {
+        None => Cow::Borrowed(text),
+        Some(_) if width == 0 => Cow::Borrowed(""),
+        Some(_) => {
+            let kept: String = text.chars().take(width - 1).collect();
+            Cow::Owned(kept + "…")
+        }
+    }
+}
+
+/// A number with commas between thousands.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (n, digit) in digits.chars().enumerate() {
+        if n != 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Nanoseconds in the unit that fits: `12.345 us`.
+pub(crate) fn time(nanoseconds: u64) -> String {
+    let ns = nanoseconds as f64;
+    match nanoseconds {
+        0..1_000 => format!("{nanoseconds} ns"),
+        1_000..1_000_000 => format!("{:.3} us", ns / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.3} ms", ns / 1e6),
+        _ => format!("{:.3} s", ns / 1e9),
+    }
+}
+
+/// How a time has changed: `+1.500 us`.
+pub(crate) fn signed_time(old: u64, new: u64) -> String {
+    match new.cmp(&old) {
+        Ordering::Less => format!("-{}", time(old - new)),
+        Ordering::Equal => "0".to_owned(),
+        Ordering::Greater => format!("+{}", time(new - old)),
+    }
+}
+
+/// How much of a whole a part is, in percent.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "0.0".to_owned(),
+        _ => format!("{:.1}", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+/// Bytes in the unit that fits: `1.5 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    format!("{size:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        for (name, shown) in [
+            ("std::vec::Vec<é>", "std::vec::Vec<é>"),
+            ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+            ("a\r\nb\tc\u{9b}2J", r"a\x0d\nb\tc\x9b2J"),
+            ("\u{202e}txt.exe", r"\u{202e}txt.exe"),
+        ] {
+            assert_eq!(escaped(name), shown);
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_at_characters() {
+        assert_eq!(cut("größer", 6), "größer");
+        assert_eq!(cut("größer", 5), "größ…");
+        assert_eq!(cut("größer", 1), "…");
+        assert_eq!(cut("größer", 0), "");
+    }
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(grouped(7), "7");
+        assert_eq!(grouped(123_456), "123,456");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(time(999), "999 ns");
+        assert_eq!(time(12_345), "12.345 us");
+        assert_eq!(time(61_500_000_000), "61.500 s");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size(u64::MAX), "16384.0 PiB");
+    }
+}

@@ -1,0 +1,234 @@
+//! `cargo xtask versus`: what a watched call costs with fgraph, and beside it with others that
+//! watch calls.
+//!
+//! All call the same function in the same loop, in a process of their own, in turns.
+
+mod fgraph;
+mod gum;
+mod lttng;
+mod programs;
+mod table;
+mod uftrace;
+mod uprobe;
+mod xray;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use fgraph_needs::Missing;
+
+use programs::Programs;
+use table::Table;
+
+/// How often each row is measured.
+const ROUNDS: usize = 5;
+
+/// Calls of a run.
+const CALLS: u64 = 1_000_000;
+
+/// Bytes that recorders may keep in memory: more than a run makes, so that those that do not wait
+/// for their writer lose nothing.
+const BUFFER: u64 = 32 << 20;
+
+/// What the command line asks for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// The peers to be measured beside fgraph; all of them if none is named
+    #[arg(value_name = "PEER",
+        value_parser = PossibleValuesParser::new(PEERS.map(|peer| peer.name)))]
+    peers: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Who watches calls, in one way or several.
+#[derive(Clone, Copy)]
+struct Peer {
+    name: &'static str,
+    rows: fn(&Programs) -> Vec<Row>,
+}
+
+const PEERS: [Peer; 5] = [
+    xray::PEER,
+    gum::PEER,
+    uftrace::PEER,
+    lttng::PEER,
+    uprobe::PEER,
+];
+
+/// One way to watch.
+struct Row {
+    name: &'static str,
+    kind: Kind,
+    /// Calls of a run.
+    calls: u64,
+    /// Entries and returns that are seen of each call.
+    events: u64,
+    /// Runs the program, or why that cannot be done.
+    run: Result<Run, Missing>,
+}
+
+type Run = Box<dyn Fn(u64) -> Result<Figures, Missing>>;
+
+/// What is compared with what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Nobody watches.
+    Plain,
+    /// Functions are called that do nothing, or add to a counter.
+    Empty,
+    /// When each call began and ended is recorded.
+    Recorded,
+    /// Times are added up.
+    Summed,
+}
+
+/// What a run has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Figures {
+    /// Nanoseconds per call.
+    ns: f64,
+    /// How large the files are that it wrote.
+    bytes: Option<u64>,
+    /// How many entries and returns are known of.
+    events: Option<u64>,
+}
+
+impl Row {
+    fn new(name: &'static str, kind: Kind, run: Result<Run, Missing>) -> Self {
+        Self {
+            name,
+            kind,
+            calls: CALLS,
+            events: 2,
+            run,
+        }
+    }
+}
+
+/// Measures all rows. Fails only where fgraph cannot be measured: what a peer needs, or why it does
+/// not work here, is in the table.
+pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+    let programs = Programs::new()?;
+    let mut rows = fgraph::rows(&programs)?;
+    for peer in PEERS {
+        if options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name) {
+            rows.extend((peer.rows)(&programs));
+        }
+    }
+    let mut figures = vec![Vec::new(); rows.len()];
+    for _ in 0..ROUNDS {
+        for (row, figures) in rows.iter_mut().zip(&mut figures) {
+            let Ok(run) = &row.run else { continue };
+            match run(row.calls) {
+                Ok(run) => figures.push(run),
+                Err(missing) => row.run = Err(missing),
+            }
+        }
+    }
+    let table = Table::new(&processor(), &rows, &figures);
+    if options.json {
+        println!("{}", table.json());
+    } else {
+        print!("{table}");
+    }
+    Ok(if table.has_reference() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What the kernel calls the processor.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut names = text.lines().filter_map(|line| {
+        let (key, name) = line.split_once(':')?;
+        (key.trim_end() == "model name").then(|| name.trim().to_owned())
+    });
+    names.next().unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Runs `command`, which runs the program, and reads what that prints: a time, and perhaps a number
+/// of events.
+fn measure(command: &mut Command) -> Result<Figures, Missing> {
+    let text = output(command)?;
+    let wrong = || Missing::new(format_args!("{command:?} printed {text:?}"));
+    // Others may print lines of their own.
+    let mut numbers = text.lines().filter_map(|line| line.trim().parse().ok());
+    let ns = numbers.next().ok_or_else(wrong)?;
+    Ok(Figures {
+        ns,
+        bytes: None,
+        events: numbers.next().map(|events| events as u64),
+    })
+}
+
+/// What `command` prints, unless it fails.
+fn output(command: &mut Command) -> Result<String, Missing> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Missing::new(format_args!("{command:?}: {error}")))?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        let last = error.lines().rfind(|line| !line.trim().is_empty());
+        let last = last.unwrap_or("no message");
+        return Err(Missing::new(format_args!("{}: {last}", output.status)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// How many bytes the files in `directory` and below it have whose names `is_meant` likes.
+fn size(directory: &Path, is_meant: &dyn Fn(&str) -> bool) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        if metadata.is_dir() {
+            bytes += size(&entry.path(), is_meant)?;
+        } else if is_meant(&entry.file_name().to_string_lossy()) {
+            bytes += metadata.len();
+        }
+    }
+    Ok(bytes)
+}
+
+/// An error of this machine, as what is missing.
+fn failed(error: impl std::fmt::Display) -> Missing {
+    Missing::new(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(text: &str) -> Result<Figures, Missing> {
+        measure(Command::new("printf").args(["%s", text]))
+    }
+
+    #[test]
+    fn a_time_and_a_number_of_events_are_read() {
+        let figures = |events| Figures {
+            ns: 1.5,
+            bytes: None,
+            events,
+        };
+        assert_eq!(printed("1.500\n").unwrap(), figures(None));
+        assert_eq!(printed("hello\n1.500\n20\n").unwrap(), figures(Some(20)));
+        assert!(printed("hello\n").is_err());
+    }
+
+    #[test]
+    fn a_program_that_fails_is_missing_with_its_last_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first >&2; echo last >&2; echo >&2; exit 3"]);
+        let missing = output(&mut command).unwrap_err().to_string();
+        assert_eq!(missing, "exit status: 3: last");
+    }
+}

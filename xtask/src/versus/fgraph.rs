@@ -1,0 +1,95 @@
+//! fgraph itself, and nobody.
+
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use fgraph_needs::{CLANG, Missing};
+
+use super::programs::{Build, PLAIN, Programs};
+use super::{Kind, Row, Run, failed, measure};
+use crate::cargo;
+
+/// With the NOP that fgraph looks for.
+const NOP: Build = Build {
+    name: "nop",
+    compiler: CLANG,
+    function: &["-fpatchable-function-entry=5"],
+    program: &[],
+};
+
+/// Who watches.
+const WATCHERS: [(&str, Kind, [&str; 2]); 4] = [
+    (
+        "empty",
+        Kind::Empty,
+        ["fgraph, relocated, empty user", "fgraph, NOP, empty user"],
+    ),
+    (
+        "ring",
+        Kind::Recorded,
+        ["fgraph, relocated, to a ring", "fgraph, NOP, to a ring"],
+    ),
+    (
+        "file",
+        Kind::Recorded,
+        ["fgraph, relocated, to a file", "fgraph, NOP, to a file"],
+    ),
+    (
+        "profiler",
+        Kind::Summed,
+        ["fgraph, relocated, profiler", "fgraph, NOP, profiler"],
+    ),
+];
+
+/// The plain program, and all of ours.
+///
+/// # Errors
+///
+/// When the library that watches does not build.
+pub(super) fn rows(programs: &Programs) -> io::Result<Vec<Row>> {
+    let library = cargo::build("fgraph-versus")?;
+    let plain = programs.build(PLAIN).map(|program| -> Run {
+        Box::new(move |calls| measure(Command::new(&program).arg(calls.to_string())))
+    });
+    let mut rows = vec![Row::new("plain", Kind::Plain, plain)];
+    let relocated = programs.build(PLAIN);
+    let nop = programs.build(NOP);
+    for (watcher, kind, [on_relocated, on_nop]) in WATCHERS {
+        let row = |name, how, program: &Result<_, Missing>| {
+            let run = program.clone();
+            let file = programs.path("recording");
+            let run = run.map(|program| watched(&library, program, how, watcher, &file));
+            Row::new(name, kind, run)
+        };
+        rows.push(row(on_relocated, "relocated", &relocated));
+        rows.push(row(on_nop, "NOP", &nop));
+    }
+    Ok(rows)
+}
+
+/// Runs `program` while `watcher` watches by `library`.
+fn watched(
+    library: &Path,
+    program: impl AsRef<Path> + 'static,
+    how: &'static str,
+    watcher: &'static str,
+    file: &Path,
+) -> Run {
+    let (library, file) = (library.to_owned(), file.to_owned());
+    Box::new(move |calls| {
+        let mut command = Command::new(program.as_ref());
+        command
+            .arg(calls.to_string())
+            .env("LD_PRELOAD", &library)
+            .env("FGRAPH_HOW", how)
+            .env("FGRAPH_WATCH", watcher)
+            .env("FGRAPH_BUFFER", super::BUFFER.to_string())
+            .env("FGRAPH_OUT", &file);
+        let mut figures = measure(&mut command)?;
+        if watcher == "file" {
+            figures.bytes = Some(file.metadata().map_err(failed)?.len());
+        }
+        Ok(figures)
+    })
+}

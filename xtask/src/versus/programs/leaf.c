@@ -1,0 +1,6 @@
+// What is called, and all that is compiled anew for each peer.
+
+long leaf(long a, long b)
+{
+	return 3 * a + b + 1;
+}

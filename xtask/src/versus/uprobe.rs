@@ -1,0 +1,54 @@
+//! The kernel's uprobes and uretprobes, which count.
+
+use std::process::Command;
+
+use fgraph_needs::{CC, CLANG, Need};
+
+use super::programs::{Build, Programs};
+use super::{Kind, Peer, Row, Run, measure};
+
+pub(super) const PEER: Peer = Peer {
+    name: "uprobe",
+    rows,
+};
+
+const fn build(name: &'static str, compiler: Need, function: &'static [&'static str]) -> Build {
+    Build {
+        name,
+        compiler,
+        function,
+        program: &["uprobe.c"],
+    }
+}
+
+const PLAIN: Build = build("uprobe-plain", CC, &[]);
+/// Some kernels make a call of a NOP of five bytes.
+const NOP: Build = build("uprobe-nop", CLANG, &["-fpatchable-function-entry=5"]);
+
+/// Each call may take tens of microseconds.
+const CALLS: u64 = 20_000;
+
+fn rows(programs: &Programs) -> Vec<Row> {
+    let row = |name, build, events| {
+        let run = programs.build(build).map(|program| -> Run {
+            Box::new(move |calls| {
+                let mut command = Command::new(&program);
+                command.arg(calls.to_string());
+                command.env("UPROBE", if events == 2 { "return" } else { "entry" });
+                measure(&mut command)
+            })
+        });
+        let row = Row::new(name, Kind::Empty, run);
+        Row {
+            calls: CALLS,
+            events,
+            ..row
+        }
+    };
+    vec![
+        row("uprobe", PLAIN, 1),
+        row("uprobe and uretprobe", PLAIN, 2),
+        row("uprobe, NOP", NOP, 1),
+        row("uprobe and uretprobe, NOP", NOP, 2),
+    ]
+}

@@ -1,0 +1,87 @@
+//! LLVM's XRay: sleds at entries and exits, and one handler for all functions.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use fgraph_needs::{CLANG, Missing};
+
+use super::programs::{Build, Programs};
+use super::{BUFFER, Figures, Kind, Peer, Row, Run, failed, measure};
+
+pub(super) const PEER: Peer = Peer { name: "xray", rows };
+
+const BUILD: Build = Build {
+    name: "xray",
+    compiler: CLANG,
+    function: &["-fxray-instrument", "-fxray-instruction-threshold=1"],
+    program: &["-fxray-instrument", "xray.c"],
+};
+
+/// Bytes of one of the recorder's buffers, its default.
+const BUFFER_SIZE: u64 = 16 << 10;
+
+fn rows(programs: &Programs) -> Vec<Row> {
+    let program = CLANG
+        .links(&["-fxray-instrument"], "libclang-rt-14-dev")
+        .and_then(|()| programs.build(BUILD));
+    let empty = program.clone().map(|program| -> Run {
+        Box::new(move |calls| measure(Command::new(&program).arg(calls.to_string())))
+    });
+    let directory = programs.path("xray-logs");
+    let recorded = program
+        .map(|program| -> Run { Box::new(move |calls| record(&program, &directory, calls)) });
+    vec![
+        Row::new("XRay, empty handler", Kind::Empty, empty),
+        Row::new("XRay, FDR mode", Kind::Recorded, recorded),
+    ]
+}
+
+fn record(program: &PathBuf, directory: &PathBuf, calls: u64) -> Result<Figures, Missing> {
+    Programs::empty(directory)?;
+    let buffers = BUFFER / BUFFER_SIZE;
+    // Else it forgets short calls.
+    let options = format!("func_duration_threshold_us=0:buffer_max={buffers}");
+    let mut figures = measure(
+        Command::new(program)
+            .arg(calls.to_string())
+            .env("XRAY_RECORD", options)
+            .env("XRAY_OPTIONS", "xray_logfile_base=xray-logs/")
+            .current_dir(directory.parent().unwrap_or(directory)),
+    )?;
+    let (mut bytes, mut events) = (0, 0);
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let log = fs::read(entry.map_err(failed)?.path()).map_err(failed)?;
+        bytes += log.len() as u64;
+        events += functions(&log);
+    }
+    figures.bytes = Some(bytes);
+    figures.events = Some(events);
+    Ok(figures)
+}
+
+/// How many records of entries and exits are in a log: those of 8 bytes behind its header of 32.
+/// All others have 16 bytes and an odd first one.
+fn functions(log: &[u8]) -> u64 {
+    let (mut at, mut functions) = (32, 0);
+    while let Some(first) = log.get(at) {
+        let is_function = first & 1 == 0;
+        functions += u64::from(is_function);
+        at += if is_function { 8 } else { 16 };
+    }
+    functions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_functions_are_counted() {
+        let function = [2, 0, 0, 0, 9, 9, 9, 9];
+        let metadata = [[1; 8], [0; 8]].concat();
+        let log = [&[0; 32][..], &metadata, &function, &function, &metadata].concat();
+        assert_eq!(functions(&log), 2);
+        assert_eq!(functions(&[]), 0);
+    }
+}

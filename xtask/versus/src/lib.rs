@@ -1,0 +1,160 @@
+//! Watches the function `leaf` of the program that it is preloaded into, as its peers do.
+//!
+//! `FGRAPH_WATCH` says who watches: `empty`, `ring`, `file` or `profiler`; `FGRAPH_HOW` how the
+//! function must be traced, `FGRAPH_OUT` which file is written to, and `FGRAPH_BUFFER` how many
+//! bytes may wait for that. When the program exits, it
+//! prints how many entries and returns are known of.
+//!
+//! # Safety
+//!
+//! The unsafe code puts functions where the dynamic linker looks for those to call when it loads
+//! the library and when the program exits.
+
+use std::env;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Mutex;
+
+use fgraph::{Entry, FgraphOps, Handle, Return};
+use fgraph_trace::event::What;
+use fgraph_trace::ring::{Mode, RingOptions};
+use fgraph_trace::{Recording, Source as _};
+use fgraph_tracers::profiler::Profiler;
+use fgraph_tracers::recorder::{FileRecorder, Options, Recorder};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const FUNCTION: &str = "leaf";
+
+/// Wants every return and does nothing.
+#[derive(Debug)]
+struct Empty;
+
+impl FgraphOps for Empty {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        Some(())
+    }
+
+    fn ret(&self, _call: &mut Return<'_, ()>, _data: ()) {}
+}
+
+/// Who watches.
+#[derive(Debug)]
+enum Watcher {
+    Empty(Handle<Empty>),
+    Ring(Recorder),
+    File(FileRecorder, PathBuf),
+    Profiler(Profiler),
+}
+
+static WATCHER: Mutex<Option<Watcher>> = Mutex::new(None);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn start() {
+    match watch() {
+        Ok(watcher) => *WATCHER.lock().expect("nothing panics") = Some(watcher),
+        Err(error) => {
+            eprintln!("fgraph-versus: {error}");
+            process::exit(1);
+        }
+    }
+}
+
+fn watch() -> Result<Watcher> {
+    let watcher = match env::var("FGRAPH_WATCH")?.as_str() {
+        "empty" => {
+            // SAFETY: its callbacks do nothing, which is allowed everywhere.
+            let handle = unsafe { fgraph::register(Empty, FUNCTION) };
+            Watcher::Empty(handle.map_err(|failed| failed.error)?)
+        }
+        "ring" => {
+            let options = Options {
+                rings: RingOptions {
+                    mode: Mode::Overwrite,
+                    ..RingOptions::default()
+                },
+                ..Options::default()
+            };
+            Watcher::Ring(Recorder::start_with(FUNCTION, &options)?)
+        }
+        "file" => {
+            let path = PathBuf::from(env::var_os("FGRAPH_OUT").ok_or("FGRAPH_OUT names no file")?);
+            let bytes: u32 = env::var("FGRAPH_BUFFER")?.parse()?;
+            let rings = RingOptions::default();
+            let sub_buffers = bytes / rings.sub_buffer_bytes;
+            let options = Options {
+                rings: RingOptions {
+                    sub_buffers,
+                    ..rings
+                },
+                ..Options::default()
+            };
+            let recorder = FileRecorder::start(&path, FUNCTION, &options)?;
+            Watcher::File(recorder, path)
+        }
+        "profiler" => Watcher::Profiler(Profiler::start(FUNCTION)?),
+        other => return Err(format!("FGRAPH_WATCH is {other}").into()),
+    };
+    let how = env::var("FGRAPH_HOW")?;
+    let sites = fgraph::sites()?;
+    let site = sites.iter().find(|site| site.name == FUNCTION);
+    match site.ok_or("the program has no function to watch")?.how {
+        Ok(method) if method.to_string() == how => Ok(watcher),
+        ref other => Err(format!("{FUNCTION} is {other:?}, not {how}").into()),
+    }
+}
+
+extern "C" fn end() {
+    let watcher = WATCHER.lock().expect("nothing panics").take();
+    match watcher.map_or(Ok(None), known) {
+        Ok(None) => {}
+        Ok(Some(events)) => println!("{events}"),
+        Err(error) => eprintln!("fgraph-versus: {error}"),
+    }
+}
+
+/// The number of events that are known of, if any should be.
+fn known(watcher: Watcher) -> Result<Option<u64>> {
+    match watcher {
+        Watcher::Empty(handle) => {
+            handle.unregister().map_err(|failed| failed.error)?;
+            Ok(None)
+        }
+        Watcher::Ring(recorder) => {
+            recorder.finish()?;
+            // The oldest are meant to be overwritten.
+            Ok(None)
+        }
+        Watcher::File(recorder, path) => {
+            recorder.finish()?;
+            recorded(&path).map(Some)
+        }
+        Watcher::Profiler(profiler) => {
+            let profile = profiler.finish()?.together();
+            Ok(Some(profile.of(FUNCTION).map_or(0, |row| 2 * row.hits)))
+        }
+    }
+}
+
+/// How many entries and returns are in a recording.
+fn recorded(path: &Path) -> Result<u64> {
+    let mut recording = Recording::open(path)?;
+    let mut events = 0;
+    while let Some(event) = recording.next()? {
+        events += u64::from(matches!(
+            event.what,
+            What::Entry { .. } | What::Return { .. }
+        ));
+    }
+    Ok(events)
+}
