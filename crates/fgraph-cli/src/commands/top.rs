@@ -33,7 +33,7 @@ pub(crate) struct Args {
 
 /// How often the table is shown.
 const SHOWN: Duration = Duration::from_secs(1);
-/// So many calls end between two looks at the time.
+/// How many calls end between two looks at the time.
 const PATIENCE: u32 = 1 << 10;
 
 /// Runs the program, and ends as it does.
