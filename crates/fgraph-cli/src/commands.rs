@@ -1,20 +1,72 @@
 //! The subcommands, each in a file of its own.
 
+pub(crate) mod completions;
+pub(crate) mod dump;
+pub(crate) mod export;
+pub(crate) mod graph;
 pub(crate) mod info;
+pub(crate) mod man;
+pub(crate) mod outliers;
+pub(crate) mod record;
+pub(crate) mod replay;
+pub(crate) mod report;
 
-use clap::Subcommand;
+use std::process::ExitCode;
 
-use crate::error::Error;
+use clap::{Parser, Subcommand};
+
+use crate::error::{self, Error};
+use crate::output::Color;
+
+/// Watch the functions of any program: record their calls, and look at what was recorded
+#[derive(Debug, Parser)]
+#[command(name = "fgraph", version, after_help = error::EXIT_CODES)]
+pub(crate) struct Cli {
+    /// Whether to use colours; `auto` is for terminals, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: Color,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Info(info::Args),
+    Record(record::Args),
+    Report(report::Args),
+    Replay(replay::Args),
+    Graph(graph::Args),
+    Outliers(outliers::Args),
+    Dump(dump::Args),
+    Export(export::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
-/// Does it.
-pub(crate) fn run(command: Command) -> Result<(), Error> {
+/// Does it, and says what the process ends with.
+pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Info(args) => info::run(args),
+        Command::Record(args) => return record::run(&args),
+        Command::Report(args) => report::run(args),
+        Command::Replay(args) => replay::run(args),
+        Command::Graph(args) => graph::run(args),
+        Command::Outliers(args) => outliers::run(args),
+        Command::Dump(args) => dump::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
+    }
+    .map(|()| ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
     }
 }

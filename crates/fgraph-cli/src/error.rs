@@ -15,8 +15,13 @@ Exit codes:
   0  done; also if whoever read the output has seen enough
   1  something else went wrong
   2  the command line is wrong
-  3  a recording or another file cannot be read
-  4  the output cannot be written";
+  3  a recording or another file cannot be read, or has not what was asked for
+  4  the output cannot be written
+
+Where a program is started, the code is the program's own, or 128 and the signal
+that has ended it; else
+  126  the program cannot be recorded
+  127  there is no such program";
 
 /// Why a subcommand ended early.
 #[derive(Debug)]
@@ -30,8 +35,26 @@ pub(crate) enum Error {
         /// Why.
         error: io::Error,
     },
-    /// The output cannot be written.
+    /// What was asked for is not in the recording.
+    Nothing(String),
+    /// A file cannot be written.
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Standard output cannot be written.
     Output(io::Error),
+    /// A program cannot be started, or not with the agent inside.
+    Program {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// Whether there is no such program.
+        is_missing: bool,
+    },
 }
 
 impl Error {
@@ -50,10 +73,15 @@ impl Error {
     /// One line without control characters; `None` where there is nothing to say.
     pub(crate) fn message(&self) -> Option<String> {
         let text = match self {
-            Self::Usage(what) => what.clone(),
-            Self::Input { path, error } => format!("{}: {}", path.display(), plain(error)),
+            Self::Usage(what) | Self::Nothing(what) => what.clone(),
+            Self::Input { path, error } | Self::Write { path, error } => {
+                format!("{}: {}", path.display(), plain(error))
+            }
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
             Self::Output(error) => format!("the output cannot be written: {}", plain(error)),
+            Self::Program { path, why, .. } => {
+                format!("{} cannot be recorded: {why}", path.display())
+            }
         };
         Some(escaped(&text).into_owned())
     }
@@ -62,9 +90,11 @@ impl Error {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Usage(_) => 2,
-            Self::Input { .. } => 3,
+            Self::Input { .. } | Self::Nothing(_) => 3,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Self::Output(_) => 4,
+            Self::Write { .. } | Self::Output(_) => 4,
+            Self::Program { is_missing, .. } if *is_missing => 127,
+            Self::Program { .. } => 126,
         })
     }
 }

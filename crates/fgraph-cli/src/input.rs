@@ -1,10 +1,18 @@
-//! The recording that a subcommand reads.
+//! The recording that a subcommand reads, and the part of it that was asked for.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use fgraph_trace::Recording;
+use fgraph_symbols::filter::{Filter, FunctionFacts};
+use fgraph_trace::clock::Clock;
+use fgraph_trace::event::What;
+use fgraph_trace::graph::Matcher;
+use fgraph_trace::names::Names;
+use fgraph_trace::source::{SourceError, Upcoming};
+use fgraph_trace::{Event, Recording, Source};
 
 use crate::error::Error;
+use crate::text::escaped;
 
 /// Where recordings are unless the command line says otherwise.
 pub(crate) const DEFAULT: &str = "fgraph.data";
@@ -22,6 +30,13 @@ impl Input {
     pub(crate) fn open(&self) -> Result<Recording, Error> {
         open(&self.path)
     }
+
+    /// Opens the part of the recording that was asked for, with names that a terminal can show.
+    pub(crate) fn view(&self, part: &Part) -> Result<View, Error> {
+        let recording = self.open()?;
+        let view = View::of(recording, part);
+        view.map_err(|error| Error::source(&self.path, error))
+    }
 }
 
 /// Opens a recording.
@@ -30,4 +45,212 @@ pub(crate) fn open(path: &Path) -> Result<Recording, Error> {
         path: path.to_owned(),
         error,
     })
+}
+
+/// Which events of a recording are looked at.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Part {
+    /// Only this thread; may be given several times
+    #[arg(long = "thread", value_name = "TID")]
+    threads: Vec<u32>,
+    /// Only what happened after this time since the first event: `1.5s`, `200ms`
+    #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
+    from: Option<u64>,
+    /// Only what happened before this time since the first event
+    #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
+    to: Option<u64>,
+}
+
+/// A time such as `10ms`, in nanoseconds.
+pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, f64); 6] = [
+        ("ns", 1.0),
+        ("us", 1e3),
+        ("µs", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+        ("min", 60e9),
+    ];
+    let text = text.trim();
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let number = text[..text.len() - unit.len()].parse::<f64>();
+    let known = UNITS.iter().find(|(name, _)| *name == unit.trim());
+    match (number, known) {
+        (Ok(number), Some((_, factor))) => Ok((number * factor) as u64),
+        _ => Err("a time is a number and one of ns, us, ms, s, min: 10ms".to_owned()),
+    }
+}
+
+/// Globs over the names of functions, as words of a filter.
+pub(crate) fn matcher(globs: &[String]) -> Result<Option<Matcher>, Error> {
+    if globs.is_empty() {
+        return Ok(None);
+    }
+    let filter: Result<Filter, _> = globs.join(" ").parse();
+    let filter = filter.map_err(|error| Error::Usage(error.to_string()))?;
+    let matches = move |name: &str| filter.matches(&FunctionFacts::new(&[name], ""));
+    Ok(Some(Box::new(matches)))
+}
+
+/// A part of a recording. Its names have no characters that a terminal obeys.
+#[derive(Debug)]
+pub(crate) struct View {
+    recording: Recording,
+    names: Names,
+    first: u64,
+    threads: HashSet<u32>,
+    /// In ticks of the clock.
+    from: u64,
+    to: u64,
+    is_whole: bool,
+    is_over: bool,
+    words: Vec<u64>,
+}
+
+impl View {
+    fn of(mut recording: Recording, part: &Part) -> Result<Self, SourceError> {
+        let mut names = Names::new(recording.lanes().info().process);
+        for description in recording.names().descriptions() {
+            let mut description = description.clone();
+            for text in &mut description.texts {
+                if let std::borrow::Cow::Owned(shown) = escaped(text) {
+                    *text = shown;
+                }
+            }
+            names.add(description);
+        }
+        let first = recording.next_time()?.unwrap_or(0);
+        let clock = recording.clock();
+        let ticks = |ns: u64| {
+            let ticks = u128::from(ns) * u128::from(clock.ticks_per_second()) / 1_000_000_000;
+            first.saturating_add(u64::try_from(ticks).unwrap_or(u64::MAX))
+        };
+        Ok(Self {
+            names,
+            first,
+            threads: part.threads.iter().copied().collect(),
+            from: part.from.map_or(0, ticks),
+            to: part.to.map_or(u64::MAX, ticks),
+            is_whole: part.threads.is_empty() && part.from.is_none() && part.to.is_none(),
+            is_over: false,
+            words: Vec::new(),
+            recording,
+        })
+    }
+
+    /// Ticks of the first event of the recording.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The next event of the part, with its words put aside.
+    fn find(&mut self) -> Result<Option<Event<'_>>, SourceError> {
+        self.words.clear();
+        let (mut found, what) = loop {
+            if self.is_over {
+                return Ok(None);
+            }
+            let Some(event) = self.recording.next()? else {
+                return Ok(None);
+            };
+            self.is_over = event.time > self.to;
+            let is_of_thread = self.threads.is_empty() || self.threads.contains(&event.thread);
+            if self.is_over || event.time < self.from || !is_of_thread {
+                continue;
+            }
+            let found = Event::new(event.time, event.process, event.thread, What::Mark(&[]));
+            let found = (found, event.cpu, event.running);
+            match event.what {
+                What::Entry { arguments, .. } => self.words.extend_from_slice(arguments),
+                What::Return { result, .. } => self.words.extend_from_slice(result),
+                What::Mark(words) => self.words.extend_from_slice(words),
+                _ => {}
+            }
+            break (found, without_words(event.what));
+        };
+        let words = &self.words[..];
+        (found.0.cpu, found.0.running) = (found.1, found.2);
+        found.0.what = match what {
+            What::Entry {
+                function, caller, ..
+            } => What::Entry {
+                function,
+                arguments: words,
+                caller,
+            },
+            What::Return { function, .. } => What::Return {
+                function,
+                result: words,
+            },
+            What::Mark(_) => What::Mark(words),
+            other => other,
+        };
+        Ok(Some(found.0))
+    }
+}
+
+fn without_words(what: What<'_>) -> What<'static> {
+    match what {
+        What::Entry {
+            function, caller, ..
+        } => What::Entry {
+            function,
+            arguments: &[],
+            caller,
+        },
+        What::Return { function, .. } => What::Return {
+            function,
+            result: &[],
+        },
+        What::Unwound { function } => What::Unwound { function },
+        What::Mark(_) => What::Mark(&[]),
+        What::Lost { events } => What::Lost { events },
+    }
+}
+
+impl Source for View {
+    #[inline]
+    fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
+        if self.is_whole {
+            return self.recording.next();
+        }
+        self.find()
+    }
+
+    fn upcoming(&self) -> Option<Upcoming<'_>> {
+        let next = self.recording.upcoming();
+        next.filter(|next| next.time <= self.to)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over || self.recording.is_over()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.recording.clock()
+    }
+
+    fn names(&self) -> &Names {
+        &self.names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, expected) in [
+            ("10ms", 10_000_000),
+            ("1.5s", 1_500_000_000),
+            ("7 us", 7_000),
+            ("2min", 120_000_000_000),
+        ] {
+            assert_eq!(nanoseconds(text), Ok(expected));
+        }
+        for text in ["", "10", "ms", "-1s", "1h", "é", "1..2s"] {
+            assert!(nanoseconds(text).is_err(), "{text}");
+        }
+    }
 }

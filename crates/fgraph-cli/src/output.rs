@@ -38,9 +38,6 @@ pub(crate) fn set_color(color: Color) {
 pub(crate) enum Style {
     Bold,
     Dim,
-    Red,
-    Green,
-    Yellow,
 }
 
 impl Style {
@@ -48,9 +45,6 @@ impl Style {
         match self {
             Self::Bold => "1",
             Self::Dim => "2",
-            Self::Red => "31",
-            Self::Green => "32",
-            Self::Yellow => "33",
         }
     }
 

@@ -1,6 +1,7 @@
 //! Names that are not trusted, and numbers, as text for people.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 /// Whether a terminal would do something with a character instead of showing it.
@@ -65,6 +66,23 @@ pub(crate) fn time(nanoseconds: u64) -> String {
         1_000..1_000_000 => format!("{:.3} us", ns / 1e3),
         1_000_000..1_000_000_000 => format!("{:.3} ms", ns / 1e6),
         _ => format!("{:.3} s", ns / 1e9),
+    }
+}
+
+/// How a time has changed: `+1.500 us`.
+pub(crate) fn signed_time(old: u64, new: u64) -> String {
+    match new.cmp(&old) {
+        Ordering::Less => format!("-{}", time(old - new)),
+        Ordering::Equal => "0".to_owned(),
+        Ordering::Greater => format!("+{}", time(new - old)),
+    }
+}
+
+/// How much of a whole a part is, in percent.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "0.0".to_owned(),
+        _ => format!("{:.1}", part as f64 * 100.0 / whole as f64),
     }
 }
 

@@ -132,7 +132,7 @@ impl<'a> ElfFile<'a> {
 
     /// The segments that are loaded: where, and how many bytes.
     #[cfg(feature = "dwarf")]
-    pub(crate) fn load_addresses(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn load_addresses(&self) -> impl Iterator<Item = (u64, u64)> {
         load_addresses(self.segments)
     }
 

@@ -425,7 +425,16 @@ impl FunctionGraph {
         self.write_head(source.clock(), source.names(), head, Took::Nothing, out);
         indent(out, depth);
         let text = mark_text(&self.words);
-        push(out, format_args!("/* {} */\n", text.trim_end_matches('\n')));
+        out.push_str("/* ");
+        for character in text.trim_end_matches('\n').chars() {
+            // A program must not be able to write lines of its own, or to command a terminal.
+            if character.is_control() {
+                out.extend(character.escape_default());
+            } else {
+                out.push(character);
+            }
+        }
+        out.push_str(" */\n");
     }
 
     /// Writes the heading of the columns.

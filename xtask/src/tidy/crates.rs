@@ -14,6 +14,11 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ("fgraph-trace", &[]),
     ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
     ("fgraph-export", &["fgraph-trace"]),
+    ("fgraph-attach", &[]),
+    (
+        "fgraph-agent",
+        &["fgraph", "fgraph-symbols", "fgraph-trace", "fgraph-tracers"],
+    ),
     (
         "fgraph-cli",
         &[

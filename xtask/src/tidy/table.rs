@@ -24,15 +24,18 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-cli/src",
-        layers: &["main", "commands", "input", "output", "error", "text"],
+        layers: &[
+            "main", "commands", "launch", "sources", "calls", "stats", "input", "table", "output",
+            "error", "text",
+        ],
         apart: &[],
         exceptions: &[],
     },
     Layers {
         source: "crates/fgraph-tracers/src",
         layers: &[
-            "control", "locks", "outliers", "probe", "profiler", "recorder", "stack", "syscalls",
-            "threads", "watchdog", "registry", "tracer", "support",
+            "agent", "control", "locks", "outliers", "probe", "profiler", "recorder", "stack",
+            "syscalls", "threads", "watchdog", "registry", "tracer", "support",
         ],
         apart: &[],
         exceptions: &[],

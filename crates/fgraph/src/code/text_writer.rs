@@ -50,13 +50,19 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Text {
     /// Opened for each batch, because after a fork an old one would lead to the parent's memory.
     memory: Option<File>,
-    /// Whether there was a debugger when it was opened.
+    /// Whether there was a debugger when it was opened for more than one site.
     is_debugged: bool,
 }
 
 impl Text {
     pub(crate) fn open() -> Self {
-        let is_debugged = os::is_debugged();
+        Self::open_for(1)
+    }
+
+    /// For a change of so many sites.
+    pub(crate) fn open_for(sites: usize) -> Self {
+        // What is between two sites is only written where there is more than one.
+        let is_debugged = sites > 1 && os::is_debugged();
         if REFUSED.load(Ordering::Relaxed) {
             return Self {
                 memory: None,
@@ -78,11 +84,6 @@ impl Text {
             memory: memory.ok(),
             is_debugged,
         }
-    }
-
-    /// Whether a debugger had attached when this was opened.
-    pub(crate) fn is_debugged(&self) -> bool {
-        self.is_debugged
     }
 
     /// How text is written in this process, as far as is known.

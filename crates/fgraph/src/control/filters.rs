@@ -13,7 +13,6 @@ use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
 use super::{Control, users};
-use crate::code::text_writer::Text;
 use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
@@ -195,7 +194,7 @@ impl Control {
         batch.check_signals()?;
         let (skip, mut left_out) = (self.leave_out, false);
         let (mut patched, mut failed) = (0, Vec::new());
-        let mut text = Text::open();
+        let mut text = batch.open_text();
         let mut since = Instant::now();
         for piece in batch.pieces() {
             // Threads that wait for the linker's lock only get it if it is not taken at once.
@@ -241,7 +240,7 @@ impl Control {
             return Ok(());
         }
         batch.check_signals()?;
-        let mut text = Text::open();
+        let mut text = batch.open_text();
         for piece in batch.pieces() {
             let written = self.sites.while_locked(|gone| {
                 let write = || os::with_traps(|| piece.write(&mut text, self.leave_out).0);

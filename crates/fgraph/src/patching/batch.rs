@@ -86,6 +86,11 @@ impl Batch {
         self.sites.is_empty()
     }
 
+    /// The text, to write the batch to.
+    pub(crate) fn open_text(&self) -> Text {
+        Text::open_for(self.sites.len())
+    }
+
     /// Sees to it that the traps of the batch have their handlers, and that no thread blocks them.
     pub(crate) fn check_signals(&self) -> Result<(), Error> {
         let invalid = |poke: &Poke| {
@@ -156,10 +161,9 @@ impl Piece<'_> {
     ) -> (Result<usize, PokeError<i32>>, Changed) {
         let mut changed = vec![None; self.sites.len()];
         let mut probed = Vec::new();
-        let is_debugged = text.is_debugged();
         let refused = |index: usize, found| match past_uprobe(&self.pokes[index], found) {
             // Under a debugger's breakpoint it is our jump that comes back.
-            Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && is_debugged) => {
+            Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) => {
                 probed.push((index, poke));
             }
             _ => changed[index] = Some(found),

@@ -1,0 +1,61 @@
+//! System calls that a held thread makes.
+
+use std::io;
+use std::time::Instant;
+
+use libc::user_regs_struct;
+
+use crate::ptrace::{Stop, Tracee};
+
+/// A held thread between two of its instructions, where it makes system calls.
+#[derive(Debug)]
+pub(crate) struct Caller<'a> {
+    pub(crate) tracee: &'a mut Tracee,
+    /// A `syscall` instruction.
+    pub(crate) instruction: u64,
+    /// What registers hold besides those that a system call uses.
+    pub(crate) general: user_regs_struct,
+    pub(crate) until: Instant,
+}
+
+impl Caller<'_> {
+    /// Makes a system call. The thread is held right behind it.
+    pub(crate) fn call(&mut self, number: i64, arguments: [u64; 6]) -> io::Result<u64> {
+        let mut general = self.general;
+        general.rip = self.instruction;
+        general.rax = number as u64;
+        // None that would be made anew.
+        general.orig_rax = u64::MAX;
+        [
+            general.rdi,
+            general.rsi,
+            general.rdx,
+            general.r10,
+            general.r8,
+            general.r9,
+        ] = arguments;
+        self.tracee.set_registers(&general)?;
+        let mut seen = 0;
+        while seen < 2 {
+            self.tracee.run_to_call()?;
+            match self.tracee.wait(self.until)? {
+                Some(Stop::Call) => {
+                    let at = self.tracee.registers()?;
+                    // What is left of a call that the thread was held in.
+                    if at.rip == self.instruction + 2 && at.orig_rax == number as u64 {
+                        seen += 1;
+                    }
+                }
+                Some(Stop::Interrupted | Stop::Signal) => {}
+                Some(Stop::ByJobControl | Stop::Ended) | None => {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
+            }
+        }
+        let result = self.tracee.registers()?.rax;
+        match -(result as i64) {
+            error @ 1..=4095 => Err(io::Error::from_raw_os_error(error as i32)),
+            _ => Ok(result),
+        }
+    }
+}

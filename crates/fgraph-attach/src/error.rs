@@ -1,0 +1,187 @@
+//! Why a library was not loaded.
+
+use std::error;
+use std::fmt;
+use std::io;
+
+/// Why a library was not loaded into a process. The process runs on as before, but for what
+/// [`Unfinished`](Self::Unfinished) and [`Refused`](Self::Refused) say.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no process of this number, or it has ended meanwhile.
+    Gone {
+        /// The number.
+        pid: u32,
+    },
+    /// The kernel does not let this process look into that one.
+    Forbidden {
+        /// The process.
+        pid: u32,
+        /// What forbids it, as far as can be told.
+        why: Obstacle,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Loading a library into this process cannot be done without harm.
+    Unsuitable {
+        /// The process.
+        pid: u32,
+        /// What is in the way.
+        why: Unsuitable,
+    },
+    /// No thread was seen at a place where it could load a library, for as long as was waited.
+    Busy {
+        /// The process.
+        pid: u32,
+    },
+    /// A library of the same name but another version is loaded there.
+    OtherVersion {
+        /// Its name.
+        found: String,
+    },
+    /// A system call failed that the process made on our behalf.
+    Call {
+        /// Its name.
+        name: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The dynamic linker of the process did not load the library.
+    Refused {
+        /// What it said.
+        message: String,
+    },
+    /// The library was still being loaded after ten seconds. The thread goes on with that, and with
+    /// what it did before once that is done.
+    Unfinished {
+        /// The thread.
+        thread: u32,
+    },
+    /// Something could not be read of the process, or written to it.
+    Io {
+        /// What was done.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// What keeps one process from looking into another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// Another process traces it already, a debugger perhaps.
+    Traced {
+        /// That process.
+        by: u32,
+    },
+    /// It belongs to another user.
+    User {
+        /// The user of that process.
+        owner: u32,
+    },
+    /// Yama's setting in `/proc/sys/kernel/yama/ptrace_scope` asks for more.
+    PtraceScope {
+        /// Its value.
+        scope: u32,
+    },
+    /// The process has rights that this one lacks, or may not be dumped.
+    Capabilities,
+}
+
+/// Why loading a library into a process could do harm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unsuitable {
+    /// It is a process of this one's own, which would wait for itself.
+    Own,
+    /// It has no memory of its own: the kernel's, or one that has ended.
+    NoProgram,
+    /// It is a program of another architecture.
+    Architecture,
+    /// It has no dynamic linker.
+    Static,
+    /// Its C library is not glibc.
+    NotGlibc {
+        /// Its dynamic linker.
+        linker: String,
+    },
+    /// It is stopped, by a signal.
+    Stopped,
+    /// It filters its system calls, and might be killed for those that this takes.
+    Seccomp,
+    /// It keeps a shadow stack, which what this does would not agree with.
+    ShadowStack,
+    /// It does not see `/proc`, by which its dynamic linker finds the library.
+    NoProc,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone { pid } => write!(f, "there is no process {pid}"),
+            Self::Forbidden { pid, why, .. } => {
+                write!(f, "process {pid} cannot be looked into: {why}")
+            }
+            Self::Unsuitable { pid, why } => write!(f, "process {pid} {why}"),
+            Self::Busy { pid } => write!(
+                f,
+                "no thread of process {pid} came to a place where it could load a library"
+            ),
+            Self::OtherVersion { found } => write!(f, "another version is loaded: {found}"),
+            Self::Call { name, .. } => write!(f, "the process could not call {name}"),
+            Self::Refused { message } => write!(f, "the library was not loaded: {message}"),
+            Self::Unfinished { thread } => write!(
+                f,
+                "thread {thread} was still loading the library after ten seconds"
+            ),
+            Self::Io { what, .. } => f.write_str(what),
+        }
+    }
+}
+
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Forbidden { source, .. }
+            | Self::Call { source, .. }
+            | Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Traced { by } => write!(f, "process {by} traces it already"),
+            Self::User { owner } => write!(f, "it belongs to user {owner}"),
+            Self::PtraceScope { scope } => write!(
+                f,
+                "/proc/sys/kernel/yama/ptrace_scope is {scope}, which takes CAP_SYS_PTRACE"
+            ),
+            Self::Capabilities => {
+                f.write_str("it may not be dumped, or has rights that take CAP_SYS_PTRACE")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Unsuitable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own => f.write_str("is this process"),
+            Self::NoProgram => f.write_str("has no program: it is the kernel's, or has ended"),
+            Self::Architecture => f.write_str("is not a 64-bit program for x86-64"),
+            Self::Static => f.write_str("is statically linked: it cannot load libraries"),
+            Self::NotGlibc { linker } => write!(f, "does not use glibc: its linker is {linker}"),
+            Self::Stopped => f.write_str("is stopped: let it run first, with SIGCONT"),
+            Self::Seccomp => f.write_str(
+                "filters its system calls (seccomp), and might be killed for those that this takes",
+            ),
+            Self::ShadowStack => f.write_str("keeps a shadow stack"),
+            Self::NoProc => f.write_str("does not see /proc, by which libraries are found"),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What `/proc` says of a process and of its threads.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::process;
+
+use crate::error::{Error, Obstacle, Unsuitable};
+
+/// A field of `/proc/PID/status`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.split_whitespace().next()
+}
+
+/// Refuses processes that would come to harm, as far as their status says.
+pub(crate) fn check(pid: u32) -> Result<(), Error> {
+    if pid == process::id() {
+        let why = Unsuitable::Own;
+        return Err(Error::Unsuitable { pid, why });
+    }
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return Err(Error::Gone { pid });
+    };
+    if field(&status, "Tgid") != Some(pid.to_string().as_str()) {
+        return Err(Error::Gone { pid });
+    }
+    let why = match (field(&status, "State"), field(&status, "Seccomp")) {
+        (Some("T"), _) => Unsuitable::Stopped,
+        (Some("Z" | "X"), _) => Unsuitable::NoProgram,
+        _ if field(&status, "VmSize").is_none() => Unsuitable::NoProgram,
+        (_, Some(mode)) if mode != "0" => Unsuitable::Seccomp,
+        _ if has_shadow_stack(&status) => Unsuitable::ShadowStack,
+        _ => return Ok(()),
+    };
+    Err(Error::Unsuitable { pid, why })
+}
+
+fn has_shadow_stack(status: &str) -> bool {
+    let mut lines = status.lines();
+    let features = lines.find_map(|line| line.strip_prefix("x86_Thread_features:"));
+    features.is_some_and(|features| features.split_whitespace().any(|name| name == "shstk"))
+}
+
+/// What the error means that looking into a process ended with.
+pub(crate) fn explain(pid: u32, source: io::Error) -> Error {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    let Ok(status) = status else {
+        return Error::Gone { pid };
+    };
+    if source.raw_os_error() == Some(libc::ESRCH) || source.kind() == ErrorKind::NotFound {
+        return Error::Gone { pid };
+    }
+    if source.kind() != ErrorKind::PermissionDenied {
+        let what = "a thread of the process could not be held";
+        return Error::Io { what, source };
+    }
+    let number = |name| field(&status, name).and_then(|text| text.parse().ok());
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    let scope = scope.ok().and_then(|text| text.trim().parse().ok());
+    // SAFETY: always succeeds.
+    let own = unsafe { libc::geteuid() };
+    let why = match (number("TracerPid"), number("Uid"), scope) {
+        (Some(by), _, _) if by != 0 => Obstacle::Traced { by },
+        (_, Some(owner), _) if owner != own => Obstacle::User { owner },
+        (_, _, Some(scope)) if scope > 0 => Obstacle::PtraceScope { scope },
+        _ => Obstacle::Capabilities,
+    };
+    Error::Forbidden { pid, why, source }
+}
+
+/// The threads of a process.
+pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    Ok(names.filter_map(|name| name.parse().ok()).collect())
+}
+
+/// What a thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Running,
+    /// It waits in a system call.
+    Waiting {
+        call: i64,
+        rip: u64,
+    },
+    /// What is not to be disturbed.
+    Other,
+}
+
+/// What a thread is doing now.
+pub(crate) fn doing(pid: u32, thread: u32) -> Doing {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"));
+    parse_doing(&text.unwrap_or_default())
+}
+
+/// `0 0x3 0x7f12 0x400 0x0 0x0 0x0 0x7ffc 0x7f34`, `running` or `-1 0x7ffc 0x7f34`.
+fn parse_doing(text: &str) -> Doing {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let rip = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    match *words {
+        ["running"] => Doing::Running,
+        [call, _, _, _, _, _, _, _, at] => match (call.parse(), rip(at)) {
+            (Ok(call), Some(rip)) => Doing::Waiting { call, rip },
+            _ => Doing::Other,
+        },
+        _ => Doing::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_runs_or_waits_in_a_call() {
+        assert_eq!(parse_doing("running\n"), Doing::Running);
+        let waiting = "0 0x3 0x7f12 0x400 0x0 0x0 0x0 0x7ffc 0x7f34\n";
+        let expected = Doing::Waiting {
+            call: 0,
+            rip: 0x7f34,
+        };
+        assert_eq!(parse_doing(waiting), expected);
+        for text in ["", "-1 0x7ffc 0x7f34", "0 1 2 3 4 5 6 7 8", "x 0x3"] {
+            assert_eq!(parse_doing(text), Doing::Other, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_field_of_the_status_is_found_by_its_whole_name() {
+        let status = "Name:\tTgid: 3\nTgid:\t12\nTracerPid:\t0\nx86_Thread_features:\t shstk \n";
+        assert_eq!(field(status, "Tgid"), Some("12"));
+        assert_eq!(field(status, "Tracer"), None);
+        assert!(has_shadow_stack(status));
+        assert!(!has_shadow_stack("x86_Thread_features:\t\n"));
+    }
+
+    #[test]
+    fn processes_that_would_come_to_harm_are_refused() {
+        let own = check(process::id());
+        let why = Unsuitable::Own;
+        assert!(matches!(own, Err(Error::Unsuitable { why: found, .. }) if found == why));
+        assert!(matches!(check(u32::MAX), Err(Error::Gone { .. })));
+    }
+}

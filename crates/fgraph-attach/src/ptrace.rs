@@ -1,0 +1,263 @@
+//! A thread of another process that is held.
+//!
+//! Without `PTRACE_O_EXITKILL`: if this process ends, the kernel lets the thread go on.
+//!
+//! # Safety
+//!
+//! The unsafe code calls `ptrace` and `waitpid` with buffers of its own.
+
+use std::io;
+use std::mem;
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_void, iovec, user_regs_struct};
+
+/// The state that `xsave` saves.
+const NT_X86_XSTATE: usize = 0x202;
+/// More than `xsave` needs on any processor.
+const MAX_EXTENDED: usize = 64 << 10;
+const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+/// What the thread itself may raise while it loads the library.
+const FAULTS: [c_int; 5] = [
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+];
+
+/// A thread that this one traces. When it is dropped the thread is let go.
+#[derive(Debug)]
+pub(crate) struct Tracee {
+    thread: i32,
+    is_stopped: bool,
+    /// A signal that came while it was stopped, and that it has not got yet.
+    signal: c_int,
+}
+
+/// Why a thread stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It was told to, by [`Tracee::interrupt`].
+    Interrupted,
+    /// By a signal that stops processes.
+    ByJobControl,
+    /// It begins or ends a system call.
+    Call,
+    /// It is about to get a signal.
+    Signal,
+    /// It has ended.
+    Ended,
+}
+
+/// All that a thread computes with.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) general: user_regs_struct,
+    /// As `xsave` saves it.
+    pub(crate) extended: Vec<u8>,
+    pub(crate) blocked: u64,
+}
+
+fn request(kind: libc::c_uint, thread: i32, address: usize, data: usize) -> io::Result<usize> {
+    // SAFETY: requests whose `address` and `data` are numbers, or lead to the caller's buffers.
+    let result = unsafe {
+        libc::ptrace(
+            kind,
+            thread,
+            ptr::without_provenance_mut::<c_void>(address),
+            ptr::with_exposed_provenance_mut::<c_void>(data),
+        )
+    };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result as usize),
+    }
+}
+
+impl Tracee {
+    /// The thread runs on.
+    pub(crate) fn seize(thread: u32) -> io::Result<Self> {
+        let thread = thread as i32;
+        let options = libc::PTRACE_O_TRACESYSGOOD as usize;
+        request(libc::PTRACE_SEIZE, thread, 0, options)?;
+        Ok(Self {
+            thread,
+            is_stopped: false,
+            signal: 0,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.thread as u32
+    }
+
+    /// Tells it to stop.
+    pub(crate) fn interrupt(&self) -> io::Result<()> {
+        request(libc::PTRACE_INTERRUPT, self.thread, 0, 0).map(drop)
+    }
+
+    /// Waits until it stops; `None` if it has not by then.
+    pub(crate) fn wait(&mut self, until: Instant) -> io::Result<Option<Stop>> {
+        loop {
+            let mut status = 0;
+            // SAFETY: writes to the local.
+            let found =
+                unsafe { libc::waitpid(self.thread, &mut status, libc::__WALL | libc::WNOHANG) };
+            if found < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if found > 0 {
+                let stop = Self::meaning(status);
+                self.is_stopped = stop != Stop::Ended;
+                if stop == Stop::Signal {
+                    self.signal = libc::WSTOPSIG(status);
+                }
+                return Ok(Some(stop));
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    fn meaning(status: c_int) -> Stop {
+        if !libc::WIFSTOPPED(status) {
+            return Stop::Ended;
+        }
+        let is_event = status >> 16 == libc::PTRACE_EVENT_STOP;
+        match libc::WSTOPSIG(status) {
+            libc::SIGTRAP if is_event => Stop::Interrupted,
+            _ if is_event => Stop::ByJobControl,
+            signal if signal == libc::SIGTRAP | 0x80 => Stop::Call,
+            _ => Stop::Signal,
+        }
+    }
+
+    fn go_on(&mut self, kind: libc::c_uint) -> io::Result<()> {
+        let signal = mem::take(&mut self.signal);
+        request(kind, self.thread, 0, signal as usize)?;
+        self.is_stopped = false;
+        Ok(())
+    }
+
+    /// Lets it run, with the signal that it was stopped by.
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        self.go_on(libc::PTRACE_CONT)
+    }
+
+    /// Lets it run until it begins or ends a system call.
+    pub(crate) fn run_to_call(&mut self) -> io::Result<()> {
+        self.go_on(libc::PTRACE_SYSCALL)
+    }
+
+    /// Stops it between two instructions of its own, wherever it is. `false` if it has not stopped
+    /// by then.
+    pub(crate) fn stop(&mut self, until: Instant) -> io::Result<bool> {
+        self.interrupt()?;
+        if self.is_stopped {
+            self.run()?;
+        }
+        loop {
+            match self.wait(until)? {
+                Some(Stop::Interrupted) => return Ok(true),
+                Some(Stop::Call | Stop::Signal) => self.run()?,
+                Some(Stop::ByJobControl | Stop::Ended) | None => return Ok(false),
+            }
+        }
+    }
+
+    pub(crate) fn registers(&self) -> io::Result<user_regs_struct> {
+        // SAFETY: plain numbers.
+        let mut registers: user_regs_struct = unsafe { mem::zeroed() };
+        let address = (&raw mut registers).expose_provenance();
+        request(libc::PTRACE_GETREGS, self.thread, 0, address)?;
+        Ok(registers)
+    }
+
+    pub(crate) fn set_registers(&self, registers: &user_regs_struct) -> io::Result<()> {
+        let address = ptr::from_ref(registers).expose_provenance();
+        request(libc::PTRACE_SETREGS, self.thread, 0, address).map(drop)
+    }
+
+    pub(crate) fn state(&self) -> io::Result<State> {
+        let mut extended = vec![0; MAX_EXTENDED];
+        let mut vector = iovec {
+            iov_base: extended.as_mut_ptr().cast(),
+            iov_len: extended.len(),
+        };
+        let address = (&raw mut vector).expose_provenance();
+        request(libc::PTRACE_GETREGSET, self.thread, NT_X86_XSTATE, address)?;
+        extended.truncate(vector.iov_len);
+        let mut blocked = 0u64;
+        let address = (&raw mut blocked).expose_provenance();
+        request(
+            libc::PTRACE_GETSIGMASK,
+            self.thread,
+            size_of::<u64>(),
+            address,
+        )?;
+        Ok(State {
+            general: self.registers()?,
+            extended,
+            blocked,
+        })
+    }
+
+    /// All but the general registers.
+    pub(crate) fn set_state(&self, state: &State) -> io::Result<()> {
+        let mut vector = iovec {
+            iov_base: state.extended.as_ptr().cast_mut().cast(),
+            iov_len: state.extended.len(),
+        };
+        let address = (&raw mut vector).expose_provenance();
+        request(libc::PTRACE_SETREGSET, self.thread, NT_X86_XSTATE, address)?;
+        self.block(state.blocked)?;
+        self.set_registers(&state.general)
+    }
+
+    fn block(&self, signals: u64) -> io::Result<()> {
+        let address = (&raw const signals).expose_provenance();
+        request(
+            libc::PTRACE_SETSIGMASK,
+            self.thread,
+            size_of::<u64>(),
+            address,
+        )
+        .map(drop)
+    }
+
+    /// No handler runs until [`set_state`](Self::set_state), but those of faults and traps.
+    pub(crate) fn block_signals(&self) -> io::Result<()> {
+        let faults = FAULTS
+            .into_iter()
+            .fold(0, |set, signal| set | 1 << (signal - 1));
+        self.block(!faults)
+    }
+
+    /// Where the kernel is told of restartable sequences, if the thread told it.
+    pub(crate) fn rseq(&self) -> Option<u64> {
+        let mut configuration = [0u64; 3];
+        let address = (&raw mut configuration).expose_provenance();
+        let len = size_of_val(&configuration);
+        request(PTRACE_GET_RSEQ_CONFIGURATION, self.thread, len, address).ok()?;
+        (configuration[0] != 0).then_some(configuration[0])
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        // It can only be let go while it is stopped.
+        if !self.is_stopped {
+            let soon = Instant::now() + Duration::from_secs(1);
+            if self.interrupt().is_err() || !matches!(self.wait(soon), Ok(Some(_))) {
+                return;
+            }
+        }
+        let signal = self.signal as usize;
+        let _ = request(libc::PTRACE_DETACH, self.thread, 0, signal);
+    }
+}

@@ -1,0 +1,323 @@
+//! What a thread of the other process runs to load the library.
+//!
+//! ```text
+//!   page of code    the instructions below, read and execute
+//!   area            guard | stack, growing down | `Parameters` | signal frame | texts
+//! ```
+//!
+//! When it is done it says so and waits a moment for the process that attaches, which puts all
+//! registers back as they were. If that process is gone, the thread does so itself: it returns from
+//! a signal that never came, by a frame that holds them.
+//!
+//! # Safety
+//!
+//! The unsafe code names the instructions, which are never run here.
+
+use std::arch::global_asm;
+use std::mem::{self, offset_of};
+use std::slice;
+
+use libc::user_regs_struct;
+
+use crate::ptrace::State;
+
+/// Results of system calls that the kernel makes anew, as numbers below zero.
+const ERESTARTSYS: i64 = 512;
+const ERESTARTNOINTR: i64 = 513;
+const ERESTARTNOHAND: i64 = 514;
+const ERESTART_RESTARTBLOCK: i64 = 516;
+
+/// Bytes of a `syscall` instruction.
+const SYSCALL_LEN: u64 = 2;
+
+/// How often a thread that is done looks whether its registers were put back: a second or so.
+const LOOKS: u64 = 1 << 20;
+
+/// Values of [`Parameters::done`].
+pub(crate) const LOADED: u64 = 1;
+pub(crate) const FAILED: u64 = 2;
+
+/// What the instructions are given, and what they give back.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parameters {
+    /// `__errno_location`.
+    pub(crate) errno: u64,
+    pub(crate) dlopen: u64,
+    pub(crate) dlsym: u64,
+    pub(crate) dlerror: u64,
+    /// The path of the library; 0 if it is loaded and `function` known.
+    pub(crate) path: u64,
+    /// The name of the function to call.
+    pub(crate) name: u64,
+    /// That function.
+    pub(crate) function: u64,
+    pub(crate) argument: u64,
+    pub(crate) argument_len: u64,
+    pub(crate) frame: u64,
+    pub(crate) looks: u64,
+    /// What the function returned.
+    pub(crate) result: u64,
+    /// What the linker said.
+    pub(crate) message: u64,
+    pub(crate) done: u64,
+}
+
+global_asm!(
+    ".pushsection .rodata.fgraph_attach, \"a\", @progbits",
+    "fgraph_attach_stub:",
+    // rbx holds the parameters, and the stack is aligned. What calls keep is ours. Functions expect
+    // an empty x87 stack and the usual rounding.
+    "fninit",
+    "push {MXCSR}",
+    "ldmxcsr [rsp]",
+    "pop rax",
+    "call [rbx + {ERRNO}]",
+    "mov r12, rax",
+    "mov r13d, [r12]",
+    "mov rdi, [rbx + {PATH}]",
+    "test rdi, rdi",
+    "jz 2f",
+    // RTLD_NOW
+    "mov esi, 2",
+    "call [rbx + {DLOPEN}]",
+    "test rax, rax",
+    "jz 3f",
+    "mov rdi, rax",
+    "mov rsi, [rbx + {NAME}]",
+    "call [rbx + {DLSYM}]",
+    "mov [rbx + {FUNCTION}], rax",
+    "test rax, rax",
+    "jz 3f",
+    "2:",
+    "mov rdi, [rbx + {ARGUMENT}]",
+    "mov rsi, [rbx + {ARGUMENT_LEN}]",
+    "call [rbx + {FUNCTION}]",
+    "cdqe",
+    "mov [rbx + {RESULT}], rax",
+    "mov ebp, {LOADED}",
+    "jmp 4f",
+    "3:",
+    "call [rbx + {DLERROR}]",
+    "mov [rbx + {MESSAGE}], rax",
+    "mov ebp, {FAILED}",
+    "4:",
+    "mov [r12], r13d",
+    "mov [rbx + {DONE}], rbp",
+    // A call that sleeps would spoil the kernel's record of one that it is to make anew.
+    "mov r14, [rbx + {LOOKS}]",
+    "5:",
+    "mov eax, {SCHED_YIELD}",
+    "syscall",
+    "dec r14",
+    "jnz 5b",
+    "mov rsp, [rbx + {FRAME}]",
+    "mov eax, {RT_SIGRETURN}",
+    "syscall",
+    "fgraph_attach_stub_end:",
+    ".popsection",
+    ERRNO = const offset_of!(Parameters, errno),
+    PATH = const offset_of!(Parameters, path),
+    DLOPEN = const offset_of!(Parameters, dlopen),
+    NAME = const offset_of!(Parameters, name),
+    DLSYM = const offset_of!(Parameters, dlsym),
+    DLERROR = const offset_of!(Parameters, dlerror),
+    FUNCTION = const offset_of!(Parameters, function),
+    ARGUMENT = const offset_of!(Parameters, argument),
+    ARGUMENT_LEN = const offset_of!(Parameters, argument_len),
+    RESULT = const offset_of!(Parameters, result),
+    MESSAGE = const offset_of!(Parameters, message),
+    DONE = const offset_of!(Parameters, done),
+    LOOKS = const offset_of!(Parameters, looks),
+    FRAME = const offset_of!(Parameters, frame),
+    LOADED = const LOADED,
+    FAILED = const FAILED,
+    MXCSR = const 0x1f80,
+    SCHED_YIELD = const libc::SYS_sched_yield,
+    RT_SIGRETURN = const libc::SYS_rt_sigreturn,
+);
+
+unsafe extern "C" {
+    static fgraph_attach_stub: u8;
+    static fgraph_attach_stub_end: u8;
+}
+
+/// The instructions, which run at any address.
+pub(crate) fn code() -> &'static [u8] {
+    let (start, end) = (
+        &raw const fgraph_attach_stub,
+        &raw const fgraph_attach_stub_end,
+    );
+    // SAFETY: the bytes between the two labels.
+    unsafe { slice::from_raw_parts(start, end.addr() - start.addr()) }
+}
+
+/// The upper part of the area, from [`Parameters`] on.
+#[derive(Debug)]
+pub(crate) struct Area {
+    bytes: Vec<u8>,
+}
+
+impl Area {
+    pub(crate) fn new() -> Self {
+        Self {
+            bytes: vec![0; size_of::<Parameters>()],
+        }
+    }
+
+    /// Adds bytes. Returns how far from the start they are.
+    pub(crate) fn add(&mut self, bytes: &[u8], align: usize) -> u64 {
+        self.bytes
+            .resize(self.bytes.len().next_multiple_of(align), 0);
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        at as u64
+    }
+
+    pub(crate) fn finish(mut self, parameters: &Parameters) -> Vec<u8> {
+        // SAFETY: numbers without padding.
+        let bytes = unsafe { bytes_of(parameters) };
+        self.bytes[..bytes.len()].copy_from_slice(bytes);
+        self.bytes
+    }
+
+    /// Adds a signal frame that leads back to `state`. Returns where the stack pointer must be to
+    /// return by it, for an area whose upper part is at `base`.
+    pub(crate) fn add_frame(&mut self, state: &State, base: u64) -> u64 {
+        let extended = self.add(&extended_frame(&state.extended), 64);
+        // SAFETY: plain numbers and pointers.
+        let mut context: libc::ucontext_t = unsafe { mem::zeroed() };
+        // The alternate stack stays as it is, because this is no state that one can be in.
+        context.uc_stack.ss_flags = !0;
+        // Both selectors are to be restored as they stand: `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and
+        // `UC_STRICT_RESTORE_SS`.
+        context.uc_flags = 0b111;
+        let general = resumed(&state.general);
+        let set = |index: i32, value: u64| context.uc_mcontext.gregs[index as usize] = value as i64;
+        fill(&general, set);
+        context.uc_mcontext.fpregs =
+            std::ptr::with_exposed_provenance_mut((base + extended) as usize);
+        // SAFETY: numbers and pointers; what is between them is zero since above.
+        let mut bytes = unsafe { bytes_of(&context) }.to_vec();
+        let mask = offset_of!(libc::ucontext_t, uc_sigmask);
+        bytes[mask..mask + 8].copy_from_slice(&state.blocked.to_le_bytes());
+        base + self.add(&bytes, 16)
+    }
+}
+
+/// # Safety
+///
+/// `T` must have no bytes that are not initialised.
+unsafe fn bytes_of<T>(value: &T) -> &[u8] {
+    // SAFETY: as the caller says.
+    unsafe { slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+fn fill(general: &user_regs_struct, mut set: impl FnMut(i32, u64)) {
+    let values = [
+        (libc::REG_R8, general.r8),
+        (libc::REG_R9, general.r9),
+        (libc::REG_R10, general.r10),
+        (libc::REG_R11, general.r11),
+        (libc::REG_R12, general.r12),
+        (libc::REG_R13, general.r13),
+        (libc::REG_R14, general.r14),
+        (libc::REG_R15, general.r15),
+        (libc::REG_RDI, general.rdi),
+        (libc::REG_RSI, general.rsi),
+        (libc::REG_RBP, general.rbp),
+        (libc::REG_RBX, general.rbx),
+        (libc::REG_RDX, general.rdx),
+        (libc::REG_RAX, general.rax),
+        (libc::REG_RCX, general.rcx),
+        (libc::REG_RSP, general.rsp),
+        (libc::REG_RIP, general.rip),
+        (libc::REG_EFL, general.eflags),
+        // cs, gs, fs and ss.
+        (libc::REG_CSGSFS, general.cs | general.ss << 48),
+    ];
+    for (index, value) in values {
+        set(index, value);
+    }
+}
+
+/// The registers of a thread that goes on by itself: a system call that was interrupted is made
+/// anew. One that cannot be, as the time that is left of it is the kernel's secret, ends with
+/// `EINTR`.
+fn resumed(general: &user_regs_struct) -> user_regs_struct {
+    let mut resumed = *general;
+    if (general.orig_rax as i64) < 0 {
+        return resumed;
+    }
+    match -(general.rax as i64) {
+        ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => {
+            resumed.rax = general.orig_rax;
+            resumed.rip -= SYSCALL_LEN;
+        }
+        ERESTART_RESTARTBLOCK => resumed.rax = -i64::from(libc::EINTR) as u64,
+        _ => {}
+    }
+    resumed
+}
+
+/// Where a signal frame says what of the extended state it holds.
+const SOFTWARE: usize = 464;
+const MAGIC1: u32 = 0x4650_5853;
+const MAGIC2: u32 = 0x4650_5845;
+
+/// The extended state as a signal frame has it.
+fn extended_frame(extended: &[u8]) -> Vec<u8> {
+    let mut frame = extended.to_vec();
+    if frame.len() < SOFTWARE + 48 {
+        return frame;
+    }
+    // `ptrace` says there which components the kernel saves.
+    let components: [u8; 8] = frame[SOFTWARE..SOFTWARE + 8]
+        .try_into()
+        .expect("eight bytes");
+    let len = frame.len() as u32;
+    frame[SOFTWARE..SOFTWARE + 4].copy_from_slice(&MAGIC1.to_le_bytes());
+    frame[SOFTWARE + 4..SOFTWARE + 8].copy_from_slice(&(len + 4).to_le_bytes());
+    frame[SOFTWARE + 8..SOFTWARE + 16].copy_from_slice(&components);
+    frame[SOFTWARE + 16..SOFTWARE + 20].copy_from_slice(&len.to_le_bytes());
+    frame.extend(MAGIC2.to_le_bytes());
+    frame
+}
+
+/// The parameters of a thread that will look long enough for its registers to be put back.
+pub(crate) fn parameters() -> Parameters {
+    Parameters {
+        looks: LOOKS,
+        ..Parameters::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_can_be_made_anew_is() {
+        // SAFETY: plain numbers.
+        let mut general: user_regs_struct = unsafe { mem::zeroed() };
+        general.rip = 0x1002;
+        general.orig_rax = libc::SYS_read as u64;
+        general.rax = -ERESTARTSYS as u64;
+        let read = resumed(&general);
+        assert_eq!((read.rip, read.rax), (0x1000, libc::SYS_read as u64));
+        general.rax = -ERESTART_RESTARTBLOCK as u64;
+        let sleep = resumed(&general);
+        assert_eq!((sleep.rip, sleep.rax as i64), (0x1002, -4));
+        // In no system call: the same number is just a number.
+        general.orig_rax = u64::MAX;
+        general.rax = -ERESTARTSYS as u64;
+        let running = resumed(&general);
+        assert_eq!((running.rip, running.rax as i64), (0x1002, -512));
+    }
+
+    #[test]
+    fn the_code_ends_with_a_system_call() {
+        assert!(code().ends_with(&[0x0f, 0x05]));
+        assert!(code().len() < 4096);
+    }
+}

@@ -1,0 +1,350 @@
+//! Libraries are loaded into programs that were not made for it.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fgraph_attach::{Error, Library, Loaded, Obstacle, Unsuitable, load};
+use tempfile::TempDir;
+
+/// A folder with the programs of this test.
+struct Programs {
+    folder: TempDir,
+    library: Vec<u8>,
+}
+
+impl Programs {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut programs = Self {
+            folder,
+            library: Vec::new(),
+        };
+        let library = programs.compile("library", &["-shared", "-fPIC"]);
+        programs.library = fs::read(library).unwrap();
+        programs
+    }
+
+    fn compile(&self, name: &str, options: &[&str]) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+        let program = self.folder.path().join(name);
+        let status = Command::new("cc")
+            .args(["-O1", "-Wall", "-Werror", "-pthread"])
+            .args(options)
+            .arg(source.join(format!("{name}.c")))
+            .arg("-o")
+            .arg(&program)
+            .arg("-ldl")
+            .status()
+            .unwrap();
+        assert!(status.success());
+        program
+    }
+
+    fn load(&self, pid: u32, text: &str) -> Result<Loaded, Error> {
+        self.load_as(pid, text, "1")
+    }
+
+    fn load_as(&self, pid: u32, text: &str, version: &str) -> Result<Loaded, Error> {
+        let library = Library {
+            name: "fgraph-attach-test",
+            version,
+            bytes: &self.library,
+            entry: c"loaded",
+        };
+        let argument = format!("{}\n{text}\n", self.said().display());
+        load(pid, &library, argument.as_bytes())
+    }
+
+    fn said(&self) -> PathBuf {
+        self.folder.path().join("said")
+    }
+}
+
+/// A program that has said that it is ready. It is killed if the test ends before it.
+struct Program(Child);
+
+impl Program {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(child)
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits for its end, at most 20 s.
+    fn end(mut self) -> ExitStatus {
+        drop(self.0.stdin.take());
+        let until = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < until {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the program does not end");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A word that a program looks at, in its standard input.
+struct End(File);
+
+impl End {
+    fn new() -> Self {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        Self(file)
+    }
+
+    fn stdin(&self) -> Stdio {
+        self.0.try_clone().unwrap().into()
+    }
+
+    fn say(&self) {
+        self.0.write_all_at(&[1], 0).unwrap();
+    }
+}
+
+/// The mappings of a process but for its heap and stacks, whose sizes change by themselves.
+fn files_mapped(pid: u32) -> Vec<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let lines = maps.lines().map(str::to_owned);
+    lines.filter(|line| line.contains('/')).collect()
+}
+
+#[test]
+fn a_thread_that_sleeps_sleeps_on() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    let program = Program::start(Command::new(sleeps).arg("1500"));
+    let first = programs.load(program.id(), "once").unwrap();
+    let second = programs.load(program.id(), "twice").unwrap();
+    assert_eq!((first.result, first.was_loaded), (1, false));
+    assert_eq!((second.result, second.was_loaded), (2, true));
+    assert_eq!(second.interrupted, None);
+    assert_eq!(program.end().code(), Some(0));
+    assert_eq!(
+        fs::read_to_string(programs.said()).unwrap(),
+        "once\ntwice\n"
+    );
+}
+
+#[test]
+fn a_thread_that_computes_finds_its_registers_as_they_were() {
+    let programs = Programs::new();
+    let computes = programs.compile("computes", &[]);
+    let end = End::new();
+    let program = Program::start(Command::new(computes).stdin(end.stdin()));
+    for count in 1..=20 {
+        assert_eq!(programs.load(program.id(), "x").unwrap().result, count);
+    }
+    end.say();
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn programs_whose_threads_do_nothing_but_lock_and_fork_and_load_go_on() {
+    let programs = Programs::new();
+    let busy = programs.compile("busy", &[]);
+    let program = Program::start(Command::new(busy).arg("libz.so.1").stdin(Stdio::piped()));
+    for count in 1..=40 {
+        let loaded = programs.load(program.id(), "x").unwrap();
+        assert_eq!(loaded.result, count);
+    }
+    // What stays is the library.
+    let mapped = files_mapped(program.id());
+    let tests = mapped.iter().filter(|line| line.contains("memfd"));
+    assert!(tests.clone().count() > 0);
+    assert!(
+        tests
+            .clone()
+            .all(|line| line.contains("/memfd:fgraph-attach-test-1 "))
+    );
+    let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
+    assert!(status.contains("TracerPid:\t0"));
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn python_goes_on() {
+    let programs = Programs::new();
+    let Ok(python) = fgraph_needs::PYTHON.find() else {
+        return fgraph_needs::skip!("no python3 (apt-get install python3)");
+    };
+    let script = "import sys, json\nprint('ready', flush=True)\n\
+        n = 0\nwhile n < 300: n += len(json.dumps(list(range(100)))) > 0\n\
+        import time; time.sleep(0.3)\nsys.exit(n // 100)";
+    let program = Program::start(Command::new(python).args(["-c", script]));
+    assert_eq!(programs.load(program.id(), "x").unwrap().result, 1);
+    assert_eq!(program.end().code(), Some(3));
+}
+
+/// Set in a process that loads a library for a test and is killed meanwhile.
+const LOADS: &str = "FGRAPH_ATTACH_LOADS";
+
+#[test]
+fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
+    if let Ok(pid_and_library) = std::env::var(LOADS) {
+        let (pid, library) = pid_and_library.split_once(' ').unwrap();
+        let library = Library {
+            name: "fgraph-attach-test",
+            version: "1",
+            bytes: &fs::read(library).unwrap(),
+            entry: c"loaded_slowly",
+        };
+        let _ = load(pid.parse().unwrap(), &library, b"/dev/null\nx");
+        return;
+    }
+    let programs = Programs::new();
+    let computes = programs.compile("computes", &[]);
+    for delay in [0, 1, 3, 8, 30, 200] {
+        let end = End::new();
+        let program = Program::start(Command::new(&computes).stdin(end.stdin()));
+        let mut attacher = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "a_thread_goes_on_when_who_attaches_is_killed_at_any_time",
+            ])
+            .env(
+                LOADS,
+                format!(
+                    "{} {}",
+                    program.id(),
+                    programs.folder.path().join("library").display()
+                ),
+            )
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let memfd = || {
+            let maps = fs::read_to_string(format!("/proc/{}/maps", program.id()));
+            maps.unwrap().lines().any(|line| line.contains("memfd"))
+        };
+        while !memfd() && attacher.try_wait().unwrap().is_none() {
+            thread::sleep(Duration::from_micros(100));
+        }
+        thread::sleep(Duration::from_millis(delay));
+        let _ = attacher.kill();
+        attacher.wait().unwrap();
+        thread::sleep(Duration::from_millis(5));
+        end.say();
+        assert_eq!(program.end().code(), Some(0), "killed after {delay} ms");
+    }
+}
+
+#[test]
+fn another_version_is_named() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    let program = Program::start(Command::new(sleeps).arg("5000"));
+    programs.load(program.id(), "x").unwrap();
+    let error = programs.load_as(program.id(), "x", "2").unwrap_err();
+    let Error::OtherVersion { found } = error else {
+        panic!("{error}");
+    };
+    assert!(found.contains("fgraph-attach-test-1"), "{found}");
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_refused_with_the_reason() {
+    let mut programs = Programs::new();
+    programs.library.fill(b'x');
+    let sleeps = programs.compile("sleeps", &[]);
+    let program = Program::start(Command::new(sleeps).arg("700"));
+    let opened = || {
+        fs::read_dir(format!("/proc/{}/fd", program.id()))
+            .unwrap()
+            .count()
+    };
+    let before = (opened(), files_mapped(program.id()));
+    let error = programs.load(program.id(), "x").unwrap_err();
+    let Error::Refused { message } = error else {
+        panic!("{error}");
+    };
+    assert!(message.contains("/proc/self/fd/"), "{message}");
+    assert_eq!((opened(), files_mapped(program.id())), before);
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn programs_that_cannot_load_libraries_are_named() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &["-static"]);
+    let program = Program::start(Command::new(sleeps).arg("5000"));
+    let error = programs.load(program.id(), "x").unwrap_err();
+    let is_static = matches!(&error, Error::Unsuitable { why, .. } if *why == Unsuitable::Static);
+    assert!(is_static, "{error}");
+    assert!(
+        error
+            .to_string()
+            .ends_with("is statically linked: it cannot load libraries")
+    );
+}
+
+#[test]
+fn processes_that_are_stopped_or_traced_or_gone_are_named() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    let program = Program::start(Command::new(&sleeps).arg("5000"));
+    let id = program.id();
+    // SAFETY: signals to a child that was not waited for.
+    let signal = |signal| unsafe { libc::kill(id as i32, signal) };
+    signal(libc::SIGSTOP);
+    let until = Instant::now() + Duration::from_secs(5);
+    let error = loop {
+        match programs.load(id, "x") {
+            Err(error) => break error,
+            // The signal is on its way.
+            Ok(_) => assert!(Instant::now() < until),
+        }
+    };
+    let is_stopped = matches!(&error, Error::Unsuitable { why, .. } if *why == Unsuitable::Stopped);
+    assert!(is_stopped || matches!(error, Error::Busy { .. }), "{error}");
+    signal(libc::SIGCONT);
+
+    let mut tracer = Command::new("sh");
+    if let Ok(strace) = fgraph_needs::STRACE.find() {
+        let mut tracer = tracer
+            .args(["-c", &format!("exec {strace:?} -p {id} 2>&1")])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        tracer
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut [0])
+            .unwrap();
+        let error = programs.load(id, "x").unwrap_err();
+        let by = tracer.id();
+        let _ = tracer.kill();
+        tracer.wait().unwrap();
+        let is_traced = matches!(&error, Error::Forbidden { why, .. }
+            if *why == Obstacle::Traced { by });
+        assert!(is_traced, "{error}");
+    }
+    let status = {
+        signal(libc::SIGKILL);
+        program.end()
+    };
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+    assert!(matches!(programs.load(id, "x"), Err(Error::Gone { .. })));
+}

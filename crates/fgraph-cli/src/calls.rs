@@ -1,0 +1,297 @@
+//! From events to calls that begin and end in pairs, for what is counted of them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+use fgraph_trace::Source;
+use fgraph_trace::event::What;
+use fgraph_trace::names::Names;
+use fgraph_trace::source::SourceError;
+
+/// The number of a function among those of a recording; they are dense, from 0.
+pub(crate) type Slot = u32;
+
+/// A function of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Function {
+    /// Never empty.
+    pub(crate) name: String,
+    /// The path of its module; empty if it is not known.
+    pub(crate) module: String,
+    /// Where it begins in a process.
+    pub(crate) address: u64,
+    /// A process that has called it.
+    pub(crate) process: u32,
+}
+
+impl Function {
+    /// The last part of the path of its module.
+    pub(crate) fn module_name(&self) -> &str {
+        let name = Path::new(&self.module).file_name();
+        name.and_then(|name| name.to_str()).unwrap_or(&self.module)
+    }
+}
+
+/// A thread of a recording.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) process: u32,
+    pub(crate) id: u32,
+    /// Its name; empty if it is not known.
+    pub(crate) name: String,
+    /// Calls that go on.
+    calls: Vec<Open>,
+    /// Index of the process's pages.
+    pages: usize,
+    /// The time of its last event.
+    last: u64,
+}
+
+impl fmt::Display for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.as_str() {
+            "" => write!(f, "{}/{}", self.process, self.id),
+            name => write!(f, "{name} {}/{}", self.process, self.id),
+        }
+    }
+}
+
+/// A call that goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub(crate) slot: Slot,
+    function: u32,
+    /// In ticks.
+    pub(crate) begin: u64,
+    /// Ticks that the calls in it took.
+    inner: u64,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Returned,
+    Unwound,
+    /// Its end is not among the events.
+    Missing,
+}
+
+/// A call that has ended. Times are in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) slot: Slot,
+    pub(crate) begin: u64,
+    pub(crate) took: u64,
+    /// Without the calls in it.
+    pub(crate) own: u64,
+    pub(crate) ending: Ending,
+}
+
+/// What is done with calls.
+pub(crate) trait Watch {
+    /// A function is met for the first time; its slot is the number of those before.
+    fn function(&mut self, function: &Function) {
+        let _ = function;
+    }
+
+    /// A call begins: the last one of `stack`, of the thread of this number.
+    fn begin(&mut self, thread: usize, stack: &[Open]) {
+        let _ = (thread, stack);
+    }
+
+    /// A call ends; `stack` has those around it.
+    fn end(&mut self, thread: usize, stack: &[Open], call: &Call);
+}
+
+/// Functions and threads that were met, and how much there was.
+#[derive(Debug, Default)]
+pub(crate) struct Followed {
+    pub(crate) functions: Vec<Function>,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) entries: u64,
+    pub(crate) events: u64,
+    pub(crate) lost: u64,
+    /// Ticks of the first event and of the last one.
+    pub(crate) span: Option<(u64, u64)>,
+    slots: HashMap<Function, Slot>,
+    by_id: HashMap<(u32, u32), usize>,
+    by_process: HashMap<u32, usize>,
+    pages: Vec<Pages>,
+}
+
+/// The slots of a process's functions, by their index.
+#[derive(Debug, Default)]
+struct Pages(Vec<Option<Box<[Slot; PAGE]>>>);
+
+const PAGE: usize = 1024;
+const UNKNOWN: Slot = Slot::MAX;
+/// Where calls whose ends are missing pile up, the outermost are ended at this depth.
+const MAX_DEPTH: usize = 1 << 16;
+
+impl Pages {
+    #[inline]
+    fn get(&self, function: u32) -> Slot {
+        let page = self.0.get(function as usize / PAGE);
+        match page {
+            Some(Some(page)) => page[function as usize % PAGE],
+            _ => UNKNOWN,
+        }
+    }
+
+    fn set(&mut self, function: u32, slot: Slot) {
+        let page = function as usize / PAGE;
+        if self.0.len() <= page {
+            self.0.resize_with(page + 1, || None);
+        }
+        let page = self.0[page].get_or_insert_with(|| Box::new([UNKNOWN; PAGE]));
+        page[function as usize % PAGE] = slot;
+    }
+}
+
+/// Hands all calls of a source to `watch`. Calls that go on at the end, end there.
+pub(crate) fn follow(
+    source: &mut impl Source,
+    watch: &mut impl Watch,
+) -> Result<Followed, SourceError> {
+    let mut this = Followed::default();
+    let mut recent = None;
+    while let Some(event) = source.next()? {
+        let (time, process, id) = (event.time, event.process, event.thread);
+        let (is_entry, function, ending) = match event.what {
+            What::Entry { function, .. } => (true, function, Ending::Returned),
+            What::Return { function, .. } => (false, function, Ending::Returned),
+            What::Unwound { function } => (false, function, Ending::Unwound),
+            What::Lost { events } => {
+                this.lost = this.lost.saturating_add(events);
+                continue;
+            }
+            What::Mark(_) => continue,
+        };
+        this.events += 1;
+        let index = match recent {
+            Some((of, index)) if of == (process, id) => index,
+            _ => this.thread(process, id, source.names()),
+        };
+        recent = Some(((process, id), index));
+        let thread = &mut this.threads[index];
+        thread.last = time;
+        match &mut this.span {
+            Some((_, last)) => *last = time.max(*last),
+            None => this.span = Some((time, time)),
+        }
+        if is_entry {
+            let mut slot = this.pages[thread.pages].get(function);
+            if slot == UNKNOWN {
+                slot = this.slot(index, function, source.names(), watch);
+            }
+            this.entries += 1;
+            let thread = &mut this.threads[index];
+            if thread.calls.len() >= MAX_DEPTH {
+                while end(thread, index, Ending::Missing, watch) {}
+            }
+            thread.calls.push(Open {
+                slot,
+                function,
+                begin: time,
+                inner: 0,
+            });
+            watch.begin(index, &thread.calls);
+        } else {
+            // Mostly the innermost one.
+            let is_it = |open: &Open| open.function == function;
+            if let Some(depth) = thread.calls.iter().rposition(is_it) {
+                while thread.calls.len() > depth + 1 {
+                    end(thread, index, Ending::Missing, watch);
+                }
+                end(thread, index, ending, watch);
+            }
+        }
+    }
+    let last = this.span.map_or(0, |(_, last)| last);
+    for (index, thread) in this.threads.iter_mut().enumerate() {
+        thread.last = last;
+        while end(thread, index, Ending::Missing, watch) {}
+    }
+    Ok(this)
+}
+
+/// Ends the innermost call of a thread; `false` if there is none.
+#[inline]
+fn end(thread: &mut Thread, index: usize, ending: Ending, watch: &mut impl Watch) -> bool {
+    let Some(open) = thread.calls.pop() else {
+        return false;
+    };
+    let took = thread.last.saturating_sub(open.begin);
+    if let Some(caller) = thread.calls.last_mut() {
+        caller.inner = caller.inner.saturating_add(took);
+    }
+    let call = Call {
+        slot: open.slot,
+        begin: open.begin,
+        took,
+        own: took.saturating_sub(open.inner),
+        ending,
+    };
+    watch.end(index, &thread.calls, &call);
+    true
+}
+
+impl Followed {
+    #[cold]
+    fn thread(&mut self, process: u32, id: u32, names: &Names) -> usize {
+        if let Some(&known) = self.by_id.get(&(process, id)) {
+            return known;
+        }
+        let pages = *self.by_process.entry(process).or_insert(self.pages.len());
+        if pages == self.pages.len() {
+            self.pages.push(Pages::default());
+        }
+        self.threads.push(Thread {
+            process,
+            id,
+            name: names.thread(process, id).unwrap_or_default().to_owned(),
+            calls: Vec::new(),
+            pages,
+            last: 0,
+        });
+        let index = self.threads.len() - 1;
+        self.by_id.insert((process, id), index);
+        index
+    }
+
+    #[cold]
+    fn slot(
+        &mut self,
+        thread: usize,
+        function: u32,
+        names: &Names,
+        watch: &mut impl Watch,
+    ) -> Slot {
+        let (process, pages) = (self.threads[thread].process, self.threads[thread].pages);
+        let mut found = match names.function(process, function) {
+            Some(known) => Function {
+                name: match known.name.as_str() {
+                    "" => format!("{:#x}", known.address),
+                    name => name.to_owned(),
+                },
+                module: known.module.clone(),
+                address: known.address,
+                process: 0,
+            },
+            None => Function {
+                name: format!("function {function}"),
+                ..Function::default()
+            },
+        };
+        let next = self.functions.len() as Slot;
+        let slot = *self.slots.entry(found.clone()).or_insert(next);
+        if slot == next {
+            found.process = process;
+            watch.function(&found);
+            self.functions.push(found);
+        }
+        self.pages[pages].set(function, slot);
+        slot
+    }
+}

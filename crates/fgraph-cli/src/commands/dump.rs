@@ -1,0 +1,93 @@
+//! `fgraph dump`: the events of a recording as they are.
+
+use std::fmt::Write as _;
+
+use fgraph_trace::Source;
+use fgraph_trace::event::{What, mark_text};
+
+use crate::error::Error;
+use crate::input::{Input, Part};
+use crate::output::Out;
+use crate::text::escaped;
+
+/// Show the events of a recording as they are, a line for each
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    part: Part,
+}
+
+/// What is written behind the time and the thread.
+#[derive(Clone, Copy)]
+enum Line {
+    Call(&'static str, u32, Option<u64>),
+    Mark,
+    Lost(u64),
+}
+
+/// Prints them.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let mut view = args.input.view(&args.part)?;
+    let mut out = Out::new();
+    let (mut text, mut words) = (String::new(), Vec::new());
+    loop {
+        let event = view.next();
+        let event = event.map_err(|error| Error::source(&args.input.path, error))?;
+        let Some(event) = event else { break };
+        text.clear();
+        words.clear();
+        let (process, thread, ticks, cpu) = (event.process, event.thread, event.time, event.cpu);
+        let line = match event.what {
+            What::Entry {
+                function,
+                arguments,
+                caller,
+            } => {
+                words.extend_from_slice(arguments);
+                Line::Call("entry", function, caller)
+            }
+            What::Return { function, result } => {
+                words.extend_from_slice(result);
+                Line::Call("return", function, None)
+            }
+            What::Unwound { function } => Line::Call("unwound", function, None),
+            What::Mark(mark) => {
+                words.extend_from_slice(mark);
+                Line::Mark
+            }
+            What::Lost { events } => Line::Lost(events),
+        };
+        let time = view.clock().monotonic(ticks);
+        let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
+        // Writing to a string does not fail.
+        _ = write!(text, "{seconds:>6}.{rest:09} {process}/{thread} ");
+        _ = match cpu {
+            Some(cpu) => write!(text, "[{cpu}] "),
+            None => write!(text, "[-] "),
+        };
+        _ = match line {
+            Line::Call(kind, function, caller) => {
+                let known = view.names().function(process, function);
+                _ = match known.map(|known| (known.name.as_str(), known.address)) {
+                    Some(("", address)) => write!(text, "{kind:<7} {address:#x}"),
+                    Some((name, _)) => write!(text, "{kind:<7} {name}"),
+                    None => write!(text, "{kind:<7} function {function}"),
+                };
+                for word in &words {
+                    _ = write!(text, " {word:#x}");
+                }
+                match caller {
+                    Some(caller) => write!(text, " <-{caller:#x}"),
+                    None => Ok(()),
+                }
+            }
+            Line::Mark => write!(text, "mark    {}", escaped(&mark_text(&words))),
+            Line::Lost(events) => write!(text, "lost    {events} events"),
+        };
+        text.push('\n');
+        out.text(&text)?;
+    }
+    out.finish()
+}

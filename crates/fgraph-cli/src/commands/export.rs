@@ -1,0 +1,94 @@
+//! `fgraph export`: a recording for other programs.
+
+use std::io;
+use std::path::PathBuf;
+
+use fgraph_export::{Export, ExportError, Format};
+
+use crate::error::Error;
+use crate::input::Input;
+use crate::text::grouped;
+
+/// Write a recording in the format of another program
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph export html                     writes fgraph.html, a page to look at in any browser
+  fgraph export perfetto -o trace.pftrace
+  fgraph export folded -o - | flamegraph.pl > flames.svg")]
+pub(crate) struct Args {
+    /// html, perfetto, chrome, firefox, speedscope, folded, svg, pprof, callgrind, uftrace, ctf,
+    /// csv
+    format: String,
+    #[command(flatten)]
+    input: Input,
+    /// Where to write it; `-` for standard output
+    #[arg(short, long, value_name = "PATH")]
+    output: Option<PathBuf>,
+}
+
+/// The name of an export unless one is given.
+fn default_name(format: Format) -> &'static str {
+    match format.name() {
+        "perfetto" => "fgraph.pftrace",
+        "chrome" => "fgraph.chrome.json",
+        "firefox" => "fgraph.firefox.json",
+        "speedscope" => "fgraph.speedscope.json",
+        "folded" => "fgraph.folded",
+        "svg" => "fgraph.svg",
+        "pprof" => "fgraph.pb.gz",
+        "callgrind" => "callgrind.out.fgraph",
+        "uftrace" => "uftrace.data",
+        "ctf" => "fgraph.ctf",
+        "csv" => "fgraph.csv",
+        _ => "fgraph.html",
+    }
+}
+
+/// The format of a name, or where to get it.
+fn format(name: &str) -> Result<Format, Error> {
+    name.parse().map_err(|error| match name {
+        "svg" => Error::Usage(
+            "this fgraph was built without svg: cargo install fgraph-cli --features svg".to_owned(),
+        ),
+        _ => Error::Usage(format!("{error}")),
+    })
+}
+
+/// Writes it.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let format = format(&args.format)?;
+    let mut recording = args.input.open()?;
+    let path = args.output.unwrap_or_else(|| default_name(format).into());
+    let is_standard = path.as_os_str() == "-";
+    let failed = |error: ExportError| match error {
+        ExportError::Source(error) => Error::source(&args.input.path, error),
+        ExportError::Create { path, error } => Error::Write { path, error },
+        ExportError::Write(error) if is_standard => Error::Output(error),
+        ExportError::Write(error) => Error::Write {
+            path: path.clone(),
+            error,
+        },
+        ExportError::IsDirectory(_) => {
+            Error::Usage(format!("{format} is a directory and needs a path: -o PATH"))
+        }
+        other => Error::Write {
+            path: path.clone(),
+            error: io::Error::other(other),
+        },
+    };
+    let export = if is_standard {
+        Export::to_writer(format, io::stdout())
+    } else {
+        Export::create(format, &path)
+    };
+    let mut export = export.map_err(failed)?;
+    export.advance(&mut recording).map_err(failed)?;
+    let summary = export.finish(&recording).map_err(failed)?;
+    if !is_standard {
+        let shown = path.display().to_string();
+        let shown = crate::text::escaped(&shown);
+        eprintln!("{shown}: {} calls", grouped(summary.calls));
+    }
+    Ok(())
+}

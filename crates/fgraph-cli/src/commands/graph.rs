@@ -1,0 +1,200 @@
+//! `fgraph graph`: who calls a function, and what it calls.
+
+use std::collections::HashMap;
+
+use fgraph_trace::Source;
+use fgraph_trace::clock::Clock;
+use fgraph_trace::graph::Matcher;
+
+use crate::calls::{self, Call, Function, Open, Slot, Watch};
+use crate::error::Error;
+use crate::input::{Input, Part, matcher};
+use crate::output::{Out, Style};
+use crate::text::{cut, grouped, time};
+
+/// Show who calls a function, and what it calls, with counts and times
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The function; a glob may stand for several, which are taken as one
+    function: String,
+    #[command(flatten)]
+    input: Input,
+    /// How many levels of callers and of callees to show
+    #[arg(short = 'D', long, value_name = "N", default_value_t = 3)]
+    depth: usize,
+    #[command(flatten)]
+    part: Part,
+}
+
+/// Calls of a function from one place of a tree. Times are in nanoseconds.
+#[derive(Debug, Default)]
+struct Node {
+    slot: Slot,
+    hits: u64,
+    total: u64,
+    children: Vec<u32>,
+}
+
+/// A tree of calls; the node 0 is its root.
+#[derive(Debug)]
+struct Tree {
+    nodes: Vec<Node>,
+    /// By parent and function.
+    places: HashMap<(u32, Slot), u32>,
+}
+
+impl Tree {
+    fn new() -> Self {
+        Self {
+            nodes: vec![Node::default()],
+            places: HashMap::new(),
+        }
+    }
+
+    fn child(&mut self, parent: u32, slot: Slot) -> u32 {
+        let next = self.nodes.len() as u32;
+        let child = *self.places.entry((parent, slot)).or_insert(next);
+        if child == next {
+            self.nodes.push(Node {
+                slot,
+                ..Node::default()
+            });
+            self.nodes[parent as usize].children.push(child);
+        }
+        child
+    }
+
+    fn add(&mut self, node: u32, took: u64) {
+        let node = &mut self.nodes[node as usize];
+        node.hits += 1;
+        node.total = node.total.saturating_add(took);
+    }
+
+    /// Writes what is below a node, the longest first.
+    fn write(
+        &self,
+        node: u32,
+        depth: usize,
+        functions: &[Function],
+        out: &mut Out,
+    ) -> Result<(), Error> {
+        let mut children = self.nodes[node as usize].children.clone();
+        children.sort_by_key(|&child| std::cmp::Reverse(self.nodes[child as usize].total));
+        for child in children {
+            let node = &self.nodes[child as usize];
+            let function = &functions[node.slot as usize];
+            let (hits, total) = (grouped(node.hits), time(node.total));
+            let indent = "  ".repeat(depth);
+            let line = format!("{hits:>12}  {total:>12}  {indent}{}", function.name);
+            out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
+            self.write(child, depth + 1, functions, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a call stands below the function that was asked for: a node, and how deep it is.
+type Place = Option<(u32, usize)>;
+
+struct Graph {
+    wanted: Matcher,
+    depth: usize,
+    clock: Clock,
+    is_wanted: Vec<bool>,
+    callers: Tree,
+    callees: Tree,
+    /// Of each thread, for each of its calls.
+    places: Vec<Vec<Place>>,
+    /// Of each thread, how many calls of the function go on.
+    active: Vec<u32>,
+    own: u64,
+    hits: u64,
+    total: u64,
+}
+
+impl Watch for Graph {
+    fn function(&mut self, function: &Function) {
+        self.is_wanted.push((self.wanted)(&function.name));
+    }
+
+    fn begin(&mut self, thread: usize, stack: &[Open]) {
+        if self.places.len() <= thread {
+            self.places.resize_with(thread + 1, Vec::new);
+            self.active.resize(thread + 1, 0);
+        }
+        let Some(open) = stack.last() else { return };
+        let place = if self.is_wanted[open.slot as usize] {
+            self.active[thread] += 1;
+            Some((0, 0))
+        } else {
+            let caller = self.places[thread].last().copied().flatten();
+            let near = caller.filter(|&(_, depth)| depth < self.depth);
+            near.map(|(node, depth)| (self.callees.child(node, open.slot), depth + 1))
+        };
+        self.places[thread].push(place);
+    }
+
+    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+        let Some((node, _)) = self.places[thread].pop().flatten() else {
+            return;
+        };
+        let took = self.clock.nanoseconds(call.took);
+        if !self.is_wanted[call.slot as usize] {
+            self.callees.add(node, took);
+            return;
+        }
+        self.active[thread] -= 1;
+        self.hits += 1;
+        self.own = self.own.saturating_add(self.clock.nanoseconds(call.own));
+        if self.active[thread] == 0 {
+            self.total = self.total.saturating_add(took);
+        }
+        let mut node = 0;
+        for caller in stack.iter().rev().take(self.depth) {
+            node = self.callers.child(node, caller.slot);
+            self.callers.add(node, took);
+        }
+    }
+}
+
+/// Prints it.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let mut view = args.input.view(&args.part)?;
+    let globs = std::slice::from_ref(&args.function);
+    let wanted = matcher(globs)?.unwrap_or_else(|| Box::new(|_| true));
+    let mut graph = Graph {
+        wanted,
+        depth: args.depth,
+        clock: *view.clock(),
+        is_wanted: Vec::new(),
+        callers: Tree::new(),
+        callees: Tree::new(),
+        places: Vec::new(),
+        active: Vec::new(),
+        own: 0,
+        hits: 0,
+        total: 0,
+    };
+    let failed = |error| Error::source(&args.input.path, error);
+    let followed = calls::follow(&mut view, &mut graph).map_err(failed)?;
+    if graph.hits == 0 {
+        let what = format!("no call of {} is in the recording", args.function);
+        return Err(Error::Nothing(what));
+    }
+    let mut out = Out::new();
+    let heading = format!(
+        "{}: {} calls, total {}, self {}",
+        crate::text::escaped(&args.function),
+        grouped(graph.hits),
+        time(graph.total),
+        time(graph.own)
+    );
+    out.line(Style::Bold.paint(heading))?;
+    for (name, tree) in [("called by", &graph.callers), ("calls", &graph.callees)] {
+        out.line("")?;
+        let heading = format!("{:>12}  {:>12}  {name}", "calls", "total");
+        out.line(Style::Bold.paint(heading))?;
+        tree.write(0, 0, &followed.functions, &mut out)?;
+    }
+    out.finish()
+}

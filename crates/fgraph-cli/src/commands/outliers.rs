@@ -1,0 +1,283 @@
+//! `fgraph outliers`: the slowest calls, each with what it did.
+//!
+//! The recording is read up to three times: for the usual times of functions, for the calls that
+//! took longest, and for what was called in these.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use fgraph_trace::Source;
+use fgraph_trace::clock::Clock;
+use fgraph_trace::graph::Matcher;
+
+use crate::calls::{self, Call, Ending, Followed, Function, Open, Slot, Watch};
+use crate::error::Error;
+use crate::input::{Input, Part, matcher};
+use crate::output::{Out, Style};
+use crate::stats::Stats;
+use crate::text::{cut, grouped, percent, time};
+
+/// Show the slowest calls, each with the calls in it
+///
+/// Without -F these are the calls that took longest beyond the median of their function, of
+/// functions with at least 10 calls.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// The slowest calls of functions of these names
+    #[arg(short = 'F', long = "filter", value_name = "GLOB")]
+    filters: Vec<String>,
+    /// How many calls to show
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
+    number: usize,
+    /// Leave out calls that took less than this part of the slow one, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    least: f64,
+    #[command(flatten)]
+    part: Part,
+}
+
+/// The usual times of functions.
+#[derive(Debug)]
+struct Usual {
+    clock: Clock,
+    stats: Vec<Stats>,
+}
+
+impl Watch for Usual {
+    fn function(&mut self, _: &Function) {
+        self.stats.push(Stats::default());
+    }
+
+    fn end(&mut self, _: usize, _: &[Open], call: &Call) {
+        let took = self.clock.nanoseconds(call.took);
+        self.stats[call.slot as usize].add(took, 0, false);
+    }
+}
+
+/// A call that may be shown. The order is that of how slow they are; times are in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Slow {
+    score: u64,
+    took: u64,
+    begin: u64,
+    thread: usize,
+    slot: Slot,
+    depth: usize,
+}
+
+impl Slow {
+    /// Whether another call is in this one.
+    fn has(&self, other: &Self) -> bool {
+        let end = self.begin.saturating_add(self.took);
+        self.thread == other.thread && self.begin <= other.begin && other.begin < end
+    }
+}
+
+/// The slowest calls.
+struct Slowest {
+    wanted: Option<Matcher>,
+    /// In ticks, from which the score of a function's call counts; `None` for those not looked at.
+    usual: Vec<Option<u64>>,
+    /// Of the functions that are met now.
+    from: Vec<Option<u64>>,
+    number: usize,
+    found: BinaryHeap<Reverse<Slow>>,
+}
+
+impl Watch for Slowest {
+    fn function(&mut self, function: &Function) {
+        let from = match &self.wanted {
+            Some(wanted) => wanted(&function.name).then_some(0),
+            // They are met in the same order each time.
+            None => self.usual.get(self.from.len()).copied().flatten(),
+        };
+        self.from.push(from);
+    }
+
+    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+        let Some(from) = self.from[call.slot as usize] else {
+            return;
+        };
+        let score = call.took.saturating_sub(from);
+        let is_slower = match self.found.peek() {
+            Some(Reverse(least)) => self.found.len() < self.number || score > least.score,
+            None => true,
+        };
+        // How long a call took whose end is missing is not known.
+        let is_known = self.wanted.is_some() || call.ending != Ending::Missing;
+        if !is_slower || score == 0 || !is_known {
+            return;
+        }
+        self.found.push(Reverse(Slow {
+            score,
+            took: call.took,
+            begin: call.begin,
+            thread,
+            slot: call.slot,
+            depth: stack.len(),
+        }));
+        if self.found.len() > self.number {
+            self.found.pop();
+        }
+    }
+}
+
+/// A call in a slow one.
+#[derive(Clone, Copy, Debug)]
+struct Inner {
+    slot: Slot,
+    begin: u64,
+    took: u64,
+    own: u64,
+    depth: usize,
+    ending: Ending,
+}
+
+/// What was called in the slow calls.
+struct Trees<'s> {
+    slow: &'s [Slow],
+    /// Ticks below which a call in a slow one is only counted.
+    least: Vec<u64>,
+    inner: Vec<Vec<Inner>>,
+    left_out: Vec<u64>,
+}
+
+impl Watch for Trees<'_> {
+    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+        for (at, slow) in self.slow.iter().enumerate() {
+            let end = slow.begin.saturating_add(slow.took);
+            let is_in = slow.thread == thread
+                && call.begin >= slow.begin
+                && call.begin.saturating_add(call.took) <= end
+                && stack.len() >= slow.depth;
+            if !is_in {
+                continue;
+            }
+            if call.took < self.least[at] || self.inner[at].len() >= MAX_LINES {
+                self.left_out[at] += 1;
+                continue;
+            }
+            self.inner[at].push(Inner {
+                slot: call.slot,
+                begin: call.begin,
+                took: call.took,
+                own: call.own,
+                depth: stack.len() - slow.depth,
+                ending: call.ending,
+            });
+        }
+    }
+}
+
+/// Calls of one tree that are shown.
+const MAX_LINES: usize = 1000;
+/// For each call that is shown so many are found, for some are in others.
+const SPARE: usize = 16;
+/// Functions with fewer calls have no usual time.
+const LEAST_CALLS: u64 = 10;
+
+/// Prints them.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let failed = |error| Error::source(&args.input.path, error);
+    let mut view = args.input.view(&args.part)?;
+    let clock = *view.clock();
+    let first = view.first();
+    let wanted = matcher(&args.filters)?;
+    let mut usual = Usual {
+        clock,
+        stats: Vec::new(),
+    };
+    calls::follow(&mut view, &mut usual).map_err(failed)?;
+    let ticks = |ns: u64| {
+        let ticks = u128::from(ns) * u128::from(clock.ticks_per_second()) / 1_000_000_000;
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    };
+    let median = |stats: &Stats| (stats.hits >= LEAST_CALLS).then(|| ticks(stats.percentile(500)));
+    let mut slowest = Slowest {
+        wanted,
+        usual: usual.stats.iter().map(median).collect(),
+        from: Vec::new(),
+        number: args.number.saturating_mul(SPARE),
+        found: BinaryHeap::new(),
+    };
+    let mut view = args.input.view(&args.part)?;
+    calls::follow(&mut view, &mut slowest).map_err(failed)?;
+    let mut slow: Vec<Slow> = Vec::new();
+    for Reverse(next) in slowest.found.into_sorted_vec() {
+        // One that is in another one shows there.
+        slow.retain(|shown| !next.has(shown) || shown.has(&next));
+        if !slow.iter().any(|shown| shown.has(&next)) {
+            slow.push(next);
+        }
+    }
+    slow.truncate(args.number);
+    let part = (args.least / 100.0).clamp(0.0, 1.0);
+    let mut trees = Trees {
+        least: slow
+            .iter()
+            .map(|slow| (slow.took as f64 * part) as u64)
+            .collect(),
+        inner: vec![Vec::new(); slow.len()],
+        left_out: vec![0; slow.len()],
+        slow: &slow,
+    };
+    let mut view = args.input.view(&args.part)?;
+    let followed = calls::follow(&mut view, &mut trees).map_err(failed)?;
+    let mut out = Out::new();
+    if slow.is_empty() {
+        out.line("no call is slower than its function usually is")?;
+    }
+    for (at, slow) in slow.iter().enumerate() {
+        let stats = &usual.stats[slow.slot as usize];
+        let heading = format!(
+            "{}. {} took {} at {}, in {}; of {} calls half take at most {}",
+            at + 1,
+            followed.functions[slow.slot as usize].name,
+            time(clock.nanoseconds(slow.took)),
+            time(clock.nanoseconds(slow.begin.saturating_sub(first))),
+            followed.threads[slow.thread],
+            grouped(stats.hits),
+            time(stats.percentile(500)),
+        );
+        out.line(Style::Bold.paint(cut(&heading, out.width.unwrap_or(usize::MAX))))?;
+        write_tree(&mut trees.inner[at], slow, &followed, &clock, &mut out)?;
+        if trees.left_out[at] > 0 {
+            let least = time(clock.nanoseconds(trees.least[at]));
+            let count = grouped(trees.left_out[at]);
+            let text = format!("   and {count} calls of less than {least}");
+            out.line(Style::Dim.paint(cut(&text, out.width.unwrap_or(usize::MAX))))?;
+        }
+        out.line("")?;
+    }
+    out.finish()
+}
+
+fn write_tree(
+    inner: &mut [Inner],
+    slow: &Slow,
+    followed: &Followed,
+    clock: &Clock,
+    out: &mut Out,
+) -> Result<(), Error> {
+    inner.sort_by_key(|call| (call.begin, call.depth));
+    for call in inner.iter() {
+        let (took, own) = (clock.nanoseconds(call.took), clock.nanoseconds(call.own));
+        let how = match call.ending {
+            Ending::Returned => "",
+            Ending::Unwound => " (unwound)",
+            Ending::Missing => " (its end is missing)",
+        };
+        let line = format!(
+            "{:>12} {:>5} %  self {:>12}  {}{}{how}",
+            time(took),
+            percent(call.took, slow.took),
+            time(own),
+            "  ".repeat(call.depth),
+            followed.functions[call.slot as usize].name,
+        );
+        out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! `fgraph replay`: what happened, call by call.
+
+use clap::ValueEnum;
+use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
+
+use crate::error::Error;
+use crate::input::{Input, Part, matcher, nanoseconds};
+use crate::output::Out;
+
+/// Show what happened: each call with its time, indented, as the kernel's function graph
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Only functions of these names, and what they call
+    #[arg(short = 'F', long = "filter", value_name = "GLOB")]
+    filters: Vec<String>,
+    /// Without functions of these names, and what they call
+    #[arg(short = 'N', long = "notrace", value_name = "GLOB")]
+    without: Vec<String>,
+    /// Leave out calls that are nested deeper
+    #[arg(
+        short = 'D',
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    depth: usize,
+    /// Only calls that took so long, at their ends: `10us`
+    #[arg(short = 't', long, value_name = "TIME", value_parser = nanoseconds)]
+    threshold: Option<u64>,
+    /// Show when each line was, by the monotonic clock
+    #[arg(long)]
+    abstime: bool,
+    /// Show the thread of each line
+    #[arg(long)]
+    proc: bool,
+    /// Repeat the function's name at its end
+    #[arg(long)]
+    tail: bool,
+    /// Leave out the column of processors
+    #[arg(long)]
+    no_cpu: bool,
+    /// Show results, where they were recorded
+    #[arg(long, value_name = "FORMAT")]
+    results: Option<Results>,
+    #[command(flatten)]
+    part: Part,
+}
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Results {
+    /// Hexadecimal, but for errors
+    Kernel,
+    Hex,
+    Decimal,
+    /// As `kernel`, with the names of errors
+    Errno,
+}
+
+/// Prints it.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let mut view = args.input.view(&args.part)?;
+    let options = Options {
+        functions: matcher(&args.filters)?,
+        without: matcher(&args.without)?,
+        max_depth: args.depth,
+        threshold: args.threshold.unwrap_or(0),
+        absolute_time: args.abstime,
+        thread: args.proc,
+        tail: args.tail,
+        cpu: !args.no_cpu,
+        arguments: true,
+        result: Some(match args.results {
+            None | Some(Results::Kernel) => ResultFormat::Kernel,
+            Some(Results::Hex) => ResultFormat::Hex,
+            Some(Results::Decimal) => ResultFormat::Decimal,
+            Some(Results::Errno) => ResultFormat::ErrnoName,
+        }),
+        ..Options::default()
+    };
+    let mut graph = FunctionGraph::new(options);
+    let (mut out, mut text) = (Out::new(), String::new());
+    let failed = |error| Error::source(&args.input.path, error);
+    const BLOCK: usize = 1 << 16;
+    while graph.write_event(&mut view, &mut text).map_err(failed)? {
+        if text.len() >= BLOCK {
+            out.text(&text)?;
+            text.clear();
+        }
+    }
+    out.text(&text)?;
+    out.finish()
+}

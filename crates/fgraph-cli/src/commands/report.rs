@@ -1,0 +1,325 @@
+//! `fgraph report`: where the time went.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use fgraph_trace::Source;
+use fgraph_trace::clock::Clock;
+use fgraph_trace::graph::Matcher;
+
+use crate::calls::{self, Call, Function, Open, Slot, Watch};
+use crate::error::Error;
+use crate::input::{Input, Part, matcher};
+use crate::output::Out;
+use crate::sources::Sources;
+use crate::stats::Stats;
+use crate::table::Table;
+use crate::text::{grouped, percent, signed_time, time};
+
+/// Show where the time went: a line for each function with its calls and their times
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// The order of the lines
+    #[arg(short, long, value_name = "KEY", default_value = "self")]
+    sort: Key,
+    /// What has a line of its own
+    #[arg(long, value_name = "WHAT", default_value = "function")]
+    by: By,
+    /// Only functions of these names
+    #[arg(short = 'F', long = "filter", value_name = "GLOB")]
+    filters: Vec<String>,
+    /// At most so many lines
+    #[arg(short = 'n', long, value_name = "N")]
+    lines: Option<usize>,
+    /// Show how times have changed since an older recording
+    #[arg(long, value_name = "OLD")]
+    diff: Option<PathBuf>,
+    #[command(flatten)]
+    part: Part,
+}
+
+/// What lines are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Key {
+    #[value(name = "self")]
+    Own,
+    Total,
+    Avg,
+    P50,
+    P95,
+    P99,
+    Max,
+    Calls,
+    Name,
+}
+
+/// What calls are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    Function,
+    Thread,
+    Module,
+    /// The source file, where the module's debug information is here
+    Source,
+}
+
+/// Calls by what has a line.
+struct Profile {
+    clock: Clock,
+    by: By,
+    is_wanted: Option<Matcher>,
+    sources: Option<Sources>,
+    /// The line of each function; `None` for those that are not asked for.
+    line_of: Vec<Option<usize>>,
+    /// Name and module of each line, but where threads have the lines.
+    lines: Vec<(String, String)>,
+    by_name: HashMap<(String, String), usize>,
+    stats: Vec<Stats>,
+    /// Of each thread, how many calls of each line go on.
+    active: Vec<Vec<u32>>,
+}
+
+impl Profile {
+    #[inline]
+    fn line(&self, thread: usize, slot: Slot) -> Option<usize> {
+        let line = self.line_of[slot as usize]?;
+        Some(if self.by == By::Thread { thread } else { line })
+    }
+}
+
+impl Watch for Profile {
+    fn function(&mut self, function: &Function) {
+        if self
+            .is_wanted
+            .as_ref()
+            .is_some_and(|wanted| !wanted(&function.name))
+        {
+            self.line_of.push(None);
+            return;
+        }
+        let name = match self.by {
+            By::Function => {
+                let module = function.module_name().to_owned();
+                (function.name.clone(), module)
+            }
+            By::Thread => Default::default(),
+            By::Module => (function.module.clone(), String::new()),
+            By::Source => {
+                let file = self.sources.as_mut().and_then(|it| it.file(function));
+                let unknown = || format!("? [{}]", function.module_name());
+                (file.unwrap_or_else(unknown), String::new())
+            }
+        };
+        let next = self.lines.len();
+        let line = *self.by_name.entry(name.clone()).or_insert(next);
+        if line == next {
+            self.lines.push(name);
+        }
+        self.line_of.push(Some(line));
+    }
+
+    #[inline]
+    fn begin(&mut self, thread: usize, stack: &[Open]) {
+        let Some(line) = stack.last().and_then(|open| self.line(thread, open.slot)) else {
+            return;
+        };
+        if self.active.len() <= thread {
+            self.active.resize_with(thread + 1, Vec::new);
+        }
+        let active = &mut self.active[thread];
+        if active.len() <= line {
+            active.resize(line + 1, 0);
+        }
+        active[line] += 1;
+    }
+
+    #[inline]
+    fn end(&mut self, thread: usize, _: &[Open], call: &Call) {
+        let Some(line) = self.line(thread, call.slot) else {
+            return;
+        };
+        let active = &mut self.active[thread][line];
+        *active -= 1;
+        let is_outermost = *active == 0;
+        if self.stats.len() <= line {
+            self.stats.resize_with(line + 1, Stats::default);
+        }
+        let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
+        self.stats[line].add(took, own, is_outermost);
+    }
+}
+
+/// A line of the table.
+#[derive(Debug)]
+struct Line {
+    name: String,
+    module: String,
+    stats: Stats,
+}
+
+/// Prints it.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let mut lines = profile(&args, &args.input)?;
+    let mut out = Out::new();
+    if let Some(old) = &args.diff {
+        let old = profile(&args, &Input { path: old.clone() })?;
+        write_diff(&args, old, lines, &mut out)?;
+        return out.finish();
+    }
+    let own: u64 = lines.iter().map(|line| line.stats.own).sum();
+    let sort = |key: &dyn Fn(&Stats) -> u64, lines: &mut Vec<Line>| {
+        lines.sort_by(|a, b| {
+            let by_key = key(&b.stats).cmp(&key(&a.stats));
+            by_key.then_with(|| a.name.cmp(&b.name))
+        });
+    };
+    match args.sort {
+        Key::Own => sort(&|stats| stats.own, &mut lines),
+        Key::Total => sort(&|stats| stats.total, &mut lines),
+        Key::Avg => sort(&Stats::average, &mut lines),
+        Key::P50 => sort(&|stats| stats.percentile(500), &mut lines),
+        Key::P95 => sort(&|stats| stats.percentile(950), &mut lines),
+        Key::P99 => sort(&|stats| stats.percentile(990), &mut lines),
+        Key::Max => sort(&|stats| stats.max, &mut lines),
+        Key::Calls => sort(&|stats| stats.hits, &mut lines),
+        Key::Name => lines.sort_by(|a, b| a.name.cmp(&b.name)),
+    }
+    let mut table = Table::new(&[
+        ("self", 0),
+        ("self %", 4),
+        ("total", 1),
+        ("avg", 3),
+        ("p50", 8),
+        ("p95", 7),
+        ("p99", 6),
+        ("max", 5),
+        ("calls", 2),
+        (heading(args.by), 0),
+    ]);
+    for line in lines.iter().take(args.lines.unwrap_or(usize::MAX)) {
+        let stats = &line.stats;
+        table.row(vec![
+            time(stats.own),
+            percent(stats.own, own),
+            time(stats.total),
+            time(stats.average()),
+            time(stats.percentile(500)),
+            time(stats.percentile(950)),
+            time(stats.percentile(990)),
+            time(stats.max),
+            grouped(stats.hits),
+            named(&line.name, &line.module),
+        ]);
+    }
+    table.write(&mut out)?;
+    out.finish()
+}
+
+fn heading(by: By) -> &'static str {
+    match by {
+        By::Function => "function",
+        By::Thread => "thread",
+        By::Module => "module",
+        By::Source => "source file",
+    }
+}
+
+fn named(name: &str, module: &str) -> String {
+    match module {
+        "" => name.to_owned(),
+        module => format!("{name} [{module}]"),
+    }
+}
+
+/// The lines of a recording, in no order.
+fn profile(args: &Args, input: &Input) -> Result<Vec<Line>, Error> {
+    let mut view = input.view(&args.part)?;
+    let mut profile = Profile {
+        clock: *view.clock(),
+        by: args.by,
+        is_wanted: matcher(&args.filters)?,
+        sources: (args.by == By::Source).then(|| Sources::new(view.names())),
+        line_of: Vec::new(),
+        lines: Vec::new(),
+        by_name: HashMap::new(),
+        stats: Vec::new(),
+        active: Vec::new(),
+    };
+    let failed = |error| Error::source(&input.path, error);
+    let followed = calls::follow(&mut view, &mut profile).map_err(failed)?;
+    if args.by == By::Thread {
+        let threads = followed.threads.iter();
+        profile.lines = threads
+            .map(|thread| (thread.to_string(), String::new()))
+            .collect();
+    }
+    let line = |((name, module), stats)| Line {
+        name,
+        module,
+        stats,
+    };
+    let lines = profile.lines.into_iter().zip(profile.stats).map(line);
+    Ok(lines.filter(|line| line.stats.hits != 0).collect())
+}
+
+/// Prints what has changed; what changed most comes first.
+fn write_diff(args: &Args, old: Vec<Line>, new: Vec<Line>, out: &mut Out) -> Result<(), Error> {
+    let mut pairs: HashMap<(String, String), [Stats; 2]> = HashMap::new();
+    for (at, lines) in [old, new].into_iter().enumerate() {
+        for line in lines {
+            pairs.entry((line.name, line.module)).or_default()[at] = line.stats;
+        }
+    }
+    let key = |stats: &Stats| match args.sort {
+        Key::Total => stats.total,
+        Key::Avg => stats.average(),
+        Key::P50 => stats.percentile(500),
+        Key::P95 => stats.percentile(950),
+        Key::P99 => stats.percentile(990),
+        Key::Max => stats.max,
+        Key::Calls => stats.hits,
+        Key::Own | Key::Name => stats.own,
+    };
+    let mut pairs: Vec<_> = pairs.into_iter().collect();
+    pairs.sort_by(|(a_name, [a_old, a_new]), (b_name, [b_old, b_new])| {
+        let change = |old, new| key(old).abs_diff(key(new));
+        let by_change = change(b_old, b_new).cmp(&change(a_old, a_new));
+        match args.sort {
+            Key::Name => a_name.cmp(b_name),
+            _ => by_change.then_with(|| a_name.cmp(b_name)),
+        }
+    });
+    let mut table = Table::new(&[
+        ("self", 2),
+        ("change", 0),
+        ("total", 4),
+        ("change", 3),
+        ("avg", 6),
+        ("change", 5),
+        ("calls", 8),
+        ("change", 7),
+        (heading(args.by), 0),
+    ]);
+    for ((name, module), [old, new]) in pairs.into_iter().take(args.lines.unwrap_or(usize::MAX)) {
+        let calls = i128::from(new.hits) - i128::from(old.hits);
+        table.row(vec![
+            time(new.own),
+            signed_time(old.own, new.own),
+            time(new.total),
+            signed_time(old.total, new.total),
+            time(new.average()),
+            signed_time(old.average(), new.average()),
+            grouped(new.hits),
+            if calls == 0 {
+                "0".to_owned()
+            } else {
+                format!("{calls:+}")
+            },
+            named(&name, &module),
+        ]);
+    }
+    table.write(out)
+}

@@ -1,0 +1,122 @@
+//! Numbers of calls and of their times.
+
+/// What is counted of calls. Times are in nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) hits: u64,
+    /// Time in calls, that of calls within the same once.
+    pub(crate) total: u64,
+    /// Time in calls, without the calls in them.
+    pub(crate) own: u64,
+    /// The sum of the times of all calls.
+    sum: u64,
+    pub(crate) max: u64,
+    times: Histogram,
+}
+
+impl Stats {
+    /// Counts a call.
+    #[inline]
+    pub(crate) fn add(&mut self, took: u64, own: u64, is_outermost: bool) {
+        self.hits += 1;
+        self.own = self.own.saturating_add(own);
+        self.sum = self.sum.saturating_add(took);
+        if is_outermost {
+            self.total = self.total.saturating_add(took);
+        }
+        self.max = self.max.max(took);
+        self.times.add(took);
+    }
+
+    /// The time of a call on average.
+    pub(crate) fn average(&self) -> u64 {
+        self.sum.checked_div(self.hits).unwrap_or(0)
+    }
+
+    /// The time within which this part of a thousand calls ended; up to 3 % more.
+    pub(crate) fn percentile(&self, thousandth: u64) -> u64 {
+        self.times.percentile(self.hits, thousandth).min(self.max)
+    }
+}
+
+/// How often times were met, in steps of 3 % and less.
+#[derive(Clone, Debug, Default)]
+struct Histogram(Vec<u32>);
+
+/// Each power of two has 2^5 steps.
+const BITS: u32 = 5;
+
+impl Histogram {
+    #[inline]
+    fn add(&mut self, time: u64) {
+        let step = step(time);
+        match self.0.get_mut(step) {
+            Some(count) => *count = count.saturating_add(1),
+            None => {
+                self.0.resize(step + 1, 0);
+                self.0[step] = 1;
+            }
+        }
+    }
+
+    fn percentile(&self, hits: u64, thousandth: u64) -> u64 {
+        let wanted = u128::from(hits) * u128::from(thousandth) / 1000;
+        let mut seen = 0;
+        for (step, &count) in self.0.iter().enumerate() {
+            seen += u128::from(count);
+            if count != 0 && seen >= wanted {
+                return highest(step);
+            }
+        }
+        0
+    }
+}
+
+/// The step that a time belongs to.
+#[inline]
+fn step(time: u64) -> usize {
+    let shift = (u64::BITS - time.leading_zeros()).saturating_sub(BITS + 1);
+    ((shift as usize) << BITS) + (time >> shift) as usize
+}
+
+/// The longest time of a step.
+fn highest(step: usize) -> u64 {
+    let shift = (step >> BITS).saturating_sub(1) as u32;
+    let within = (step - ((shift as usize) << BITS)) as u128;
+    u64::try_from(((within + 1) << shift) - 1).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_hold_times_that_differ_by_a_thirtieth() {
+        let times = (0..4000).chain((12..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, u64::MAX]));
+        for time in times {
+            let highest = highest(step(time));
+            assert!(highest >= time, "{time}");
+            assert_eq!(step(highest), step(time), "{time}");
+            assert!(highest - time <= time / 30 + 1, "{time} {highest}");
+        }
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_calls() {
+        let mut stats = Stats::default();
+        assert_eq!(stats.percentile(500), 0);
+        for time in 1..=1000 {
+            stats.add(time * 1000, time, true);
+        }
+        for (thousandth, expected) in [(500, 500_000), (950, 950_000), (990, 990_000)] {
+            let found = stats.percentile(thousandth);
+            let off = found.abs_diff(expected);
+            assert!(
+                found >= expected && off <= expected / 30,
+                "{thousandth} {found}"
+            );
+        }
+        assert_eq!(stats.percentile(1000), 1_000_000);
+        assert_eq!(stats.average(), 500_500);
+    }
+}

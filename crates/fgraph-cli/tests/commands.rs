@@ -1,0 +1,474 @@
+//! The subcommands that show recordings, on good ones and on bad ones.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use fgraph_needs::{CHROMIUM, needs};
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::{Kind, call};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::recording::{Drain, Info};
+use fgraph_trace::ring::{Extras, RingOptions, Rings};
+use tempfile::TempDir;
+
+const PROCESS: u32 = 100;
+/// Names as a hostile program has them.
+const HOSTILE: &str = "evil\x1b]0;owned\x07</script>\u{202e}";
+/// The subcommands that take a recording and nothing else.
+const VIEWS: [&str; 5] = ["info", "report", "replay", "outliers", "dump"];
+
+/// A directory with a recording: `main` calls `parse` 20 times, which calls `read`; the last one
+/// is slow. Another thread calls a function with a hostile name.
+fn recording() -> (TempDir, PathBuf) {
+    recording_of(20)
+}
+
+fn recording_of(calls: u64) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fgraph.data");
+    let options = RingOptions {
+        clock: Some(ClockKind::Monotonic),
+        ..RingOptions::default()
+    };
+    let rings = Arc::new(Rings::create(&options).unwrap());
+    for (index, name) in [(1, "main"), (2, "parse"), (3, "read"), (4, HOSTILE)] {
+        let fields = [PROCESS.into(), index, 0x1000 * index, 16];
+        rings.describe(
+            DescriptionKind::Function,
+            fields,
+            [name, "/usr/bin/program"],
+        );
+    }
+    let fields = [PROCESS.into(), 101, 0, 0];
+    rings.describe(DescriptionKind::Thread, fields, ["\x1b[31mred", ""]);
+    let start = rings.clock().first().ticks;
+    let [first, second] = [100, 101].map(|thread| rings.writer(PROCESS, thread).unwrap());
+    first.call(call(Kind::Entry, 1), start);
+    let mut now = start + 100;
+    for n in 0..calls {
+        let extras = Extras {
+            arguments: &[7],
+            ..Extras::default()
+        };
+        first.call_with(call(Kind::Entry, 2), now, &extras);
+        first.call(call(Kind::Entry, 3), now + 100);
+        let took = if n + 1 == calls { 5_000_000 } else { 300 };
+        first.call(call(Kind::Return, 3), now + 100 + took);
+        first.call(call(Kind::Return, 2), now + 200 + took);
+        now += took + 300;
+    }
+    first.mark(now, "half\x1b[2J\ndone");
+    first.call(call(Kind::Return, 1), now + 1000);
+    second.call(call(Kind::Entry, 4), start + 50);
+    second.call(call(Kind::Unwound, 4), start + 90);
+    rings.finish();
+    let info = Info {
+        process: PROCESS,
+        host: "host".to_owned(),
+        command: vec!["program".to_owned(), "\x1b[1margument".to_owned()],
+        system: "linux x86_64".to_owned(),
+    };
+    let file = File::create(&path).unwrap();
+    Drain::new(rings.clone(), file, &info)
+        .unwrap()
+        .finish()
+        .unwrap();
+    (directory, path)
+}
+
+fn fgraph(arguments: &[&str], path: &Path) -> Output {
+    let directory = path.parent().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    command.args(arguments).current_dir(directory);
+    command.output().unwrap()
+}
+
+/// What a subcommand prints of the recording.
+fn text(arguments: &[&str], path: &Path) -> String {
+    let output = fgraph(arguments, path);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {complaint}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A subcommand fails with this code and one line.
+#[track_caller]
+fn fails(arguments: &[&str], path: &Path, code: i32) -> String {
+    let output = fgraph(arguments, path);
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{arguments:?}: {complaint}"
+    );
+    assert!(complaint.starts_with("fgraph: "), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(
+        !complaint.trim_end().contains(char::is_control),
+        "{complaint}"
+    );
+    complaint
+}
+
+#[test]
+fn info_tells_what_the_recording_is_of() {
+    let (_directory, path) = recording();
+    let text = text(&["info"], &path);
+    for line in [
+        r"command    program \x1b[1margument",
+        "process    100",
+        "threads    2",
+        "marks      1",
+        "lost       0 events",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(text.contains("calls      42, "), "{text}");
+}
+
+#[test]
+fn report_counts_calls_and_their_times() {
+    let (_directory, path) = recording();
+    let text = text(&["report", "--sort", "total"], &path);
+    let lines: Vec<&str> = text.lines().collect();
+    // 19 calls of 500 ns and one of 5,000,200, and 100 ns behind each.
+    let rows = [
+        ("3.100 us", "5.013 ms", "1", "main [program]"),
+        ("4.000 us", "5.010 ms", "20", "parse [program]"),
+        ("5.006 ms", "5.006 ms", "20", "read [program]"),
+    ];
+    assert_eq!(lines.len(), 5, "{text}");
+    for ((own, total, calls, name), line) in rows.iter().zip(&lines[1..]) {
+        let begin = line.trim_start().starts_with(own);
+        let end = line.ends_with(&format!("{calls}  {name}"));
+        assert!(begin && end && line.contains(total), "{text}");
+    }
+    assert!(
+        lines[4].ends_with(r"evil\x1b]0;owned\x07</script>\u{202e} [program]"),
+        "{text}"
+    );
+}
+
+#[test]
+fn report_takes_threads_modules_and_parts() {
+    let (_directory, path) = recording();
+    let threads = text(&["report", "--by", "thread"], &path);
+    assert!(threads.contains(r"\x1b[31mred 100/101"), "{threads}");
+    let modules = text(&["report", "--by", "module"], &path);
+    assert!(
+        modules
+            .lines()
+            .nth(1)
+            .unwrap()
+            .ends_with("42  /usr/bin/program"),
+        "{modules}"
+    );
+    // Nothing is known of where the module was loaded.
+    let sources = text(&["report", "--by", "source"], &path);
+    assert!(
+        sources.lines().nth(1).unwrap().ends_with("42  ? [program]"),
+        "{sources}"
+    );
+    let part = text(&["report", "--thread", "101"], &path);
+    assert_eq!(part.lines().count(), 2, "{part}");
+    let filtered = text(&["report", "-F", "par*", "-F", "!read"], &path);
+    assert_eq!(filtered.lines().count(), 2, "{filtered}");
+    let first = text(&["report", "-n", "1"], &path);
+    assert!(first.ends_with("read [program]\n"), "{first}");
+}
+
+#[test]
+fn report_tells_what_has_changed() {
+    let (_directory, path) = recording();
+    let (other, _) = recording_of(25);
+    let old = other.path().join("fgraph.data");
+    let old = old.to_str().unwrap();
+    let text = text(&["report", "--diff", old, "--sort", "calls"], &path);
+    let parse = text
+        .lines()
+        .find(|line| line.ends_with("parse [program]"))
+        .unwrap();
+    assert!(parse.contains("20      -5  "), "{text}");
+    let same = crate::text(&["report", "--diff", "fgraph.data"], &path);
+    assert!(!same.contains(['+', '-']), "{same}");
+}
+
+#[test]
+fn replay_is_the_kernels_function_graph() {
+    let (_directory, path) = recording();
+    let all = text(&["replay"], &path);
+    assert!(all.contains("  0.300 us    |      read();\n"), "{all}");
+    assert!(all.contains("              |    parse(0x7) {\n"), "{all}");
+    assert!(all.contains("# 5000.000 us |      read();\n"), "{all}");
+    let slow = text(&["replay", "-t", "1ms", "--thread", "100"], &path);
+    assert_eq!(slow.matches("*/").count(), 4, "{slow}");
+    let shallow = text(&["replay", "-D", "1", "--thread", "100"], &path);
+    assert!(!shallow.contains("parse"), "{shallow}");
+    let reads = text(&["replay", "-F", "read"], &path);
+    assert_eq!(reads.matches("read();").count(), 20, "{reads}");
+    let without = text(&["replay", "-N", "parse", "--thread", "100"], &path);
+    assert!(!without.contains("read"), "{without}");
+    let early = text(&["replay", "--to", "1us", "--thread", "100"], &path);
+    assert_eq!(early.matches("parse(").count(), 2, "{early}");
+    let late = text(&["replay", "--from", "2ms", "--thread", "100"], &path);
+    assert_eq!(late.matches("/* read */").count(), 1, "{late}");
+}
+
+#[test]
+fn graph_shows_callers_and_callees() {
+    let (_directory, path) = recording();
+    let text = text(&["graph", "parse"], &path);
+    let expected = "\
+parse: 20 calls, total 5.010 ms, self 4.000 us
+
+       calls         total  called by
+          20      5.010 ms  main
+
+       calls         total  calls
+          20      5.006 ms  read
+";
+    assert_eq!(text, expected);
+    let complaint = fails(&["graph", "absent"], &path, 3);
+    assert_eq!(complaint, "fgraph: no call of absent is in the recording\n");
+}
+
+#[test]
+fn outliers_are_shown_with_what_they_did() {
+    let (_directory, path) = recording();
+    let text = text(&["outliers"], &path);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("1. parse took 5.000 ms at "), "{text}");
+    assert!(
+        lines[0].contains("of 20 calls half take at most 5"),
+        "{text}"
+    );
+    assert!(lines[2].ends_with("read"), "{text}");
+    assert!(!text.contains("\n2. "), "{text}");
+    let two = crate::text(&["outliers", "-F", "read", "-n", "2"], &path);
+    assert!(two.contains("\n2. read took 300 ns"), "{two}");
+}
+
+#[test]
+fn dump_has_a_line_for_each_event() {
+    let (_directory, path) = recording();
+    let text = text(&["dump"], &path);
+    assert_eq!(text.lines().count(), 85, "{text}");
+    assert!(text.contains("[-] entry   parse 0x7\n"), "{text}");
+    assert!(text.contains(r"mark    half\x1b[2J\ndone"), "{text}");
+    assert!(text.contains("unwound evil"), "{text}");
+}
+
+#[test]
+fn exports_are_written_where_they_are_asked_for() {
+    let (directory, path) = recording();
+    let formats = [
+        "perfetto",
+        "chrome",
+        "firefox",
+        "speedscope",
+        "folded",
+        "pprof",
+        "callgrind",
+        "uftrace",
+        "ctf",
+        "csv",
+    ];
+    for format in formats {
+        let out = directory.path().join(format);
+        text(&["export", format, "-o", out.to_str().unwrap()], &path);
+        assert!(out.exists(), "{format}");
+    }
+    let folded = text(&["export", "folded", "-o", "-"], &path);
+    assert!(folded.contains("main;parse;read 5005700"), "{folded}");
+    text(&["export", "csv"], &path);
+    assert!(directory.path().join("fgraph.csv").exists());
+    fails(&["export", "ctf", "-o", "-"], &path, 2);
+    let complaint = fails(&["export", "csv", "-o", "absent/x.csv"], &path, 4);
+    assert_eq!(
+        complaint,
+        "fgraph: absent/x.csv: No such file or directory\n"
+    );
+    let complaint = fails(&["export", "perfeto"], &path, 2);
+    assert!(
+        complaint.contains("unknown format \"perfeto\""),
+        "{complaint}"
+    );
+    if !cfg!(feature = "svg") {
+        let complaint = fails(&["export", "svg"], &path, 2);
+        assert!(complaint.contains("--features svg"), "{complaint}");
+    }
+}
+
+#[test]
+fn a_page_shows_names_as_text_only() {
+    let (directory, path) = recording();
+    text(&["export", "html"], &path);
+    let page = fs::read_to_string(directory.path().join("fgraph.html")).unwrap();
+    // The page's own three scripts end, and nothing that a name says.
+    assert_eq!(page.matches("</script>").count(), 3);
+    assert!(
+        page.contains(r"owned\u0007\u003c/script>"),
+        "{}",
+        &page[..200]
+    );
+    let browser = needs!(CHROMIUM.find());
+    let url = format!("file://{}", directory.path().join("fgraph.html").display());
+    for (tab, shown) in [
+        ("functions", "parse"),
+        ("outliers", "parse"),
+        ("flame", "42 calls"),
+        ("timeline", "2 threads"),
+    ] {
+        let mut command = Command::new(&browser);
+        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
+        command.args(["--virtual-time-budget=5000", "--window-size=1000,700"]);
+        let profile = format!(
+            "--user-data-dir={}",
+            directory.path().join("browser").display()
+        );
+        let output = command
+            .arg(profile)
+            .arg(format!("{url}#{tab}"))
+            .output()
+            .unwrap();
+        let page = String::from_utf8_lossy(&output.stdout);
+        assert!(page.contains("data-ready=\"yes\""), "{tab}: {page}");
+        assert!(page.contains(shown), "{tab}: {page}");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_subcommand() {
+    let (directory, path) = recording();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(
+            text(&["completions", shell], &path).contains("outliers"),
+            "{shell}"
+        );
+    }
+    assert!(text(&["man"], &path).contains("fgraph\\-outliers"));
+    text(&["man", "pages"], &path);
+    for view in VIEWS {
+        let page = directory.path().join(format!("pages/fgraph-{view}.1"));
+        assert!(fs::read_to_string(page).unwrap().contains("FILE"), "{view}");
+    }
+}
+
+#[test]
+fn what_is_no_recording_is_told_in_one_line() {
+    let (directory, path) = recording();
+    let write = |name: &str, bytes: &[u8]| {
+        fs::write(directory.path().join(name), bytes).unwrap();
+    };
+    write("empty", b"");
+    write("text", b"this is a text, and no recording at all");
+    let mut newer = fs::read(&path).unwrap();
+    newer[8] = 9;
+    write("newer", &newer);
+    for view in VIEWS {
+        for (name, why) in [
+            ("absent", "No such file or directory"),
+            ("empty", "0 bytes are no recording"),
+            ("text", "this is no recording"),
+            ("newer", "a recording of version 9 with features 0x0"),
+            (".", "Is a directory"),
+        ] {
+            let complaint = fails(&[view, name], &path, 3);
+            assert_eq!(complaint, format!("fgraph: {name}: {why}\n"), "{view}");
+        }
+    }
+}
+
+#[test]
+fn a_recording_that_is_cut_short_or_damaged_is_shown_as_far_as_it_goes() {
+    let (directory, path) = recording();
+    let whole = fs::read(&path).unwrap();
+    let broken = directory.path().join("broken");
+    let places = (0..whole.len()).step_by(whole.len() / 12 + 1);
+    for place in places {
+        let cut = whole[..place].to_vec();
+        let mut damaged = whole.clone();
+        for byte in damaged.iter_mut().skip(place).take(8) {
+            *byte ^= 0xa5;
+        }
+        for (bytes, view) in [(cut, "replay"), (damaged, "report")] {
+            fs::write(&broken, bytes).unwrap();
+            let output = fgraph(&[view, "broken"], &path);
+            let complaint = String::from_utf8(output.stderr).unwrap();
+            let code = output.status.code();
+            assert!(
+                code == Some(0) || code == Some(3),
+                "{view} {place}: {complaint}"
+            );
+            assert!(
+                complaint.lines().count() <= 1,
+                "{view} {place}: {complaint}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_that_a_terminal_obeys_is_printed() {
+    let (_directory, path) = recording();
+    let views = VIEWS.iter().map(|view| vec![*view]);
+    let more = [
+        vec!["graph", "*"],
+        vec!["replay", "--proc"],
+        vec!["report", "--by", "thread"],
+    ];
+    for arguments in views.chain(more) {
+        let text = text(&arguments, &path);
+        let is_hostile = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!text.contains(is_hostile), "{arguments:?}: {text:?}");
+    }
+}
+
+#[test]
+fn colours_are_for_those_who_ask() {
+    let (_directory, path) = recording();
+    assert!(text(&["report", "--color", "always"], &path).contains("\x1b[1m"));
+    assert!(!text(&["report"], &path).contains('\x1b'));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_quietly() {
+    let (_directory, path) = recording_of(50_000);
+    for view in ["replay", "dump"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args([view]).arg(&path);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{view}");
+        assert!(output.stderr.is_empty(), "{view}: {output:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let (_directory, path) = recording();
+    let Ok(mut full) = File::options().write(true).open("/dev/full") else {
+        panic!("this machine has no /dev/full");
+    };
+    assert!(full.write(b"x").is_err());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = command
+        .arg("report")
+        .arg(&path)
+        .stdout(full)
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{complaint}");
+    let expected = "fgraph: the output cannot be written: No space left on device\n";
+    assert_eq!(complaint, expected);
+}
