@@ -43,7 +43,8 @@ enum Viewer {
     Speedscope(&'static str),
 }
 
-const PICTURES: [Picture; 5] = [
+const PICTURES: [Picture; 6] = [
+    picture("html", "words.html", Viewer::Browser, 700),
     picture("svg", "words.svg", Viewer::Browser, 263),
     picture(
         "speedscope",

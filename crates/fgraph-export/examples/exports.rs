@@ -78,6 +78,7 @@ mod job {
 /// What the export of a format is called.
 fn file_name(format: Format) -> &'static str {
     match format {
+        Format::Html => "words.html",
         Format::Perfetto => "words.pftrace",
         Format::Chrome => "words.trace.json",
         Format::Firefox => "words.firefox.json",

@@ -159,8 +159,6 @@ pub const PERFETTO: Need = package("perfetto", &[], PIP, "perfetto");
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
 
-/// Browser, which makes pictures of pages.
-pub const CHROMIUM: Need = program(&["chromium", "chromium-browser"], "chromium");
 /// What makes pictures small.
 pub const PNGQUANT: Need = program(&["pngquant"], "pngquant");
 /// What injects code into programs.
