@@ -9,6 +9,7 @@ pub(crate) mod man;
 pub(crate) mod outliers;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod tui;
 
 use clap::{Parser, Subcommand};
 
@@ -34,6 +35,7 @@ pub(crate) enum Command {
     Replay(replay::Args),
     Graph(graph::Args),
     Outliers(outliers::Args),
+    Tui(tui::Args),
     Dump(dump::Args),
     Export(export::Args),
     Completions(completions::Args),
@@ -48,6 +50,7 @@ pub(crate) fn run(command: Command) -> Result<(), Error> {
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),
         Command::Outliers(args) => outliers::run(args),
+        Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
         Command::Completions(args) => completions::run(args),

@@ -12,6 +12,7 @@ mod sources;
 mod stats;
 mod table;
 mod text;
+mod tree;
 
 use std::process::ExitCode;
 
