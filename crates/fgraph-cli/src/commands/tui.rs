@@ -414,11 +414,9 @@ impl App {
             KeyCode::Char('/') => self.typing = Some(String::new()),
             KeyCode::Char('n') => self.search(true, 1),
             KeyCode::Char('N') => self.search(false, 1),
-            KeyCode::Char(key @ ('s' | 't' | 'c' | 'a' | 'm' | 'o')) => {
-                if self.tab == Tab::Report {
-                    self.sort(key);
-                    self.go(0);
-                }
+            KeyCode::Char(key @ ('s' | 't' | 'c' | 'a' | 'm' | 'o')) if self.tab == Tab::Report => {
+                self.sort(key);
+                self.go(0);
             }
             KeyCode::Enter | KeyCode::Right | KeyCode::Left | KeyCode::Char('+' | '-') => {
                 self.enter(key)?;
