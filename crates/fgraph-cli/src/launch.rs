@@ -1,6 +1,7 @@
 //! Starting a program with the agent inside.
 
 mod check;
+pub(crate) mod events;
 mod gone;
 pub(crate) mod interrupt;
 mod library;
@@ -23,6 +24,7 @@ use fgraph_tracers::agent::{self, Settings};
 
 use crate::error::Error;
 use gone::Gone;
+use interrupt::Interrupts;
 use library::Library;
 
 /// How rings are laid out: a thread that makes ten million calls a second fills its own in 25 ms.
@@ -35,6 +37,9 @@ const RINGS: RingOptions = RingOptions {
     table_bytes: 64 << 20,
     clock: None,
 };
+
+/// How often rings are looked at that had nothing.
+pub(crate) const NAP: Duration = Duration::from_millis(5);
 
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
@@ -247,8 +252,23 @@ impl Launched {
         }
     }
 
+    /// Ends as the program does, unless it was interrupted twice: then the program goes on. Without
+    /// a result the program is waited for as well.
+    pub(crate) fn end(
+        self,
+        interrupts: &Interrupts,
+        result: Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        self.rings.finish();
+        let code = match interrupts.count() > 1 {
+            true => ExitCode::from(130),
+            false => self.wait(),
+        };
+        result.map(|()| code)
+    }
+
     /// Waits until the program has ended, and says what it has ended with.
-    pub(crate) fn wait(self) -> ExitCode {
+    fn wait(self) -> ExitCode {
         let status = self.waiter.join().ok().and_then(Result::ok);
         let code = status.and_then(|status| {
             let by_signal = || status.signal().map(|signal| 128 + signal);

@@ -16,7 +16,7 @@ use fgraph_trace::ring::{Mode, Rings};
 use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::{Launched, What};
+use crate::launch::{Launched, NAP, What};
 use crate::text::{grouped, size};
 
 const EXAMPLES: &str = "\
@@ -85,8 +85,6 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     parse_unit(text, &units).map(Duration::from_millis)
 }
 
-/// How often rings are looked at that had nothing.
-const NAP: Duration = Duration::from_millis(5);
 /// How often the progress is shown.
 const SHOWN: Duration = Duration::from_millis(250);
 
@@ -103,12 +101,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let _ = std::fs::remove_file(&args.output);
     })?;
     let written = record(args, &mut launched, &interrupts, file);
-    if interrupts.count() > 1 {
-        return Ok(ExitCode::from(130));
-    }
-    let code = launched.wait();
-    written.map_err(|error| cannot_write(&args.output, error))?;
-    Ok(code)
+    let written = written.map_err(|error| cannot_write(&args.output, error));
+    launched.end(&interrupts, written)
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
