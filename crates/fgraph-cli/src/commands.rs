@@ -7,8 +7,11 @@ pub(crate) mod graph;
 pub(crate) mod info;
 pub(crate) mod man;
 pub(crate) mod outliers;
+pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -30,6 +33,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Info(info::Args),
+    Record(record::Args),
     Report(report::Args),
     Replay(replay::Args),
     Graph(graph::Args),
@@ -40,10 +44,11 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-/// Does it.
-pub(crate) fn run(command: Command) -> Result<(), Error> {
+/// Does it, and says what the process ends with.
+pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Info(args) => info::run(args),
+        Command::Record(args) => return record::run(&args),
         Command::Report(args) => report::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),
@@ -53,6 +58,7 @@ pub(crate) fn run(command: Command) -> Result<(), Error> {
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -16,7 +16,12 @@ Exit codes:
   1  something else went wrong
   2  the command line is wrong
   3  a recording or another file cannot be read, or has not what was asked for
-  4  the output cannot be written";
+  4  the output cannot be written
+
+Where a program is started, the code is the program's own, or 128 and the signal
+that has ended it; else
+  126  the program cannot be recorded
+  127  there is no such program";
 
 /// Why a subcommand ended early.
 #[derive(Debug)]
@@ -41,6 +46,15 @@ pub(crate) enum Error {
     },
     /// Standard output cannot be written.
     Output(io::Error),
+    /// A program cannot be started, or not with the agent inside.
+    Program {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// Whether there is no such program.
+        is_missing: bool,
+    },
 }
 
 impl Error {
@@ -65,6 +79,9 @@ impl Error {
             }
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
             Self::Output(error) => format!("the output cannot be written: {}", plain(error)),
+            Self::Program { path, why, .. } => {
+                format!("{} cannot be recorded: {why}", path.display())
+            }
         };
         Some(escaped(&text).into_owned())
     }
@@ -76,6 +93,8 @@ impl Error {
             Self::Input { .. } | Self::Nothing(_) => 3,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Write { .. } | Self::Output(_) => 4,
+            Self::Program { is_missing, .. } if *is_missing => 127,
+            Self::Program { .. } => 126,
         })
     }
 }

@@ -7,6 +7,7 @@ mod calls;
 mod commands;
 mod error;
 mod input;
+mod launch;
 mod output;
 mod sources;
 mod stats;
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     output::set_color(cli.color);
     match commands::run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             if let Some(message) = error.message() {
                 eprintln!("fgraph: {message}");

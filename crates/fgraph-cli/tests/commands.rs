@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
+use fgraph_needs::{CHROMIUM, needs};
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, call};
 use fgraph_trace::names::DescriptionKind;
@@ -298,6 +299,44 @@ fn exports_are_written_where_they_are_asked_for() {
     if !cfg!(feature = "svg") {
         let complaint = fails(&["export", "svg"], &path, 2);
         assert!(complaint.contains("--features svg"), "{complaint}");
+    }
+}
+
+#[test]
+fn a_page_shows_names_as_text_only() {
+    let (directory, path) = recording();
+    text(&["export", "html"], &path);
+    let page = fs::read_to_string(directory.path().join("fgraph.html")).unwrap();
+    // The page's own three scripts end, and nothing that a name says.
+    assert_eq!(page.matches("</script>").count(), 3);
+    assert!(
+        page.contains(r"owned\u0007\u003c/script>"),
+        "{}",
+        &page[..200]
+    );
+    let browser = needs!(CHROMIUM.find());
+    let url = format!("file://{}", directory.path().join("fgraph.html").display());
+    for (tab, shown) in [
+        ("functions", "parse"),
+        ("outliers", "parse"),
+        ("flame", "42 calls"),
+        ("timeline", "2 threads"),
+    ] {
+        let mut command = Command::new(&browser);
+        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
+        command.args(["--virtual-time-budget=5000", "--window-size=1000,700"]);
+        let profile = format!(
+            "--user-data-dir={}",
+            directory.path().join("browser").display()
+        );
+        let output = command
+            .arg(profile)
+            .arg(format!("{url}#{tab}"))
+            .output()
+            .unwrap();
+        let page = String::from_utf8_lossy(&output.stdout);
+        assert!(page.contains("data-ready=\"yes\""), "{tab}: {page}");
+        assert!(page.contains(shown), "{tab}: {page}");
     }
 }
 

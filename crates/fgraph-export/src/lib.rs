@@ -7,6 +7,7 @@
 //!
 //! | [`Format`] | what it is | who reads it |
 //! |---|---|---|
+//! | `html` | a page with flame graph, timeline, table and slowest calls | browsers |
 //! | `perfetto` | protobuf | ui.perfetto.dev, its trace processor |
 //! | `chrome` | JSON | chrome://tracing, ui.perfetto.dev, speedscope |
 //! | `firefox` | JSON | profiler.firefox.com |
@@ -47,6 +48,10 @@ use calls::{Calls, CallsError, Sink};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
+    /// A page that needs nothing else: flame and icicle graph, timeline, table with histograms,
+    /// slowest calls, search. The timeline has the 1,000,000 longest calls, the flame graph the
+    /// 50,000 stacks with the most time.
+    Html,
     /// Perfetto's protobuf: tracks of calls with arguments, results and marks.
     Perfetto,
     /// The JSON of Chrome's tracing, which many programs read.
@@ -83,6 +88,7 @@ pub enum Format {
 impl Format {
     /// All formats.
     pub const ALL: &'static [Self] = &[
+        Self::Html,
         Self::Perfetto,
         Self::Chrome,
         Self::Firefox,
@@ -101,6 +107,7 @@ impl Format {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Html => "html",
             Self::Perfetto => "perfetto",
             Self::Chrome => "chrome",
             Self::Firefox => "firefox",
@@ -292,6 +299,7 @@ impl Export {
         const BUFFER: usize = 1 << 17;
         let out: formats::Out = BufWriter::with_capacity(BUFFER, out);
         let sink: io::Result<Box<dyn Sink>> = match format {
+            Format::Html => Ok(Box::new(formats::Html::new(out))),
             Format::Perfetto => Ok(Box::new(formats::Perfetto::new(out))),
             Format::Chrome => Ok(Box::new(formats::Chrome::new(out))),
             Format::Firefox => formats::Firefox::new(out, directory).map(|it| Box::new(it) as _),
@@ -382,8 +390,8 @@ mod tests {
             assert_eq!(format.name().parse(), Ok(format));
         }
         let message = "perfeto".parse::<Format>().unwrap_err().to_string();
-        let expected = "unknown format \"perfeto\"; there are: perfetto chrome firefox speedscope \
-                        folded svg pprof callgrind uftrace ctf csv";
+        let expected = "unknown format \"perfeto\"; there are: html perfetto chrome firefox \
+                        speedscope folded svg pprof callgrind uftrace ctf csv";
         assert_eq!(message, expected);
     }
 

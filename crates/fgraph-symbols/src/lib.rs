@@ -11,6 +11,7 @@
 //! | `lines` | source files and lines of code, with the feature `dwarf` |
 //! | [`notrace`] | functions that must not be traced, each with the reason |
 //! | [`filter`] | the filter language |
+//! | [`program`] | how a file is started |
 //! | `unwind_info` | functions without a symbol, by their unwind information |
 //! | [`testing`] | checks for fuzzers and tests |
 
@@ -28,6 +29,7 @@ pub mod functions;
 #[cfg(feature = "dwarf")]
 pub mod lines;
 pub mod notrace;
+pub mod program;
 #[doc(hidden)]
 pub mod testing;
 mod unwind_info;

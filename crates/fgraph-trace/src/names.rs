@@ -3,6 +3,32 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+/// Bits of a process's number that are the kernel's id; those above count programs.
+const ID_BITS: u32 = 22;
+
+/// The number that a process has in events and descriptions: the kernel's id, at most 2^22 on
+/// Linux, and how many programs it had executed before, modulo 1,024.
+///
+/// A function's index means the same for as long as a process runs one program, so what it executes
+/// next is another process to readers. One that was forked takes the count of its parent over.
+///
+/// ```
+/// use fgraph_trace::names::{process_id, process_number};
+///
+/// assert_eq!(process_number(4711, 0), 4711);
+/// assert_eq!(process_id(process_number(4711, 3)), 4711);
+/// ```
+#[must_use]
+pub const fn process_number(id: u32, executed: u32) -> u32 {
+    id | executed << ID_BITS
+}
+
+/// The kernel's id in the [number](process_number) of a process.
+#[must_use]
+pub const fn process_id(number: u32) -> u32 {
+    number & ((1 << ID_BITS) - 1)
+}
+
 /// What a description is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

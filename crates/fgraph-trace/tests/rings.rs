@@ -198,6 +198,19 @@ fn a_ring_goes_from_a_thread_that_has_ended_to_another() {
 }
 
 #[test]
+fn a_ring_that_was_given_back_is_taken_before_one_that_nobody_had() {
+    let rings = Rings::create(&RingOptions::default()).unwrap();
+    let never = |_, _| false;
+    for thread in 1..=20 {
+        assert_eq!(rings.take(PROCESS, thread, never), Some(thread - 1));
+    }
+    // SAFETY: nothing was written to it.
+    unsafe { rings.give_back(10) };
+    assert_eq!(rings.take(PROCESS, 77, never), Some(10));
+    assert_eq!(rings.take(PROCESS, 78, never), Some(20));
+}
+
+#[test]
 fn what_a_thread_lost_before_it_ended_is_told_as_its_own() {
     let rings = small(Mode::Drop);
     let mut consumer = Live::consume(rings.clone()).unwrap();

@@ -12,6 +12,7 @@
 //! - [`watchdog`]: calls that take too long, while they still run.
 //!
 //! [`registry`] holds tracers by their names, and [`control`] speaks the language of tracefs.
+//! [`agent`] has what the command `fgraph` tells the library that it preloads into programs.
 //!
 //! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
 //! also one that selects the allocator or the handlers of signals. What they gather can be read at
@@ -19,6 +20,7 @@
 
 #![warn(missing_docs)]
 
+pub mod agent;
 pub mod control;
 pub mod locks;
 pub mod outliers;

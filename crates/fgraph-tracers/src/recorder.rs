@@ -48,6 +48,12 @@ pub struct Options {
     /// Whether it is recorded how long the thread had run on processors, so that the time which it
     /// sleeps or waits for one can be left out. It takes a system call at each entry and return.
     pub running: bool,
+    /// Calls inside this many recorded ones are left out; `None` records all. Finding out how deep
+    /// a call is takes time for each recorded call around it.
+    pub depth: Option<usize>,
+    /// How many programs the process has executed before this one, whose events are in the rings
+    /// as well: see [`process_number`](fgraph_trace::names::process_number). 0 to 1,023.
+    pub executed: u32,
 }
 
 /// A recorder at work; dropping it ends it.
@@ -103,7 +109,7 @@ impl Recorder {
         options: &Options,
     ) -> Result<Self, RecordError> {
         let rings = Arc::new(rings);
-        modules::describe(&rings);
+        modules::describe(&rings, options.executed);
         let record = Record::new(rings, options)
             .ok_or_else(|| RecordError::Rings(io::Error::from(io::ErrorKind::OutOfMemory)))?;
         // SAFETY: the callbacks use the clock, atomics, memory that they have, and system calls

@@ -131,6 +131,10 @@ pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
 pub const PYTHON: Need = program(&["python3"], "python3");
 /// What runs JavaScript.
 pub const NODE: Need = program(&["node"], "nodejs");
+/// A browser that runs without a screen.
+pub const CHROMIUM: Need = program(&["chromium", "chromium-browser"], "chromium");
+/// Terminals that a program types into and reads from.
+pub const TMUX: Need = program(&["tmux"], "tmux");
 /// Tracer of functions, which shows recordings.
 pub const UFTRACE: Need = program(&["uftrace"], "uftrace");
 /// Reader of the Common Trace Format.

@@ -16,6 +16,10 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ("fgraph-export", &["fgraph-trace"]),
     ("fgraph-attach", &[]),
     (
+        "fgraph-agent",
+        &["fgraph", "fgraph-symbols", "fgraph-trace", "fgraph-tracers"],
+    ),
+    (
         "fgraph-cli",
         &[
             "fgraph",

@@ -25,8 +25,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-cli/src",
         layers: &[
-            "main", "commands", "sources", "calls", "stats", "input", "table", "output", "error",
-            "text",
+            "main", "commands", "launch", "sources", "calls", "stats", "input", "table", "output",
+            "error", "text",
         ],
         apart: &[],
         exceptions: &[],
@@ -34,8 +34,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-tracers/src",
         layers: &[
-            "control", "locks", "outliers", "probe", "profiler", "recorder", "stack", "syscalls",
-            "threads", "watchdog", "registry", "tracer", "support",
+            "agent", "control", "locks", "outliers", "probe", "profiler", "recorder", "stack",
+            "syscalls", "threads", "watchdog", "registry", "tracer", "support",
         ],
         apart: &[],
         exceptions: &[],

@@ -88,6 +88,12 @@ impl Writer {
         self.ring.get().checked_sub(1)
     }
 
+    /// The process that it writes for, if it has a ring.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        self.ring().map(|_| (self.owner.get() >> 32) as u32)
+    }
+
     /// The processor that was written last.
     #[inline(always)]
     #[must_use]
@@ -374,6 +380,16 @@ impl Rings {
             claimed.then_some(index)
         };
         let taken = self.ring_count();
+        // What is given back keeps the memory that it has.
+        let is_given_back = |index: &u32| {
+            let place = self.ring(*index).get(ring::OWNER);
+            place.is_some_and(|place| place.load(Ordering::Relaxed) == 0)
+        };
+        let mut given_back = (0..taken).filter(is_given_back);
+        let found = given_back.find_map(|index| self.has_room(index).then(|| claim(index))?);
+        if found.is_some() {
+            return found;
+        }
         // Each thread looks at others, so that all are looked at in the end.
         let start = thread.wrapping_mul(LOOKED_AT);
         let mut looked_at = (0..taken.min(LOOKED_AT)).map(|n| start.wrapping_add(n) % taken);

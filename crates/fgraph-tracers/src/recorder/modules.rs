@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::names::{DescriptionKind, process_number};
 use fgraph_trace::ring::Rings;
 
-/// Describes the modules of the process, from the list of its mappings.
-pub(super) fn describe(rings: &Rings) {
+/// Describes the modules of the process, from the list of its mappings. It has executed so many
+/// programs before.
+pub(super) fn describe(rings: &Rings, executed: u32) {
     let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
         return;
     };
     for (path, (start, end)) in modules(&maps) {
-        let fields = [std::process::id().into(), start, end, 0];
+        let process = process_number(std::process::id(), executed);
+        let fields = [process.into(), start, end, 0];
         rings.describe(DescriptionKind::Module, fields, [path, ""]);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return};
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{self, Kind, MAX_FUNCTIONS};
-use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::names::{DescriptionKind, process_id, process_number};
 use fgraph_trace::ring::{Extras, Rings, Writer};
 
 use super::Options;
@@ -33,6 +33,12 @@ pub(super) struct Record {
     described: Described,
     /// The process that was described last.
     process: AtomicU32,
+    /// The process that has started the recorder.
+    first: u32,
+    /// How many programs it had executed before this one.
+    executed: u32,
+    /// Calls inside so many others are left out.
+    depth: usize,
 }
 
 impl Record {
@@ -43,7 +49,8 @@ impl Record {
             is_plain: options.arguments == 0
                 && !options.result
                 && !options.caller
-                && !options.running,
+                && !options.running
+                && options.depth.is_none(),
             arguments: options.arguments.min(6),
             result: options.result,
             caller: options.caller,
@@ -52,12 +59,30 @@ impl Record {
             writers: Writers::new(rings.capacity())?,
             described: Described::new()?,
             process: AtomicU32::new(0),
+            first: kernel::process(),
+            executed: options.executed,
+            depth: options.depth.unwrap_or(usize::MAX),
             rings,
         })
     }
 
     pub(super) fn rings(&self) -> &Arc<Rings> {
         &self.rings
+    }
+
+    /// The running process's number.
+    fn process(&self) -> u32 {
+        process_number(kernel::process(), self.executed)
+    }
+
+    /// The number of the process that this one comes from.
+    fn parent(&self) -> u32 {
+        let id = kernel::process();
+        match self.executed.checked_sub(1) {
+            _ if id != self.first => process_number(kernel::parent(), self.executed),
+            Some(before) => process_number(id, before),
+            None => kernel::parent(),
+        }
     }
 
     /// Says to readers that it is over.
@@ -73,13 +98,16 @@ impl Record {
         unsafe { self.writers.at(WriterOffset(word)) }
     }
 
-    /// Describes a function, at its first call.
+    /// Describes a function, at its first call. `word` is the thread's.
+    ///
+    /// A thread that has a ring makes no system call here: it may be in a sandbox by now.
     #[cold]
     #[inline(never)]
-    fn describe(&self, function: Function) {
+    fn describe(&self, function: Function, word: &Cell<u64>) {
+        let known = self.writer(word.get()).process();
         let [address, size] = [function.address(), function.size()].map(|it| it as u64);
         let fields = [
-            kernel::process().into(),
+            known.unwrap_or_else(|| self.process()).into(),
             function.index().into(),
             address,
             size,
@@ -146,7 +174,7 @@ impl Record {
     /// `thread` is the running thread. Until this returns it runs no callback of this user, and
     /// does not call this again, as a handler of a signal would.
     pub(super) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
-        let process = kernel::process();
+        let process = self.process();
         let ring = self.rings.ring_of(process, thread);
         let ours = Owner { process, thread };
         let ring = ring.filter(|&ring| self.writers.is_of(ring, ours));
@@ -170,9 +198,9 @@ impl Record {
         if has_asked && !self.rings.events_without_ring().is_multiple_of(ASK_AGAIN) {
             return false;
         }
-        let process = kernel::process();
+        let process = self.process();
         // Of other processes nothing is known here: their ids may be of another namespace.
-        let is_gone = |of, thread| of == process && kernel::is_gone(process, thread);
+        let is_gone = |of, thread| of == process && kernel::is_gone(process_id(process), thread);
         let ring = self.rings.take(process, thread, is_gone);
         let ours = Owner { process, thread };
         let has_ended = |owner: Owner| is_gone(owner.process, owner.thread);
@@ -191,7 +219,7 @@ impl Record {
         let name = name.to_str().unwrap_or("");
         let now = self.clock.now();
         if self.process.swap(process, Ordering::Relaxed) != process {
-            let fields = [process.into(), kernel::parent().into(), now, 0];
+            let fields = [process.into(), self.parent().into(), now, 0];
             self.rings
                 .describe(DescriptionKind::Process, fields, [name, ""]);
         }
@@ -212,7 +240,7 @@ impl FgraphOps for Record {
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
         let function = call.function();
         if !self.described.has(function.index()) {
-            self.describe(function);
+            self.describe(function, call.thread_word());
         }
         let (word, event) = (
             call.thread_word(),
@@ -221,6 +249,9 @@ impl FgraphOps for Record {
         if self.is_plain {
             let is_written = self.write_word(word, call.thread_id(), event);
             return is_written.then_some(());
+        }
+        if self.depth != usize::MAX && call.own_depth() >= self.depth {
+            return None;
         }
         let mut arguments = [0; 6];
         for (index, place) in arguments.iter_mut().enumerate() {
@@ -269,7 +300,7 @@ impl FgraphOps for Record {
             false => DescriptionKind::UnloadedModule,
         };
         let [start, end] = [event.range.start, event.range.end].map(|it| it as u64);
-        let fields = [kernel::process().into(), start, end, self.clock.now()];
+        let fields = [self.process().into(), start, end, self.clock.now()];
         self.rings.describe(kind, fields, [event.path, ""]);
     }
 }

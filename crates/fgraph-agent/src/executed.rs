@@ -1,0 +1,417 @@
+//! Has programs that the process executes find the agent again.
+//!
+//! A user watches the C library's functions that execute programs, and gives them a longer list of
+//! variables: the library in `LD_PRELOAD`, and its settings. The list is in memory of the calling
+//! thread, which it shares with a child of `vfork`.
+//!
+//! Nothing is added for programs that could not load the library: those without a dynamic linker or
+//! with another one, those for another architecture, and those that do not find its file.
+//!
+//! # Safety
+//!
+//! The unsafe code makes system calls, and writes to memory that it has mapped. What the program
+//! hands over is read by the kernel, so wrong pointers do no harm.
+
+use std::ffi::{CStr, CString, c_void};
+use std::ptr;
+
+use fgraph::{Entry, Error, FgraphOps, Filter, Handle, untraced};
+use fgraph_symbols::program::{HEAD, Start};
+use fgraph_tracers::agent::{self, Settings};
+
+/// A function that executes programs.
+#[derive(Clone, Copy, Debug)]
+struct Executor {
+    name: &'static str,
+    /// Which argument is the program.
+    program: Program,
+    /// Which argument is the list of variables.
+    variables: usize,
+}
+
+/// How an argument says which program is meant.
+#[derive(Clone, Copy, Debug)]
+enum Program {
+    Path(usize),
+    /// Looked for in the directories of `PATH` if it has no slash.
+    Name(usize),
+    File(usize),
+    /// Relative to a directory.
+    At(usize, usize),
+}
+
+const EXECUTORS: [Executor; 5] = [
+    executor("execve", Program::Path(0), 2),
+    executor("fexecve", Program::File(0), 2),
+    executor("execveat", Program::At(0, 1), 3),
+    executor("posix_spawn", Program::Path(1), 5),
+    executor("posix_spawnp", Program::Name(1), 5),
+];
+
+const fn executor(name: &'static str, program: Program, variables: usize) -> Executor {
+    Executor {
+        name,
+        program,
+        variables,
+    }
+}
+
+/// More variables than that are not looked at.
+const MOST: usize = 1 << 16;
+/// Longer lists of libraries to be preloaded are left alone.
+const LONGEST: usize = 4096;
+/// Scripts that run each other are followed so far, as the kernel does.
+const SCRIPTS: usize = 5;
+
+/// Watches what executes programs; dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct Executed {
+    _user: Handle<Watch>,
+}
+
+impl Executed {
+    /// Starts to give programs the library with these settings.
+    pub(crate) fn start(settings: &Settings, library: CString) -> Result<Self, Error> {
+        let next = Settings {
+            executed: (settings.executed + 1) % 1024,
+            ..settings.clone()
+        };
+        let variable = format!("{}={}", agent::VARIABLE, next.to_value());
+        let rings = settings.rings.to_string_lossy().into_owned();
+        let mut filter = Filter::none();
+        for executor in EXECUTORS {
+            filter = filter
+                .trace_in(executor.name, "libc.so*")
+                .map_err(Error::Filter)?;
+        }
+        let watch = Watch {
+            library,
+            variable: CString::new(variable).unwrap_or_default(),
+            rings: CString::new(rings).unwrap_or_default(),
+        };
+        // SAFETY: the callback makes system calls and writes to its own memory.
+        let user = unsafe { fgraph::register(watch, filter) }.map_err(|failed| failed.error)?;
+        Ok(Self { _user: user })
+    }
+}
+
+#[derive(Debug)]
+struct Watch {
+    library: CString,
+    variable: CString,
+    rings: CString,
+}
+
+impl FgraphOps for Watch {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        untraced(|| self.add_variables(call))
+    }
+}
+
+impl Watch {
+    /// Gives the call a longer list of variables; `None` if it has it or should not.
+    fn add_variables(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let function = call.function();
+        let name = function.name();
+        let name = name.as_str();
+        // A version may follow.
+        let name = name.split('@').next().unwrap_or(name);
+        let executor = EXECUTORS.iter().find(|known| known.name == name)?;
+        let argument = |index| call.arg(index);
+        let variables = argument(executor.variables)? as usize;
+        self.can_load(open(executor.program, argument)?)
+            .then_some(())?;
+        let list = self.longer(call.thread_word(), variables)?;
+        // SAFETY: the function takes a list of variables, which this one is.
+        let mut writer = unsafe { call.rewrite() };
+        writer.set_arg(executor.variables, list as u64).ok()
+    }
+
+    /// Whether a program can load the library, and finds the rings. Closes its file.
+    fn can_load(&self, file: Descriptor) -> bool {
+        let mut file = Some(file);
+        for _ in 0..SCRIPTS {
+            let mut head = Head([0; HEAD]);
+            let Some(len) = file.take().and_then(|file| file.read(&mut head.0)) else {
+                return false;
+            };
+            match Start::of(&head.0[..len]) {
+                Start::Dynamic => {
+                    let is_there = |path: &CStr, mode| {
+                        // SAFETY: a string.
+                        unsafe { libc::access(path.as_ptr(), mode) == 0 }
+                    };
+                    return is_there(&self.library, libc::R_OK)
+                        && is_there(&self.rings, libc::R_OK | libc::W_OK);
+                }
+                Start::Script(path) => {
+                    let mut place = Path::default();
+                    file = place.set(path).and_then(Descriptor::open);
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// The address of a list of variables that is longer; `None` if the program's has ours already,
+    /// or there is no memory. `word` is the thread's.
+    fn longer(&self, word: &core::cell::Cell<u64>, variables: usize) -> Option<usize> {
+        let mut count = 0;
+        // Which variable has the libraries to be preloaded, and where its value is.
+        let mut preload = None;
+        loop {
+            // The kernel takes a null pointer for an empty list.
+            let pointer = match variables {
+                0 => 0,
+                list => peek_word(list.checked_add(count * 8)?)?,
+            };
+            if pointer == 0 {
+                break;
+            }
+            (count < MOST).then_some(())?;
+            let mut start = [0; 16];
+            let len = peek(pointer, &mut start);
+            let start = &start[..len];
+            if start.starts_with(b"FGRAPH_AGENT=") {
+                return None;
+            }
+            if start.starts_with(b"LD_PRELOAD=") {
+                preload = Some((count, pointer + b"LD_PRELOAD=".len()));
+            }
+            count += 1;
+        }
+        let library = self.library.to_bytes();
+        let text = b"LD_PRELOAD=".len() + library.len() + 1 + LONGEST;
+        let pointers = (count + 3) * 8;
+        let memory = Memory::of(word, pointers + text)?;
+        // SAFETY: the memory is this thread's, and so long.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(memory.start, memory.len) };
+        let (list, text) = bytes.split_at_mut(pointers);
+        let (words, _) = list.as_chunks_mut::<8>();
+        if count != 0 && peek(variables, words[..count].as_flattened_mut()) != count * 8 {
+            return None;
+        }
+        let mut at = 0;
+        for part in [b"LD_PRELOAD=", library] {
+            text[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        let mut end = count;
+        let mut add = |place: Option<usize>, pointer: usize| {
+            let index = place.unwrap_or_else(|| {
+                end += 1;
+                end - 1
+            });
+            words[index] = pointer.to_ne_bytes();
+        };
+        if let Some((_, value)) = preload {
+            let rest = &mut text[at + 1..];
+            let len = peek(value, &mut rest[..LONGEST]);
+            // It ends within the part that was read.
+            CStr::from_bytes_until_nul(&rest[..len]).ok()?;
+            text[at] = b':';
+        }
+        add(
+            preload.map(|(index, _)| index),
+            text.as_ptr().expose_provenance(),
+        );
+        add(None, self.variable.as_ptr().expose_provenance());
+        add(None, 0);
+        Some(memory.start.expose_provenance())
+    }
+}
+
+/// Opens the file of a program.
+fn open(program: Program, argument: impl Fn(usize) -> Option<u64>) -> Option<Descriptor> {
+    let mut place = Path::default();
+    match program {
+        Program::Path(index) => Descriptor::open(place.peek(argument(index)?)?),
+        Program::File(index) => Descriptor::open_at(argument(index)? as i32, c""),
+        Program::At(directory, index) => {
+            let directory = argument(directory)? as i32;
+            Descriptor::open_at(directory, place.peek(argument(index)?)?)
+        }
+        Program::Name(index) => {
+            let name = place.peek(argument(index)?)?;
+            if name.to_bytes().contains(&b'/') {
+                return Descriptor::open(name);
+            }
+            // SAFETY: what it gives is a string; the function that is called reads it as well.
+            let list = unsafe { libc::getenv(c"PATH".as_ptr()) };
+            let list = match list.is_null() {
+                true => c"/bin:/usr/bin",
+                // SAFETY: as above.
+                false => unsafe { CStr::from_ptr(list) },
+            };
+            let mut directories = list.to_bytes().split(|&byte| byte == b':');
+            directories.find_map(|directory| {
+                let mut place = Path::default();
+                let path = place.join(directory, name.to_bytes())?;
+                // SAFETY: a string.
+                let is_program = unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 };
+                is_program.then(|| Descriptor::open(path))?
+            })
+        }
+    }
+}
+
+/// Room for a path.
+struct Path([u8; libc::PATH_MAX as usize]);
+
+impl Default for Path {
+    fn default() -> Self {
+        Self([0; _])
+    }
+}
+
+impl Path {
+    /// Copies a string of the program.
+    fn peek(&mut self, address: u64) -> Option<&CStr> {
+        let len = peek(address as usize, &mut self.0);
+        CStr::from_bytes_until_nul(&self.0[..len]).ok()
+    }
+
+    fn set(&mut self, path: &[u8]) -> Option<&CStr> {
+        self.0.get_mut(..path.len())?.copy_from_slice(path);
+        *self.0.get_mut(path.len())? = 0;
+        CStr::from_bytes_until_nul(&self.0).ok()
+    }
+
+    fn join(&mut self, directory: &[u8], name: &[u8]) -> Option<&CStr> {
+        let directory = match directory {
+            [] => b".",
+            _ => directory,
+        };
+        let len = directory.len();
+        self.0.get_mut(..len)?.copy_from_slice(directory);
+        *self.0.get_mut(len)? = b'/';
+        let rest = self.0.get_mut(len + 1..)?;
+        rest.get_mut(..name.len())?.copy_from_slice(name);
+        *rest.get_mut(name.len())? = 0;
+        CStr::from_bytes_until_nul(&self.0).ok()
+    }
+}
+
+/// Bytes of a file, aligned as headers want it.
+#[repr(align(8))]
+struct Head([u8; HEAD]);
+
+/// A file that is open for as long as this lives.
+struct Descriptor(i32);
+
+impl Descriptor {
+    fn open(path: &CStr) -> Option<Self> {
+        Self::open_at(libc::AT_FDCWD, path)
+    }
+
+    /// Without a path, the file is that of the descriptor.
+    fn open_at(directory: i32, path: &CStr) -> Option<Self> {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        // SAFETY: it changes nothing but which descriptors there are; the path is a string.
+        let file = unsafe {
+            match path.is_empty() {
+                true => libc::fcntl(directory, libc::F_DUPFD_CLOEXEC, 0),
+                false => libc::openat(directory, path.as_ptr(), flags),
+            }
+        };
+        (file >= 0).then_some(Self(file))
+    }
+
+    /// The first bytes, and how many these are.
+    fn read(&self, into: &mut [u8]) -> Option<usize> {
+        // SAFETY: so many bytes are there to be written.
+        let read = unsafe { libc::pread(self.0, into.as_mut_ptr().cast(), into.len(), 0) };
+        usize::try_from(read).ok()
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: it is ours.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// Memory of a thread's.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    start: *mut u8,
+    len: usize,
+}
+
+/// Before the memory stands how long it is.
+const LEN: usize = size_of::<usize>();
+
+impl Memory {
+    /// The memory that the thread's word tells of, at least this long. It stays until the next
+    /// call.
+    fn of(word: &core::cell::Cell<u64>, len: usize) -> Option<Self> {
+        let known: *mut usize = ptr::with_exposed_provenance_mut(word.get() as usize);
+        if !known.is_null() {
+            // SAFETY: mapped below.
+            let mapped = unsafe { *known };
+            if mapped - LEN >= len {
+                // SAFETY: it is so long.
+                let start = unsafe { known.add(1) }.cast();
+                let len = mapped - LEN;
+                return Some(Self { start, len });
+            }
+            word.set(0);
+            // SAFETY: nothing refers to it but lists that no call uses any more.
+            unsafe { libc::munmap(known.cast(), mapped) };
+        }
+        let mapped = (len + LEN).next_multiple_of(4096);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping.
+        let memory = unsafe { libc::mmap(ptr::null_mut(), mapped, protection, flags, -1, 0) };
+        if memory == libc::MAP_FAILED {
+            return None;
+        }
+        let memory: *mut usize = memory.cast();
+        // SAFETY: just mapped.
+        unsafe { *memory = mapped };
+        word.set(memory.expose_provenance() as u64);
+        Self::of(word, len)
+    }
+}
+
+/// Bytes of a page, which can be read or not as a whole.
+const PAGE: usize = 4096;
+
+/// Copies memory of the program, as far as it can be read, and says how many bytes these are.
+fn peek(address: usize, into: &mut [u8]) -> usize {
+    // SAFETY: it changes nothing.
+    let process = unsafe { libc::getpid() };
+    let mut filled = 0;
+    while filled < into.len() {
+        let Some(from) = address.checked_add(filled) else {
+            break;
+        };
+        let len = (PAGE - from % PAGE).min(into.len() - filled);
+        let local = libc::iovec {
+            iov_base: into[filled..].as_mut_ptr().cast::<c_void>(),
+            iov_len: len,
+        };
+        let remote = libc::iovec {
+            iov_base: ptr::without_provenance_mut(from),
+            iov_len: len,
+        };
+        // SAFETY: so many bytes are there to be written; what is read the kernel looks at.
+        let read = unsafe { libc::process_vm_readv(process, &local, 1, &remote, 1, 0) };
+        if read != len as isize {
+            break;
+        }
+        filled += len;
+    }
+    filled
+}
+
+/// A word of the program's memory.
+fn peek_word(address: usize) -> Option<usize> {
+    let mut word = [0; 8];
+    (peek(address, &mut word) == 8).then(|| usize::from_ne_bytes(word))
+}

@@ -1,0 +1,205 @@
+//! Records a program that knows nothing of fgraph: the `fgraph` command preloads this library.
+//!
+//! Before the program's `main` it reads its [`Settings`] in the environment, maps the rings that
+//! the command has made, and starts a recorder that writes to them. Then nothing is left of it but
+//! callbacks: no thread, no descriptor, and no variable in the environment. Programs that the
+//! process executes find the library and the settings again, see [`executed`].
+//!
+//! It allocates from mappings of its own, so it works beside any allocator and inside of it.
+//!
+//! # Safety
+//!
+//! The unsafe code puts a function where the dynamic linker looks for those to call when it loads
+//! the library, and changes the environment while there is one thread only.
+
+mod executed;
+
+use std::env;
+use std::error;
+use std::ffi::{CStr, CString, OsStr, OsString, c_char};
+use std::fs::File;
+use std::mem;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ptr;
+use std::sync::Mutex;
+
+use dlmalloc::GlobalDlmalloc;
+use fgraph::Untraced;
+use fgraph_trace::ring::Rings;
+use fgraph_tracers::Tracer as _;
+use fgraph_tracers::agent::{self, Settings};
+use fgraph_tracers::recorder::{Options, Recorder};
+
+use executed::Executed;
+
+#[global_allocator]
+static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// What works in this process.
+#[derive(Debug)]
+struct Agent {
+    recorder: Recorder,
+    _executed: Option<Executed>,
+}
+
+static AGENT: Mutex<Option<Agent>> = Mutex::new(None);
+
+extern "C" fn start() {
+    let Some(value) = env::var_os(agent::VARIABLE) else {
+        return;
+    };
+    // SAFETY: nothing has been allocated that another thread could hold the lock for.
+    unsafe { dlmalloc::enable_alloc_after_fork() };
+    let library = own_path();
+    // SAFETY: the program has no other thread yet, and nobody holds a pointer to its variables.
+    unsafe { clean_environment(&library) };
+    let settings = value.to_str().and_then(Settings::parse);
+    let work = || match settings {
+        Some(settings) => run(&settings, library),
+        None => Err("it was started by another version of fgraph".into()),
+    };
+    if let Err(error) = work() {
+        let program = env::current_exe().unwrap_or_default();
+        eprintln!("fgraph: {} is not recorded: {error}", program.display());
+    }
+}
+
+fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error>> {
+    let _untraced = Untraced::new();
+    let program = env::current_exe()?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(&settings.rings)?;
+    let rings = Rings::open_shared(&file)?;
+    drop(file);
+    let filter = settings.filter(&program.to_string_lossy())?;
+    let options = Options {
+        arguments: settings.arguments,
+        result: settings.result,
+        depth: Some(settings.depth).filter(|&depth| depth != 0),
+        executed: settings.executed,
+        ..Options::default()
+    };
+    // Before the recorder, whose filter may select functions that this one needs.
+    let executed = match settings.follow {
+        true => Some(Executed::start(settings, library)?),
+        false => None,
+    };
+    let recorder = Recorder::start_in(rings, filter, &options)?;
+    if !settings.follow {
+        // SAFETY: a function that stays.
+        unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
+    }
+    let agent = Agent {
+        recorder,
+        _executed: executed,
+    };
+    if let Ok(mut place) = AGENT.lock() {
+        *place = Some(agent);
+    }
+    Ok(())
+}
+
+/// A child that is not to be recorded.
+extern "C" fn stop_in_child() {
+    if let Ok(agent) = AGENT.try_lock()
+        && let Some(agent) = &*agent
+    {
+        agent.recorder.set_enabled(false);
+    }
+}
+
+/// The path of this library, as the dynamic linker was given it.
+fn own_path() -> CString {
+    // SAFETY: zeros are such a value; it is filled in.
+    let mut info: libc::Dl_info = unsafe { mem::zeroed() };
+    let here = start as extern "C" fn() as *const libc::c_void;
+    // SAFETY: the linker's answer has a string that stays as long as this library is loaded.
+    unsafe {
+        if libc::dladdr(here, &mut info) == 0 || info.dli_fname.is_null() {
+            return CString::default();
+        }
+        CStr::from_ptr(info.dli_fname).to_owned()
+    }
+}
+
+/// Takes out of the environment what the command has put there, and leaves the rest as it was, in
+/// its order.
+///
+/// # Safety
+///
+/// No other thread uses the environment.
+unsafe fn clean_environment(library: &CStr) {
+    // SAFETY: a variable that libc defines; nobody changes it now.
+    let mut place = unsafe { libc_environ() };
+    if place.is_null() {
+        return;
+    }
+    let mut kept = place;
+    loop {
+        // SAFETY: the list ends with a null pointer, at which this loop ends.
+        let entry = unsafe { *place };
+        let variable = match entry.is_null() {
+            true => &[][..],
+            // SAFETY: entries of the list are strings.
+            false => unsafe { CStr::from_ptr(entry) }.to_bytes(),
+        };
+        let is_ours = variable.strip_prefix(agent::VARIABLE.as_bytes());
+        let is_ours = is_ours.is_some_and(|rest| rest.starts_with(b"="));
+        let new = match variable.strip_prefix(b"LD_PRELOAD=") {
+            _ if is_ours => None,
+            None => Some(entry),
+            Some(list) => without(list, library.to_bytes()).map(|list| match list {
+                // The program's own list stays as it was.
+                Some(list) => preload_variable(list).into_raw(),
+                None => entry,
+            }),
+        };
+        if let Some(new) = new {
+            // SAFETY: `kept` is not behind `place`, in the same list.
+            unsafe {
+                *kept = new;
+                kept = kept.add(1);
+            }
+        }
+        if entry.is_null() {
+            break;
+        }
+        // SAFETY: it was not the end of the list.
+        place = unsafe { place.add(1) };
+    }
+}
+
+/// A list of libraries to be preloaded without the first one if that is `library`: `None` if
+/// nothing is left then, `Some(None)` if it is another one.
+fn without<'a>(list: &'a [u8], library: &[u8]) -> Option<Option<&'a [u8]>> {
+    match list.strip_prefix(library) {
+        Some([]) => None,
+        Some([b':', rest @ ..]) => Some(Some(rest)),
+        _ => Some(None),
+    }
+}
+
+fn preload_variable(list: &[u8]) -> CString {
+    let mut variable = OsString::from("LD_PRELOAD=");
+    variable.push(OsStr::from_bytes(list));
+    CString::new(variable.into_vec()).unwrap_or_default()
+}
+
+/// The list of variables, which ends with a null pointer.
+///
+/// # Safety
+///
+/// No other thread changes it.
+unsafe fn libc_environ() -> *mut *mut c_char {
+    unsafe extern "C" {
+        static mut environ: *mut *mut c_char;
+    }
+    // SAFETY: a variable that libc defines.
+    unsafe { ptr::read(&raw const environ) }
+}

@@ -1,0 +1,251 @@
+//! `fgraph record`: runs a program with the agent inside, and writes what it does to a file.
+//!
+//! The rings are memory of this process, which the program has mapped: whatever ends the program,
+//! what it has written is here. If this process ends, the program goes on, with rings that fill up.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fgraph_trace::recording::{Drain, Info};
+use fgraph_trace::ring::{Mode, Rings};
+
+use crate::error::Error;
+use crate::input::DEFAULT;
+use crate::launch::interrupt::Interrupts;
+use crate::launch::{Launched, What};
+use crate::text::{grouped, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  fgraph record -- python3 -c 'import json; print(json.dumps([1, 2]))'
+  fgraph record -F 'malloc' -F 'free' --args --retval -- ls
+  fgraph record -F 'parser::*' -N '*::fmt' -o parser.data -- ./compiler main.src
+  fgraph record --ring overwrite --max-size 100M -- ./server";
+
+/// Run a program and record its calls
+///
+/// Records the functions of the program's own file and of libraries outside of the system's
+/// directories, unless -F says which. The program's forked and executed children are recorded too.
+/// Ctrl-C ends the program as ever, and keeps the recording; once more, it ends the recording only.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    what: What,
+    /// The recording; one that is there is replaced
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT)]
+    output: PathBuf,
+    /// What to do with events for which there is no room: lose them, or keep only the newest of
+    /// each thread
+    #[arg(long, value_name = "MODE", default_value = "drop")]
+    ring: RingMode,
+    /// End the recording at this size, as 500K, 100M or 2G; the program goes on
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// End the recording after this time, as 500ms, 10s or 2m; the program goes on
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    time: Option<Duration>,
+    /// Say nothing but what goes wrong
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum RingMode {
+    Drop,
+    Overwrite,
+}
+
+/// A number with a unit, by a table of these.
+fn parse_unit(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let known = units
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    let value = number.parse::<u64>().ok().zip(known);
+    let value = value.and_then(|(number, (_, factor))| number.checked_mul(*factor));
+    let names = || {
+        let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
+        format!("a number with one of these units: {}", names.join(" "))
+    };
+    value.ok_or_else(names)
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    parse_unit(text, &[("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)])
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    parse_unit(text, &units).map(Duration::from_millis)
+}
+
+/// How often rings are looked at that had nothing.
+const NAP: Duration = Duration::from_millis(5);
+/// How often the progress is shown.
+const SHOWN: Duration = Duration::from_millis(250);
+
+/// Records a program, and ends as it does.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let mode = match args.ring {
+        RingMode::Drop => Mode::Drop,
+        RingMode::Overwrite => Mode::Overwrite,
+    };
+    let program = args.what.find()?;
+    let file = File::create(&args.output).map_err(|error| cannot_write(&args.output, error))?;
+    let interrupts = Interrupts::catch();
+    let mut launched = program.start(mode).inspect_err(|_| {
+        let _ = std::fs::remove_file(&args.output);
+    })?;
+    let written = record(args, &mut launched, &interrupts, file);
+    if interrupts.count() > 1 {
+        return Ok(ExitCode::from(130));
+    }
+    let code = launched.wait();
+    written.map_err(|error| cannot_write(&args.output, error))?;
+    Ok(code)
+}
+
+fn cannot_write(path: &Path, error: io::Error) -> Error {
+    Error::Write {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// Writes what is in the rings, until the program has ended or the recording has.
+fn record(
+    args: &Args,
+    launched: &mut Launched,
+    interrupts: &Interrupts,
+    file: File,
+) -> io::Result<()> {
+    let rings = &Arc::clone(launched.rings());
+    let info = Info {
+        process: launched.process(),
+        command: launched.command().to_vec(),
+        ..Info::of_this_process()
+    };
+    let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
+    let mut progress = Progress::new(args.quiet);
+    let begin = Instant::now();
+    loop {
+        let is_ended = launched.has_ended() || interrupts.count() > 1;
+        let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
+        let is_large = args.max_size.is_some_and(|most| drain.len() >= most);
+        if is_ended || is_late || is_large {
+            break;
+        }
+        if args.ring == RingMode::Overwrite || drain.drain()? == 0 {
+            launched.wait_for(NAP);
+        }
+        launched.give_back_rings();
+        progress.show(rings, drain.len());
+    }
+    rings.finish();
+    let len = drain.finish()?.metadata()?.len();
+    progress.end();
+    if !args.quiet {
+        let counts = Counts::of(rings);
+        let lost = match counts.lost {
+            0 => String::new(),
+            lost => format!(", {} events lost", grouped(lost)),
+        };
+        let path = args.output.display();
+        let calls = grouped(counts.calls);
+        eprintln!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
+        if counts.calls == 0 {
+            eprintln!("fgraph: none of the selected functions was called");
+        }
+    }
+    Ok(())
+}
+
+/// What went through the rings.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    calls: u64,
+    lost: u64,
+}
+
+impl Counts {
+    fn of(rings: &Rings) -> Self {
+        let mut counts = Self {
+            calls: 0,
+            lost: rings.events_without_ring(),
+        };
+        for ring in rings.counts() {
+            // An entry and an end.
+            counts.calls = counts.calls.saturating_add(ring.written.div_ceil(2));
+            counts.lost = counts.lost.saturating_add(ring.dropped);
+        }
+        counts
+    }
+}
+
+/// A line that tells how far it is, on a terminal.
+#[derive(Debug)]
+struct Progress {
+    is_shown: bool,
+    last: Instant,
+    calls: u64,
+}
+
+impl Progress {
+    fn new(is_quiet: bool) -> Self {
+        Self {
+            is_shown: !is_quiet && io::stderr().is_terminal(),
+            last: Instant::now(),
+            calls: 0,
+        }
+    }
+
+    fn show(&mut self, rings: &Rings, len: u64) {
+        let since = self.last.elapsed();
+        if !self.is_shown || since < SHOWN {
+            return;
+        }
+        let Counts { calls, lost } = Counts::of(rings);
+        let rate = calls.saturating_sub(self.calls) as f64 / since.as_secs_f64();
+        let [calls_shown, rate, lost] = [calls, rate as u64, lost].map(grouped);
+        let len = size(len);
+        let mut out = io::stderr();
+        // What cannot be shown is no reason to end.
+        let _ = write!(
+            out,
+            "\r{calls_shown} calls, {rate}/s, {lost} lost, {len}\x1b[K"
+        );
+        self.calls = calls;
+        self.last = Instant::now();
+    }
+
+    fn end(&self) {
+        if self.is_shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!(parse_size("3k"), Ok(3 << 10));
+        assert_eq!(parse_size("2G"), Ok(2 << 30));
+        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_time("2m"), Ok(Duration::from_secs(120)));
+        for bad in ["", "5", "M", "-1s", "5 s", "99999999999999999999s"] {
+            assert!(
+                parse_size(bad).is_err() && parse_time(bad).is_err(),
+                "{bad}"
+            );
+        }
+    }
+}

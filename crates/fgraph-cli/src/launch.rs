@@ -1,0 +1,259 @@
+//! Starting a program with the agent inside.
+
+mod check;
+mod gone;
+pub(crate) mod interrupt;
+mod library;
+
+use std::ffi::{CString, OsString, c_char};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fgraph_trace::ring::{Mode, RingOptions, Rings};
+use fgraph_tracers::agent::{self, Settings};
+
+use crate::error::Error;
+use gone::Gone;
+use library::Library;
+
+/// How rings are laid out: a thread that makes ten million calls a second fills its own in 25 ms.
+/// Memory that is not used is not there.
+const RINGS: RingOptions = RingOptions {
+    mode: Mode::Drop,
+    rings: 512,
+    sub_buffers: 64,
+    sub_buffer_bytes: 64 << 10,
+    table_bytes: 64 << 20,
+    clock: None,
+};
+
+/// What is recorded, of which program.
+#[derive(Debug, clap::Args)]
+pub(crate) struct What {
+    /// Record these functions: a glob over names, or any other word of a filter, such as
+    /// ':mod:libz.so*'
+    #[arg(short = 'F', long = "function", value_name = "GLOB")]
+    functions: Vec<String>,
+    /// Do not record these functions
+    #[arg(short = 'N', long = "notrace", value_name = "GLOB")]
+    notrace: Vec<String>,
+    /// Record the functions of the system's libraries as well
+    #[arg(long)]
+    libs: bool,
+    /// Leave out calls inside this many recorded ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    depth: Option<u32>,
+    /// Record the six arguments in integer registers
+    #[arg(long)]
+    args: bool,
+    /// Record results in integer registers
+    #[arg(long)]
+    retval: bool,
+    /// Record neither forked processes nor executed programs
+    #[arg(long)]
+    no_follow: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+impl What {
+    /// Finds the program, and looks whether it can be recorded.
+    pub(crate) fn find(&self) -> Result<Program, Error> {
+        let settings = Settings {
+            rings: PathBuf::new(),
+            executed: 0,
+            follow: !self.no_follow,
+            trace: self.functions.clone(),
+            notrace: self.notrace.clone(),
+            libraries: self.libs,
+            depth: self.depth.unwrap_or(0) as usize,
+            arguments: if self.args { 6 } else { 0 },
+            result: self.retval,
+        };
+        let program = self.command.first().cloned().unwrap_or_default();
+        let path = check::find(&program)?;
+        let filter = settings.filter(&path.to_string_lossy());
+        filter.map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(Program {
+            path,
+            command: self.command.clone(),
+            settings,
+        })
+    }
+}
+
+/// A program that can be recorded.
+#[derive(Debug)]
+pub(crate) struct Program {
+    path: PathBuf,
+    command: Vec<OsString>,
+    settings: Settings,
+}
+
+/// A program that runs with the agent inside, as our child.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    rings: Arc<Rings>,
+    gone: Gone,
+    process: u32,
+    command: Vec<String>,
+    /// Hangs up when the program has ended.
+    ended: Receiver<()>,
+    waiter: JoinHandle<io::Result<ExitStatus>>,
+    /// Both stay for as long as the program may execute others.
+    _library: Library,
+    _file: File,
+}
+
+impl Program {
+    /// Starts it.
+    pub(crate) fn start(mut self, mode: Mode) -> Result<Launched, Error> {
+        let path = self.path.clone();
+        let failed = |error: io::Error| Error::Program {
+            path: path.clone(),
+            why: error.to_string(),
+            is_missing: false,
+        };
+        let library = Library::find().map_err(failed)?;
+        let options = RingOptions { mode, ..RINGS };
+        let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
+        // The program opens the file there, and so do programs that it executes later.
+        let place = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        self.settings.rings = place.into();
+        let mut child = self.execute(&library).map_err(failed)?;
+        let process = child.id();
+        let (sender, ended) = mpsc::channel();
+        let waiter = thread::spawn(move || {
+            let status = child.wait();
+            drop::<mpsc::Sender<()>>(sender);
+            status
+        });
+        let shown = self.command.iter().map(|it| it.to_string_lossy().into());
+        Ok(Launched {
+            rings: Arc::new(rings),
+            gone: Gone::default(),
+            process,
+            command: shown.collect(),
+            ended,
+            waiter,
+            _library: library,
+            _file: file,
+        })
+    }
+
+    fn execute(&self, library: &Library) -> io::Result<std::process::Child> {
+        let string = |text: Vec<u8>| CString::new(text).map_err(io::Error::other);
+        let strings = |all: Vec<Vec<u8>>| -> io::Result<Strings> {
+            let all: Result<Vec<CString>, _> = all.into_iter().map(string).collect();
+            Ok(Strings::new(all?))
+        };
+        let arguments = self.command.iter().cloned().map(OsString::into_vec);
+        let arguments = strings(arguments.collect())?;
+        let variables = strings(variables(library, &self.settings))?;
+        let path = string(self.path.clone().into_os_string().into_vec())?;
+        let mut child = Command::new(&self.path);
+        // `Command` would sort the variables. This has it do all the rest.
+        let execute = move || {
+            // SAFETY: a string, and lists of strings with a null pointer at their ends.
+            unsafe { libc::execve(path.as_ptr(), arguments.list(), variables.list()) };
+            Err(io::Error::last_os_error())
+        };
+        // SAFETY: a system call.
+        unsafe { child.pre_exec(execute) }.spawn()
+    }
+}
+
+/// Strings, and the list of them that `execve` takes.
+struct Strings {
+    _all: Vec<CString>,
+    /// Their addresses, and 0.
+    list: Vec<usize>,
+}
+
+impl Strings {
+    fn new(all: Vec<CString>) -> Self {
+        let addresses = all.iter().map(|it| it.as_ptr().expose_provenance());
+        let list = addresses.chain([0]).collect();
+        Self { _all: all, list }
+    }
+
+    fn list(&self) -> *const *const c_char {
+        self.list.as_ptr().cast()
+    }
+}
+
+/// The variables of this process, in their order, and those of the agent.
+fn variables(library: &Library, settings: &Settings) -> Vec<Vec<u8>> {
+    const PRELOAD: &[u8] = b"LD_PRELOAD=";
+    let mut preload = PRELOAD.to_vec();
+    preload.extend(library.path().as_os_str().as_encoded_bytes());
+    let all = std::env::vars_os();
+    let mut variables: Vec<Vec<u8>> = all
+        .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
+        .collect();
+    match variables.iter_mut().find(|it| it.starts_with(PRELOAD)) {
+        Some(known) => {
+            let rest = known.split_off(PRELOAD.len());
+            preload.push(b':');
+            preload.extend(rest);
+            *known = preload;
+        }
+        None => variables.push(preload),
+    }
+    variables.push(format!("{}={}", agent::VARIABLE, settings.to_value()).into_bytes());
+    variables
+}
+
+impl Launched {
+    pub(crate) fn rings(&self) -> &Arc<Rings> {
+        &self.rings
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// The command line.
+    pub(crate) fn command(&self) -> &[String] {
+        &self.command
+    }
+
+    /// Lets others have the rings of processes that have ended. To be called now and then.
+    pub(crate) fn give_back_rings(&mut self) {
+        self.gone.give_back(&self.rings);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.waiter.is_finished()
+    }
+
+    /// Waits until the program has ended, but no longer than this.
+    pub(crate) fn wait_for(&self, time: Duration) {
+        if self.ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
+            // The thread is about to end.
+            while !self.waiter.is_finished() {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Waits until the program has ended, and says what it has ended with.
+    pub(crate) fn wait(self) -> ExitCode {
+        let status = self.waiter.join().ok().and_then(Result::ok);
+        let code = status.and_then(|status| {
+            let by_signal = || status.signal().map(|signal| 128 + signal);
+            status.code().or_else(by_signal)
+        });
+        ExitCode::from(code.unwrap_or(1) as u8)
+    }
+}

@@ -1,0 +1,36 @@
+//! Rings of processes that have ended, for others.
+
+use std::collections::HashSet;
+
+use fgraph_trace::names::process_id;
+use fgraph_trace::ring::Rings;
+
+/// Gives rings back whose processes have ended.
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    /// Processes that were there when it was looked last. One that never was may have an id of
+    /// another namespace, so nothing is known of its end.
+    alive: HashSet<u32>,
+}
+
+impl Gone {
+    /// Looks at all rings, with a system call for each that a process has.
+    pub(super) fn give_back(&mut self, rings: &Rings) {
+        let before = std::mem::take(&mut self.alive);
+        for (index, ring) in (0..).zip(rings.counts()) {
+            let process = process_id(ring.process);
+            if process == 0 || self.alive.contains(&process) {
+                continue;
+            }
+            // SAFETY: signal 0 is not sent.
+            let is_there = unsafe { libc::kill(process as i32, 0) } == 0
+                || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
+            if is_there {
+                self.alive.insert(process);
+            } else if before.contains(&process) {
+                // SAFETY: the process that has the writer is gone.
+                unsafe { rings.give_back(index) };
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Ctrl-C, which the program gets as well.
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Relaxed: a count, which nothing else depends on.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts interrupts, which do not end this process any more.
+#[derive(Debug)]
+pub(crate) struct Interrupts;
+
+extern "C" fn count(signal: i32) {
+    // Others than Ctrl-C the program does not get: they end the recording at once.
+    let more = if signal == libc::SIGINT { 1 } else { 2 };
+    COUNT.fetch_add(more, Ordering::Relaxed);
+}
+
+impl Interrupts {
+    /// From now on they are counted; those that are ignored still are.
+    pub(crate) fn catch() -> Self {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: zeros are an action; the handler changes an atomic.
+            unsafe {
+                let mut known: libc::sigaction = mem::zeroed();
+                libc::sigaction(signal, ptr::null(), &mut known);
+                if known.sa_sigaction != libc::SIG_IGN {
+                    let mut action: libc::sigaction = mem::zeroed();
+                    action.sa_sigaction = count as extern "C" fn(i32) as usize;
+                    action.sa_flags = libc::SA_RESTART;
+                    libc::sigaction(signal, &action, ptr::null_mut());
+                }
+            }
+        }
+        Self
+    }
+
+    /// How many there were: with the second one it is to end at once.
+    pub(crate) fn count(&self) -> usize {
+        COUNT.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,397 @@
+//! `fgraph record` on real programs, each of which must do what it does without it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fgraph_needs::{CC, GCC, GXX, PYTHON, RUSTC, SQLITE3, needs, skip};
+use fgraph_trace::event::What;
+use fgraph_trace::{Recording, Source};
+use tempfile::TempDir;
+
+/// What is in a recording.
+#[derive(Debug, Default)]
+struct Found {
+    /// Entries and ends of functions.
+    calls: BTreeMap<String, (usize, usize)>,
+    /// Names of processes.
+    processes: Vec<String>,
+    lost: u64,
+}
+
+impl Found {
+    fn of(path: &Path) -> Self {
+        let mut recording = Recording::open(path).unwrap();
+        let mut found = Self::default();
+        while let Some(event) = recording.next().unwrap() {
+            let (function, is_entry) = match event.what {
+                What::Entry { function, .. } => (function, true),
+                What::Return { function, .. } | What::Unwound { function, .. } => (function, false),
+                What::Lost { events } => {
+                    found.lost += events;
+                    continue;
+                }
+                _ => continue,
+            };
+            let process = event.process;
+            let name = recording.names().function(process, function);
+            let name = name.map_or_else(|| "?".to_owned(), |it| it.name.clone());
+            let count = found.calls.entry(name).or_default();
+            match is_entry {
+                true => count.0 += 1,
+                false => count.1 += 1,
+            }
+        }
+        for description in recording.names().descriptions() {
+            if description.kind == fgraph_trace::names::DescriptionKind::Process {
+                found.processes.push(description.texts[0].clone());
+            }
+        }
+        found
+    }
+
+    /// How often a function was entered.
+    fn entries(&self, name: &str) -> usize {
+        let of = |(known, count): (&String, &(usize, usize))| {
+            let is_it = known == name || known.starts_with(&format!("{name}("));
+            is_it.then_some(count.0)
+        };
+        self.calls.iter().filter_map(of).sum()
+    }
+}
+
+/// A directory with programs.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Builds a program of `tests/record`.
+    fn build(&self, compiler: &Path, source: &str, flags: &[&str]) -> PathBuf {
+        let program = self.path("program");
+        let source = Path::new("tests/record").join(source);
+        let mut builder = Command::new(compiler);
+        builder.args(["-g", "-O1", "-o"]).arg(&program).arg(source);
+        assert!(builder.args(flags).status().unwrap().success());
+        program
+    }
+
+    fn recording(&self) -> PathBuf {
+        self.path("fgraph.data")
+    }
+
+    /// The command that records.
+    fn recorder(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let command_options = command.args(["record", "--quiet", "-o"]);
+        command_options
+            .arg(self.recording())
+            .args(options)
+            .arg("--");
+        command
+    }
+
+    /// Runs a command without and with recording: it must do the same. Says what was found.
+    fn same(&self, options: &[&str], command: &[&OsStr]) -> Found {
+        let plain = Command::new(command[0]).args(&command[1..]).output();
+        let plain = plain.unwrap();
+        let recorded = self.recorder(options).args(command).output().unwrap();
+        let text = |output: &Output| {
+            let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+            format!("{out}\n{err}")
+        };
+        assert_eq!(text(&recorded), text(&plain));
+        let code = |output: &Output| {
+            let signal = output.status.signal();
+            output.status.code().or_else(|| Some(128 + signal?))
+        };
+        assert_eq!(code(&recorded), code(&plain));
+        Found::of(&self.recording())
+    }
+
+    /// What the command says of a program that it refuses.
+    fn refused(&self, program: &Path) -> (i32, String) {
+        let output = self.recorder(&[]).arg(program).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!self.recording().exists(), "{said}");
+        (output.status.code().unwrap(), said)
+    }
+}
+
+fn words<'a>(words: &'a [&'a str]) -> Vec<&'a OsStr> {
+    words.iter().map(OsStr::new).collect()
+}
+
+#[test]
+fn a_program_finds_the_environment_as_it_was() {
+    let place = Place::new();
+    let run = |mut command: Command| {
+        command
+            .env_clear()
+            .env("Z", "1")
+            .env("A", "2")
+            .env("PATH", "/usr/bin:/bin");
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{output:?}"
+        );
+        output.stdout
+    };
+    let recorded = || {
+        let mut recorder = place.recorder(&[]);
+        recorder.arg("env");
+        recorder
+    };
+    assert_eq!(run(recorded()), run(Command::new("env")));
+    // One that a shell executes, with a list of libraries of its own.
+    let mut other = place.recorder(&[]);
+    other.args(["sh", "-c", "LD_PRELOAD=libc.so.6 exec env"]);
+    let text = String::from_utf8(run(other)).unwrap();
+    assert!(
+        text.lines().any(|line| line == "LD_PRELOAD=libc.so.6"),
+        "{text}"
+    );
+    assert!(!text.contains("FGRAPH"), "{text}");
+    let names = Found::of(&place.recording()).processes;
+    assert_eq!(names, ["sh", "env"]);
+}
+
+#[test]
+fn executed_programs_are_followed_however_they_are_executed() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "spawner.c", &[]);
+    let found = place.same(&[], &[program.as_os_str()]);
+    assert_eq!(found.entries("leaf"), 11);
+    let found = place.same(&["--no-follow"], &[program.as_os_str()]);
+    assert_eq!((found.entries("leaf"), found.entries("main")), (0, 1));
+    assert_eq!(found.processes.len(), 1);
+}
+
+#[test]
+fn programs_that_shut_themselves_in_are_recorded_to_the_end() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    let root = place.0.path().as_os_str();
+    for what in ["", "close", "chroot", "seccomp", "daemon", "kill"] {
+        let found = place.same(&[], &[program.as_os_str(), what.as_ref(), root]);
+        // Not everyone may do everything.
+        if found.entries("leaf") == 0 && what == "chroot" {
+            skip!("no right to chroot");
+            continue;
+        }
+        assert_eq!(found.entries("leaf"), 10, "{what}");
+        assert_eq!(found.lost, 0, "{what}");
+    }
+}
+
+#[test]
+fn a_program_goes_on_when_its_recorder_is_killed() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    let mut recorder = place.recorder(&[]);
+    let recorder = recorder.arg(&program).arg("wait");
+    let pipes = recorder.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = pipes.spawn().unwrap();
+    // Until a block of events is there.
+    let begin = Instant::now();
+    while fs::metadata(place.recording()).map_or(0, |file| file.len()) < 4096 {
+        assert!(
+            begin.elapsed() < Duration::from_secs(100),
+            "nothing is written"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.stdin.take().unwrap().write_all(b"x").unwrap();
+    let mut said = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    child.wait().unwrap();
+    assert_eq!(said, "ten calls\n200010\n");
+    assert!(Found::of(&place.recording()).entries("leaf") > 1000);
+}
+
+#[test]
+fn a_filter_says_what_is_recorded() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    let command = [program.as_os_str()];
+    let found = place.same(&["-F", "leaf"], &command);
+    assert_eq!(found.calls, BTreeMap::from([("leaf".to_owned(), (10, 10))]));
+    let found = place.same(&["-N", "leaf"], &command);
+    assert_eq!((found.entries("leaf"), found.entries("main")), (0, 1));
+    let found = place.same(&["--depth", "1"], &command);
+    assert_eq!((found.entries("leaf"), found.entries("main")), (0, 1));
+    assert_eq!(found.entries("write"), 0);
+    let found = place.same(&["--libs", "--args", "--retval"], &command);
+    assert_eq!((found.entries("leaf"), found.entries("write")), (10, 1));
+    let found = place.same(&["--ring", "overwrite"], &command);
+    assert_eq!(found.entries("leaf"), 10);
+    let mut recorder = place.recorder(&["-F", "a:mod:"]);
+    assert_eq!(recorder.arg(&program).status().unwrap().code(), Some(2));
+}
+
+#[test]
+fn the_command_works_alone() {
+    let place = Place::new();
+    let command = place.path("alone");
+    fs::copy(env!("CARGO_BIN_EXE_fgraph"), &command).unwrap();
+    let temporary = place.path("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let mut recorder = Command::new(&command);
+    let recorder = recorder.env_clear().env("PATH", "/usr/bin:/bin");
+    let recorder = recorder
+        .env("TMPDIR", &temporary)
+        .current_dir(place.0.path());
+    let status = recorder.args(["record", "sh", "-c", "exit 7"]).status();
+    assert_eq!(status.unwrap().code(), Some(7));
+    assert!(!Found::of(&place.recording()).calls.is_empty());
+    let left = fs::read_dir(&temporary).unwrap().count();
+    assert_eq!(left, 0, "files are left over");
+}
+
+#[test]
+fn python_does_the_same() {
+    let place = Place::new();
+    let python = needs!(PYTHON.find());
+    // Not a script that looks for it.
+    let asked = Command::new(python)
+        .args(["-c", "import sys; print(sys.executable)"])
+        .output();
+    let python = String::from_utf8(asked.unwrap().stdout).unwrap();
+    let work = "import json, subprocess; print(len(json.dumps(list(range(1000))))); \
+                subprocess.run(['true'])";
+    let found = place.same(&["-N", "_Py*"], &words(&[python.trim(), "-c", work]));
+    assert!(found.calls.len() > 100, "{}", found.calls.len());
+    assert!(found.processes.iter().any(|name| name == "true"));
+}
+
+#[test]
+fn gcc_does_the_same_and_its_children_are_recorded() {
+    let place = Place::new();
+    let gcc = needs!(GCC.find());
+    let source = place.path("a.c");
+    fs::write(&source, "int main() { return 5; }").unwrap();
+    let program = place.path("a.out");
+    let [gcc, source, out] = [&gcc, &source, &program].map(|path| path.as_os_str());
+    let options = ["--ring", "overwrite"];
+    let found = place.same(&options, &[gcc, source, "-o".as_ref(), out]);
+    assert_eq!(Command::new(&program).status().unwrap().code(), Some(5));
+    for name in ["gcc", "cc1", "as", "ld"] {
+        let is_it = |known: &String| known.contains(name);
+        assert!(
+            found.processes.iter().any(is_it),
+            "{name}: {:?}",
+            found.processes
+        );
+    }
+}
+
+#[test]
+fn sqlite_does_the_same() {
+    let place = Place::new();
+    let sqlite = needs!(SQLITE3.find());
+    let work = "create table t(a); insert into t values(1),(2); select sum(a) from t;";
+    let command = [sqlite.as_os_str(), ":memory:".as_ref(), work.as_ref()];
+    let found = place.same(&["-F", "sqlite3_*"], &command);
+    assert!(!found.calls.is_empty());
+}
+
+#[test]
+fn exceptions_and_threads_are_recorded() {
+    let place = Place::new();
+    let program = place.build(&needs!(GXX.find()), "throws.cc", &["-pthread"]);
+    let found = place.same(&[], &[program.as_os_str()]);
+    for name in ["leaf", "middle"] {
+        assert_eq!(found.entries(name), 1200, "{name}");
+    }
+    assert!(found.calls.values().all(|(entries, ends)| entries >= ends));
+}
+
+#[test]
+fn a_rust_program_with_threads_is_recorded() {
+    let place = Place::new();
+    let program = place.path("program");
+    let mut rustc = Command::new(needs!(RUSTC.find()));
+    rustc.args(["-C", "opt-level=1", "-o"]).arg(&program);
+    assert!(
+        rustc
+            .arg("tests/record/threads.rs")
+            .status()
+            .unwrap()
+            .success()
+    );
+    let found = place.same(&[], &[program.as_os_str()]);
+    assert_eq!(
+        found.entries("threads::leaf") + found.entries("program::leaf"),
+        4000
+    );
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_in_one_line() {
+    let place = Place::new();
+    assert_eq!(place.refused(Path::new("no-such-program")).0, 127);
+    assert_eq!(place.refused(Path::new("./no/such/program")).0, 127);
+    let refused = |path: &Path, expected: &str| {
+        let (code, said) = place.refused(path);
+        assert!(code == 126 && said.contains(expected), "{code} {said}");
+    };
+    refused(Path::new("/etc/passwd"), "not executable");
+    refused(Path::new("/"), "not executable");
+    let executable = |name: &str, bytes: &[u8]| {
+        let path = place.path(name);
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    refused(
+        &executable("text", b"hello"),
+        "neither a program nor a script",
+    );
+    let mut bytes = fs::read("/bin/true").unwrap();
+    bytes[4] = 1;
+    refused(&executable("small", &bytes), "32-bit");
+    (bytes[4], bytes[18]) = (2, 183);
+    refused(&executable("arm", &bytes), "machine 183");
+    let cc = needs!(CC.find());
+    let linker = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1";
+    refused(
+        &place.build(&cc, "hostile.c", &[linker]),
+        "/lib/ld-musl-x86_64.so.1",
+    );
+    for flag in ["-static", "-static-pie"] {
+        let program = place.build(&cc, "hostile.c", &[flag]);
+        refused(&program, "linked statically");
+        let script = format!("#!{}\n", program.display());
+        refused(
+            &executable("script", script.as_bytes()),
+            "it is a script for",
+        );
+    }
+    let set_id = executable("set-id", &fs::read("/bin/true").unwrap());
+    if std::os::unix::fs::chown(&set_id, Some(65534), None).is_err() {
+        return skip!("no right to give files away");
+    }
+    fs::set_permissions(&set_id, fs::Permissions::from_mode(0o4755)).unwrap();
+    refused(&set_id, "rights of its file's owner");
+}

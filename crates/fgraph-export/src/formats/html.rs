@@ -1,0 +1,318 @@
+//! A page for browsers, with everything in it: flame graph, timeline, table and slowest calls.
+//!
+//! The page is `html/page.html`; what stands in it for a `{{word}}` is written here. Data are JSON
+//! in which no `<` occurs, so that no name ends the element it stands in, and the page's script
+//! shows names as text only. The calls of the timeline are numbers of seven bits a byte, the lowest
+//! first, compressed: of each call its thread, time since the one before, duration, depth and
+//! function.
+
+use std::io::{self, Write};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+
+use super::text::Out;
+use crate::calls::{At, Call, Sink, Trace};
+use crate::stacks::{Frame, Stacks};
+use crate::symbols::{Symbol, process_name, thread_name};
+
+const PAGE: &str = include_str!("html/page.html");
+
+/// Calls that the timeline has; the shortest ones are left out.
+const MAX_CALLS: usize = 1_000_000;
+/// Stacks that the flame graph has; those with the least time are left out.
+const MAX_STACKS: usize = 50_000;
+
+/// A call of the timeline. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    begin: u64,
+    duration: u64,
+    thread: u32,
+    depth: u32,
+    symbol: Symbol,
+}
+
+/// What the table has of a function. Times are in nanoseconds.
+#[derive(Clone, Debug)]
+struct Row {
+    calls: u64,
+    total: u64,
+    own: u64,
+    max: u64,
+    /// Calls by the number of bits that their duration has.
+    bits: [u64; 65],
+}
+
+pub(crate) struct Html {
+    out: Out,
+    stacks: Stacks,
+    rows: Vec<Row>,
+    /// Of each thread, how many calls of each function go on.
+    active: Vec<Vec<u32>>,
+    shown: Vec<Shown>,
+    /// Calls that took less are left out.
+    least: u64,
+    left_out: u64,
+}
+
+impl Html {
+    pub(crate) fn new(out: Out) -> Self {
+        Self {
+            out,
+            stacks: Stacks::default(),
+            rows: Vec::new(),
+            active: Vec::new(),
+            shown: Vec::new(),
+            least: 0,
+            left_out: 0,
+        }
+    }
+
+    /// Leaves the shortest calls out where there are too many.
+    fn thin_out(&mut self) {
+        if self.shown.len() <= MAX_CALLS {
+            return;
+        }
+        self.left_out += (self.shown.len() - MAX_CALLS) as u64;
+        let longest_first = |call: &Shown| std::cmp::Reverse(call.duration);
+        let (_, last, _) = self
+            .shown
+            .select_nth_unstable_by_key(MAX_CALLS - 1, longest_first);
+        self.least = last.duration;
+        self.shown.truncate(MAX_CALLS);
+    }
+
+    /// The calls of the timeline, compressed.
+    fn calls(&mut self, start: u64) -> io::Result<String> {
+        self.thin_out();
+        let order = |call: &Shown| (call.thread, call.begin, call.depth);
+        self.shown.sort_unstable_by_key(order);
+        let mut out = GzEncoder::new(Vec::new(), Compression::new(6));
+        let (mut bytes, mut before) = (Vec::new(), (0, start));
+        for call in &self.shown {
+            if call.thread != before.0 {
+                before = (call.thread, start);
+            }
+            bytes.clear();
+            let numbers = [
+                call.thread.into(),
+                call.begin - before.1,
+                call.duration,
+                call.depth.into(),
+                call.symbol.into(),
+            ];
+            numbers
+                .into_iter()
+                .for_each(|number| push_number(&mut bytes, number));
+            before.1 = call.begin;
+            out.write_all(&bytes)?;
+        }
+        Ok(BASE64_STANDARD.encode(out.finish()?))
+    }
+
+    /// The stacks with the most time: parent, function, calls, total and own time of each.
+    fn flames(&self) -> Vec<[i64; 5]> {
+        let nodes = self.stacks.nodes();
+        // Roots have no calls of their own.
+        let mut totals: Vec<u64> = nodes.iter().map(|node| node.total).collect();
+        for (at, node) in nodes.iter().enumerate() {
+            if node.parent() != at && matches!(nodes[node.parent()].frame, Frame::Process(_)) {
+                totals[node.parent()] += node.total;
+            }
+        }
+        let mut sorted = totals.clone();
+        let least = match sorted.len().checked_sub(MAX_STACKS) {
+            None | Some(0) => 0,
+            Some(less) => *sorted.select_nth_unstable(less).1,
+        };
+        let mut numbers = vec![-1; nodes.len()];
+        let mut flames: Vec<[i64; 5]> = Vec::new();
+        for (at, node) in nodes.iter().enumerate() {
+            let parent = match node.parent() {
+                parent if parent == at => -1,
+                parent if numbers[parent] >= 0 => numbers[parent],
+                _ => continue,
+            };
+            if totals[at] < least {
+                continue;
+            }
+            numbers[at] = flames.len() as i64;
+            let frame = match node.frame {
+                Frame::Function(symbol) => i64::from(symbol),
+                Frame::Process(process) => -i64::from(process) - 1,
+            };
+            let [calls, total, own] = [node.calls, totals[at], node.own].map(|it| it as i64);
+            flames.push([parent, frame, calls, total, own]);
+        }
+        flames
+    }
+}
+
+fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+impl Sink for Html {
+    fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.stacks.thread(at.thread);
+        self.active.push(Vec::new());
+        Ok(())
+    }
+
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+        self.stacks.begin(at.thread, symbol);
+        let active = &mut self.active[at.thread.index];
+        if active.len() <= symbol as usize {
+            active.resize(symbol as usize + 1, 0);
+        }
+        active[symbol as usize] += 1;
+        Ok(())
+    }
+
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+        self.stacks.end(at.thread, call);
+        let symbol = call.symbol as usize;
+        if self.rows.len() <= symbol {
+            self.rows.resize(
+                symbol + 1,
+                Row {
+                    calls: 0,
+                    total: 0,
+                    own: 0,
+                    max: 0,
+                    bits: [0; 65],
+                },
+            );
+        }
+        let row = &mut self.rows[symbol];
+        let active = &mut self.active[at.thread.index][symbol];
+        *active -= 1;
+        row.calls += 1;
+        row.own += call.own;
+        row.max = row.max.max(call.duration);
+        row.bits[(u64::BITS - call.duration.leading_zeros()) as usize] += 1;
+        if *active == 0 {
+            row.total += call.duration;
+        }
+        if call.duration < self.least {
+            self.left_out += 1;
+            return Ok(());
+        }
+        self.shown.push(Shown {
+            begin: call.begin,
+            duration: call.duration,
+            thread: at.thread.index as u32,
+            depth: call.depth as u32,
+            symbol: call.symbol,
+        });
+        if self.shown.len() >= 2 * MAX_CALLS {
+            self.thin_out();
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
+        let calls = self.calls(trace.start)?;
+        let functions = trace.symbols.functions().iter().enumerate();
+        let functions: Vec<_> = functions
+            .map(|(symbol, function)| {
+                let module = &trace.symbols.modules()[function.module];
+                match self.rows.get(symbol) {
+                    Some(row) => {
+                        let used = row.bits.iter().rposition(|&count| count != 0);
+                        let bits = &row.bits[..used.map_or(0, |last| last + 1)];
+                        let Row {
+                            calls,
+                            total,
+                            own,
+                            max,
+                            ..
+                        } = row;
+                        json!([function.name, module, calls, total, own, max, bits])
+                    }
+                    None => json!([function.name, module, 0, 0, 0, 0, []]),
+                }
+            })
+            .collect();
+        let threads = trace.threads.iter();
+        let threads: Vec<_> = threads
+            .map(|thread| {
+                let name = thread_name(trace.names, thread.process, thread.id);
+                json!([thread.process, thread.id, name])
+            })
+            .collect();
+        let processes = trace.processes().into_iter();
+        let processes: Vec<_> = processes
+            .map(|process| json!([process, process_name(trace.names, process)]))
+            .collect();
+        let data = json!({
+            "functions": functions,
+            "threads": threads,
+            "processes": processes,
+            "flames": self.flames(),
+            "length": trace.end - trace.start,
+            "shown": self.shown.len(),
+            "leftOut": self.left_out,
+            "least": self.least,
+        });
+        let data = data.to_string().replace('<', "\\u003c");
+        for part in PAGE.split("{{").enumerate() {
+            let text = match part {
+                (0, text) => text,
+                (_, part) => {
+                    let (word, text) = part.split_once("}}").unwrap_or(("", part));
+                    self.out.write_all(match word {
+                        "data" => data.as_bytes(),
+                        _ => calls.as_bytes(),
+                    })?;
+                    text
+                }
+            };
+            self.out.write_all(text.as_bytes())?;
+        }
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_loads_nothing_and_has_its_two_places() {
+        assert_eq!(PAGE.matches("{{").count(), 2);
+        assert!(PAGE.contains("{{data}}") && PAGE.contains("{{calls}}"));
+        assert!(PAGE.contains("default-src 'none'"));
+        for way_out in ["http:", "https:", "innerHTML", "document.write", "eval("] {
+            assert!(!PAGE.contains(way_out), "{way_out}");
+        }
+    }
+
+    #[test]
+    fn the_shortest_calls_are_left_out_where_there_are_too_many() {
+        let mut html = Html::new(Out::new(Box::new(io::sink())));
+        html.shown = (0..MAX_CALLS as u64 + 10)
+            .map(|n| Shown {
+                begin: n,
+                duration: n,
+                thread: 0,
+                depth: 0,
+                symbol: 0,
+            })
+            .collect();
+        html.thin_out();
+        assert_eq!(
+            (html.shown.len(), html.left_out, html.least),
+            (MAX_CALLS, 10, 10)
+        );
+        assert!(html.shown.iter().all(|call| call.duration >= 10));
+    }
+}

@@ -1,0 +1,196 @@
+//! What the `fgraph` command tells the agent, the library that it preloads into programs.
+//!
+//! The command makes rings in shared memory, and starts the program with the agent and these
+//! [`Settings`] in its environment. The agent takes both out again before the program's `main`, and
+//! puts them back for programs that this one executes.
+
+use std::path::PathBuf;
+
+use fgraph::{Filter, FilterError};
+
+/// The variable that holds the settings.
+pub const VARIABLE: &str = "FGRAPH_AGENT";
+
+/// What a variable begins with whose settings this version knows.
+const VERSION: &str = "fgraph 1";
+/// Stands between the fields, and is in none of them.
+const SEPARATOR: char = '\x1f';
+
+/// Where the system keeps its libraries.
+const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
+/// What never is the program's: the kernel's functions, and the agent itself.
+const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
+
+/// What is recorded of a program, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// A path by which programs can open the rings.
+    pub rings: PathBuf,
+    /// How many programs the process has executed since it was the first one.
+    pub executed: u32,
+    /// Whether forked processes and executed programs are recorded as well.
+    pub follow: bool,
+    /// Words of filters, of which each adds functions. Without any these are all functions of the
+    /// program's own file and of libraries outside of the system's directories.
+    pub trace: Vec<String>,
+    /// Words of filters, of which each takes functions away.
+    pub notrace: Vec<String>,
+    /// Whether the system's libraries are recorded too where `trace` is empty.
+    pub libraries: bool,
+    /// Calls inside this many recorded ones are left out; 0 is no limit.
+    pub depth: usize,
+    /// How many arguments are recorded: 0 to 6.
+    pub arguments: usize,
+    /// Whether results are recorded.
+    pub result: bool,
+}
+
+impl Settings {
+    /// The value of [`VARIABLE`].
+    ///
+    /// ```
+    /// use fgraph_tracers::agent::Settings;
+    ///
+    /// let settings = Settings {
+    ///     rings: "/proc/77/fd/3".into(),
+    ///     trace: vec!["parser::*".to_owned()],
+    ///     depth: 5,
+    ///     ..Settings::default()
+    /// };
+    /// assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
+    /// ```
+    #[must_use]
+    pub fn to_value(&self) -> String {
+        let mut fields = vec![
+            VERSION.to_owned(),
+            self.rings.to_string_lossy().into_owned(),
+            self.executed.to_string(),
+            u8::from(self.follow).to_string(),
+            u8::from(self.libraries).to_string(),
+            self.depth.to_string(),
+            self.arguments.to_string(),
+            u8::from(self.result).to_string(),
+            self.trace.len().to_string(),
+        ];
+        fields.extend(self.trace.iter().chain(&self.notrace).cloned());
+        let without = |field: &String| field.replace([SEPARATOR, '\0'], " ");
+        let fields: Vec<String> = fields.iter().map(without).collect();
+        fields.join(&SEPARATOR.to_string())
+    }
+
+    /// The settings that a value of [`VARIABLE`] has; `None` if it is of another version.
+    #[must_use]
+    pub fn parse(value: &str) -> Option<Self> {
+        let mut fields = value.split(SEPARATOR);
+        (fields.next()? == VERSION).then_some(())?;
+        let rings = fields.next()?.into();
+        let mut number = || fields.next()?.parse::<usize>().ok();
+        let executed = u32::try_from(number()?).ok()?;
+        let [follow, libraries] = [number()? != 0, number()? != 0];
+        let [depth, arguments] = [number()?, number()?];
+        let result = number()? != 0;
+        let count = number()?;
+        let mut trace: Vec<String> = fields.map(str::to_owned).collect();
+        (count <= trace.len()).then_some(())?;
+        let notrace = trace.split_off(count);
+        Some(Self {
+            rings,
+            executed,
+            follow,
+            trace,
+            notrace,
+            libraries,
+            depth,
+            arguments,
+            result,
+        })
+    }
+
+    /// The functions that are recorded of a program, by the path of its file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of the words.
+    pub fn filter(&self, program: &str) -> Result<Filter, FilterError> {
+        let never = NEVER.iter().map(|module| format!("!:mod:{module}"));
+        let notrace = self.notrace.iter().map(|word| format!("!{word}"));
+        let except: Vec<String> = never.chain(notrace).collect();
+        let except = except.join(" ");
+        if !self.trace.is_empty() {
+            return format!("{} {except}", self.trace.join(" ")).parse();
+        }
+        if self.libraries {
+            return format!("* {except}").parse();
+        }
+        let system = SYSTEM.map(|module| format!("!:mod:{module}")).join(" ");
+        let program = quoted(program);
+        format!("* {system} {except} + :mod:{program} {except}").parse()
+    }
+}
+
+/// A path as a word of a filter, in which nothing is special.
+fn quoted(path: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
+    let quote = |c: char| [(!is_plain(c)).then_some('\\'), Some(c)];
+    path.chars().flat_map(quote).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fgraph::FunctionFacts;
+
+    use super::*;
+
+    #[test]
+    fn settings_come_back_as_they_were() {
+        let settings = Settings {
+            rings: "/proc/1/fd/5".into(),
+            executed: 3,
+            follow: true,
+            trace: vec!["a b".to_owned(), "<T as U>::f".to_owned()],
+            notrace: vec!["*::fmt".to_owned()],
+            libraries: true,
+            depth: 7,
+            arguments: 2,
+            result: true,
+        };
+        assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
+        let plain = Settings::default();
+        assert_eq!(Settings::parse(&plain.to_value()), Some(plain));
+        for bad in ["", "fgraph 2", "fgraph 1\x1fa", "fgraph 1\x1fa\x1fx"] {
+            assert_eq!(Settings::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_program_and_what_is_not_the_systems_is_recorded() {
+        let program = "/usr/lib/gcc/a program [1]*";
+        let selected = |settings: &Settings, name, module| {
+            let filter = settings.filter(program).unwrap();
+            filter.matches(&FunctionFacts::new(&[name], module))
+        };
+        let mut settings = Settings {
+            notrace: vec!["hot*".to_owned()],
+            ..Settings::default()
+        };
+        for (name, module, is_selected) in [
+            ("main", program, true),
+            ("hot_one", program, false),
+            ("main", "/usr/lib/gcc/a program [1]xyz", false),
+            ("malloc", "/lib/x86_64-linux-gnu/libc.so.6", false),
+            ("f", "/opt/app/lib/libapp.so", true),
+            ("hot", "/opt/app/lib/libapp.so", false),
+            ("f", "/run/user/1/fgraph/fgraph-agent-12.so", false),
+            ("__vdso_time", "[vdso]", false),
+        ] {
+            assert_eq!(selected(&settings, name, module), is_selected, "{module}");
+        }
+        let libc = "/lib/x86_64-linux-gnu/libc.so.6";
+        settings.libraries = true;
+        assert!(selected(&settings, "malloc", libc));
+        settings.libraries = false;
+        settings.trace = vec!["mall*".to_owned()];
+        assert!(selected(&settings, "malloc", libc));
+        assert!(!selected(&settings, "main", program));
+    }
+}
