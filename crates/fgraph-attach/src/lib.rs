@@ -51,7 +51,8 @@ const PAGE: u64 = 4096;
 pub struct Library<'a> {
     /// What it is called, without its version, as `fgraph-agent`.
     pub name: &'a str,
-    /// Its version. Of two versions only one can be in a process.
+    /// Its version. Of two versions only one can be in a process, also where the process has loaded
+    /// it from a file `name-version.so`.
     pub version: &'a str,
     /// Its file.
     pub bytes: &'a [u8],
@@ -178,11 +179,13 @@ impl<'a> Target<'a> {
             let why = Unsuitable::Architecture;
             return Err(Error::Unsuitable { pid, why });
         };
-        let name = memfd_path(library, library.version);
-        let is_ours = |module: &Module| module.path.starts_with(&memfd_path(library, ""));
-        let ours = modules.iter().position(is_ours);
+        let version = |module: &Module| {
+            let version = file_name(&module.path).strip_prefix(library.name)?;
+            version.strip_prefix('-').map(str::to_owned)
+        };
+        let ours = modules.iter().position(|module| version(module).is_some());
         if let Some(ours) = ours
-            && modules[ours].path.trim_end_matches(" (deleted)") != name
+            && version(&modules[ours]).as_deref() != Some(library.version)
         {
             let found = modules[ours].path.clone();
             return Err(Error::OtherVersion { found });
@@ -265,8 +268,13 @@ impl<'a> Target<'a> {
     }
 }
 
-fn memfd_path(library: &Library<'_>, version: &str) -> String {
-    format!("/memfd:{}-{version}", library.name)
+/// What a library is called, be it memory or a file: `name-version` of `/memfd:name-version
+/// (deleted)` and of `/usr/lib/name-version.so`.
+fn file_name(path: &str) -> &str {
+    let path = path.trim_end_matches(" (deleted)");
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = name.strip_prefix("memfd:").unwrap_or(name);
+    name.strip_suffix(".so").unwrap_or(name)
 }
 
 /// An entry of the auxiliary vector.
@@ -535,5 +543,17 @@ impl Session<'_> {
             return Err(gone());
         }
         self.held.tracee.set_state(&self.held.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_known_by_its_name_wherever_it_is() {
+        assert_eq!(file_name("/memfd:agent-1 (deleted)"), "agent-1");
+        assert_eq!(file_name("/run/user/0/fgraph/agent-1.so"), "agent-1");
+        assert_eq!(file_name("/usr/lib/libc.so.6"), "libc.so.6");
     }
 }

@@ -1,5 +1,6 @@
 //! Starting a program with the agent inside.
 
+mod attach;
 mod check;
 mod gone;
 pub(crate) mod interrupt;
@@ -22,6 +23,7 @@ use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{self, Settings};
 
 use crate::error::Error;
+use attach::Attached;
 use gone::Gone;
 use library::Library;
 
@@ -61,8 +63,16 @@ pub(crate) struct What {
     /// Record neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
+    /// Record a process that runs already, and its forked children; at the end, its functions are
+    /// as they were, and the agent stays in it, idle
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        required_unless_present = "pid",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     command: Vec<OsString>,
 }
 
@@ -81,12 +91,16 @@ impl What {
             result: self.retval,
         };
         let program = self.command.first().cloned().unwrap_or_default();
-        let path = check::find(&program)?;
+        let path = match self.pid {
+            Some(pid) => attach::program(pid)?,
+            None => check::find(&program)?,
+        };
         let filter = settings.filter(&path.to_string_lossy());
         filter.map_err(|error| Error::Usage(error.to_string()))?;
         Ok(Program {
             path,
             command: self.command.clone(),
+            pid: self.pid,
             settings,
         })
     }
@@ -97,10 +111,12 @@ impl What {
 pub(crate) struct Program {
     path: PathBuf,
     command: Vec<OsString>,
+    /// The process that runs it already.
+    pid: Option<u32>,
     settings: Settings,
 }
 
-/// A program that runs with the agent inside, as our child.
+/// A program that runs with the agent inside, as our child unless it ran before.
 #[derive(Debug)]
 pub(crate) struct Launched {
     rings: Arc<Rings>,
@@ -110,14 +126,19 @@ pub(crate) struct Launched {
     /// Hangs up when the program has ended.
     ended: Receiver<()>,
     waiter: JoinHandle<io::Result<ExitStatus>>,
+    /// Where it ran before.
+    attached: Option<Attached>,
     /// Both stay for as long as the program may execute others.
-    _library: Library,
+    _library: Option<Library>,
     _file: File,
 }
 
 impl Program {
     /// Starts it.
     pub(crate) fn start(mut self, mode: Mode) -> Result<Launched, Error> {
+        if let Some(pid) = self.pid {
+            return self.attach(pid, mode);
+        }
         let path = self.path.clone();
         let failed = |error: io::Error| Error::Program {
             path: path.clone(),
@@ -146,7 +167,25 @@ impl Program {
             command: shown.collect(),
             ended,
             waiter,
-            _library: library,
+            attached: None,
+            _library: Some(library),
+            _file: file,
+        })
+    }
+
+    fn attach(self, pid: u32, mode: Mode) -> Result<Launched, Error> {
+        let options = RingOptions { mode, ..RINGS };
+        let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
+        let (sender, ended) = mpsc::channel();
+        Ok(Launched {
+            rings: Arc::new(rings),
+            gone: Gone::default(),
+            process: pid,
+            command: attach::command_line(pid),
+            ended,
+            waiter: attach::wait_for_end(pid, sender),
+            attached: Some(attached),
+            _library: None,
             _file: file,
         })
     }
@@ -247,8 +286,21 @@ impl Launched {
         }
     }
 
-    /// Waits until the program has ended, and says what it has ended with.
+    /// Whether it ran before, and goes on when recording ends.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
+
+    /// Where it ran before: ends what the agent does there.
+    pub(crate) fn detach(&mut self) -> Result<(), Error> {
+        self.attached.as_mut().map_or(Ok(()), Attached::end)
+    }
+
+    /// Waits until the program has ended, and says what it has ended with; not where it ran before.
     pub(crate) fn wait(self) -> ExitCode {
+        if self.is_attached() {
+            return ExitCode::SUCCESS;
+        }
         let status = self.waiter.join().ok().and_then(Result::ok);
         let code = status.and_then(|status| {
             let by_signal = || status.signal().map(|signal| 128 + signal);
