@@ -31,6 +31,8 @@ pub enum Tracer {
     Profiler,
     /// A probe with empty closures.
     Probe,
+    /// As `Probe`, with so many others of another function that it shares a slot.
+    SharedProbe,
     /// As `Probe`, with 99 others of another function.
     HundredProbes,
     /// The deepest stack.
@@ -48,11 +50,12 @@ pub type Active = Box<dyn Any>;
 
 impl Tracer {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Recorder,
         Self::RecorderWithValues,
         Self::Profiler,
         Self::Probe,
+        Self::SharedProbe,
         Self::HundredProbes,
         Self::Stack,
         Self::Watchdog,
@@ -67,12 +70,8 @@ impl Tracer {
             Self::RecorderWithValues => Box::new(record(2)?),
             Self::Profiler => Box::new(Profiler::start(WATCHED)?),
             Self::Probe => Box::new(empty_probe(WATCHED)?),
-            Self::HundredProbes => {
-                let others = (0..99).map(|_| empty_probe(BYSTANDER));
-                let mut probes: Vec<_> = others.collect::<Result<_, _>>()?;
-                probes.push(empty_probe(WATCHED)?);
-                Box::new(probes)
-            }
+            Self::SharedProbe => Box::new(probe_beside(4)?),
+            Self::HundredProbes => Box::new(probe_beside(99)?),
             Self::Stack => Box::new(StackTracer::start(WATCHED)?),
             Self::Watchdog => Box::new(Watchdog::start(WATCHED, Duration::from_secs(1))?),
             Self::Outliers => {
@@ -94,6 +93,7 @@ impl fmt::Display for Tracer {
             Self::RecorderWithValues => "recorder, with values",
             Self::Profiler => "profiler",
             Self::Probe => "probe",
+            Self::SharedProbe => "probe, beside 4 others",
             Self::HundredProbes => "probe, beside 99 others",
             Self::Stack => "stack",
             Self::Watchdog => "watchdog",
@@ -120,6 +120,12 @@ fn empty_probe(filter: &str) -> Result<Probe, fgraph::Error> {
     let probe = probe(filter).on_entry(|_| Some(())).on_return(|_, ()| {});
     // SAFETY: the closures do nothing.
     unsafe { probe.start() }
+}
+
+/// A probe behind so many of another function.
+fn probe_beside(others: usize) -> Result<Vec<Probe>, fgraph::Error> {
+    let others = (0..others).map(|_| empty_probe(BYSTANDER));
+    others.chain([empty_probe(WATCHED)]).collect()
 }
 
 /// A tracer that watches functions of the C library.

@@ -5,11 +5,13 @@ pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod graph;
 pub(crate) mod info;
+pub(crate) mod live;
 pub(crate) mod man;
 pub(crate) mod outliers;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod top;
 
 use std::process::ExitCode;
 
@@ -34,6 +36,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Info(info::Args),
     Record(record::Args),
+    Live(live::Args),
+    Top(top::Args),
     Report(report::Args),
     Replay(replay::Args),
     Graph(graph::Args),
@@ -49,6 +53,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Info(args) => info::run(args),
         Command::Record(args) => return record::run(&args),
+        Command::Live(args) => return live::run(&args),
+        Command::Top(args) => return top::run(&args),
         Command::Report(args) => report::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),

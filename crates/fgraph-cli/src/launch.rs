@@ -2,6 +2,7 @@
 
 mod attach;
 mod check;
+pub(crate) mod events;
 mod gone;
 pub(crate) mod interrupt;
 mod library;
@@ -25,6 +26,7 @@ use fgraph_tracers::agent::{self, Settings};
 use crate::error::Error;
 use attach::Attached;
 use gone::Gone;
+use interrupt::Interrupts;
 use library::Library;
 
 /// How rings are laid out: a thread that makes ten million calls a second fills its own in 25 ms.
@@ -37,6 +39,9 @@ const RINGS: RingOptions = RingOptions {
     table_bytes: 64 << 20,
     clock: None,
 };
+
+/// How often rings are looked at that had nothing.
+pub(crate) const NAP: Duration = Duration::from_millis(5);
 
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
@@ -272,7 +277,7 @@ impl Launched {
         self.gone.give_back(&self.rings);
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.waiter.is_finished()
     }
 
@@ -291,16 +296,38 @@ impl Launched {
         self.attached.is_some()
     }
 
-    /// Where it ran before: ends what the agent does there.
+    /// Whether recording is over: the program has ended, or it was interrupted as often as that
+    /// takes.
+    pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
+        let enough = if self.is_attached() { 0 } else { 1 };
+        self.has_ended() || interrupts.count() > enough
+    }
+
+    /// Where it ran before: ends what the agent does there, so that all it has recorded is in the
+    /// rings.
     pub(crate) fn detach(&mut self) -> Result<(), Error> {
         self.attached.as_mut().map_or(Ok(()), Attached::end)
     }
 
-    /// Waits until the program has ended, and says what it has ended with; not where it ran before.
-    pub(crate) fn wait(self) -> ExitCode {
-        if self.is_attached() {
-            return ExitCode::SUCCESS;
-        }
+    /// Ends as the program does, unless that ran before or was interrupted twice: then it goes on.
+    /// Without a result the program is waited for as well.
+    pub(crate) fn end(
+        mut self,
+        interrupts: &Interrupts,
+        result: Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let detached = self.detach();
+        self.rings.finish();
+        let code = match interrupts.count() > 1 {
+            _ if self.is_attached() => ExitCode::SUCCESS,
+            true => ExitCode::from(130),
+            false => self.wait(),
+        };
+        result.and(detached).map(|()| code)
+    }
+
+    /// Waits until the program has ended, and says what it has ended with.
+    fn wait(self) -> ExitCode {
         let status = self.waiter.join().ok().and_then(Result::ok);
         let code = status.and_then(|status| {
             let by_signal = || status.signal().map(|signal| 128 + signal);

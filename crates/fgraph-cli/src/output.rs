@@ -90,8 +90,13 @@ impl Out {
         writeln!(self.out, "{line}").map_err(Error::Output)
     }
 
+    /// Writes what is held back, and goes on.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        self.out.flush().map_err(Error::Output)
+    }
+
     /// Writes what is still held back. Without it the end may be missing.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
-        self.out.flush().map_err(Error::Output)
+        self.flush()
     }
 }

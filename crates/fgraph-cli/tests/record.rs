@@ -395,3 +395,28 @@ fn what_cannot_be_recorded_is_refused_in_one_line() {
     fs::set_permissions(&set_id, fs::Permissions::from_mode(0o4755)).unwrap();
     refused(&set_id, "rights of its file's owner");
 }
+
+#[test]
+fn live_and_top_show_what_happens() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    let run = |command: &str, options: &[&str]| {
+        let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = fgraph
+            .arg(command)
+            .args(options)
+            .arg(&program)
+            .arg("kill")
+            .output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = run("live", &["-F", "leaf", "-F", "main"]);
+    assert_eq!(text.matches("leaf();").count(), 10, "{text}");
+    assert_eq!(text.matches("main() {").count(), 1, "{text}");
+    assert!(text.contains("ten calls\n"), "{text}");
+    let text = run("top", &["-F", "leaf"]);
+    let is_row = |line: &&str| line.contains(" leaf [program]") && line.contains("  10  ");
+    assert_eq!(text.lines().filter(is_row).count(), 1, "{text}");
+}

@@ -1,5 +1,6 @@
 //! The clock that events are timed by, and how a reader makes nanoseconds of its ticks.
 
+use core::fmt;
 use std::time::{Duration, Instant};
 #[cfg(not(unix))]
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -90,6 +91,26 @@ impl Anchor {
     }
 }
 
+/// A time of the monotonic clock as the kernel's tracers write it: seconds with six decimals, of
+/// which the former take five columns or more.
+///
+/// ```
+/// # use fgraph_trace::clock::Timestamp;
+/// assert_eq!(Timestamp(12_000_345_999).to_string(), "   12.000345");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(
+    /// Nanoseconds.
+    pub u64,
+);
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = self.0 / 1000;
+        write!(f, "{:>5}.{:06}", us / 1_000_000, us % 1_000_000)
+    }
+}
+
 /// How ticks become nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
@@ -106,6 +127,12 @@ const FAR_APART: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(2);
 
 impl Clock {
+    /// The time at which the clock showed `ticks`, to be written.
+    #[must_use]
+    pub fn timestamp(&self, ticks: u64) -> Timestamp {
+        Timestamp(self.monotonic(ticks))
+    }
+
     /// The clock of this machine, from now on. Measures the rate of the counter, for 2 ms.
     #[must_use]
     pub fn start(kind: ClockKind) -> Self {

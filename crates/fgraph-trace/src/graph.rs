@@ -495,11 +495,7 @@ impl FunctionGraph {
             out.push('\n');
         }
         if options.absolute_time {
-            let us = clock.monotonic(head.now.time) / 1000;
-            push(
-                out,
-                format_args!("{:>5}.{:06} |  ", us / 1_000_000, us % 1_000_000),
-            );
+            push(out, format_args!("{} |  ", clock.timestamp(head.now.time)));
         }
         if options.cpu {
             push(out, format_args!(" {:>width$}) ", Cpu(head.cpu)));

@@ -133,3 +133,19 @@ fn whatever_another_process_writes_is_read_without_harm() {
         }
     }
 }
+
+#[test]
+fn rings_are_out_of_the_reach_of_jumps_from_code() {
+    let (_rings, _file) = Rings::create_shared(&options(Mode::Drop)).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = |line: &str| u64::from_str_radix(line.split('-').next()?, 16).ok();
+    let rings = maps.lines().find(|line| line.contains("fgraph-rings"));
+    let rings = rings.and_then(start).unwrap();
+    let is_code = |line: &&str| line.contains(" r-xp ") && line.contains('/');
+    for code in maps.lines().filter(is_code).filter_map(start) {
+        assert!(
+            code.abs_diff(rings) > 1 << 33,
+            "{rings:#x} is beside {code:#x}"
+        );
+    }
+}

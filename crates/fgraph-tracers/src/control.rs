@@ -368,7 +368,8 @@ impl Control {
                 _ => return Err(wrong()),
             },
             "function_profile_enabled" => {
-                let start = |filter| Ok(Work::Profile(Profiler::start(filter)?));
+                let options = self.settings.profiler();
+                let start = |filter| Ok(Work::Profile(Profiler::start_with(filter, &options)?));
                 self.switch(PROFILE, is_on()?, start)?;
             }
             "stack_tracer_enabled" => {
@@ -402,9 +403,14 @@ impl Control {
             }
             _ => {
                 let before = self.settings.clone();
-                if self.settings.write(file, text)?
-                    && let Err(error) = self.restart_trace()
-                {
+                let mut done = match self.settings.write(file, text)? {
+                    true => self.restart_trace(),
+                    false => Ok(()),
+                };
+                if done.is_ok() && self.settings.profiler() != before.profiler() {
+                    done = self.restart_profile();
+                }
+                if let Err(error) = done {
                     self.settings = before;
                     return Err(error);
                 }
@@ -537,6 +543,20 @@ impl Control {
             Some((_, name)) => self.replace_trace(name),
             None => Ok(()),
         }
+    }
+
+    /// Starts the profiler anew, if there is one, without the calls until now.
+    fn restart_profile(&mut self) -> Result<(), ControlError> {
+        let Some(place) = self.find(PROFILE) else {
+            return Ok(());
+        };
+        let words = &self.tracers[place].words;
+        let profiler = Profiler::start_with(words.filter()?, &self.settings.profiler())?;
+        if !words.threads.is_empty() {
+            profiler.set_threads(Some(&words.threads))?;
+        }
+        self.tracers[place].work = Work::Profile(profiler);
+        Ok(())
     }
 
     fn replace_trace(&mut self, name: &'static str) -> Result<(), ControlError> {
@@ -812,10 +832,7 @@ impl Control {
         }
         let clock = snapshot.clock();
         let overrun = written.saturating_sub(entries);
-        let time = |ticks| {
-            let us = clock.monotonic(ticks) / 1000;
-            format!("{:>5}.{:06}", us / 1_000_000, us % 1_000_000)
-        };
+        let time = |ticks| clock.timestamp(ticks);
         let mut text = format!("entries: {entries}\noverrun: {overrun}\n");
         let _ = writeln!(text, "oldest event ts: {}", time(oldest.unwrap_or(0)));
         let _ = writeln!(text, "now ts: {}", time(Anchor::now(clock.kind()).ticks));

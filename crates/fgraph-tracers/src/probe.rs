@@ -22,18 +22,19 @@
 //! # Ok::<(), fgraph::Error>(())
 //! ```
 
+mod alone;
 mod call;
 pub mod fault;
 mod mux;
 
-use core::alloc::Layout;
 use core::fmt;
-use core::marker::PhantomData;
 
 use fgraph::{Error, Filter, FilterError, IntoFilter};
 
+use crate::support::classes::without_predicate;
+use alone::{Alone, Running};
 pub use call::{EntryCall, ReturnCall};
-use mux::{EntryFn, Member, Membership, ReturnFn};
+use mux::{Member, Membership};
 
 /// The most data that a probe keeps from entry to return, in bytes; [`fgraph::register`] is for
 /// more.
@@ -45,9 +46,10 @@ pub const MAX_DATA_SIZE: usize = mux::ROOM;
 pub fn probe(filter: impl IntoFilter) -> Builder<()> {
     Builder {
         filter: filter.into_filter(),
-        entry: None,
-        ret: None,
-        data: PhantomData,
+        closures: Closures {
+            entry: Box::new(|_| Some(())),
+            ret: None,
+        },
     }
 }
 
@@ -55,9 +57,17 @@ pub fn probe(filter: impl IntoFilter) -> Builder<()> {
 #[must_use = "it does nothing before it is started"]
 pub struct Builder<D> {
     filter: Result<Filter, FilterError>,
-    entry: Option<EntryFn>,
-    ret: Option<ReturnFn>,
-    data: PhantomData<fn() -> D>,
+    closures: Closures<D>,
+}
+
+type EntryFn<D> = Box<dyn Fn(&mut EntryCall<'_, '_>) -> Option<D> + Send + Sync>;
+type ReturnFn<D> = Box<dyn Fn(&mut ReturnCall<'_, '_>, D) + Send + Sync>;
+
+/// What a probe calls.
+struct Closures<D> {
+    entry: EntryFn<D>,
+    /// Without one no return is asked for.
+    ret: Option<ReturnFn<D>>,
 }
 
 impl<D> fmt::Debug for Builder<D> {
@@ -87,16 +97,10 @@ impl Builder<()> {
         }
         Builder {
             filter: self.filter,
-            entry: Some(Box::new(move |call, place| match entry(call) {
-                Some(data) => {
-                    // SAFETY: the place is fit for a `D`, as the mux promises.
-                    unsafe { place.cast::<D>().write(data) };
-                    true
-                }
-                None => false,
-            })),
-            ret: None,
-            data: PhantomData,
+            closures: Closures {
+                entry: Box::new(entry),
+                ret: None,
+            },
         }
     }
 }
@@ -107,20 +111,19 @@ impl<D: Copy + Send + 'static> Builder<D> {
     where
         R: Fn(&mut ReturnCall<'_, '_>, D) + Send + Sync + 'static,
     {
-        Self {
-            ret: Some(Box::new(move |call, place| {
-                // SAFETY: the entry has kept a `D` there, as the mux promises; without an entry
-                // it is a `()`.
-                ret(call, unsafe { place.cast::<D>().read() });
-            })),
-            ..self
-        }
+        let ret: ReturnFn<D> = Box::new(ret);
+        let closures = Closures {
+            ret: Some(ret),
+            ..self.closures
+        };
+        Self { closures, ..self }
     }
 
     /// Starts the probe.
     ///
-    /// Probes share slots: the first four have one each, then each slot takes up to 64. A call
-    /// costs what the probes of its function cost, however many others there are.
+    /// The first four have a slot each, while slots are free, and cost little more than a user with
+    /// the same callbacks. Others share up to four more slots, with up to 64 in each, and cost
+    /// more. A call costs what the probes of its function cost, however many others there are.
     ///
     /// # Safety
     ///
@@ -133,10 +136,17 @@ impl<D: Copy + Send + 'static> Builder<D> {
     /// [`PredicateAsText`](fgraph::FilterError::PredicateAsText) for a filter with a predicate,
     /// which would be asked in callbacks.
     pub unsafe fn start(self) -> Result<Probe, Error> {
-        let member = Member::new(self.filter, self.entry, self.ret, Layout::new::<D>())?;
+        let filter = without_predicate(self.filter)?;
         // SAFETY: handed on.
-        let membership = unsafe { Membership::join(member) }?;
-        Ok(Probe { membership })
+        let running: Box<dyn Running> = match unsafe { Alone::start(&filter, self.closures) }? {
+            Ok(alone) => Box::new(alone),
+            Err(closures) => {
+                let member = Member::new(filter, closures);
+                // SAFETY: handed on.
+                Box::new(unsafe { Membership::join(member) }?)
+            }
+        };
+        Ok(Probe { running })
     }
 }
 
@@ -147,29 +157,29 @@ impl<D: Copy + Send + 'static> Builder<D> {
 #[must_use = "dropping it ends the probe"]
 #[derive(Debug)]
 pub struct Probe {
-    membership: Membership,
+    running: Box<dyn Running>,
 }
 
 impl Probe {
     /// Calls of the functions since the probe was started, of those that were not missed.
     pub fn hits(&self) -> u64 {
-        self.membership.hits()
+        self.running.hits()
     }
 
     /// Calls that the probe did not see, or whose return it will not see, because there was no room
     /// for its data: beside it too many other probes, or users, want the same calls.
     pub fn missed(&self) -> u64 {
-        self.membership.missed()
+        self.running.missed()
     }
 
     /// What was not seen for other reasons since the probe was started, by it and by the probes
-    /// that share its slot: none while there are at most four probes.
+    /// that share its slot: the first four share none.
     pub fn counters(&self) -> fgraph::Counters {
-        self.membership.counters()
+        self.running.counters()
     }
 
     /// What a closure has panicked with, if one has: the probe has ended then, and others go on.
     pub fn panic(&self) -> Option<&str> {
-        self.membership.panic()
+        self.running.panic()
     }
 }

@@ -27,11 +27,33 @@ use fgraph::{Error, Function, Handle, IntoFilter};
 use crate::support::{histogram, kernel};
 use record::Record;
 
+/// Which times are taken. The defaults are the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `graph-time`: the time of a call includes that of the watched calls inside it. Without, all
+    /// times of a function are its own.
+    pub graph_time: bool,
+    /// `sleep-time`: times are those of the wall clock. Without, they are those of the thread's own
+    /// clock, which stands still while the thread sleeps or waits for a processor. That takes a
+    /// system call at each entry and return, and a call that begins in one thread and ends in
+    /// another takes no time.
+    pub sleep_time: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            graph_time: true,
+            sleep_time: true,
+        }
+    }
+}
+
 /// A profiler at work; dropping it ends it.
 ///
-/// Times are those of the wall clock, so that a call also costs what it waits for. What a function
-/// spends in others that are watched is not its *own*; calls of a function within a call of it are
-/// in its *total* once.
+/// Times are those of the wall clock, so that a call also costs what it waits for, unless
+/// [`Options`] say otherwise. What a function spends in others that are watched is not its *own*;
+/// calls of a function within a call of it are in its *total* once.
 ///
 /// A traced call takes two readings of the clock more than with an empty user, and some ten loads
 /// and stores, into tables that are the thread's own. For each function that a thread calls they
@@ -54,8 +76,32 @@ impl Profiler {
     ///
     /// As for [`fgraph::register`].
     pub fn start(filter: impl IntoFilter) -> Result<Self, Error> {
+        Self::start_with(filter, &Options::default())
+    }
+
+    /// As [`start`](Self::start), with options.
+    ///
+    /// ```
+    /// use fgraph_tracers::profiler::{Options, Profiler};
+    ///
+    /// let own = Options {
+    ///     graph_time: false,
+    ///     ..Options::default()
+    /// };
+    /// let profiler = Profiler::start_with("getppid:mod:libc.so*", &own)?;
+    /// std::os::unix::process::parent_id();
+    /// let profile = profiler.profile().together();
+    /// let getppid = profile.of("getppid").expect("it was called");
+    /// assert_eq!(getppid.total, getppid.own);
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`].
+    pub fn start_with(filter: impl IntoFilter, options: &Options) -> Result<Self, Error> {
         // SAFETY: the callbacks use the clock, atomics, and memory that they map.
-        let user = unsafe { fgraph::register(Record::new(), filter) }?;
+        let user = unsafe { fgraph::register(Record::new(*options), filter) }?;
         Ok(Self { user })
     }
 

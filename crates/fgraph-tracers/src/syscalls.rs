@@ -148,7 +148,15 @@ impl Syscalls {
             filter.trace_in(name, "libc.so*")
         })?;
         // SAFETY: the callbacks use atomics, memory that they map, and system calls.
-        let user = unsafe { fgraph::register(record, filter) }?;
+        let user = unsafe { fgraph::register(record, Filter::none()) }?;
+        user.set_enabled(false);
+        // SAFETY: as above.
+        unsafe { user.set_filter(filter) }?;
+        // Names are looked at here, and not in the callbacks of threads that block all signals.
+        for function in user.functions()? {
+            user.wrapper(function);
+        }
+        user.set_enabled(true);
         Ok(Self { user })
     }
 
@@ -289,13 +297,19 @@ impl FgraphOps for Record {
             Arg::Of(index) => arg(index).unwrap_or(0),
             Arg::Is(value) => value as i64 as u64,
         };
+        // Not by `map`, which may become a function that is traced: see `line.rs`.
+        let (mut args, mut nth) = ([0; 6], 0);
+        while nth < args.len() {
+            args[nth] = of(wrapper.args[nth]);
+            nth += 1;
+        }
         let mut record = Call {
             entered: kernel::now(),
             returns_to,
             process: kernel::process(),
             wrapper,
             number: wrapper.number.map_or(arg(0).unwrap_or(0), u64::from),
-            args: wrapper.args.map(of),
+            args,
             is_outer: false,
             data: [0; DATA],
             data_len: 0,

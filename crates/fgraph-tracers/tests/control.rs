@@ -9,6 +9,7 @@ use std::io::Read as _;
 use std::thread;
 
 use common::scenario;
+use fgraph_needs::{CC, needs};
 use fgraph_tracers::control::Control;
 
 #[unsafe(no_mangle)]
@@ -284,6 +285,16 @@ fn what_is_shown_of_the_calls_can_be_chosen() {
             "} /* sys_write ret=0x4 */",
         ];
         assert_eq!(shown(&mut control), all);
+        for (format, end) in [
+            ("decimal", "} /* sys_write ret=4 */"),
+            ("hex", all[2]),
+            ("errno", all[2]),
+        ] {
+            let option = format!("options/funcgraph-retval-{format}");
+            control.write(&option, "1").unwrap();
+            assert_eq!(shown(&mut control)[2], end);
+            control.write(&option, "0").unwrap();
+        }
         control.write("max_graph_depth", "1").unwrap();
         assert_eq!(shown(&mut control), [all[0], all[2]]);
         control.write("max_graph_depth", "0").unwrap();
@@ -401,6 +412,98 @@ fn each_call_comes_once_out_of_the_pipe() {
         sys_read(3);
         control.write("current_tracer", "nop").unwrap();
         assert_eq!(calls(&reader.join().unwrap()), ["sys_read();"; 2]);
+    });
+}
+
+#[test]
+fn a_reader_that_stalls_holds_no_call_up_and_every_loss_is_told() {
+    scenario(
+        "a_reader_that_stalls_holds_no_call_up_and_every_loss_is_told",
+        || {
+            const CALLS: u64 = 200_000;
+            let mut control = Control::new();
+            control.write("set_ftrace_filter", "sys_read").unwrap();
+            control.write("options/overwrite", "0").unwrap();
+            control.write("buffer_size_kb", "128").unwrap();
+            control.write("current_tracer", "function").unwrap();
+            let mut pipe = control.trace_pipe().unwrap();
+            sys_read(0);
+            let mut read = vec![0; 1 << 16];
+            let mut text = Vec::new();
+            let mut next = |text: &mut Vec<u8>| {
+                let len = pipe.read(&mut read).unwrap();
+                text.extend_from_slice(&read[..len]);
+                len
+            };
+            next(&mut text);
+            // Nothing is read until all of these have returned.
+            (0..CALLS).for_each(|n| _ = sys_read(n));
+            let file = format!("per_thread/{}/stats", fgraph::thread_id());
+            let stats = control.read(&file).unwrap();
+            let number = |name: &str| -> u64 {
+                let rest = stats.split_once(&format!("{name}: ")).unwrap().1;
+                rest.lines().next().unwrap().parse().unwrap()
+            };
+            let dropped = number("dropped events");
+            assert_ne!(dropped, 0);
+            let written = number("entries") + number("overrun");
+            control.write("current_tracer", "nop").unwrap();
+            while next(&mut text) != 0 {}
+            let text = String::from_utf8(text).unwrap();
+            let lost = text.lines().filter_map(|line| {
+                let lost = line.split_once("[LOST ")?.1.strip_suffix(" EVENTS]")?;
+                lost.parse::<u64>().ok()
+            });
+            assert_eq!(lost.sum::<u64>(), dropped);
+            let lines = text.lines().filter(|line| line.contains(": sys_read <-"));
+            // Of a call whose entry is lost the return is not recorded, and counts as nothing.
+            assert_eq!(lines.count() as u64, written + dropped - (CALLS + 1));
+        },
+    );
+}
+
+#[test]
+fn functions_without_names_are_shown_by_their_places() {
+    let name = "functions_without_names_are_shown_by_their_places";
+    scenario(name, || {
+        const SOURCE: &str = "
+            __attribute__((noinline)) static long nameless(long n) {
+                __asm__ volatile(\"\" : \"+r\"(n) : : \"memory\"); return n + 1;
+            }
+            long named(long n) { return nameless(n) + 1; }
+        ";
+        let options = ["-O1", "-s"];
+        let library = needs!(common::library(name, &CC, "nameless.c", SOURCE, &options));
+        // SAFETY: its type.
+        let named: extern "C" fn(i64) -> i64 = unsafe { library.get("named") };
+        let mut control = Control::new();
+        control
+            .write("set_ftrace_filter", "*:mod:*nameless*")
+            .unwrap();
+        control.write("current_tracer", "function_graph").unwrap();
+        control.write("function_profile_enabled", "1").unwrap();
+        control
+            .write("set_ftrace_filter", "*:mod:*nameless*")
+            .unwrap();
+        assert_eq!(named(1), 3);
+        let text = control.read("trace").unwrap();
+        let calls = calls(&text);
+        assert_eq!((calls[0], calls[2]), ("named() {", "}"), "{text}");
+        assert!(
+            calls[1].starts_with("  libnameless.so+0x") && calls[1].ends_with("();"),
+            "{text}"
+        );
+        let profile = control.read("trace_stat/functions").unwrap();
+        assert!(profile.contains("\nlibnameless.so+0x"), "{profile}");
+        control.write("current_tracer", "function").unwrap();
+        assert_eq!(named(1), 3);
+        let text = control.read("trace").unwrap();
+        let lines: Vec<_> = text.lines().skip(4).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(
+            lines[1].contains(": libnameless.so+0x") && lines[1].ends_with(" <-named"),
+            "{text}"
+        );
     });
 }
 
@@ -572,6 +675,13 @@ trace
                     .ends_with("be written")
             );
         }
+        // The profile begins anew, with times that are a function's own.
+        control.write("options/graph-time", "0").unwrap();
+        sys_write(1);
+        let profile = control.read("trace_stat/functions").unwrap();
+        let row = profile.lines().find(|line| line.starts_with("sys_write"));
+        let words: Vec<_> = row.unwrap().split_whitespace().collect();
+        assert_eq!((words[1], words[2]), ("1", words[4]), "{profile}");
         control.write("stack_tracer_enabled", "0").unwrap();
         assert_eq!(control.read("stack_max_size").unwrap(), "0\n");
         assert_eq!(

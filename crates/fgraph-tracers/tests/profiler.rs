@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::scenario;
 use fgraph_needs::needs;
 use fgraph_tracers::Tracer;
-use fgraph_tracers::profiler::{Profile, Profiler, ThreadProfile};
+use fgraph_tracers::profiler::{Options, Profile, Profiler, ThreadProfile};
 use sqlite::{ROWS, STATEMENTS, Sqlite};
 
 #[unsafe(no_mangle)]
@@ -42,6 +42,12 @@ extern "C" fn odd(n: u64) -> bool {
 extern "C" fn sleeper(milliseconds: u64) -> u64 {
     thread::sleep(Duration::from_millis(milliseconds));
     black_box(milliseconds)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn sleeps_inside(milliseconds: u64) -> u64 {
+    black_box(sleeper(milliseconds)) + 1
 }
 
 /// What holds of every thread's profile when all calls have returned.
@@ -93,6 +99,37 @@ fn recursion_is_in_the_total_once() {
         };
         assert_eq!(hits(None), 1);
         assert_eq!(hits(Some(fibonacci.function)), 2 * 89 - 2);
+    });
+}
+
+#[test]
+fn times_may_be_a_functions_own_and_without_sleep() {
+    scenario("times_may_be_a_functions_own_and_without_sleep", || {
+        let profile = |graph_time, sleep_time| {
+            let options = Options {
+                graph_time,
+                sleep_time,
+            };
+            let profiler = Profiler::start_with("sleeps_inside sleeper", &options).unwrap();
+            sleeps_inside(20);
+            profiler.finish().unwrap().together()
+        };
+        let slept = Duration::from_millis(20);
+        let [all, own] = [true, false].map(|graph_time| profile(graph_time, true));
+        let of = |profile: &ThreadProfile, name| {
+            let row = profile.of(name).unwrap();
+            assert_eq!((row.hits, row.total), (1, row.max));
+            row.total
+        };
+        assert!(of(&all, "sleeps_inside") >= of(&all, "sleeper"));
+        assert!(of(&all, "sleeper") >= slept && of(&own, "sleeper") >= slept);
+        let row = own.of("sleeps_inside").unwrap();
+        assert_eq!([row.own, row.min, row.average()], [row.total; 3]);
+        check(&all);
+        // Neither sleep nor waiting for a processor is in the thread's own time.
+        let awake = profile(true, false);
+        assert!(of(&awake, "sleeps_inside") < slept, "{awake}");
+        check(&awake);
     });
 }
 

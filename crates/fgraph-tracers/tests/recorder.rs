@@ -381,6 +381,30 @@ fn a_child_records_in_rings_of_its_own() {
 }
 
 #[test]
+fn without_memory_for_rings_nothing_is_recorded_and_that_is_told() {
+    scenario(
+        "without_memory_for_rings_nothing_is_recorded_and_that_is_told",
+        || {
+            // SAFETY: a live local; this process ends with the scenario.
+            unsafe {
+                let mut limit: libc::rlimit = std::mem::zeroed();
+                libc::getrlimit(libc::RLIMIT_AS, &mut limit);
+                limit.rlim_cur = 1 << 20;
+                assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+            }
+            let result = Recorder::start(FILTER);
+            let Err(RecordError::Rings(error)) = &result else {
+                panic!("{result:?}");
+            };
+            assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
+            let text = result.unwrap_err().to_string();
+            assert_eq!(text, "there is no room for the rings");
+            assert_eq!((recorded_inner(2, 3), common::patched()), (6, 0));
+        },
+    );
+}
+
+#[test]
 fn a_thread_without_a_ring_is_counted() {
     scenario("a_thread_without_a_ring_is_counted", || {
         let options = Options {

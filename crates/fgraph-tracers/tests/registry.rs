@@ -6,6 +6,8 @@ mod common;
 use std::hint::black_box;
 
 use common::{code, scenario};
+use fgraph_tracers::Tracer;
+use fgraph_tracers::probe::probe;
 use fgraph_tracers::profiler::Profiler;
 use fgraph_tracers::registry::{Registry, RegistryError};
 use fgraph_tracers::stack::StackTracer;
@@ -94,4 +96,41 @@ fn what_is_wrong_is_named() {
         registry.register("one", start).unwrap();
         assert_eq!(registry.default_name(), Some("one"));
     });
+}
+
+#[test]
+fn sixteen_tracers_work_at_once_and_one_more_is_told_so() {
+    scenario(
+        "sixteen_tracers_work_at_once_and_one_more_is_told_so",
+        || {
+            let mut registry = Registry::new();
+            let start = || Profiler::start("shared");
+            let names: Vec<_> = (0..16).map(|nth| format!("profile{nth}")).collect();
+            for name in &names {
+                registry.register(name, start).unwrap();
+            }
+            let error = registry.register("more", start).unwrap_err().to_string();
+            assert!(
+                error.starts_with("the tracer more cannot start: "),
+                "{error}"
+            );
+            let Err(error) = StackTracer::start("shared") else {
+                panic!("there is no slot");
+            };
+            assert_eq!(error, fgraph::Error::NoFreeSlot);
+            assert!(error.to_string().contains("16"), "{error}");
+            // SAFETY: it does nothing.
+            let error = unsafe { probe("shared").start() }.unwrap_err();
+            assert_eq!(error, fgraph::Error::NoFreeSlot);
+            assert_eq!(shared(1), 2);
+            for name in &names {
+                let profiler = registry.get_as::<Profiler>(name).unwrap();
+                assert_eq!(profiler.functions().unwrap().len(), 1);
+                let profile = profiler.profile().together();
+                assert_eq!(profile.of("shared").unwrap().hits, 1, "{name}");
+            }
+            drop(registry.unregister("profile7").unwrap());
+            registry.register("more", start).unwrap();
+        },
+    );
 }

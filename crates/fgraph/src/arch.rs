@@ -56,7 +56,9 @@ pub(crate) mod unwind {
 
 /// Changing sites while threads run through them.
 pub(crate) mod poke {
-    pub(crate) use fgraph_x86_64::poke::{Content, INT3, Poke, PokeError, Skip, Text, apply_with};
+    pub(crate) use fgraph_x86_64::poke::{
+        Content, INT3, Poke, PokeError, Skip, Text, apply_with, is_system_call,
+    };
 }
 
 /// What a thread does that meets a half-written site.

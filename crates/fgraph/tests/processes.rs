@@ -153,3 +153,33 @@ fn a_process_that_shares_the_memory_ends_nobodys_calls() {
         },
     );
 }
+
+#[test]
+fn a_process_that_blocks_all_signals_makes_system_calls_while_they_are_patched() {
+    let name = "a_process_that_blocks_all_signals_makes_system_calls_while_they_are_patched";
+    scenario(name, || {
+        static IS_OVER: AtomicBool = AtomicBool::new(false);
+        // As the child of `posix_spawn` does; and a thread that ends, as far as the calls go.
+        extern "C" fn calls(_: *mut c_void) -> i32 {
+            // SAFETY: the set is initialised; no memory is concerned.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&mut all);
+                libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+                while !IS_OVER.load(Ordering::SeqCst) {
+                    if libc::madvise(std::ptr::null_mut(), 0, libc::MADV_NORMAL) != 0 {
+                        return 1;
+                    }
+                }
+            }
+            0
+        }
+        let thread = thread::spawn(|| in_shared_memory(calls));
+        for _ in 0..200 {
+            let filter = "madvise:mod:libc.so* munmap:mod:libc.so* *close*:mod:libc.so*";
+            drop(common::register(Count::default(), filter).unwrap());
+        }
+        IS_OVER.store(true, Ordering::SeqCst);
+        thread.join().unwrap();
+    });
+}

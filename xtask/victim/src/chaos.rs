@@ -145,7 +145,10 @@ pub(crate) fn prepare(options: &Options, library: &Path) -> Result<(), Box<dyn E
 /// Lets all threads loose, round after round, until the time is over. Returns names and figures.
 pub(crate) fn soak(options: &Options, start: Instant) -> Vec<(&'static str, u64)> {
     let end = start + Duration::from_secs(options.seconds);
-    let range = Range::new(options.sites);
+    let range = match (Range::new(options.sites), options.tracers) {
+        (range, true) => range.without_program(),
+        (range, false) => range,
+    };
     let (mut all, mut traced) = (Figures::default(), tracers::Figures::default());
     let mut rounds = 0;
     while Instant::now() < end {

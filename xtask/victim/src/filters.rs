@@ -60,6 +60,8 @@ pub(crate) struct Range {
     sites: usize,
     /// Globs for the others.
     beyond: Vec<Glob>,
+    /// Whether filters may select what else the program has.
+    has_program: bool,
 }
 
 impl Range {
@@ -80,7 +82,20 @@ impl Range {
             })
             .filter(|glob| (sites..FUNCTIONS.len()).any(|number| glob.matches(digits(number))))
             .collect();
-        Self { sites, beyond }
+        Self {
+            sites,
+            beyond,
+            has_program: true,
+        }
+    }
+
+    /// The same without what else the program has: callbacks that watch what threads call with all
+    /// signals blocked call it then, too.
+    pub(crate) fn without_program(self) -> Self {
+        Self {
+            has_program: false,
+            ..self
+        }
     }
 
     /// A random filter, as text, and how many functions it selects; `None` when it may select
@@ -89,7 +104,7 @@ impl Range {
         let (trace, notrace) = match rng.below(32) {
             0 => return (String::from("*no_such_function*"), Some(0)),
             // Whatever else the program has: the users' own callbacks, and what they call.
-            1 => {
+            1 if self.has_program => {
                 let mut text = String::from(":mod:*victim* ");
                 append(&mut text, "!", &self.beyond);
                 return (text, None);

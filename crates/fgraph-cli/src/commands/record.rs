@@ -16,7 +16,7 @@ use fgraph_trace::ring::{Mode, Rings};
 use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::{Launched, What};
+use crate::launch::{Launched, NAP, What};
 use crate::text::{grouped, size};
 
 const EXAMPLES: &str = "\
@@ -87,8 +87,6 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     parse_unit(text, &units).map(Duration::from_millis)
 }
 
-/// How often rings are looked at that had nothing.
-const NAP: Duration = Duration::from_millis(5);
 /// How often the progress is shown.
 const SHOWN: Duration = Duration::from_millis(250);
 
@@ -105,12 +103,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let _ = std::fs::remove_file(&args.output);
     })?;
     let written = record(args, &mut launched, &interrupts, file);
-    if interrupts.count() > 1 {
-        return Ok(ExitCode::from(130));
-    }
-    let code = launched.wait();
-    written.map_err(|error| cannot_write(&args.output, error))?;
-    Ok(code)
+    let written = written.map_err(|error| cannot_write(&args.output, error));
+    launched.end(&interrupts, written)
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
@@ -137,8 +131,7 @@ fn record(
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
     loop {
-        let enough = if launched.is_attached() { 0 } else { 1 };
-        let is_ended = launched.has_ended() || interrupts.count() > enough;
+        let is_ended = launched.is_over(interrupts);
         let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
         let is_large = args.max_size.is_some_and(|most| drain.len() >= most);
         if is_ended || is_late || is_large {

@@ -134,6 +134,7 @@ impl Memory {
 #[cfg(all(unix, not(miri), not(loom)))]
 mod mapped {
     use std::fs::File;
+    use std::hash::{BuildHasher, Hasher, RandomState};
     use std::io;
     use std::os::fd::AsRawFd;
     use std::ptr::{self, NonNull};
@@ -172,10 +173,10 @@ mod mapped {
 
         fn map(len: usize, flags: i32, fd: i32) -> io::Result<Self> {
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a new mapping at a place that the system chooses.
+            // SAFETY: a new mapping: where another one is, the system chooses a place.
             let start = unsafe {
                 libc::mmap(
-                    ptr::null_mut(),
+                    ptr::without_provenance_mut(place()),
                     len,
                     access,
                     libc::MAP_SHARED | flags,
@@ -196,6 +197,17 @@ mod mapped {
             // zeros and everything that other processes write are values of an atomic.
             unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
         }
+    }
+
+    /// An address at which the rings would like to be: far from all code, beside which what patches
+    /// it looks for room within the reach of a jump. Not always the same, as for other mappings.
+    fn place() -> usize {
+        const LOWEST: u64 = 0x2000_0000_0000;
+        const BITS: u32 = 44;
+        const ALIGN: u64 = 1 << 21;
+        let random = RandomState::new().build_hasher().finish() >> (64 - BITS);
+        // There is no such address where addresses have 32 bits: the system chooses.
+        usize::try_from(LOWEST + random / ALIGN * ALIGN).unwrap_or(0)
     }
 
     impl Drop for Mapped {

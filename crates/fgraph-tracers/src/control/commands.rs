@@ -1,7 +1,7 @@
 //! What happens when a function is called, beside tracing: the commands of `set_ftrace_filter`.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
@@ -14,6 +14,8 @@ use super::ControlError;
 use super::view::{STACK, leave_out};
 use super::words::quoted;
 use crate::recorder::Recorder;
+use crate::support::caller::ReturnsTo;
+use crate::support::line::Line;
 
 /// A recorder, and up to which time events were taken out of its rings.
 pub(super) type Trace<'a> = (&'a Arc<Recorder>, &'a Arc<AtomicU64>);
@@ -293,7 +295,7 @@ impl Callbacks {
                 self.snapshots.ask(recorder.rings().clock().kind().now());
             }
             (Action::StackTrace, Some(recorder)) if self.switch.is_on() => {
-                let mut text = Text::default();
+                let mut text = Line::<1024>::new();
                 // A text that is too long ends early.
                 let _ = write_stack(&mut text, call);
                 recorder.mark(text.as_str());
@@ -304,56 +306,14 @@ impl Callbacks {
 }
 
 /// Writes the traced calls around one, as far as they are known, the innermost first.
-fn write_stack(text: &mut Text, call: &Entry<'_, ()>) -> fmt::Result {
+fn write_stack(text: &mut impl fmt::Write, call: &Entry<'_, ()>) -> fmt::Result {
     write!(text, "{STACK}\n => {}", call.function().name().as_str())?;
     let mut addresses = [0; 16];
     let count = call.callers(&mut addresses);
     for address in &addresses[..count.min(addresses.len())] {
-        match fgraph::function_at(address.wrapping_sub(1)) {
-            Some(symbol) => write!(text, "\n => {}", symbol.name())?,
-            None => write!(text, "\n => {address:#x}")?,
-        }
+        write!(text, "\n => {}", ReturnsTo(*address))?;
     }
     Ok(())
-}
-
-/// A text of bounded length, without the allocator.
-struct Text {
-    bytes: [u8; 1024],
-    len: usize,
-}
-
-impl Default for Text {
-    fn default() -> Self {
-        Self {
-            bytes: [0; 1024],
-            len: 0,
-        }
-    }
-}
-
-impl Text {
-    fn as_str(&self) -> &str {
-        str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
-    }
-}
-
-impl fmt::Write for Text {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = &mut self.bytes[self.len..];
-        let fits = text.char_indices().map(|(at, c)| at + c.len_utf8());
-        let len = fits
-            .take_while(|end| *end <= room.len())
-            .last()
-            .unwrap_or(0);
-        room[..len].copy_from_slice(&text.as_bytes()[..len]);
-        self.len += len;
-        if len < text.len() {
-            Err(fmt::Error)
-        } else {
-            Ok(())
-        }
-    }
 }
 
 /// What was in the trace at some moment.
@@ -503,12 +463,5 @@ mod tests {
         }
         let error = wish("file", "f:traceoff:many").err().unwrap();
         assert_eq!(error.to_string(), "\"many\" is nothing for file");
-    }
-
-    #[test]
-    fn a_text_that_is_too_long_is_cut_between_characters() {
-        let mut text = Text::default();
-        assert!(write!(text, "{}ä", "x".repeat(1023)).is_err());
-        assert_eq!(text.as_str().len(), 1023);
     }
 }

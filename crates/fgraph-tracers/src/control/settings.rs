@@ -6,11 +6,11 @@ use fgraph_trace::ring::{Mode, RingOptions};
 
 use super::ControlError;
 use super::words::Functions;
-use crate::recorder;
+use crate::{profiler, recorder};
 
 /// An option: its name, what it is without being written, and whether the trace starts anew with
 /// it.
-const OPTIONS: [(&str, bool, bool); 13] = [
+const OPTIONS: [(&str, bool, bool); 16] = [
     ("funcgraph-abstime", false, false),
     ("funcgraph-args", false, true),
     ("funcgraph-cpu", true, false),
@@ -19,8 +19,11 @@ const OPTIONS: [(&str, bool, bool); 13] = [
     ("funcgraph-proc", false, false),
     ("funcgraph-retaddr", false, true),
     ("funcgraph-retval", false, true),
+    ("funcgraph-retval-decimal", false, false),
+    ("funcgraph-retval-errno", false, false),
     ("funcgraph-retval-hex", false, false),
     ("funcgraph-tail", false, false),
+    ("graph-time", true, false),
     ("markers", true, false),
     ("overwrite", true, true),
     ("sleep-time", true, true),
@@ -177,12 +180,23 @@ impl Settings {
         }
     }
 
+    /// Which times the profiler takes.
+    pub(super) fn profiler(&self) -> profiler::Options {
+        profiler::Options {
+            graph_time: self.is_on("graph-time"),
+            sleep_time: self.is_on("sleep-time"),
+        }
+    }
+
     /// What is shown, but for functions.
     pub(super) fn graph(&self) -> graph::Options {
-        let format = match self.is_on("funcgraph-retval-hex") {
-            true => ResultFormat::Hex,
-            false => ResultFormat::Kernel,
-        };
+        let formats = [
+            ("funcgraph-retval-hex", ResultFormat::Hex),
+            ("funcgraph-retval-decimal", ResultFormat::Decimal),
+            ("funcgraph-retval-errno", ResultFormat::ErrnoName),
+        ];
+        let chosen = formats.into_iter().find(|(name, _)| self.is_on(name));
+        let format = chosen.map_or(ResultFormat::Kernel, |(_, format)| format);
         graph::Options {
             cpu: self.is_on("funcgraph-cpu"),
             overhead: self.is_on("funcgraph-overhead"),

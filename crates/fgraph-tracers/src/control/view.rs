@@ -15,6 +15,8 @@ use fgraph_trace::names::Names;
 use fgraph_trace::source::{Event, Lanes, Merge, SourceError, Upcoming};
 use fgraph_trace::{Live, Source};
 
+use crate::support::caller::ReturnsTo;
+
 /// The text of a current tracer.
 #[derive(Debug)]
 pub(super) enum View {
@@ -88,9 +90,8 @@ impl Calls {
         };
         let names = source.names();
         let name = names.thread(process, thread).unwrap_or("<...>");
-        let us = source.clock().monotonic(time) / 1000;
-        let (s, us) = (us / 1_000_000, us % 1_000_000);
-        let _ = write!(out, "{name:>16}-{thread:<7} [{cpu}]  {s:>5}.{us:06}: ");
+        let time = source.clock().timestamp(time);
+        let _ = write!(out, "{name:>16}-{thread:<7} [{cpu}]  {time}: ");
         match text {
             Ok(function) => {
                 match names.function(process, function) {
@@ -100,7 +101,7 @@ impl Calls {
                 }
                 if let Some(caller) = caller {
                     let name = self.callers.entry(caller);
-                    let name = name.or_insert_with(|| name_at(caller));
+                    let name = name.or_insert_with(|| ReturnsTo(caller as usize).to_string());
                     let _ = write!(out, " <-{name}");
                 }
             }
@@ -114,14 +115,6 @@ impl Calls {
 
 /// What the mark of a stack begins with.
 pub(super) const STACK: &str = "<stack trace>";
-
-/// The name of the function that returns to an address.
-fn name_at(address: u64) -> String {
-    match fgraph::function_at(address.wrapping_sub(1) as usize) {
-        Some(symbol) => symbol.name().to_string(),
-        None => format!("{address:#x}"),
-    }
-}
 
 /// Passes over the events until a time.
 pub(super) fn leave_out<L: Lanes>(

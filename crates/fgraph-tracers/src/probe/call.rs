@@ -4,13 +4,35 @@ use core::fmt;
 
 use fgraph::{Entry, EntryWriter, Function, Return, ReturnWriter};
 
-use super::mux::Bundle;
-
-/// The methods of [`Entry`] and [`Return`] that do not depend on the user's data.
+/// The methods of [`Entry`] and [`Return`] that do not depend on the user's data: a trait that
+/// leaves the data out, and the type that closures see.
 macro_rules! forward {
-    ($type:ident {
+    ($type:ident, $any:ident for $of:ident, $writer:ident {
         $($(#[$doc:meta])* $name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty;)*
     }) => {
+        /// What it is for a user of whatever data.
+        pub(super) trait $any {
+            $(fn $name(&self $(, $arg: $arg_type)*) -> $result;)*
+
+            /// # Safety
+            ///
+            /// As for the method that this stands for.
+            unsafe fn rewrite(&mut self) -> $writer<'_>;
+        }
+
+        impl<D> $any for $of<'_, D> {
+            $(
+                fn $name(&self $(, $arg: $arg_type)*) -> $result {
+                    $of::$name(self $(, $arg)*)
+                }
+            )*
+
+            unsafe fn rewrite(&mut self) -> $writer<'_> {
+                // SAFETY: handed on.
+                unsafe { $of::rewrite(self) }
+            }
+        }
+
         impl $type<'_, '_> {
             $(
                 $(#[$doc])*
@@ -26,8 +48,8 @@ macro_rules! forward {
             }
         }
     };
-    (common $type:ident { $($rest:tt)* }) => {
-        forward!($type {
+    (common $type:ident, $any:ident for $of:ident, $writer:ident { $($rest:tt)* }) => {
+        forward!($type, $any for $of, $writer {
             /// The function that is called.
             function() -> Function;
             /// The program's `errno`.
@@ -52,9 +74,9 @@ macro_rules! forward {
 
 /// A function is entered: what [`on_entry`](super::Builder::on_entry) sees. It is an
 /// [`Entry`], whose methods these are, without what belongs to a user.
-pub struct EntryCall<'c, 'e>(pub(super) &'c mut Entry<'e, Bundle>);
+pub struct EntryCall<'c, 'e>(pub(super) &'c mut (dyn AnyEntry + 'e));
 
-forward!(common EntryCall {
+forward!(common EntryCall, AnyEntry for Entry, EntryWriter {
     /// Integer or pointer argument `index` (0 to 5), of those that travel in registers.
     arg(index: usize) -> Option<u64>;
     /// Floating-point argument `index` (0 to 7) as a `f64`.
@@ -81,9 +103,9 @@ impl EntryCall<'_, '_> {
 
 /// A function returns, or is unwound: what [`on_return`](super::Builder::on_return) sees. It is a
 /// [`Return`], whose methods these are, without what belongs to a user.
-pub struct ReturnCall<'c, 'e>(pub(super) &'c mut Return<'e, Bundle>);
+pub struct ReturnCall<'c, 'e>(pub(super) &'c mut (dyn AnyReturn + 'e));
 
-forward!(common ReturnCall {
+forward!(common ReturnCall, AnyReturn for Return, ReturnWriter {
     /// Whether the function does not return but is left by a panic, a C++ exception or the like.
     unwinding() -> bool;
     /// The integer or pointer result; `None` while unwinding.

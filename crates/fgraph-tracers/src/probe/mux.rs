@@ -32,14 +32,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use std::{fs, thread};
 
-use fgraph::{
-    Counters, Entry, Error, FgraphOps, Filter, FilterError, Handle, PerThread, Return, untraced,
-};
+use fgraph::{Counters, Entry, Error, FgraphOps, Filter, Handle, PerThread, Return, untraced};
 
-use super::{EntryCall, ReturnCall};
-use crate::support::classes::{Classes, FILTERS, without_predicate};
+use super::alone::Running;
+use super::{Closures, EntryCall, ReturnCall};
+use crate::support::classes::{Classes, FILTERS};
 
-/// Slots that probes take before they share.
+/// Slots for probes that share, which they take before they do.
 const SLOTS: usize = 4;
 /// Members that may accept one call.
 const ACCEPTED: usize = 8;
@@ -67,7 +66,7 @@ pub(super) const ALIGN: usize = align_of::<Room>();
 
 /// What a call carries from entry to return for all members.
 #[derive(Clone, Copy)]
-pub(super) struct Bundle {
+struct Bundle {
     room: Room,
     /// The mux's generation at entry.
     generation: u32,
@@ -81,14 +80,14 @@ pub(super) struct Bundle {
 
 /// Calls a closure at entry, which may leave data at a place that is fit for it, and says whether
 /// it wants the return.
-pub(super) type EntryFn = Box<dyn Fn(&mut EntryCall<'_, '_>, *mut u8) -> bool + Send + Sync>;
+type EntryFn = Box<dyn Fn(&mut EntryCall<'_, '_>, *mut u8) -> bool + Send + Sync>;
 /// Calls a closure at return with the data at a place.
-pub(super) type ReturnFn = Box<dyn Fn(&mut ReturnCall<'_, '_>, *const u8) + Send + Sync>;
+type ReturnFn = Box<dyn Fn(&mut ReturnCall<'_, '_>, *const u8) + Send + Sync>;
 
 /// A probe as the mux knows it.
 pub(super) struct Member {
     filter: Filter,
-    entry: Option<EntryFn>,
+    entry: EntryFn,
     ret: Option<ReturnFn>,
     /// Units that its data takes.
     units: usize,
@@ -108,22 +107,31 @@ impl fmt::Debug for Member {
 }
 
 impl Member {
-    /// A probe whose data has this layout.
-    pub(super) fn new(
-        filter: Result<Filter, FilterError>,
-        entry: Option<EntryFn>,
-        ret: Option<ReturnFn>,
-        data: Layout,
-    ) -> Result<Self, Error> {
-        Ok(Self {
-            filter: without_predicate(filter)?,
-            entry,
-            ret,
+    /// A probe of the functions that `filter` selects, which callbacks may ask.
+    pub(super) fn new<D: Copy + Send + 'static>(filter: Filter, closures: Closures<D>) -> Self {
+        let Closures { entry, ret } = closures;
+        let data = Layout::new::<D>();
+        Self {
+            filter,
+            entry: Box::new(move |call, place| match entry(call) {
+                Some(data) => {
+                    // SAFETY: the place is fit for a `D`, by the layout.
+                    unsafe { place.cast::<D>().write(data) };
+                    true
+                }
+                None => false,
+            }),
+            ret: ret.map(|ret| -> ReturnFn {
+                Box::new(move |call, place| {
+                    // SAFETY: the entry has kept a `D` there.
+                    ret(call, unsafe { place.cast::<D>().read() });
+                })
+            }),
             units: data.size().div_ceil(size_of::<Unit>()),
             align: data.align().div_ceil(size_of::<Unit>()),
             since: AtomicU32::new(0),
             panicked: OnceLock::new(),
-        })
+        }
     }
 }
 
@@ -245,13 +253,8 @@ impl FgraphOps for Mux {
                 true => bundle.room.0.as_mut_ptr().wrapping_add(used),
                 false => unused.0.as_mut_ptr(),
             };
-            let is_accepted = match &member.entry {
-                None => true,
-                Some(entry) => {
-                    let run = || entry(&mut EntryCall(call), place.cast());
-                    self.catch(nth, member, run).unwrap_or(false)
-                }
-            };
+            let run = || (member.entry)(&mut EntryCall(call), place.cast());
+            let is_accepted = self.catch(nth, member, run).unwrap_or(false);
             if is_accepted && member.ret.is_some() {
                 (bundle.accepted[len], bundle.at[len]) = (nth as u8, used as u8);
                 len += 1;
@@ -438,21 +441,23 @@ impl Membership {
     fn sum(&self, of: impl Fn(&ThreadState) -> &AtomicU64) -> u64 {
         self.shared.user.sum(of)
     }
+}
 
-    pub(super) fn hits(&self) -> u64 {
+impl Running for Membership {
+    fn hits(&self) -> u64 {
         self.sum(|state| &state.hits[self.nth]) - self.hits
     }
 
-    pub(super) fn missed(&self) -> u64 {
+    fn missed(&self) -> u64 {
         let missed = self.sum(|state| &state.missed[self.nth]);
         missed + self.shared.user.without_memory.load(Ordering::Relaxed) - self.missed
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    fn counters(&self) -> Counters {
         self.shared.user.counters() - self.counters
     }
 
-    pub(super) fn panic(&self) -> Option<&str> {
+    fn panic(&self) -> Option<&str> {
         self.member.panicked.get().map(String::as_str)
     }
 }

@@ -3,17 +3,19 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-use fgraph::{Entry, FgraphOps, Function, PerThread, Return};
+use fgraph::{Entry, FgraphOps, PerThread, Return};
 use fgraph_trace::clock::{Clock, ClockKind};
 
-use super::Profile;
 use super::table::{EdgeCells, Table};
+use super::{Options, Profile};
+use crate::support::kernel;
 
 /// What all threads have recorded.
 #[derive(Debug)]
 pub(super) struct Record {
     tables: PerThread<Table>,
     clock: Clock,
+    options: Options,
 }
 
 /// What a call carries from entry to return.
@@ -23,8 +25,6 @@ pub(super) struct Call {
     entered: u64,
     /// Nanoseconds spent in the watched calls inside it.
     inside: u64,
-    function: Function,
-    caller: Option<Function>,
     edge: EdgeRef,
     /// The thread that has entered; it is another one that leaves if a coroutine has moved.
     thread: u32,
@@ -36,6 +36,13 @@ pub(super) struct Call {
 #[derive(Clone, Copy, Debug)]
 struct EdgeRef(NonNull<EdgeCells>);
 
+impl EdgeRef {
+    fn get(&self) -> &EdgeCells {
+        // SAFETY: edges stay as long as the user does.
+        unsafe { self.0.as_ref() }
+    }
+}
+
 // SAFETY: it stands for a shared reference to atomics, which stay as long as the user does.
 unsafe impl Send for EdgeRef {}
 
@@ -45,63 +52,82 @@ impl FgraphOps for Record {
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
         let table = call.per_thread(&self.tables)?;
         let function = call.function();
-        let caller = call.parent_data().map(|parent| parent.function);
+        let around = call.parent_data().map(|parent| parent.edge.get());
         // SAFETY: the running thread's, in a callback.
-        let edge = unsafe { table.edge(caller, function) }?;
+        let edge = unsafe { table.edge(around, function) }?;
         let is_active = &edge.row().is_active;
         // A call that never returned, because of a `longjmp`, has left it set: then no call around
         // this one says the same.
         let is_outermost = is_active.load(Ordering::Relaxed) == 0
             || !(0..)
                 .map_while(|generation| call.ancestor_data(generation))
-                .any(|around| around.function == function);
+                .any(|around| around.edge.get().is_of(function));
         if is_outermost {
             is_active.store(1, Ordering::Relaxed);
         }
         Some(Call {
             inside: 0,
-            function,
-            caller,
             edge: EdgeRef(NonNull::from(edge)),
             thread: call.thread_id(),
             is_outermost,
             // Last, so that the callback itself is not in the time.
-            entered: self.clock.kind().now(),
+            entered: self.now(),
         })
     }
 
     fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
-        let ticks = self.clock.kind().now().saturating_sub(data.entered);
-        let took = self.clock.nanoseconds(ticks);
+        let ticks = self.now().saturating_sub(data.entered);
+        let has_moved = data.thread != call.thread_id();
+        let took = match has_moved && !self.options.sleep_time {
+            // The other thread has another clock.
+            true => 0,
+            false => self.clock.nanoseconds(ticks),
+        };
         if let Some(parent) = call.parent_data_mut() {
             parent.inside = parent.inside.wrapping_add(took);
         }
-        // SAFETY: edges stay as long as the user does.
-        let mut edge = unsafe { data.edge.0.as_ref() };
+        let mut edge = data.edge.get();
         if data.is_outermost {
             edge.row().is_active.store(0, Ordering::Relaxed);
         }
-        if data.thread != call.thread_id() {
+        if has_moved {
             let Some(table) = call.per_thread(&self.tables) else {
                 return;
             };
             // SAFETY: the running thread's, in a callback.
-            match unsafe { table.edge(data.caller, data.function) } {
+            match unsafe { table.same_edge(edge) } {
                 Some(own) => edge = own,
                 None => return,
             }
         }
-        edge.record(took);
-        edge.row()
-            .record(took, took.saturating_sub(data.inside), data.is_outermost);
+        match self.options.graph_time {
+            true => edge.record(took, data.inside, data.is_outermost),
+            // No time is in two calls then.
+            false => edge.record(took.saturating_sub(data.inside), 0, true),
+        }
     }
 }
 
 impl Record {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(options: Options) -> Self {
+        let kind = match options.sleep_time {
+            true => ClockKind::of_this_machine(),
+            // In nanoseconds as well.
+            false => ClockKind::Monotonic,
+        };
         Self {
             tables: PerThread::new(),
-            clock: Clock::start(ClockKind::of_this_machine()),
+            clock: Clock::start(kind),
+            options,
+        }
+    }
+
+    /// The ticks now.
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        match self.options.sleep_time {
+            true => self.clock.kind().now(),
+            false => kernel::running(),
         }
     }
 

@@ -3,17 +3,18 @@
 //! ```text
 //!   slots (open addressing)          edges                      rows
 //!   +------------------+      +------------------+       +---------------------+
-//!   | caller, callee --|----->| hits, time, row -|------>| hits, times         |
+//!   | caller, callee --|----->| hits, time, row -|------>| other times         |
 //!   |                  |      +------------------+       | histogram           |
-//!   | caller, callee --|----->| hits, time, row -|--^    +---------------------+
-//!   +------------------+      +------------------+
+//!   | caller, callee --|----->| hits, time, row -|--^    | list of its edges   |
+//!   +------------------+      +------------------+       +---------------------+
 //! ```
 //!
 //! The thread alone writes. It finds an edge by the numbers of the two functions; any thread walks
-//! the lists of edges and of rows. When three quarters of the slots are taken the table is made
+//! the list of rows, and those of their edges. How often a function was called, and how long that
+//! took, is the sum of its edges. When three quarters of the slots are taken the table is made
 //! anew, twice as large, and the old one's memory is not used again.
 //!
-//! A row's numbers are read under its version, which is odd while they change.
+//! A row's numbers and its edges' are read under its version, which is odd while they change.
 //!
 //! # Safety
 //!
@@ -72,20 +73,23 @@ impl fmt::Debug for FunctionCell {
 
 /// What a thread knows of a function.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct RowCells {
-    next: AtomicPtr<Self>,
-    function: FunctionCell,
+    version: AtomicU64,
     /// Whether a call is going on that is in no other call of the function.
     pub(super) is_active: AtomicU64,
-    version: AtomicU64,
-    hits: AtomicU64,
-    total: AtomicU64,
-    own: AtomicU64,
-    sum: AtomicU64,
+    /// The sum of the squares of the calls' times.
     squares: [AtomicU64; 2],
-    min: AtomicU64,
     max: AtomicU64,
+    /// All bits of the shortest time turned round, as it is zero at first.
+    not_min: AtomicU64,
+    /// What calls have spent in watched calls inside them.
+    inside: AtomicU64,
+    /// What calls have taken that were in others of the function.
+    nested: AtomicU64,
+    next: AtomicPtr<Self>,
+    function: FunctionCell,
+    edges: List<EdgeCells>,
     counts: [AtomicU64; histogram::BUCKETS],
 }
 
@@ -103,7 +107,7 @@ impl Linked for RowCells {
 #[repr(C)]
 pub(super) struct EdgeCells {
     next: AtomicPtr<Self>,
-    /// The numbers of both functions.
+    /// The numbers of both functions, as [`key`] has them.
     key: AtomicU64,
     caller: FunctionCell,
     row: AtomicPtr<RowCells>,
@@ -125,13 +129,37 @@ impl EdgeCells {
         // SAFETY: set before others see the edge, to a row of the same arena.
         unsafe { &*self.row.load(Ordering::Relaxed) }
     }
+
+    /// The function that is called.
+    pub(super) fn callee(&self) -> Option<Function> {
+        self.row().function()
+    }
+
+    /// The function that calls.
+    pub(super) fn caller(&self) -> Option<Function> {
+        // SAFETY: set before others see the edge, and never again.
+        unsafe { self.caller.get() }
+    }
+
+    fn key(&self) -> u64 {
+        self.key.load(Ordering::Relaxed)
+    }
+
+    /// The number that stands for the function that is called, in the keys of what it calls.
+    fn number(&self) -> u64 {
+        self.key() & u64::from(u32::MAX)
+    }
+
+    /// Whether it is the function that is called.
+    pub(super) fn is_of(&self, function: Function) -> bool {
+        self.number() == number(function)
+    }
 }
 
 /// The tables of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: List<RowCells>,
-    edges: List<EdgeCells>,
     /// The slots, a power of two.
     slots: AtomicPtr<AtomicPtr<EdgeCells>>,
     /// The number of slots.
@@ -151,10 +179,14 @@ pub(super) fn add(to: &AtomicU64, value: u64) {
     );
 }
 
-/// The two functions as a number that is not 0.
-fn key(caller: Option<Function>, callee: Function) -> u64 {
-    let caller = caller.map_or(0, |function| u64::from(function.index()) + 1);
-    (caller << 32) | (u64::from(callee.index()) + 1)
+/// A number that stands for a function, and is not 0.
+fn number(function: Function) -> u64 {
+    u64::from(function.index()) + 1
+}
+
+/// The numbers of two functions as one; that of the caller is 0 if there is none.
+fn key(caller: u64, callee: Function) -> u64 {
+    caller << 32 | number(callee)
 }
 
 /// Where to look for a key first.
@@ -164,7 +196,8 @@ fn hash(key: u64, len: usize) -> usize {
 }
 
 impl Table {
-    /// The edge of a call, made if there is none yet; `None` without memory.
+    /// The edge of a call, made if there is none yet; `None` without memory. `around` is that of
+    /// the call that it is made in, perhaps of another thread's table.
     ///
     /// # Safety
     ///
@@ -172,25 +205,61 @@ impl Table {
     #[inline]
     pub(super) unsafe fn edge(
         &self,
+        around: Option<&EdgeCells>,
+        callee: Function,
+    ) -> Option<&EdgeCells> {
+        let key = key(around.map_or(0, EdgeCells::number), callee);
+        let caller = || around.and_then(EdgeCells::callee);
+        // SAFETY: handed on.
+        let make = || unsafe { self.make_or_count(key, caller(), callee) };
+        self.find(key).or_else(make)
+    }
+
+    /// The edge of the same functions as one of another thread's table.
+    ///
+    /// # Safety
+    ///
+    /// As for [`edge`](Self::edge).
+    pub(super) unsafe fn same_edge(&self, other: &EdgeCells) -> Option<&EdgeCells> {
+        let key = other.key();
+        // SAFETY: handed on.
+        let make = || unsafe { self.make_or_count(key, other.caller(), other.callee()?) };
+        self.find(key).or_else(make)
+    }
+
+    /// The edge with a key, if there is one.
+    #[inline]
+    fn find(&self, key: u64) -> Option<&EdgeCells> {
+        let len = self.len.load(Ordering::Relaxed);
+        let slots = self.slots.load(Ordering::Relaxed);
+        if len == 0 {
+            return None;
+        }
+        let mut index = hash(key, len);
+        loop {
+            // SAFETY: there are so many slots.
+            match unsafe { (*slots.add(index)).load(Ordering::Relaxed).as_ref() } {
+                Some(edge) if edge.key() == key => return Some(edge),
+                // A quarter of the slots is free.
+                Some(_) => index = (index + 1) & (len - 1),
+                None => return None,
+            }
+        }
+    }
+
+    /// [`make`](Self::make), and counts the call if there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// As for [`edge`](Self::edge).
+    #[cold]
+    #[inline(never)]
+    unsafe fn make_or_count(
+        &self,
+        key: u64,
         caller: Option<Function>,
         callee: Function,
     ) -> Option<&EdgeCells> {
-        let key = key(caller, callee);
-        let len = self.len.load(Ordering::Relaxed);
-        let slots = self.slots.load(Ordering::Relaxed);
-        if len != 0 {
-            let mut index = hash(key, len);
-            loop {
-                // SAFETY: there are so many slots.
-                let edge = unsafe { (*slots.add(index)).load(Ordering::Relaxed).as_ref() };
-                match edge {
-                    Some(edge) if edge.key.load(Ordering::Relaxed) == key => return Some(edge),
-                    // A quarter of the slots is free.
-                    Some(_) => index = (index + 1) & (len - 1),
-                    None => break,
-                }
-            }
-        }
         // SAFETY: handed on.
         let made = unsafe { self.make(key, caller, callee) };
         if made.is_none() {
@@ -204,8 +273,6 @@ impl Table {
     /// # Safety
     ///
     /// As for [`edge`](Self::edge).
-    #[cold]
-    #[inline(never)]
     unsafe fn make(
         &self,
         key: u64,
@@ -230,7 +297,7 @@ impl Table {
             edge.caller.set(caller);
             edge.row
                 .store(core::ptr::from_ref(row).cast_mut(), Ordering::Relaxed);
-            self.edges.add(edge);
+            row.edges.add(edge);
             self.insert(edge);
             Some(edge)
         }
@@ -253,7 +320,7 @@ impl Table {
             .store(slots.as_ptr().cast_mut(), Ordering::Relaxed);
         self.len.store(more, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
-        for edge in self.edges.iter() {
+        for edge in self.rows.iter().flat_map(|row| row.edges.iter()) {
             // SAFETY: handed on.
             unsafe { self.insert(edge) };
         }
@@ -268,7 +335,7 @@ impl Table {
     unsafe fn insert(&self, edge: &EdgeCells) {
         let len = self.len.load(Ordering::Relaxed);
         let slots = self.slots.load(Ordering::Relaxed);
-        let mut index = hash(edge.key.load(Ordering::Relaxed), len);
+        let mut index = hash(edge.key(), len);
         loop {
             // SAFETY: there are so many slots.
             let slot = unsafe { &*slots.add(index) };
@@ -284,13 +351,14 @@ impl Table {
 
     /// What is in the tables now.
     pub(super) fn read(&self, thread: u32) -> ThreadProfile {
-        let rows = self.rows.iter().filter_map(RowCells::read);
-        let edges = self.edges.iter().filter_map(EdgeCells::read);
         let mut profile = ThreadProfile {
             thread,
-            functions: rows.collect(),
-            edges: edges.collect(),
+            ..ThreadProfile::default()
         };
+        for (function, edges) in self.rows.iter().filter_map(RowCells::read) {
+            profile.functions.push(function);
+            profile.edges.extend(edges);
+        }
         profile.sort();
         profile
     }
@@ -302,39 +370,6 @@ impl RowCells {
         unsafe { self.function.get() }
     }
 
-    /// Adds a call. Only the thread whose row it is may.
-    pub(super) fn record(&self, took: u64, own: u64, is_outermost: bool) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version
-            .store(version.wrapping_add(1), Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`: who sees a number of this call there sees the odd
-        // version.
-        fence(Ordering::Release);
-        let hits = self.hits.load(Ordering::Relaxed);
-        let min = self.min.load(Ordering::Relaxed);
-        if hits == 0 || took < min {
-            self.min.store(took, Ordering::Relaxed);
-        }
-        if took > self.max.load(Ordering::Relaxed) {
-            self.max.store(took, Ordering::Relaxed);
-        }
-        self.hits.store(hits.wrapping_add(1), Ordering::Relaxed);
-        if is_outermost {
-            add(&self.total, took);
-        }
-        add(&self.own, own);
-        add(&self.sum, took);
-        let square = self.squares().wrapping_add(u128::from(took).pow(2));
-        self.squares[0].store(square as u64, Ordering::Relaxed);
-        self.squares[1].store((square >> 64) as u64, Ordering::Relaxed);
-        // Release: pairs with the first load in `read`.
-        self.version
-            .store(version.wrapping_add(2), Ordering::Release);
-        if let Some(count) = self.counts.get(histogram::bucket(took)) {
-            add(count, 1);
-        }
-    }
-
     fn squares(&self) -> u128 {
         let [low, high] = self
             .squares
@@ -343,25 +378,31 @@ impl RowCells {
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// The row as it is now; `None` if no call has returned yet.
+    /// The row and its edges as they are now; `None` if no call has returned yet.
     ///
-    /// Its numbers are of one moment, unless the thread was interrupted while it changed them and
+    /// The numbers are of one moment, unless the thread was interrupted while it changed them and
     /// does not go on.
-    fn read(&self) -> Option<FunctionProfile> {
+    fn read(&self) -> Option<(FunctionProfile, Vec<Edge>)> {
         let function = self.function()?;
-        let duration = |cell: &AtomicU64| kernel::duration(cell.load(Ordering::Relaxed));
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let mut attempts = 0;
-        let mut profile = loop {
+        let (mut profile, mut edges) = loop {
             // Acquire: pairs with the Release of the version in `record`.
             let version = self.version.load(Ordering::Acquire);
+            let edges: Vec<_> = self.edges.iter().map(|edge| edge.read(function)).collect();
+            let hits = edges.iter().map(|edge| edge.hits).sum();
+            let sum = edges
+                .iter()
+                .map(|edge| edge.time.as_nanos() as u64)
+                .sum::<u64>();
             let profile = FunctionProfile {
                 function,
-                hits: self.hits.load(Ordering::Relaxed),
-                total: duration(&self.total),
-                own: duration(&self.own),
-                min: duration(&self.min),
-                max: duration(&self.max),
-                sum: self.sum.load(Ordering::Relaxed),
+                hits,
+                total: kernel::duration(sum.saturating_sub(load(&self.nested))),
+                own: kernel::duration(sum.saturating_sub(load(&self.inside))),
+                min: kernel::duration(!load(&self.not_min)),
+                max: kernel::duration(load(&self.max)),
+                sum,
                 squares: self.squares(),
                 counts: Box::default(),
             };
@@ -370,7 +411,7 @@ impl RowCells {
             let is_whole =
                 version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
             if is_whole || attempts == ATTEMPTS {
-                break profile;
+                break (profile, edges);
             }
             attempts += 1;
             std::thread::yield_now();
@@ -380,25 +421,53 @@ impl RowCells {
         }
         let counts = self.counts.iter();
         profile.counts = counts.map(|count| count.load(Ordering::Relaxed)).collect();
-        Some(profile)
+        edges.retain(|edge| edge.hits != 0);
+        Some((profile, edges))
     }
 }
 
 impl EdgeCells {
-    pub(super) fn record(&self, took: u64) {
+    /// Adds a call. Only the thread whose table it is in may.
+    #[inline]
+    pub(super) fn record(&self, took: u64, inside: u64, is_outermost: bool) {
+        let row = self.row();
+        let version = row.version.load(Ordering::Relaxed);
+        row.version
+            .store(version.wrapping_add(1), Ordering::Relaxed);
+        // Pairs with the Acquire fence in `read`: who sees a number of this call there sees the odd
+        // version.
+        fence(Ordering::Release);
         add(&self.hits, 1);
         add(&self.time, took);
+        if inside != 0 {
+            add(&row.inside, inside.min(took));
+        }
+        if !is_outermost {
+            add(&row.nested, took);
+        }
+        if !took > row.not_min.load(Ordering::Relaxed) {
+            row.not_min.store(!took, Ordering::Relaxed);
+        }
+        if took > row.max.load(Ordering::Relaxed) {
+            row.max.store(took, Ordering::Relaxed);
+        }
+        let square = row.squares().wrapping_add(u128::from(took).pow(2));
+        row.squares[0].store(square as u64, Ordering::Relaxed);
+        row.squares[1].store((square >> 64) as u64, Ordering::Relaxed);
+        // Release: pairs with the first load in `read`.
+        row.version
+            .store(version.wrapping_add(2), Ordering::Release);
+        if let Some(count) = row.counts.get(histogram::bucket(took)) {
+            add(count, 1);
+        }
     }
 
-    fn read(&self) -> Option<Edge> {
-        let hits = self.hits.load(Ordering::Relaxed);
-        let edge = Edge {
-            // SAFETY: set before the edge is in the list, and never again.
-            caller: unsafe { self.caller.get() },
-            callee: self.row().function()?,
-            hits,
+    fn read(&self, callee: Function) -> Edge {
+        Edge {
+            caller: self.caller(),
+            callee,
+            hits: self.hits.load(Ordering::Relaxed),
             time: Duration::from_nanos(self.time.load(Ordering::Relaxed)),
-        };
-        (hits != 0).then_some(edge)
+        }
     }
 }

@@ -63,6 +63,20 @@ impl fmt::Display for Caller {
     }
 }
 
+/// Where a call returns to: the name of the function that has made it, or the address where there
+/// is none.
+pub(crate) struct ReturnsTo(pub(crate) usize);
+
+impl fmt::Display for ReturnsTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What is behind the last instruction of a function belongs to another one.
+        match fgraph::function_at(self.0.wrapping_sub(1)) {
+            Some(function) => write!(f, "{}", function.name()),
+            None => write!(f, "{:#x}", self.0),
+        }
+    }
+}
+
 /// Writes the name of the function at an address, or the address where there is none.
 pub(crate) fn write_function(f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result {
     match fgraph::function_at(address) {

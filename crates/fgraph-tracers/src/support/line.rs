@@ -1,8 +1,10 @@
 //! A line of text in place, for callbacks, which cannot allocate one.
 //!
-//! Nothing of `core::fmt` is called: where the C library blocks all signals a callback must not
-//! meet a function that may be traced, as the breakpoint of one that is being patched would end the
-//! process.
+//! Nothing of `core::fmt` is called, but by who writes to a line by it: where the C library blocks
+//! all signals a callback must not meet a function that may be traced, as the breakpoint of one
+//! that is being patched would end the process.
+
+use core::fmt;
 
 /// Text of at most `N` bytes. What does not fit is left out, all but the first bytes that do.
 #[derive(Debug)]
@@ -23,6 +25,12 @@ impl<const N: usize> Line<N> {
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.text.get(..self.len).unwrap_or_default()
+    }
+
+    /// The line as far as it is text.
+    pub(crate) fn as_str(&self) -> &str {
+        let chunk = self.as_bytes().utf8_chunks().next();
+        chunk.map_or("", |chunk| chunk.valid())
     }
 
     /// Adds bytes, escaped so that the line is text without line ends. The last byte of the line is
@@ -105,8 +113,21 @@ impl<const N: usize> Line<N> {
     }
 }
 
+impl<const N: usize> fmt::Write for Line<N> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push_str(text);
+        if self.len < N {
+            Ok(())
+        } else {
+            Err(fmt::Error)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use core::fmt::Write;
+
     use super::*;
 
     #[test]
@@ -118,6 +139,13 @@ mod tests {
         assert_eq!(line.as_bytes(), b"12-3\\n\n");
         line.push_str("abc");
         assert_eq!(line.as_bytes(), b"12-3\\n\na");
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut_between_characters() {
+        let mut line = Line::<9>::new();
+        assert!(write!(line, "{}ä", "x".repeat(8)).is_err());
+        assert_eq!(line.as_str(), "x".repeat(8));
     }
 
     #[test]

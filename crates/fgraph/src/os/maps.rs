@@ -5,7 +5,10 @@
 //! program, or cannot be read. `/proc/self/maps` knows.
 
 use core::ops::Range;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use crate::os::PAGE;
 
@@ -106,6 +109,47 @@ impl Maps {
     }
 }
 
+/// A part of a file that is mapped to be executed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct MappedText {
+    range: Range<usize>,
+    /// Where in the file `range` starts.
+    offset: usize,
+    path: PathBuf,
+}
+
+impl MappedText {
+    /// All of the process, in order; none in a process that cannot see `/proc`.
+    pub(crate) fn all() -> Vec<Self> {
+        let Maps(maps) = Maps::now();
+        let lines = maps.split(|&byte| byte == b'\n');
+        lines.filter_map(Self::of).collect()
+    }
+
+    fn of(line: &[u8]) -> Option<Self> {
+        let (range, protection) = mapping(line)?;
+        // Range, rights, offset, device, inode, and the path behind blanks.
+        let mut words = line.splitn(6, |&byte| byte == b' ');
+        let offset = str::from_utf8(words.nth(2)?).ok()?;
+        let path = words.nth(2)?.trim_ascii_start();
+        let is_file = path.starts_with(b"/") && !path.ends_with(b" (deleted)");
+        let of_path = || Self {
+            range,
+            offset: usize::from_str_radix(offset, 16).unwrap_or(0),
+            path: PathBuf::from(OsStr::from_bytes(path)),
+        };
+        (protection.executable && is_file).then(of_path)
+    }
+
+    /// The path of the file that is mapped at an address, and where in it that is.
+    pub(crate) fn place(all: &[Self], address: usize) -> Option<(&Path, usize)> {
+        let next = all.partition_point(|text| text.range.start <= address);
+        let text = all.get(next.checked_sub(1)?)?;
+        let offset = text.offset + (address - text.range.start);
+        (address < text.range.end).then_some((&text.path, offset))
+    }
+}
+
 /// Whether the file that is mapped at `address` is no longer there by its name: removed, or
 /// replaced by another one. `false` in a process that cannot see `/proc`.
 pub(crate) fn is_deleted(address: usize) -> bool {
@@ -161,6 +205,27 @@ mod tests {
         assert_eq!((&*id.device, id.inode), (&b"fe:01"[..], 12));
         assert_eq!(maps.file_at(0x3000).unwrap().inode, 0);
         assert_eq!(maps.file_at(0x4000), None);
+    }
+
+    #[test]
+    fn a_line_of_the_maps_says_where_text_is_in_its_file() {
+        let of = |line: &str| MappedText::of(line.as_bytes());
+        let text = of("1000-3000 r-xp 00005000 fe:01 12    /a b").unwrap();
+        for other in [
+            "3000-4000 rw-p 0 fe:01 12 /a b",
+            "3000-4000 r-xp 0 0:0 0",
+            "3000-4000 r-xp 0 0:0 0   [vdso]",
+            "3000-4000 r-xp 0 fe:01 12   /a (deleted)",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+        let all = [text];
+        assert_eq!(MappedText::place(&all, 0xfff), None);
+        assert_eq!(
+            MappedText::place(&all, 0x2010),
+            Some((Path::new("/a b"), 0x6010))
+        );
+        assert_eq!(MappedText::place(&all, 0x3000), None);
     }
 
     #[test]

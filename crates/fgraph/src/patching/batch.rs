@@ -18,6 +18,7 @@
 
 use core::sync::atomic::Ordering;
 use core::{iter, ptr};
+use std::borrow::Cow;
 
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
@@ -25,8 +26,9 @@ use crate::arch::{punned_jump, stub};
 use fgraph_core::site::Site;
 
 use super::signals;
+use crate::code::text_pages::TextPages;
 use crate::code::text_writer::Text;
-use crate::os;
+use crate::os::{self, PAGE};
 use crate::process::loader_event;
 use crate::report::error::{Error, RefusalReason, RefusedFunction};
 use crate::sites::{self, OFF, ON};
@@ -160,17 +162,35 @@ impl Piece<'_> {
         skip: Skip,
     ) -> (Result<usize, PokeError<i32>>, Changed) {
         let mut changed = vec![None; self.sites.len()];
-        let mut probed = Vec::new();
+        let mut later = Vec::new();
+        // Threads that block all signals may run these: not a trap where it can be without.
+        let is_quiet = |index: &usize| is_quiet(text, &self.pokes[*index]);
+        let mut quiet: Vec<usize> = (0..self.pokes.len()).filter(is_quiet).collect();
+        if !quiet.is_empty() && os::is_debugged() {
+            quiet.clear();
+        }
+        let mut pokes = Cow::Borrowed(self.pokes);
+        for &index in &quiet {
+            let poke = &mut pokes.to_mut()[index];
+            // So it is passed over.
+            poke.old = poke.new;
+        }
         let refused = |index: usize, found| match past_uprobe(&self.pokes[index], found) {
             // Under a debugger's breakpoint it is our jump that comes back.
             Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) => {
-                probed.push((index, poke));
+                later.push((index, poke));
             }
             _ => changed[index] = Some(found),
         };
-        let mut result = poke::apply_with(text, self.pokes, refused, skip);
-        if let (Ok(done), false) = (&mut result, probed.is_empty()) {
-            let (indices, pokes): (Vec<usize>, Vec<Poke>) = probed.into_iter().unzip();
+        let mut result = poke::apply_with(text, &pokes, refused, skip);
+        if let Ok(done) = &mut result {
+            let left = self.exchange(text, &quiet);
+            *done += quiet.len() - left.len();
+            later.extend(left.into_iter().map(|index| (index, self.pokes[index])));
+            later.sort_unstable_by_key(|(index, _)| *index);
+        }
+        if let (Ok(done), false) = (&mut result, later.is_empty()) {
+            let (indices, pokes): (Vec<usize>, Vec<Poke>) = later.into_iter().unzip();
             let refused = |index: usize, found| changed[indices[index]] = Some(found);
             match poke::apply_with(text, &pokes, refused, skip) {
                 Ok(more) => *done += more,
@@ -178,6 +198,32 @@ impl Piece<'_> {
             }
         }
         (result, changed)
+    }
+
+    /// Changes the sites of `quiet` with their pages. Returns those for which that cannot be had.
+    fn exchange(self, text: &mut Text, quiet: &[usize]) -> Vec<usize> {
+        let mut left = Vec::new();
+        if quiet.is_empty() {
+            return left;
+        }
+        let mut pages = TextPages::now();
+        let page = |index: usize| self.pokes[index].address / PAGE * PAGE;
+        for group in quiet.chunk_by(|&a, &b| page(a) == page(b)) {
+            let address = page(group[0]);
+            let change = |bytes: &mut [u8; PAGE]| {
+                group.iter().all(|&index| {
+                    let poke = &self.pokes[index];
+                    let found = &mut bytes[poke.address - address..][..SITE_LEN];
+                    let is_old = found == poke.old.bytes;
+                    found.copy_from_slice(&poke.new.bytes);
+                    is_old
+                })
+            };
+            if !pages.exchange(text, address, change) {
+                left.extend(group);
+            }
+        }
+        left
     }
 
     /// Notes what was written. Returns how many sites of users jump to their stub that did not
@@ -222,6 +268,24 @@ pub(crate) fn is_ours(site: &Site) -> bool {
 /// Whether a site jumps to its stub.
 pub(crate) fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
+}
+
+/// Whether a poke is of a function that makes a system call and begins with that, as the C library
+/// calls some with all signals blocked: where it makes threads and processes, and where they end.
+///
+/// One instruction becomes another one, within a page.
+fn is_quiet(text: &mut Text, poke: &Poke) -> bool {
+    let one = (poke.old.starts | poke.new.starts) == 1 && poke.len == SITE_LEN;
+    let mut code = [0; SITE_LEN + 2];
+    if !one || poke.address % PAGE > PAGE - code.len() {
+        return false;
+    }
+    let is_read = poke::Text::read(text, poke.address, &mut code).is_ok();
+    let is_old = code[..SITE_LEN] == poke.old.bytes;
+    [poke.old, poke.new].iter().any(|content| {
+        code[..SITE_LEN].copy_from_slice(&content.bytes);
+        is_read && is_old && poke::is_system_call(&code)
+    })
 }
 
 /// What a uprobe leaves of what `poke` is to replace: the rest of it, behind `first`.

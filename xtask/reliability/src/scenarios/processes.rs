@@ -205,6 +205,15 @@ pub(super) const GROUP: Group = Group {
             ]),
         },
         Scenario {
+            name: "a process that shares the memory and blocks all signals makes system calls \
+                   while these are patched",
+            promise: "The C library's functions for system calls are patched without a trap.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/processes.rs",
+                test: "a_process_that_blocks_all_signals_makes_system_calls_while_they_are_patched",
+            }]),
+        },
+        Scenario {
             name: "exec in the child of vfork",
             promise: "The call in which the child becomes another program is lost; the parent's go \
                       on.",

@@ -6,8 +6,8 @@
 
 use std::ops::AddAssign;
 use std::ptr;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ pub(crate) fn control(
         })
         .collect();
     for user in &mut users {
-        let _turn = TURN.read();
+        let _turn = turn();
         user.register(range, &mut rng, &mut figures);
     }
     let mut stack = UselessStack {
@@ -160,7 +160,7 @@ pub(crate) fn control(
             let _turn = TURN.write();
             stack.with(&mut rng, change);
         } else {
-            let _turn = TURN.read();
+            let _turn = turn();
             change();
         }
         thread::sleep(Duration::from_micros(rng.below(2000) as u64));
@@ -171,6 +171,11 @@ pub(crate) fn control(
 /// Held by each controller while it has users come and go: alone by one whose signal stack is of no
 /// use, which traps of others' changes must not meet.
 static TURN: RwLock<()> = RwLock::new(());
+
+/// To be held by who changes what is traced.
+pub(super) fn turn() -> RwLockReadGuard<'static, ()> {
+    TURN.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// An alternate signal stack that is of no use: too small for the frame of a signal, or of memory
 /// that is given up. fgraph has one of its own for the thread that patches.

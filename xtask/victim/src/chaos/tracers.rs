@@ -22,7 +22,7 @@ use fgraph_tracers::profiler::Profiler;
 use fgraph_tracers::recorder::Recorder;
 use fgraph_tracers::syscalls::Syscalls;
 
-use super::signals;
+use super::{controllers, signals};
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 
@@ -251,6 +251,7 @@ pub(super) fn control(mut rng: Rng, is_over: &AtomicBool) -> Figures {
 
 impl Tracers {
     fn switch(&mut self, which: usize) {
+        let _turn = controllers::turn();
         let figures = &mut self.figures;
         match which {
             0 => match self.recording.take() {
@@ -317,6 +318,7 @@ impl Tracers {
 
     /// Ends those that are at work.
     fn end(mut self) -> Figures {
+        let _turn = controllers::turn();
         if let Some(recording) = self.recording.take() {
             recording.end(&mut self.figures);
         }

@@ -1,0 +1,68 @@
+//! `fgraph live`: what a program does, call by call, while it does it.
+
+use std::process::ExitCode;
+
+use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
+use fgraph_trace::ring::Mode;
+
+use crate::error::Error;
+use crate::input::nanoseconds;
+use crate::launch::events::Events;
+use crate::launch::interrupt::Interrupts;
+use crate::launch::{Launched, What};
+use crate::output::Out;
+
+/// Run a program and show its calls as they happen, as the kernel's function graph
+///
+/// What the program prints comes between the lines. Where it calls faster than lines can be shown,
+/// calls are lost, and the place says how many.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    what: What,
+    /// Only calls that took so long, at their ends: `10us`
+    #[arg(short = 't', long, value_name = "TIME", value_parser = nanoseconds)]
+    threshold: Option<u64>,
+    /// Show the thread of each line
+    #[arg(long)]
+    proc: bool,
+    /// Leave out the column of processors
+    #[arg(long)]
+    no_cpu: bool,
+}
+
+/// Runs the program, and ends as it does.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let program = args.what.find()?;
+    let interrupts = Interrupts::catch();
+    let mut launched = program.start(Mode::Drop)?;
+    let shown = show(args, &mut launched, &interrupts);
+    launched.end(&interrupts, shown)
+}
+
+fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
+    let options = Options {
+        threshold: args.threshold.unwrap_or(0),
+        thread: args.proc,
+        cpu: !args.no_cpu,
+        arguments: true,
+        result: Some(ResultFormat::Kernel),
+        ..Options::default()
+    };
+    let mut events = Events::new(launched, interrupts)?;
+    let mut graph = FunctionGraph::new(options);
+    let (mut out, mut text) = (Out::new(), String::new());
+    let failed = |error| Error::source("the rings", error);
+    loop {
+        if !events.is_ready().map_err(failed)? {
+            out.flush()?;
+        }
+        let is_more = graph.write_event(&mut events, &mut text);
+        let is_more = is_more.map_err(failed)?;
+        out.text(&text)?;
+        text.clear();
+        if !is_more {
+            return out.finish();
+        }
+    }
+}
