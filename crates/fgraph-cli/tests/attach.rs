@@ -100,10 +100,14 @@ impl Program {
     }
 
     fn recorder(&self, options: &[&str]) -> Command {
+        self.recorder_to(&self.recording(), options)
+    }
+
+    fn recorder_to(&self, recording: &Path, options: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
         command
             .args(["record", "-o"])
-            .arg(self.recording())
+            .arg(recording)
             .args(["-p", &self.child.id().to_string()])
             .args(options)
             .stderr(Stdio::piped());
@@ -188,7 +192,11 @@ fn a_program_that_runs_is_recorded_and_then_as_it_was() {
         let (entries, ends) = calls(&program.recording());
         // Some threads were in calls when it ended.
         assert!(entries > 100 && ends > 100, "{entries} {ends}");
-        assert!(program.text() == text, "its instructions are other ones");
+        let now = program.text();
+        for (mapping, bytes) in &text {
+            let same = now.iter().find(|(known, _)| known == mapping);
+            assert!(same.is_some_and(|(_, now)| now == bytes), "{mapping}");
+        }
         assert_eq!(program.threads(), threads);
     }
     assert_eq!(program.end().code(), Some(0));
@@ -206,8 +214,8 @@ fn a_process_has_one_recorder_and_may_have_another_when_that_is_gone() {
     }
     let other = program.folder.path().join("other.data");
     let second = || {
-        let other = other.to_str().unwrap();
-        program.record(&["--time", "100ms", "-F", "work", "-o", other])
+        let options = ["--time", "100ms", "-F", "work"];
+        program.recorder_to(&other, &options).output().unwrap()
     };
     let refused = second();
     assert_eq!(refused.status.code(), Some(126));
