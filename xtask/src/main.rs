@@ -1,5 +1,5 @@
 //! Chores of the workspace: `cargo xtask cost`, `coverage`, `ecosystem`, `hook`,
-//! `mutants`, `patch-test`, `reliability`, `scale`, `soak`, `tidy`, `versus`.
+//! `mutants`, `patch-test`, `pictures`, `reliability`, `scale`, `soak`, `tidy`, `versus`.
 
 mod cost;
 mod coverage;
@@ -8,6 +8,7 @@ mod hook;
 mod json;
 mod mutants;
 mod patch_test;
+mod pictures;
 mod reliability;
 mod report;
 mod scale;
@@ -44,6 +45,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Patch a program while its threads run, and see whether anything goes wrong
     PatchTest(patch_test::Options),
+    /// Make the pictures of exports that are in docs/pictures
+    Pictures(pictures::Options),
     /// Run hostile programs untraced and traced, and see whether they do the same
     Reliability(reliability::Options),
     /// Measure what grows with the size of the traced program
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Hook(options) => hook::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),
+        Command::Pictures(options) => pictures::run(&options),
         Command::Reliability(options) => reliability::run(&options),
         Command::Scale(options) => scale::run(&options),
         Command::Soak(options) => soak::run(&options),

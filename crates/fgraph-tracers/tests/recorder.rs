@@ -272,6 +272,26 @@ fn a_text_of_the_program_stands_among_the_calls_of_its_thread() {
 }
 
 #[test]
+fn a_process_has_its_own_name_whichever_thread_comes_first() {
+    scenario(
+        "a_process_has_its_own_name_whichever_thread_comes_first",
+        || {
+            let recorder = Recorder::start(FILTER).unwrap();
+            let worker = thread::Builder::new().name("worker".into());
+            let call = || recorded_inner(black_box(1), 2);
+            worker.spawn(call).unwrap().join().unwrap();
+            let mut live = Live::watch(recorder.finish().unwrap());
+            let thread = live.next().unwrap().unwrap().thread;
+            let (names, process) = (live.names(), std::process::id());
+            assert_eq!(names.thread(process, thread), Some("worker"));
+            let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+            let (_, found) = names.process(process).unwrap();
+            assert_eq!(found, name.trim_end());
+        },
+    );
+}
+
+#[test]
 fn events_of_all_threads_and_losses_add_up_to_the_calls() {
     scenario(
         "events_of_all_threads_and_losses_add_up_to_the_calls",

@@ -159,6 +159,8 @@ pub const PERFETTO: Need = package("perfetto", &[], PIP, "perfetto");
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
 
+/// What makes pictures small.
+pub const PNGQUANT: Need = program(&["pngquant"], "pngquant");
 /// What injects code into programs.
 pub const FRIDA: Need = package("frida", &[], PIP, "frida");
 /// Tracer of programs that say what they do.

@@ -31,7 +31,8 @@ pub(crate) struct Args {
 fn default_name(format: Format) -> &'static str {
     match format.name() {
         "perfetto" => "fgraph.pftrace",
-        "chrome" => "fgraph.chrome.json",
+        // To speedscope a name that ends with `.chrome.json` means another format.
+        "chrome" => "fgraph.trace.json",
         "firefox" => "fgraph.firefox.json",
         "speedscope" => "fgraph.speedscope.json",
         "folded" => "fgraph.folded",

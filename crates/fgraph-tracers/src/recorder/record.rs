@@ -4,6 +4,7 @@ use core::cell::Cell;
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::fs;
 use std::sync::Arc;
 
 use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return};
@@ -33,6 +34,8 @@ pub(super) struct Record {
     described: Described,
     /// The process that was described last.
     process: AtomicU32,
+    /// What the process was called at the start; empty if the kernel does not say.
+    name: String,
     /// The process that has started the recorder.
     first: u32,
     /// How many programs it had executed before this one.
@@ -59,6 +62,7 @@ impl Record {
             writers: Writers::new(rings.capacity())?,
             described: Described::new()?,
             process: AtomicU32::new(0),
+            name: fs::read_to_string("/proc/self/comm").unwrap_or_default(),
             first: kernel::process(),
             executed: options.executed,
             depth: options.depth.unwrap_or(usize::MAX),
@@ -220,8 +224,14 @@ impl Record {
         let now = self.clock.now();
         if self.process.swap(process, Ordering::Relaxed) != process {
             let fields = [process.into(), self.parent().into(), now, 0];
+            // The kernel calls a process as its first thread is called.
+            let process_name = if thread == process_id(process) {
+                name
+            } else {
+                self.name.trim_end()
+            };
             self.rings
-                .describe(DescriptionKind::Process, fields, [name, ""]);
+                .describe(DescriptionKind::Process, fields, [process_name, ""]);
         }
         let fields = [process.into(), thread.into(), now, 0];
         self.rings
