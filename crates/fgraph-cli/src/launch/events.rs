@@ -42,7 +42,7 @@ impl Source for Events<'_> {
         while !self.live.is_ready()? && !self.live.is_over() {
             self.launched.give_back_rings();
             self.launched.wait_for(NAP);
-            if self.launched.is_over(&self.interrupts) {
+            if self.launched.is_over(self.interrupts) {
                 self.launched.rings().finish();
             }
         }
