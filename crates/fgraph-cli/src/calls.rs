@@ -149,7 +149,10 @@ impl Pages {
     }
 }
 
-/// Hands all calls of a source to `watch`. Calls that go on at the end, end there.
+/// Hands all calls of a source to `watch`.
+///
+/// Calls that go on at the end are taken to end with the last event of their thread: its process
+/// may have ended then, or become another program.
 pub(crate) fn follow(
     source: &mut impl Source,
     watch: &mut impl Watch,
@@ -208,9 +211,7 @@ pub(crate) fn follow(
             }
         }
     }
-    let last = this.span.map_or(0, |(_, last)| last);
     for (index, thread) in this.threads.iter_mut().enumerate() {
-        thread.last = last;
         while end(thread, index, Ending::Missing, watch) {}
     }
     Ok(this)
@@ -293,5 +294,85 @@ impl Followed {
         }
         self.pages[pages].set(function, slot);
         slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fgraph_trace::Live;
+    use fgraph_trace::event::{Kind, call};
+    use fgraph_trace::ring::{RingOptions, Rings};
+
+    use super::*;
+
+    /// Function, time, own time and ending of each call.
+    #[derive(Default)]
+    struct Ended(Vec<(String, u64, u64, Ending)>, Vec<String>);
+
+    impl Watch for Ended {
+        fn function(&mut self, function: &Function) {
+            self.1.push(function.name.clone());
+        }
+
+        fn end(&mut self, _: usize, _: &[Open], call: &Call) {
+            let name = self.1[call.slot as usize].clone();
+            self.0.push((name, call.took, call.own, call.ending));
+        }
+    }
+
+    /// Follows events: thread, kind, function, and ticks since the beginning.
+    fn ended(events: &[(u32, Kind, u32, u64)]) -> Vec<(String, u64, u64, Ending)> {
+        let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
+        let start = rings.clock().first().ticks;
+        let writers = [1, 2].map(|thread| rings.writer(9, thread).unwrap());
+        for &(thread, kind, function, time) in events {
+            writers[thread as usize - 1].call(call(kind, function), start + time);
+        }
+        rings.finish();
+        let mut ended = Ended::default();
+        follow(&mut Live::watch(rings.clone()), &mut ended).unwrap();
+        ended.0
+    }
+
+    #[test]
+    fn a_call_whose_end_is_missing_ends_with_the_one_around_it() {
+        let found = ended(&[
+            (1, Kind::Return, 8, 5),
+            (1, Kind::Entry, 1, 10),
+            (1, Kind::Entry, 2, 20),
+            (1, Kind::Entry, 3, 30),
+            (1, Kind::Unwound, 2, 60),
+            (1, Kind::Return, 1, 100),
+        ]);
+        let call =
+            |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
+        let expected = [
+            call(3, 30, 30, Ending::Missing),
+            call(2, 40, 10, Ending::Unwound),
+            call(1, 90, 50, Ending::Returned),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_call_that_goes_on_ends_with_the_last_event_of_its_thread() {
+        let found = ended(&[
+            (1, Kind::Entry, 1, 0),
+            (1, Kind::Entry, 2, 40),
+            (2, Kind::Entry, 3, 50),
+            (2, Kind::Return, 3, 1_000_000),
+        ]);
+        let times: Vec<_> = found
+            .iter()
+            .map(|(name, took, ..)| (&name[..], *took))
+            .collect();
+        let expected = [
+            ("function 3", 999_950),
+            ("function 2", 0),
+            ("function 1", 40),
+        ];
+        assert_eq!(times, expected);
     }
 }

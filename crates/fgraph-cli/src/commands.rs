@@ -12,6 +12,7 @@ pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod top;
+pub(crate) mod tui;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,7 @@ pub(crate) enum Command {
     Replay(replay::Args),
     Graph(graph::Args),
     Outliers(outliers::Args),
+    Tui(tui::Args),
     Dump(dump::Args),
     Export(export::Args),
     Completions(completions::Args),
@@ -59,6 +61,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),
         Command::Outliers(args) => outliers::run(args),
+        Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
         Command::Completions(args) => completions::run(args),

@@ -61,6 +61,17 @@ pub(crate) struct Part {
     to: Option<u64>,
 }
 
+impl Part {
+    /// What a thread did from this time on, in nanoseconds since the first event.
+    pub(crate) fn from_time(from: u64, thread: u32) -> Self {
+        Self {
+            threads: vec![thread],
+            from: Some(from),
+            to: None,
+        }
+    }
+}
+
 /// A time such as `10ms`, in nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, f64); 6] = [

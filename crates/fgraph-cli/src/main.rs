@@ -13,6 +13,7 @@ mod sources;
 mod stats;
 mod table;
 mod text;
+mod tree;
 
 use std::process::ExitCode;
 

@@ -1,16 +1,15 @@
 //! `fgraph graph`: who calls a function, and what it calls.
 
-use std::collections::HashMap;
-
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 
-use crate::calls::{self, Call, Function, Open, Slot, Watch};
+use crate::calls::{self, Call, Function, Open, Watch};
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
 use crate::output::{Out, Style};
 use crate::text::{cut, grouped, time};
+use crate::tree::Tree;
 
 /// Show who calls a function, and what it calls, with counts and times
 #[derive(Debug, clap::Args)]
@@ -26,72 +25,28 @@ pub(crate) struct Args {
     part: Part,
 }
 
-/// Calls of a function from one place of a tree. Times are in nanoseconds.
-#[derive(Debug, Default)]
-struct Node {
-    slot: Slot,
-    hits: u64,
-    total: u64,
-    children: Vec<u32>,
+/// Writes what is below a node, the longest first.
+fn write(
+    tree: &Tree,
+    node: u32,
+    depth: usize,
+    functions: &[Function],
+    out: &mut Out,
+) -> Result<(), Error> {
+    for &child in &tree.nodes[node as usize].children {
+        let node = &tree.nodes[child as usize];
+        let function = &functions[node.slot as usize];
+        let (hits, total) = (grouped(node.hits), time(node.total));
+        let indent = "  ".repeat(depth);
+        let line = format!("{hits:>12}  {total:>12}  {indent}{}", function.name);
+        out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
+        write(tree, child, depth + 1, functions, out)?;
+    }
+    Ok(())
 }
 
-/// A tree of calls; the node 0 is its root.
-#[derive(Debug)]
-struct Tree {
-    nodes: Vec<Node>,
-    /// By parent and function.
-    places: HashMap<(u32, Slot), u32>,
-}
-
-impl Tree {
-    fn new() -> Self {
-        Self {
-            nodes: vec![Node::default()],
-            places: HashMap::new(),
-        }
-    }
-
-    fn child(&mut self, parent: u32, slot: Slot) -> u32 {
-        let next = self.nodes.len() as u32;
-        let child = *self.places.entry((parent, slot)).or_insert(next);
-        if child == next {
-            self.nodes.push(Node {
-                slot,
-                ..Node::default()
-            });
-            self.nodes[parent as usize].children.push(child);
-        }
-        child
-    }
-
-    fn add(&mut self, node: u32, took: u64) {
-        let node = &mut self.nodes[node as usize];
-        node.hits += 1;
-        node.total = node.total.saturating_add(took);
-    }
-
-    /// Writes what is below a node, the longest first.
-    fn write(
-        &self,
-        node: u32,
-        depth: usize,
-        functions: &[Function],
-        out: &mut Out,
-    ) -> Result<(), Error> {
-        let mut children = self.nodes[node as usize].children.clone();
-        children.sort_by_key(|&child| std::cmp::Reverse(self.nodes[child as usize].total));
-        for child in children {
-            let node = &self.nodes[child as usize];
-            let function = &functions[node.slot as usize];
-            let (hits, total) = (grouped(node.hits), time(node.total));
-            let indent = "  ".repeat(depth);
-            let line = format!("{hits:>12}  {total:>12}  {indent}{}", function.name);
-            out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
-            self.write(child, depth + 1, functions, out)?;
-        }
-        Ok(())
-    }
-}
+/// Levels that are shown at most.
+const MAX_DEPTH: usize = 1000;
 
 /// Where a call stands below the function that was asked for: a node, and how deep it is.
 type Place = Option<(u32, usize)>;
@@ -164,7 +119,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let wanted = matcher(globs)?.unwrap_or_else(|| Box::new(|_| true));
     let mut graph = Graph {
         wanted,
-        depth: args.depth,
+        depth: args.depth.min(MAX_DEPTH),
         clock: *view.clock(),
         is_wanted: Vec::new(),
         callers: Tree::new(),
@@ -190,11 +145,15 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         time(graph.own)
     );
     out.line(Style::Bold.paint(heading))?;
-    for (name, tree) in [("called by", &graph.callers), ("calls", &graph.callees)] {
+    for (name, tree) in [
+        ("called by", &mut graph.callers),
+        ("calls", &mut graph.callees),
+    ] {
         out.line("")?;
         let heading = format!("{:>12}  {:>12}  {name}", "calls", "total");
         out.line(Style::Bold.paint(heading))?;
-        tree.write(0, 0, &followed.functions, &mut out)?;
+        tree.sort();
+        write(tree, 0, 0, &followed.functions, &mut out)?;
     }
     out.finish()
 }

@@ -58,12 +58,12 @@ impl Watch for Usual {
 
 /// A call that may be shown. The order is that of how slow they are; times are in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Slow {
+pub(super) struct Slow {
     score: u64,
-    took: u64,
-    begin: u64,
-    thread: usize,
-    slot: Slot,
+    pub(super) took: u64,
+    pub(super) begin: u64,
+    pub(super) thread: usize,
+    pub(super) slot: Slot,
     depth: usize,
 }
 
@@ -190,29 +190,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         stats: Vec::new(),
     };
     calls::follow(&mut view, &mut usual).map_err(failed)?;
-    let ticks = |ns: u64| {
-        let ticks = u128::from(ns) * u128::from(clock.ticks_per_second()) / 1_000_000_000;
-        u64::try_from(ticks).unwrap_or(u64::MAX)
-    };
-    let median = |stats: &Stats| (stats.hits >= LEAST_CALLS).then(|| ticks(stats.percentile(500)));
-    let mut slowest = Slowest {
-        wanted,
-        usual: usual.stats.iter().map(median).collect(),
-        from: Vec::new(),
-        number: args.number.saturating_mul(SPARE),
-        found: BinaryHeap::new(),
-    };
-    let mut view = args.input.view(&args.part)?;
-    calls::follow(&mut view, &mut slowest).map_err(failed)?;
-    let mut slow: Vec<Slow> = Vec::new();
-    for Reverse(next) in slowest.found.into_sorted_vec() {
-        // One that is in another one shows there.
-        slow.retain(|shown| !next.has(shown) || shown.has(&next));
-        if !slow.iter().any(|shown| shown.has(&next)) {
-            slow.push(next);
-        }
-    }
-    slow.truncate(args.number);
+    let slow = slowest(&args.input, &args.part, wanted, &usual.stats, args.number)?;
     let part = (args.least / 100.0).clamp(0.0, 1.0);
     let mut trees = Trees {
         least: slow
@@ -252,6 +230,42 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         out.line("")?;
     }
     out.finish()
+}
+
+/// The slowest calls, the slowest first, none in another one; `usual` has the times of functions.
+pub(super) fn slowest(
+    input: &Input,
+    part: &Part,
+    wanted: Option<Matcher>,
+    usual: &[Stats],
+    number: usize,
+) -> Result<Vec<Slow>, Error> {
+    let mut view = input.view(part)?;
+    let rate = u128::from(view.clock().ticks_per_second());
+    let median = |stats: &Stats| {
+        let ticks = u128::from(stats.percentile(500)) * rate / 1_000_000_000;
+        let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
+        (stats.hits >= LEAST_CALLS).then_some(ticks)
+    };
+    let mut slowest = Slowest {
+        wanted,
+        usual: usual.iter().map(median).collect(),
+        from: Vec::new(),
+        number: number.saturating_mul(SPARE),
+        found: BinaryHeap::new(),
+    };
+    let followed = calls::follow(&mut view, &mut slowest);
+    followed.map_err(|error| Error::source(&input.path, error))?;
+    let mut slow: Vec<Slow> = Vec::new();
+    for Reverse(next) in slowest.found.into_sorted_vec() {
+        // One that is in another one shows there.
+        slow.retain(|shown| !next.has(shown) || shown.has(&next));
+        if !slow.iter().any(|shown| shown.has(&next)) {
+            slow.push(next);
+        }
+    }
+    slow.truncate(number);
+    Ok(slow)
 }
 
 fn write_tree(

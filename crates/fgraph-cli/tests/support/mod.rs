@@ -1,0 +1,76 @@
+//! Recordings of a program that never ran.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::{Kind, call};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::recording::{Drain, Info};
+use fgraph_trace::ring::{Extras, RingOptions, Rings};
+use tempfile::TempDir;
+
+const PROCESS: u32 = 100;
+/// Names as a hostile program has them.
+const HOSTILE: &str = "evil\x1b]0;owned\x07</script>\u{202e}";
+/// A directory with a recording: `main` calls `parse` 20 times, which calls `read`; the last one
+/// is slow. Another thread calls a function with a hostile name.
+pub(crate) fn recording() -> (TempDir, PathBuf) {
+    recording_of(20)
+}
+
+pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fgraph.data");
+    let options = RingOptions {
+        clock: Some(ClockKind::Monotonic),
+        ..RingOptions::default()
+    };
+    let rings = Arc::new(Rings::create(&options).unwrap());
+    for (index, name) in [(1, "main"), (2, "parse"), (3, "read"), (4, HOSTILE)] {
+        let fields = [PROCESS.into(), index, 0x1000 * index, 16];
+        rings.describe(
+            DescriptionKind::Function,
+            fields,
+            [name, "/usr/bin/program"],
+        );
+    }
+    let fields = [PROCESS.into(), 101, 0, 0];
+    rings.describe(DescriptionKind::Thread, fields, ["\x1b[31mred", ""]);
+    let start = rings.clock().first().ticks;
+    let [first, second] = [100, 101].map(|thread| rings.writer(PROCESS, thread).unwrap());
+    first.call(call(Kind::Entry, 1), start);
+    let mut now = start + 100;
+    for n in 0..calls {
+        let extras = Extras {
+            arguments: &[7],
+            ..Extras::default()
+        };
+        first.call_with(call(Kind::Entry, 2), now, &extras);
+        first.call(call(Kind::Entry, 3), now + 100);
+        let took = if n + 1 == calls { 5_000_000 } else { 300 };
+        first.call(call(Kind::Return, 3), now + 100 + took);
+        first.call(call(Kind::Return, 2), now + 200 + took);
+        now += took + 300;
+    }
+    first.mark(now, "half\x1b[2J\ndone");
+    first.call(call(Kind::Return, 1), now + 1000);
+    second.call(call(Kind::Entry, 4), start + 50);
+    second.call(call(Kind::Unwound, 4), start + 90);
+    rings.finish();
+    let info = Info {
+        process: PROCESS,
+        host: "host".to_owned(),
+        command: vec!["program".to_owned(), "\x1b[1margument".to_owned()],
+        system: "linux x86_64".to_owned(),
+    };
+    let file = File::create(&path).unwrap();
+    Drain::new(rings.clone(), file, &info)
+        .unwrap()
+        .finish()
+        .unwrap();
+    (directory, path)
+}
