@@ -12,8 +12,8 @@ use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 use tempfile::TempDir;
 
-/// Threads call functions, load libraries, fork and throw away memory until standard input ends; the
-/// exit code is 0 if every result was right.
+/// Threads call functions, fork and throw away memory until standard input ends; the exit code is 0
+/// if every result was right.
 const PROGRAM: &str = r#"
 #include <pthread.h>
 #include <stdio.h>

@@ -201,8 +201,8 @@ impl Request {
     }
 }
 
-/// What the agent answers to a [`Request`], in a file: nothing yet, or a text that ends with a zero,
-/// which is empty when it has done what it was asked for.
+/// What the agent answers to a [`Request`], in a file: nothing yet, or a text that ends with a
+/// zero, which is empty when it has done what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply(pub Result<(), String>);
 
