@@ -3,6 +3,7 @@
 
 use core::fmt;
 use core::hint::black_box;
+use core::iter;
 use std::any::Any;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -124,8 +125,8 @@ fn empty_probe(filter: &str) -> Result<Probe, fgraph::Error> {
 
 /// A probe behind so many of another function.
 fn probe_beside(others: usize) -> Result<Vec<Probe>, fgraph::Error> {
-    let others = (0..others).map(|_| empty_probe(BYSTANDER));
-    others.chain([empty_probe(WATCHED)]).collect()
+    let filters = iter::repeat_n(BYSTANDER, others).chain([WATCHED]);
+    filters.map(empty_probe).collect()
 }
 
 /// A tracer that watches functions of the C library.

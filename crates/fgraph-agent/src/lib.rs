@@ -5,6 +5,8 @@
 //! callbacks: no thread, no descriptor, and no variable in the environment. Programs that the
 //! process executes find the library and the settings again, see [`executed`].
 //!
+//! Into a process that runs already the command loads it too, see [`attached`].
+//!
 //! It allocates from mappings of its own, so it works beside any allocator and inside of it.
 //!
 //! # Safety
@@ -12,6 +14,7 @@
 //! The unsafe code puts a function where the dynamic linker looks for those to call when it loads
 //! the library, and changes the environment while there is one thread only.
 
+mod attached;
 mod executed;
 
 use std::env;
@@ -43,6 +46,8 @@ static START: extern "C" fn() = start;
 #[derive(Debug)]
 struct Agent {
     recorder: Recorder,
+    /// The process that reads what is recorded.
+    reader: u32,
     _executed: Option<Executed>,
 }
 
@@ -70,14 +75,36 @@ extern "C" fn start() {
 
 fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error>> {
     let _untraced = Untraced::new();
-    let program = env::current_exe()?;
     let file = File::options()
         .read(true)
         .write(true)
         .open(&settings.rings)?;
     let rings = Rings::open_shared(&file)?;
     drop(file);
-    let filter = settings.filter(&program.to_string_lossy())?;
+    // Before the recorder, whose filter may select functions that this one needs.
+    let executed = match settings.follow {
+        true => Some(Executed::start(settings, library)?),
+        false => None,
+    };
+    let recorder = record(settings, rings)?;
+    if !settings.follow {
+        // SAFETY: a function that stays.
+        unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
+    }
+    let agent = Agent {
+        recorder,
+        reader: settings.reader(),
+        _executed: executed,
+    };
+    if let Ok(mut place) = AGENT.lock() {
+        *place = Some(agent);
+    }
+    Ok(())
+}
+
+/// Starts to record into these rings.
+fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::Error>> {
+    let program = env::current_exe()?;
     let options = Options {
         arguments: settings.arguments,
         result: settings.result,
@@ -85,24 +112,8 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
         executed: settings.executed,
         ..Options::default()
     };
-    // Before the recorder, whose filter may select functions that this one needs.
-    let executed = match settings.follow {
-        true => Some(Executed::start(settings, library)?),
-        false => None,
-    };
-    let recorder = Recorder::start_in(rings, filter, &options)?;
-    if !settings.follow {
-        // SAFETY: a function that stays.
-        unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
-    }
-    let agent = Agent {
-        recorder,
-        _executed: executed,
-    };
-    if let Ok(mut place) = AGENT.lock() {
-        *place = Some(agent);
-    }
-    Ok(())
+    let filter = settings.filter(&program.to_string_lossy())?;
+    Ok(Recorder::start_in(rings, filter, &options)?)
 }
 
 /// A child that is not to be recorded.

@@ -21,8 +21,8 @@ mod process;
 mod ptrace;
 mod stub;
 
-use std::ffi::CStr;
-use std::fs::{self, OpenOptions};
+use std::ffi::{CStr, CString};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -51,7 +51,8 @@ const PAGE: u64 = 4096;
 pub struct Library<'a> {
     /// What it is called, without its version, as `fgraph-agent`.
     pub name: &'a str,
-    /// Its version. Of two versions only one can be in a process.
+    /// Its version. Of two versions only one can be in a process, also where the process has loaded
+    /// it from a file `name-version.so`.
     pub version: &'a str,
     /// Its file.
     pub bytes: &'a [u8],
@@ -105,6 +106,21 @@ pub struct Loaded {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn load(pid: u32, library: &Library<'_>, argument: &[u8]) -> Result<Loaded, Error> {
+    load_with(pid, library, |_| Ok(argument.to_vec()))
+}
+
+/// As [`load`], with an argument that is only known when the process is held: `prepare` makes files
+/// of memory that both processes have open, and says what the function is told. The thread waits
+/// for it.
+///
+/// # Errors
+///
+/// See [`Error`]; those of `prepare` are [`Error::Io`].
+pub fn load_with(
+    pid: u32,
+    library: &Library<'_>,
+    prepare: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Vec<u8>>,
+) -> Result<Loaded, Error> {
     process::check(pid)?;
     let memory = Memory::open(pid).map_err(|source| process::explain(pid, source))?;
     let target = Target::read(pid, &memory, library)?;
@@ -115,8 +131,9 @@ pub fn load(pid: u32, library: &Library<'_>, argument: &[u8]) -> Result<Loaded, 
         held: &mut held,
         mapped: Vec::new(),
         file: None,
+        shared: Vec::new(),
     };
-    let loaded = session.load(library, argument);
+    let loaded = session.load(library, prepare);
     let ended = match &loaded {
         // The thread is still at it.
         Err(Error::Unfinished { .. }) => Ok(()),
@@ -162,11 +179,13 @@ impl<'a> Target<'a> {
             let why = Unsuitable::Architecture;
             return Err(Error::Unsuitable { pid, why });
         };
-        let name = memfd_path(library, library.version);
-        let is_ours = |module: &Module| module.path.starts_with(&memfd_path(library, ""));
-        let ours = modules.iter().position(is_ours);
+        let version = |module: &Module| {
+            let version = file_name(&module.path).strip_prefix(library.name)?;
+            version.strip_prefix('-').map(str::to_owned)
+        };
+        let ours = modules.iter().position(|module| version(module).is_some());
         if let Some(ours) = ours
-            && modules[ours].path.trim_end_matches(" (deleted)") != name
+            && version(&modules[ours]).as_deref() != Some(library.version)
         {
             let found = modules[ours].path.clone();
             return Err(Error::OtherVersion { found });
@@ -249,8 +268,13 @@ impl<'a> Target<'a> {
     }
 }
 
-fn memfd_path(library: &Library<'_>, version: &str) -> String {
-    format!("/memfd:{}-{version}", library.name)
+/// What a library is called, be it memory or a file: `name-version` of `/memfd:name-version
+/// (deleted)` and of `/usr/lib/name-version.so`.
+fn file_name(path: &str) -> &str {
+    let path = path.trim_end_matches(" (deleted)");
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = name.strip_prefix("memfd:").unwrap_or(name);
+    name.strip_suffix(".so").unwrap_or(name)
 }
 
 /// An entry of the auxiliary vector.
@@ -271,10 +295,49 @@ struct Session<'a> {
     mapped: Vec<(u64, u64)>,
     /// The descriptor of the library's file.
     file: Option<u64>,
+    /// Descriptors of files that are to be the library's.
+    shared: Vec<u64>,
+}
+
+/// Makes files that the process and this one share.
+#[derive(Debug)]
+pub struct Files<'a, 'b> {
+    session: &'a mut Session<'b>,
+    /// Where a name can be put.
+    base: u64,
+}
+
+impl Files<'_, '_> {
+    /// Makes an empty file of memory in the process, of at most 100 bytes of name. Returns it as
+    /// this process has it open, for reading and writing, and its descriptor in that one. There it
+    /// is the library's to close, once its function is called; it can be sealed, and is closed when
+    /// the process executes another program.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says in either process.
+    pub fn create(&mut self, name: &CStr) -> io::Result<(File, u32)> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let descriptor = self
+            .session
+            .make_file(name, self.base, flags)
+            .map_err(|e| match e {
+                Error::Call { source, .. } | Error::Io { source, .. } => source,
+                other => io::Error::other(other),
+            })?;
+        self.session.shared.push(descriptor);
+        let path = format!("/proc/{}/fd/{descriptor}", self.session.target.pid);
+        let file = File::options().read(true).write(true).open(path)?;
+        Ok((file, descriptor as u32))
+    }
 }
 
 impl Session<'_> {
-    fn load(&mut self, library: &Library<'_>, argument: &[u8]) -> Result<Loaded, Error> {
+    fn load(
+        &mut self,
+        library: &Library<'_>,
+        prepare: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Vec<u8>>,
+    ) -> Result<Loaded, Error> {
         let memory = self.target.memory;
         let missing = |name: &'static str| Error::Call {
             name,
@@ -307,6 +370,14 @@ impl Session<'_> {
         if present.is_none() {
             self.file = Some(self.add_file(library, base)?);
         }
+        let mut files = Files {
+            session: self,
+            base,
+        };
+        let argument = &prepare(&mut files).map_err(|source| Error::Io {
+            what: "what the library is told could not be prepared",
+            source,
+        })?;
         let mut upper = Area::new();
         if let Some(file) = self.file {
             let path = format!("/proc/self/fd/{file}\0");
@@ -327,6 +398,7 @@ impl Session<'_> {
             source,
         })?;
         self.run(code, base)?;
+        self.shared.clear();
 
         let word = |offset: usize| memory.word(base + offset as u64);
         let done = std::mem::offset_of!(Parameters, done);
@@ -414,23 +486,20 @@ impl Session<'_> {
 
     /// Makes a file in the process's memory that holds the library. Returns its descriptor.
     fn add_file(&mut self, library: &Library<'_>, base: u64) -> Result<u64, Error> {
-        let name = memfd_path(library, library.version);
-        let name = format!("{}\0", name.trim_start_matches("/memfd:"));
+        let name = format!("{}-{}", library.name, library.version);
+        let name = CString::new(name).map_err(|error| Error::Io {
+            what: "the library's name has a zero",
+            source: error.into(),
+        })?;
         let unwritten = |source| Error::Io {
             what: "the library could not be written to the process's memory",
             source,
         };
-        self.target
-            .memory
-            .write(base, name.as_bytes())
-            .map_err(unwritten)?;
-        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_EXEC);
-        let arguments = [base, flags, 0, 0, 0, 0];
-        let file = match self.call("memfd_create", libc::SYS_memfd_create, arguments) {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_EXEC;
+        let file = match self.make_file(&name, base, flags) {
             // Kernels before Linux 6.3 have all such files executable, and no flag for it.
             Err(Error::Call { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
-                let arguments = [base, u64::from(libc::MFD_CLOEXEC), 0, 0, 0, 0];
-                self.call("memfd_create", libc::SYS_memfd_create, arguments)?
+                self.make_file(&name, base, libc::MFD_CLOEXEC)?
             }
             file => file?,
         };
@@ -440,6 +509,14 @@ impl Session<'_> {
         self.file = Some(file);
         written.map_err(unwritten)?;
         Ok(file)
+    }
+
+    /// Makes a file of memory. Returns its descriptor.
+    fn make_file(&mut self, name: &CStr, base: u64, flags: u32) -> Result<u64, Error> {
+        let written = self.target.memory.write(base, name.to_bytes_with_nul());
+        written.map_err(|e| self.gone(e))?;
+        let arguments = [base, u64::from(flags), 0, 0, 0, 0];
+        self.call("memfd_create", libc::SYS_memfd_create, arguments)
     }
 
     /// Gives back what was mapped and opened, and lets the thread go on where it was.
@@ -453,7 +530,12 @@ impl Session<'_> {
         for (start, len) in std::mem::take(&mut self.mapped) {
             let _ = self.call("munmap", libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
         }
-        if let Some(file) = self.file.take() {
+        for file in self
+            .file
+            .take()
+            .into_iter()
+            .chain(std::mem::take(&mut self.shared))
+        {
             let _ = self.call("close", libc::SYS_close, [file, 0, 0, 0, 0, 0]);
         }
         // Only where a thread was told to stop does the kernel make a system call anew.
@@ -461,5 +543,17 @@ impl Session<'_> {
             return Err(gone());
         }
         self.held.tracee.set_state(&self.held.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_known_by_its_name_wherever_it_is() {
+        assert_eq!(file_name("/memfd:agent-1 (deleted)"), "agent-1");
+        assert_eq!(file_name("/run/user/0/fgraph/agent-1.so"), "agent-1");
+        assert_eq!(file_name("/usr/lib/libc.so.6"), "libc.so.6");
     }
 }

@@ -65,6 +65,9 @@ pub(crate) struct Parameters {
 
 global_asm!(
     ".pushsection .rodata.fgraph_attach, \"a\", @progbits",
+    // Other crates may have the function inline that names them.
+    ".globl fgraph_attach_stub, fgraph_attach_stub_end",
+    ".hidden fgraph_attach_stub, fgraph_attach_stub_end",
     "fgraph_attach_stub:",
     // rbx holds the parameters, and the stack is aligned. What calls keep is ours. Functions expect
     // an empty x87 stack and the usual rounding.

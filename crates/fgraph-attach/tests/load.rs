@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_attach::{Error, Library, Loaded, Obstacle, Unsuitable, load};
+use fgraph_attach::{Error, Library, Loaded, Obstacle, Unsuitable, load, load_with};
 use tempfile::TempDir;
 
 /// A folder with the programs of this test.
@@ -248,6 +248,42 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
         end.say();
         assert_eq!(program.end().code(), Some(0), "killed after {delay} ms");
     }
+}
+
+#[test]
+fn a_file_is_shared_with_the_library_and_closed_where_there_is_none() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    let program = Program::start(Command::new(sleeps).arg("5000"));
+    let opened = || {
+        fs::read_dir(format!("/proc/{}/fd", program.id()))
+            .unwrap()
+            .count()
+    };
+    let before = opened();
+    let library = Library {
+        name: "fgraph-attach-test",
+        version: "1",
+        bytes: &programs.library,
+        entry: c"shares",
+    };
+    let mut shared = None;
+    let loaded = load_with(program.id(), &library, |files| {
+        let (file, descriptor) = files.create(c"shared")?;
+        shared = Some(file);
+        Ok(format!("{descriptor}\0").into_bytes())
+    });
+    assert_eq!(loaded.unwrap().result, 4);
+    let mut text = String::new();
+    shared.unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!((text.as_str(), opened()), ("here", before));
+
+    let failed = load_with(program.id(), &library, |files| {
+        files.create(c"shared")?;
+        Err(std::io::ErrorKind::Other.into())
+    });
+    assert!(matches!(failed, Err(Error::Io { .. })));
+    assert_eq!(opened(), before);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fgraph_trace::Source;
 use fgraph_trace::event::What;
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::source::SourceError;
 
 /// The number of a function among those of a recording; they are dense, from 0.
@@ -50,9 +50,10 @@ pub(crate) struct Thread {
 
 impl fmt::Display for Thread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let process = process_id(self.process);
         match self.name.as_str() {
-            "" => write!(f, "{}/{}", self.process, self.id),
-            name => write!(f, "{name} {}/{}", self.process, self.id),
+            "" => write!(f, "{process}/{}", self.id),
+            name => write!(f, "{name} {process}/{}", self.id),
         }
     }
 }

@@ -20,7 +20,7 @@ Exit codes:
 
 Where a program is started, the code is the program's own, or 128 and the signal
 that has ended it; else
-  126  the program cannot be recorded
+  126  the program, or the process of -p, cannot be recorded
   127  there is no such program";
 
 /// Why a subcommand ended early.
@@ -46,6 +46,13 @@ pub(crate) enum Error {
     },
     /// Standard output cannot be written.
     Output(io::Error),
+    /// A process that runs cannot be recorded.
+    Process {
+        /// The process.
+        process: u32,
+        /// Why.
+        why: String,
+    },
     /// A program cannot be started, or not with the agent inside.
     Program {
         /// Its path.
@@ -79,6 +86,9 @@ impl Error {
             }
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
             Self::Output(error) => format!("the output cannot be written: {}", plain(error)),
+            Self::Process { process, why } => {
+                format!("process {process} cannot be recorded: {why}")
+            }
             Self::Program { path, why, .. } => {
                 format!("{} cannot be recorded: {why}", path.display())
             }
@@ -94,7 +104,7 @@ impl Error {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Write { .. } | Self::Output(_) => 4,
             Self::Program { is_missing, .. } if *is_missing => 127,
-            Self::Program { .. } => 126,
+            Self::Program { .. } | Self::Process { .. } => 126,
         })
     }
 }

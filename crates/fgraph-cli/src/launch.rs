@@ -1,5 +1,6 @@
 //! Starting a program with the agent inside.
 
+mod attach;
 mod check;
 pub(crate) mod events;
 mod gone;
@@ -23,6 +24,7 @@ use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{self, Settings};
 
 use crate::error::Error;
+use attach::Attached;
 use gone::Gone;
 use interrupt::Interrupts;
 use library::Library;
@@ -66,8 +68,16 @@ pub(crate) struct What {
     /// Record neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
+    /// Record a process that runs already, and its forked children; at the end, its functions are
+    /// as they were, and the agent stays in it, idle
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        required_unless_present = "pid",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     command: Vec<OsString>,
 }
 
@@ -86,12 +96,16 @@ impl What {
             result: self.retval,
         };
         let program = self.command.first().cloned().unwrap_or_default();
-        let path = check::find(&program)?;
+        let path = match self.pid {
+            Some(pid) => attach::program(pid)?,
+            None => check::find(&program)?,
+        };
         let filter = settings.filter(&path.to_string_lossy());
         filter.map_err(|error| Error::Usage(error.to_string()))?;
         Ok(Program {
             path,
             command: self.command.clone(),
+            pid: self.pid,
             settings,
         })
     }
@@ -102,10 +116,12 @@ impl What {
 pub(crate) struct Program {
     path: PathBuf,
     command: Vec<OsString>,
+    /// The process that runs it already.
+    pid: Option<u32>,
     settings: Settings,
 }
 
-/// A program that runs with the agent inside, as our child.
+/// A program that runs with the agent inside, as our child unless it ran before.
 #[derive(Debug)]
 pub(crate) struct Launched {
     rings: Arc<Rings>,
@@ -115,14 +131,19 @@ pub(crate) struct Launched {
     /// Hangs up when the program has ended.
     ended: Receiver<()>,
     waiter: JoinHandle<io::Result<ExitStatus>>,
+    /// Where it ran before.
+    attached: Option<Attached>,
     /// Both stay for as long as the program may execute others.
-    _library: Library,
+    _library: Option<Library>,
     _file: File,
 }
 
 impl Program {
     /// Starts it.
     pub(crate) fn start(mut self, mode: Mode) -> Result<Launched, Error> {
+        if let Some(pid) = self.pid {
+            return self.attach(pid, mode);
+        }
         let path = self.path.clone();
         let failed = |error: io::Error| Error::Program {
             path: path.clone(),
@@ -151,7 +172,25 @@ impl Program {
             command: shown.collect(),
             ended,
             waiter,
-            _library: library,
+            attached: None,
+            _library: Some(library),
+            _file: file,
+        })
+    }
+
+    fn attach(self, pid: u32, mode: Mode) -> Result<Launched, Error> {
+        let options = RingOptions { mode, ..RINGS };
+        let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
+        let (sender, ended) = mpsc::channel();
+        Ok(Launched {
+            rings: Arc::new(rings),
+            gone: Gone::default(),
+            process: pid,
+            command: attach::command_line(pid),
+            ended,
+            waiter: attach::wait_for_end(pid, sender),
+            attached: Some(attached),
+            _library: None,
             _file: file,
         })
     }
@@ -238,7 +277,7 @@ impl Launched {
         self.gone.give_back(&self.rings);
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.waiter.is_finished()
     }
 
@@ -252,19 +291,39 @@ impl Launched {
         }
     }
 
-    /// Ends as the program does, unless it was interrupted twice: then the program goes on. Without
-    /// a result the program is waited for as well.
+    /// Whether it ran before, and goes on when recording ends.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
+
+    /// Whether recording is over: the program has ended, or it was interrupted as often as that
+    /// takes.
+    pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
+        let enough = if self.is_attached() { 0 } else { 1 };
+        self.has_ended() || interrupts.count() > enough
+    }
+
+    /// Where it ran before: ends what the agent does there, so that all it has recorded is in the
+    /// rings.
+    pub(crate) fn detach(&mut self) -> Result<(), Error> {
+        self.attached.as_mut().map_or(Ok(()), Attached::end)
+    }
+
+    /// Ends as the program does, unless that ran before or was interrupted twice: then it goes on.
+    /// Without a result the program is waited for as well.
     pub(crate) fn end(
-        self,
+        mut self,
         interrupts: &Interrupts,
         result: Result<(), Error>,
     ) -> Result<ExitCode, Error> {
+        let detached = self.detach();
         self.rings.finish();
         let code = match interrupts.count() > 1 {
+            _ if self.is_attached() => ExitCode::SUCCESS,
             true => ExitCode::from(130),
             false => self.wait(),
         };
-        result.map(|()| code)
+        result.and(detached).map(|()| code)
     }
 
     /// Waits until the program has ended, and says what it has ended with.

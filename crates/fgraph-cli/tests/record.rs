@@ -1,6 +1,6 @@
 //! `fgraph record` on real programs, each of which must do what it does without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
@@ -169,6 +169,13 @@ fn a_program_finds_the_environment_as_it_was() {
     assert!(!text.contains("FGRAPH"), "{text}");
     let names = Found::of(&place.recording()).processes;
     assert_eq!(names, ["sh", "env"]);
+    // It is one process to those who look.
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let dumped = dump.arg("dump").arg(place.recording()).output().unwrap();
+    let dumped = String::from_utf8(dumped.stdout).unwrap();
+    let of = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
+    let all: HashSet<_> = dumped.lines().filter_map(of).collect();
+    assert_eq!(all.len(), 1, "{all:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::Path;
 
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{Names, process_id};
 
 /// The number of a function in an export; they are dense, from 0.
 pub(crate) type Symbol = u32;
@@ -108,7 +108,7 @@ pub(crate) fn base_name(path: &str) -> &str {
 pub(crate) fn process_name(names: &Names, process: u32) -> String {
     match names.process(process) {
         Some((_, name)) if !name.is_empty() => name.to_owned(),
-        _ => format!("process {process}"),
+        _ => format!("process {}", process_id(process)),
     }
 }
 

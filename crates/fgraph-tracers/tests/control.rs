@@ -3,13 +3,16 @@
 #[path = "../../fgraph/tests/common/mod.rs"]
 mod common;
 
+use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
 use std::hint::black_box;
 
 use std::io::Read as _;
+use std::ptr;
 use std::thread;
+use std::{env, fs, process};
 
-use common::scenario;
-use fgraph_needs::{CC, needs};
+use common::{Library, scenario};
+use fgraph_needs::{CC, TRACEFS, needs};
 use fgraph_tracers::control::Control;
 
 #[unsafe(no_mangle)]
@@ -688,5 +691,82 @@ trace
             control.read("stack_trace").unwrap(),
             "# Stack tracer disabled\n"
         );
+    });
+}
+
+/// The strings of a list of C's.
+///
+/// # Safety
+///
+/// A pointer to pointers to strings, up to one that is null.
+unsafe fn strings(list: *mut *mut c_char) -> Vec<String> {
+    assert!(!list.is_null());
+    // SAFETY: of this function.
+    let at = |index| unsafe { *list.add(index) };
+    let texts = (0..).map(at).take_while(|text| !text.is_null());
+    // SAFETY: as above.
+    let string = |text: *mut c_char| unsafe { CStr::from_ptr(text) };
+    let own = |text: &CStr| text.to_str().unwrap().to_owned();
+    texts.map(|text| own(string(text))).collect()
+}
+
+#[test]
+fn libtracefs_reads_the_files() {
+    scenario("libtracefs_reads_the_files", || {
+        type File = *const c_char;
+        let library = needs!(Library::system(&TRACEFS));
+        let directory = env::temp_dir().join(format!("fgraph-tracefs-{}", process::id()));
+        let mut control = Control::new();
+        control.write("set_ftrace_filter", "sys_read").unwrap();
+        control.write("current_tracer", "function").unwrap();
+        sys_write(1);
+        for file in control.files() {
+            // Some are only written.
+            let Ok(text) = control.read(&file) else {
+                continue;
+            };
+            let path = directory.join(&file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let path = CString::new(directory.to_str().unwrap()).unwrap();
+        // SAFETY: their types, as libtracefs declares them; null stands for the directory itself
+        // and for any module.
+        unsafe {
+            let set: unsafe extern "C" fn(File) -> c_int = library.get("tracefs_set_tracing_dir");
+            assert_eq!(set(path.as_ptr()), 0);
+            let tracers: unsafe extern "C" fn(File) -> *mut *mut c_char =
+                library.get("tracefs_tracers");
+            let text = control.read("available_tracers").unwrap();
+            // It leaves out `nop`.
+            let names = text.split_whitespace().filter(|&name| name != "nop");
+            let mut expected: Vec<&str> = names.collect();
+            let mut found = strings(tracers(path.as_ptr()));
+            expected.sort_unstable();
+            found.sort_unstable();
+            assert_eq!(found, expected);
+            let clock: unsafe extern "C" fn(File) -> *mut c_char = library.get("tracefs_get_clock");
+            let clock = CStr::from_ptr(clock(ptr::null())).to_str().unwrap();
+            let text = control.read("trace_clock").unwrap();
+            assert!(text.contains(&format!("[{clock}]")), "{clock}: {text}");
+            let is_on: unsafe extern "C" fn(File) -> c_int = library.get("tracefs_trace_is_on");
+            assert_eq!(is_on(ptr::null()), 1);
+            let number: unsafe extern "C" fn(File, File, *mut c_longlong) -> c_int =
+                library.get("tracefs_instance_file_read_number");
+            let mut size = 0;
+            assert_eq!(
+                number(ptr::null(), c"buffer_size_kb".as_ptr(), &mut size),
+                0
+            );
+            let text = control.read("buffer_size_kb").unwrap();
+            assert_eq!(size.to_string(), text.trim_end());
+            let functions: unsafe extern "C" fn(File, File, *mut *mut *mut c_char) -> c_int =
+                library.get("tracefs_filter_functions");
+            let mut list = ptr::null_mut();
+            assert_eq!(functions(c"sys_*".as_ptr(), ptr::null(), &mut list), 0);
+            let found = strings(list);
+            assert!(found.iter().any(|name| name == "sys_write"), "{found:?}");
+        }
+        fs::remove_dir_all(directory).unwrap();
     });
 }

@@ -168,6 +168,9 @@ pub const LTTNG: Need = program(&["lttng"], "lttng-tools");
 /// Its libraries for programs.
 pub const LTTNG_UST: Need = library("liblttng-ust.so.1", "liblttng-ust1");
 
+/// Reader of the kernel's tracefs.
+pub const TRACEFS: Need = library("libtracefs.so.1", "libtracefs1");
+
 /// The library of SQLite.
 pub const SQLITE: Need = library("libsqlite3.so.0", "libsqlite3-0");
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use fgraph_trace::Source;
 use fgraph_trace::event::{What, mark_text};
+use fgraph_trace::names::process_id;
 
 use crate::error::Error;
 use crate::input::{Input, Part};
@@ -62,7 +63,11 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         let time = view.clock().monotonic(ticks);
         let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
         // Writing to a string does not fail.
-        _ = write!(text, "{seconds:>6}.{rest:09} {process}/{thread} ");
+        _ = write!(
+            text,
+            "{seconds:>6}.{rest:09} {}/{thread} ",
+            process_id(process)
+        );
         _ = match cpu {
             Some(cpu) => write!(text, "[{cpu}] "),
             None => write!(text, "[-] "),

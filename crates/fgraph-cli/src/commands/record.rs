@@ -24,13 +24,15 @@ Examples:
   fgraph record -- python3 -c 'import json; print(json.dumps([1, 2]))'
   fgraph record -F 'malloc' -F 'free' --args --retval -- ls
   fgraph record -F 'parser::*' -N '*::fmt' -o parser.data -- ./compiler main.src
-  fgraph record --ring overwrite --max-size 100M -- ./server";
+  fgraph record --ring overwrite --max-size 100M -- ./server
+  fgraph record -p 1234 --time 10s -F 'malloc:mod:libc.so*'";
 
 /// Run a program and record its calls
 ///
 /// Records the functions of the program's own file and of libraries outside of the system's
 /// directories, unless -F says which. The program's forked and executed children are recorded too.
 /// Ctrl-C ends the program as ever, and keeps the recording; once more, it ends the recording only.
+/// With -p, Ctrl-C ends the recording, and the process goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -129,7 +131,7 @@ fn record(
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
     loop {
-        let is_ended = launched.has_ended() || interrupts.count() > 1;
+        let is_ended = launched.is_over(interrupts);
         let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
         let is_large = args.max_size.is_some_and(|most| drain.len() >= most);
         if is_ended || is_late || is_large {
@@ -140,6 +142,10 @@ fn record(
         }
         launched.give_back_rings();
         progress.show(rings, drain.len());
+    }
+    if let Err(error) = launched.detach() {
+        // What was recorded is worth more.
+        eprintln!("fgraph: {}", error.message().unwrap_or_default());
     }
     rings.finish();
     let len = drain.finish()?.metadata()?.len();

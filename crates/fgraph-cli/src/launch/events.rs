@@ -42,7 +42,7 @@ impl Source for Events<'_> {
         while !self.live.is_ready()? && !self.live.is_over() {
             self.launched.give_back_rings();
             self.launched.wait_for(NAP);
-            if self.launched.has_ended() || self.interrupts.count() > 1 {
+            if self.launched.is_over(self.interrupts) {
                 self.launched.rings().finish();
             }
         }

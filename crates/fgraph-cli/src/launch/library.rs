@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// The agent, which this program carries inside.
-static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
+pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
 
 /// The file with the agent.
 ///

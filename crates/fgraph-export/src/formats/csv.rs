@@ -2,6 +2,8 @@
 
 use std::io;
 
+use fgraph_trace::names::process_id;
+
 use super::text::Out;
 use crate::calls::{At, Call, Sink, Trace};
 use crate::symbols::Symbol;
@@ -38,7 +40,7 @@ impl Csv {
         self.begin_rows()?;
         let mut buffer = itoa::Buffer::new();
         let rows = &mut self.rows;
-        rows.write_field(buffer.format(at.thread.process))?;
+        rows.write_field(buffer.format(process_id(at.thread.process)))?;
         rows.write_field(buffer.format(at.thread.id))?;
         rows.write_field(at.symbols.name(call.symbol))?;
         rows.write_field(at.symbols.module_of(call.symbol))?;

@@ -47,6 +47,10 @@ impl Memory {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    pub(super) fn new_in(_: &File, _: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     pub(super) fn map_shared(_: &File) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -56,7 +60,7 @@ impl Memory {
 impl Memory {
     /// Memory that keeps its length, and the file through which other processes map it.
     pub(super) fn new_shared(words: usize) -> io::Result<(Self, File)> {
-        use std::os::fd::{AsRawFd, FromRawFd};
+        use std::os::fd::FromRawFd;
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a name with a zero at its end.
         let fd = unsafe { libc::memfd_create(c"fgraph-rings".as_ptr(), flags) };
@@ -65,13 +69,22 @@ impl Memory {
         }
         // SAFETY: a new file, which nothing else has.
         let file = unsafe { File::from_raw_fd(fd) };
+        Ok((Self::new_in(&file, words)?, file))
+    }
+
+    /// Memory that keeps its length, in a file of memory that is empty and can be sealed.
+    pub(super) fn new_in(file: &File, words: usize) -> io::Result<Self> {
+        use std::os::fd::AsRawFd;
+        if file.metadata()?.len() != 0 {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         file.set_len(words as u64 * 8)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: it changes what may be done with the file.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok((Self::map(&file)?, file))
+        Self::map(file)
     }
 
     /// Memory that [`new_shared`](Self::new_shared) has made in this process or another one.
