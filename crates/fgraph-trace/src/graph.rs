@@ -445,9 +445,12 @@ impl FunctionGraph {
         indent(out, depth);
         let text = mark_text(&self.words);
         out.push_str("/* ");
-        for character in text.trim_end_matches('\n').chars() {
-            // A program must not be able to write lines of its own, or to command a terminal.
-            if character.is_control() {
+        let text = text.trim_end_matches('\n');
+        for (at, character) in text.char_indices() {
+            // A program must not be able to write lines of its own but those of a stack, or to
+            // command a terminal.
+            let is_of_stack = text[at..].starts_with("\n => ");
+            if character.is_control() && !is_of_stack {
                 out.extend(character.escape_default());
             } else {
                 out.push(character);

@@ -405,14 +405,23 @@ fn without_memory_for_rings_nothing_is_recorded_and_that_is_told() {
     scenario(
         "without_memory_for_rings_nothing_is_recorded_and_that_is_told",
         || {
-            // SAFETY: a live local; this process ends with the scenario.
-            unsafe {
-                let mut limit: libc::rlimit = std::mem::zeroed();
-                libc::getrlimit(libc::RLIMIT_AS, &mut limit);
-                limit.rlim_cur = 1 << 20;
-                assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
-            }
+            let set = |limit: &libc::rlimit| {
+                // SAFETY: a live local.
+                assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, limit) }, 0);
+            };
+            let before = {
+                // SAFETY: numbers, which are filled in.
+                let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+                // SAFETY: a live local.
+                unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+                limit
+            };
+            set(&libc::rlimit {
+                rlim_cur: 1 << 20,
+                ..before
+            });
             let result = Recorder::start(FILTER);
+            set(&before);
             let Err(RecordError::Rings(error)) = &result else {
                 panic!("{result:?}");
             };
