@@ -106,7 +106,7 @@ pub struct Type {
     pub kind: TypeKind,
     /// Whether the C++ convention hands it over by address, as it has a constructor or destructor
     /// to be called.
-    #[cfg_attr(not(feature = "dwarf"), expect(dead_code))]
+    #[cfg_attr(not(feature = "dwarf"), allow(dead_code))]
     pub(crate) by_address: bool,
 }
 
