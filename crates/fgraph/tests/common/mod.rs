@@ -450,22 +450,29 @@ pub(crate) fn is_patched(function: *const ()) -> bool {
 }
 
 /// The executable memory that was loaded from files whose path contains `part`: each line of the
-/// process's map, with the bytes.
+/// process's map, with the bytes. What is mapped in several parts is one.
 pub(crate) fn text(part: &str) -> Vec<(String, Vec<u8>)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let lines = maps
         .lines()
         .filter(|line| line.contains(" r-xp ") && line.contains(part));
-    lines
-        .map(|line| {
-            let range = line.split(' ').next().unwrap();
-            let (from, to) = range.split_once('-').unwrap();
-            let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).unwrap());
-            // SAFETY: mapped for reading just now.
-            let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, to - from) };
-            (line.to_owned(), bytes.to_vec())
-        })
-        .collect()
+    let mut joined: Vec<(usize, usize, String)> = Vec::new();
+    for line in lines {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let (from, to) = range.split_once('-').unwrap();
+        let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+        let file = |rest: &str| rest.split_whitespace().skip(2).collect::<String>();
+        match joined.last_mut() {
+            Some((_, end, known)) if *end == from && file(known) == file(rest) => *end = to,
+            _ => joined.push((from, to, rest.to_owned())),
+        }
+    }
+    let read = |(from, to, rest): (usize, usize, String)| {
+        // SAFETY: mapped for reading just now.
+        let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, to - from) };
+        (format!("{from:x}-{to:x} {rest}"), bytes.to_vec())
+    };
+    joined.into_iter().map(read).collect()
 }
 
 /// Writes to text as a debugger does.
