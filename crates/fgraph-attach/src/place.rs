@@ -196,20 +196,8 @@ impl Places<'_> {
 
     /// Holds a thread that waits in a system call, if it still does.
     fn while_waiting(&self, thread: u32, call: i64) -> Result<Option<Held>, Error> {
-        let Some(mut tracee) = self.seize(thread)? else {
-            return Ok(None);
-        };
-        let since = Instant::now();
-        let is_there = || {
-            let stopped = tracee.stop(since + STOPPING).ok()?;
-            let at = stopped.then(|| tracee.registers().ok())??;
-            let waits = at.orig_rax as i64 == call && is_interrupted(&at);
-            (waits && self.is_free(&at)).then_some(())
-        };
-        if { is_there }().is_none() {
-            return Ok(None);
-        }
-        let mut held = self.held(tracee, since);
+        let waits = |_: &_, at: &user_regs_struct| at.orig_rax as i64 == call && is_interrupted(at);
+        let mut held = self.where_it_is(thread, waits)?;
         if let Some(held) = &mut held {
             held.interrupted = ENDING.contains(&call).then_some(call);
         }
@@ -218,22 +206,30 @@ impl Places<'_> {
 
     /// Holds a thread between two instructions of its own.
     fn while_running(&self, thread: u32) -> Result<Option<Held>, Error> {
+        self.where_it_is(thread, |tracee, at| {
+            (at.orig_rax as i64) < 0
+                && !self.allocators.iter().any(|module| module.is_text(at.rip))
+                && !self.is_in_sequence(tracee, at.rip)
+        })
+    }
+
+    /// Holds a thread where it is, if that is somewhere free that `is_right` agrees to.
+    fn where_it_is(
+        &self,
+        thread: u32,
+        is_right: impl FnOnce(&Tracee, &user_regs_struct) -> bool,
+    ) -> Result<Option<Held>, Error> {
         let Some(mut tracee) = self.seize(thread)? else {
             return Ok(None);
         };
         let since = Instant::now();
-        let is_there = || {
-            let stopped = tracee.stop(since + STOPPING).ok()?;
-            let at = stopped.then(|| tracee.registers().ok())??;
-            let is_own = (at.orig_rax as i64) < 0
-                && !self.allocators.iter().any(|module| module.is_text(at.rip))
-                && !self.is_in_sequence(&tracee, at.rip);
-            (is_own && self.is_free(&at)).then_some(())
-        };
-        if { is_there }().is_none() {
+        if !tracee.stop(since + STOPPING).unwrap_or(false) {
             return Ok(None);
         }
-        Ok(self.held(tracee, since))
+        Ok(match tracee.registers() {
+            Ok(at) if is_right(&tracee, &at) && self.is_free(&at) => self.held(tracee, since),
+            _ => None,
+        })
     }
 
     fn held(&self, tracee: Tracee, since: Instant) -> Option<Held> {
