@@ -280,12 +280,17 @@ fn is_quiet(text: &mut Text, poke: &Poke) -> bool {
     if !one || poke.address % PAGE > PAGE - code.len() {
         return false;
     }
-    let is_read = poke::Text::read(text, poke.address, &mut code).is_ok();
-    let is_old = code[..SITE_LEN] == poke.old.bytes;
-    [poke.old, poke.new].iter().any(|content| {
-        code[..SITE_LEN].copy_from_slice(&content.bytes);
-        is_read && is_old && poke::is_system_call(&code)
-    })
+    let is_call = |[first, second]: [u8; 2]| {
+        [poke.old, poke.new].iter().any(|content| {
+            let [a, b, c, d, e] = content.bytes;
+            poke::is_system_call(&[a, b, c, d, e, first, second])
+        })
+    };
+    // Most are none whatever is behind them, so that is not read.
+    is_call([0x0f, 0x05])
+        && poke::Text::read(text, poke.address, &mut code).is_ok()
+        && code[..SITE_LEN] == poke.old.bytes
+        && is_call([code[SITE_LEN], code[SITE_LEN + 1]])
 }
 
 /// What a uprobe leaves of what `poke` is to replace: the rest of it, behind `first`.
