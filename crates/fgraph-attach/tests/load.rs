@@ -134,7 +134,7 @@ fn files_mapped(pid: u32) -> Vec<String> {
 fn a_thread_that_sleeps_sleeps_on() {
     let programs = Programs::new();
     let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("1500"));
+    let program = Program::start(Command::new(sleeps).arg("4000"));
     let first = programs.load(program.id(), "once").unwrap();
     let second = programs.load(program.id(), "twice").unwrap();
     assert_eq!((first.result, first.was_loaded), (1, false));
@@ -191,8 +191,12 @@ fn python_goes_on() {
     };
     let script = "import sys, json\nprint('ready', flush=True)\n\
         n = 0\nwhile n < 300: n += len(json.dumps(list(range(100)))) > 0\n\
-        import time; time.sleep(0.3)\nsys.exit(n // 100)";
-    let program = Program::start(Command::new(python).args(["-c", script]));
+        sys.stdin.read()\nsys.exit(n // 100)";
+    let program = Program::start(
+        Command::new(python)
+            .args(["-c", script])
+            .stdin(Stdio::piped()),
+    );
     assert_eq!(programs.load(program.id(), "x").unwrap().result, 1);
     assert_eq!(program.end().code(), Some(3));
 }
@@ -254,7 +258,7 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
 fn a_file_is_shared_with_the_library_and_closed_where_there_is_none() {
     let programs = Programs::new();
     let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("5000"));
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
     let opened = || {
         fs::read_dir(format!("/proc/{}/fd", program.id()))
             .unwrap()
@@ -290,7 +294,7 @@ fn a_file_is_shared_with_the_library_and_closed_where_there_is_none() {
 fn another_version_is_named() {
     let programs = Programs::new();
     let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("5000"));
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
     programs.load(program.id(), "x").unwrap();
     let error = programs.load_as(program.id(), "x", "2").unwrap_err();
     let Error::OtherVersion { found } = error else {
@@ -304,7 +308,7 @@ fn a_library_that_cannot_be_loaded_is_refused_with_the_reason() {
     let mut programs = Programs::new();
     programs.library.fill(b'x');
     let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("700"));
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
     let opened = || {
         fs::read_dir(format!("/proc/{}/fd", program.id()))
             .unwrap()
@@ -324,7 +328,7 @@ fn a_library_that_cannot_be_loaded_is_refused_with_the_reason() {
 fn programs_that_cannot_load_libraries_are_named() {
     let programs = Programs::new();
     let sleeps = programs.compile("sleeps", &["-static"]);
-    let program = Program::start(Command::new(sleeps).arg("5000"));
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
     let error = programs.load(program.id(), "x").unwrap_err();
     let is_static = matches!(&error, Error::Unsuitable { why, .. } if *why == Unsuitable::Static);
     assert!(is_static, "{error}");
@@ -339,7 +343,7 @@ fn programs_that_cannot_load_libraries_are_named() {
 fn processes_that_are_stopped_or_traced_or_gone_are_named() {
     let programs = Programs::new();
     let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(&sleeps).arg("5000"));
+    let program = Program::start(Command::new(&sleeps).arg("0").stdin(Stdio::piped()));
     let id = program.id();
     // SAFETY: signals to a child that was not waited for.
     let signal = |signal| unsafe { libc::kill(id as i32, signal) };

@@ -1,8 +1,10 @@
-// Sleeps for as many milliseconds as it is told, and fails if that was cut short.
+// Sleeps for as many milliseconds as it is told, and fails if that was cut short. With 0 it waits
+// until standard input ends.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 int main(int argc, char **argv)
 {
@@ -13,6 +15,9 @@ int main(int argc, char **argv)
     puts("ready");
     fflush(stdout);
     errno = 5;
+    char byte;
+    if (ms == 0)
+        return read(0, &byte, 1) == 0 && errno == 5 ? 0 : 4;
     if (nanosleep(&sleep, 0) != 0 || errno != 5)
         return 2;
     clock_gettime(CLOCK_MONOTONIC, &to);
