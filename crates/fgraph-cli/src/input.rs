@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::clock::Clock;
-use fgraph_trace::event::What;
 use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::Names;
 use fgraph_trace::source::{SourceError, Upcoming};
@@ -115,7 +114,6 @@ pub(crate) struct View {
     to: u64,
     is_whole: bool,
     is_over: bool,
-    words: Vec<u64>,
 }
 
 impl View {
@@ -144,7 +142,6 @@ impl View {
             to: part.to.map_or(u64::MAX, ticks),
             is_whole: part.threads.is_empty() && part.from.is_none() && part.to.is_none(),
             is_over: false,
-            words: Vec::new(),
             recording,
         })
     }
@@ -154,78 +151,30 @@ impl View {
         self.first
     }
 
-    /// The next event of the part, with its words put aside.
-    fn find(&mut self) -> Result<Option<Event<'_>>, SourceError> {
-        self.words.clear();
-        let (mut found, what) = loop {
-            if self.is_over {
-                return Ok(None);
+    /// Passes over what is not of the part.
+    fn skip(&mut self) -> Result<(), SourceError> {
+        while let Some(next) = self.recording.peek()? {
+            self.is_over = next.time > self.to;
+            let is_of_thread = self.threads.is_empty() || self.threads.contains(&next.thread);
+            if self.is_over || next.time >= self.from && is_of_thread {
+                break;
             }
-            let Some(event) = self.recording.next()? else {
-                return Ok(None);
-            };
-            self.is_over = event.time > self.to;
-            let is_of_thread = self.threads.is_empty() || self.threads.contains(&event.thread);
-            if self.is_over || event.time < self.from || !is_of_thread {
-                continue;
-            }
-            let found = Event::new(event.time, event.process, event.thread, What::Mark(&[]));
-            let found = (found, event.cpu, event.running);
-            match event.what {
-                What::Entry { arguments, .. } => self.words.extend_from_slice(arguments),
-                What::Return { result, .. } => self.words.extend_from_slice(result),
-                What::Mark(words) => self.words.extend_from_slice(words),
-                _ => {}
-            }
-            break (found, without_words(event.what));
-        };
-        let words = &self.words[..];
-        (found.0.cpu, found.0.running) = (found.1, found.2);
-        found.0.what = match what {
-            What::Entry {
-                function, caller, ..
-            } => What::Entry {
-                function,
-                arguments: words,
-                caller,
-            },
-            What::Return { function, .. } => What::Return {
-                function,
-                result: words,
-            },
-            What::Mark(_) => What::Mark(words),
-            other => other,
-        };
-        Ok(Some(found.0))
-    }
-}
-
-fn without_words(what: What<'_>) -> What<'static> {
-    match what {
-        What::Entry {
-            function, caller, ..
-        } => What::Entry {
-            function,
-            arguments: &[],
-            caller,
-        },
-        What::Return { function, .. } => What::Return {
-            function,
-            result: &[],
-        },
-        What::Unwound { function } => What::Unwound { function },
-        What::Mark(_) => What::Mark(&[]),
-        What::Lost { events } => What::Lost { events },
+            self.recording.next()?;
+        }
+        Ok(())
     }
 }
 
 impl Source for View {
     #[inline]
     fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
-        if self.is_whole {
-            return self.recording.next();
+        if !self.is_whole {
+            self.skip()?;
         }
-        self.find()
+        if self.is_over {
+            return Ok(None);
+        }
+        self.recording.next()
     }
 
     fn upcoming(&self) -> Option<Upcoming<'_>> {
@@ -248,7 +197,62 @@ impl Source for View {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+
+    use fgraph_trace::event::{Kind, What, call};
+    use fgraph_trace::recording::{Drain, Info};
+    use fgraph_trace::ring::{Extras, RingOptions, Rings};
+
     use super::*;
+
+    #[test]
+    fn a_part_of_a_recording_has_its_events_with_all_that_belongs_to_them() {
+        let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
+        let start = rings.clock().first().ticks;
+        for thread in [1, 2] {
+            let writer = rings.writer(9, thread).unwrap();
+            let extras = Extras {
+                arguments: &[7, 8],
+                caller: Some(0x77),
+                running: Some(5),
+                values: &[3],
+                ..Extras::default()
+            };
+            writer.call_with(
+                call(Kind::Entry, thread),
+                start + u64::from(thread),
+                &extras,
+            );
+        }
+        rings.finish();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fgraph.data");
+        let drain = Drain::new(
+            rings,
+            File::create(&path).unwrap(),
+            &Info::of_this_process(),
+        );
+        drain.unwrap().finish().unwrap();
+        let part = Part {
+            threads: vec![2],
+            ..Part::default()
+        };
+        let mut view = Input { path }.view(&part).unwrap();
+        let event = view.next().unwrap().unwrap();
+        let What::Entry {
+            function,
+            arguments,
+            caller,
+        } = event.what
+        else {
+            panic!("{event:?}");
+        };
+        assert_eq!((event.process, event.thread, function), (9, 2, 2));
+        assert_eq!((arguments, caller), (&[7, 8][..], Some(0x77)));
+        assert_eq!((event.running, event.values), (Some(5), &[3][..]));
+        assert_eq!(view.next().unwrap(), None);
+    }
 
     #[test]
     fn times_have_units() {

@@ -62,6 +62,18 @@ pub struct Upcoming<'a> {
     pub what: What<'a>,
 }
 
+/// When and where an event happened that a source has to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Peek {
+    /// When, in ticks of the source's clock.
+    pub time: u64,
+    /// As [`Event::process`].
+    pub process: u32,
+    /// As [`Event::thread`].
+    pub thread: u32,
+}
+
 /// Gives the events of all threads in the order of time.
 ///
 /// A view that takes a source works on a running program as on a recording. What is kept in memory
@@ -387,17 +399,30 @@ impl<L: Lanes> Merge<L> {
 }
 
 impl<L: Lanes> Merge<L> {
+    /// When and where the event happened that [`next`](Source::next) has to give.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next`](Source::next).
+    pub fn peek(&mut self) -> Result<Option<Peek>, SourceError> {
+        if !self.is_ready()? {
+            return Ok(None);
+        }
+        let lane = self.running.and_then(|lane| self.state.get(lane));
+        Ok(lane.and_then(|lane| lane.upcoming).map(|next| Peek {
+            time: next.time,
+            process: next.process,
+            thread: next.thread,
+        }))
+    }
+
     /// The time of the event that [`next`](Source::next) has to give, in ticks.
     ///
     /// # Errors
     ///
     /// Those of [`next`](Source::next).
     pub fn next_time(&mut self) -> Result<Option<u64>, SourceError> {
-        if !self.is_ready()? {
-            return Ok(None);
-        }
-        let lane = self.running.and_then(|lane| self.state.get(lane));
-        Ok(lane.and_then(|lane| lane.upcoming).map(|next| next.time))
+        Ok(self.peek()?.map(|next| next.time))
     }
 }
 
