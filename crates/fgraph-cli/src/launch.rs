@@ -82,6 +82,18 @@ pub(crate) struct What {
 }
 
 impl What {
+    /// Runs the program while `work` reads what it does, and ends as the program does.
+    pub(crate) fn run(
+        &self,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let program = self.find()?;
+        let interrupts = Interrupts::catch();
+        let mut launched = program.start(Mode::Drop)?;
+        let done = work(&mut launched, &interrupts);
+        launched.end(&interrupts, done)
+    }
+
     /// Finds the program, and looks whether it can be recorded.
     pub(crate) fn find(&self) -> Result<Program, Error> {
         let settings = Settings {

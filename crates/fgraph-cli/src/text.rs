@@ -45,6 +45,14 @@ pub(crate) fn cut(text: &str, width: usize) -> Cow<'_, str> {
     }
 }
 
+/// A function with its module, if that is known: `free [libc.so.6]`.
+pub(crate) fn named(name: &str, module: &str) -> String {
+    match module {
+        "" => name.to_owned(),
+        module => format!("{name} [{module}]"),
+    }
+}
+
 /// A number with commas between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();

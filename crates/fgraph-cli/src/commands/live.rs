@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
-use fgraph_trace::ring::Mode;
 
 use crate::error::Error;
 use crate::input::nanoseconds;
@@ -33,11 +32,8 @@ pub(crate) struct Args {
 
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let program = args.what.find()?;
-    let interrupts = Interrupts::catch();
-    let mut launched = program.start(Mode::Drop)?;
-    let shown = show(args, &mut launched, &interrupts);
-    launched.end(&interrupts, shown)
+    let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
+    args.what.run(show)
 }
 
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {

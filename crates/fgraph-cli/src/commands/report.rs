@@ -15,7 +15,7 @@ use crate::output::Out;
 use crate::sources::Sources;
 use crate::stats::Stats;
 use crate::table::Table;
-use crate::text::{grouped, percent, signed_time, time};
+use crate::text::{grouped, named, percent, signed_time, time};
 
 /// Show where the time went: a line for each function with its calls and their times
 #[derive(Debug, clap::Args)]
@@ -54,6 +54,22 @@ enum Key {
     Max,
     Calls,
     Name,
+}
+
+impl Key {
+    /// The number that lines are sorted by; for names, their own times.
+    fn of(self, stats: &Stats) -> u64 {
+        match self {
+            Self::Own | Self::Name => stats.own,
+            Self::Total => stats.total,
+            Self::Avg => stats.average(),
+            Self::P50 => stats.percentile(500),
+            Self::P95 => stats.percentile(950),
+            Self::P99 => stats.percentile(990),
+            Self::Max => stats.max,
+            Self::Calls => stats.hits,
+        }
+    }
 }
 
 /// What calls are counted by.
@@ -170,23 +186,13 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         return out.finish();
     }
     let own: u64 = lines.iter().map(|line| line.stats.own).sum();
-    let sort = |key: &dyn Fn(&Stats) -> u64, lines: &mut Vec<Line>| {
-        lines.sort_by(|a, b| {
-            let by_key = key(&b.stats).cmp(&key(&a.stats));
-            by_key.then_with(|| a.name.cmp(&b.name))
-        });
-    };
-    match args.sort {
-        Key::Own => sort(&|stats| stats.own, &mut lines),
-        Key::Total => sort(&|stats| stats.total, &mut lines),
-        Key::Avg => sort(&Stats::average, &mut lines),
-        Key::P50 => sort(&|stats| stats.percentile(500), &mut lines),
-        Key::P95 => sort(&|stats| stats.percentile(950), &mut lines),
-        Key::P99 => sort(&|stats| stats.percentile(990), &mut lines),
-        Key::Max => sort(&|stats| stats.max, &mut lines),
-        Key::Calls => sort(&|stats| stats.hits, &mut lines),
-        Key::Name => lines.sort_by(|a, b| a.name.cmp(&b.name)),
-    }
+    lines.sort_by(|a, b| {
+        let by_name = a.name.cmp(&b.name);
+        match args.sort {
+            Key::Name => by_name,
+            key => key.of(&b.stats).cmp(&key.of(&a.stats)).then(by_name),
+        }
+    });
     let mut table = Table::new(&[
         ("self", 0),
         ("self %", 4),
@@ -224,13 +230,6 @@ fn heading(by: By) -> &'static str {
         By::Thread => "thread",
         By::Module => "module",
         By::Source => "source file",
-    }
-}
-
-fn named(name: &str, module: &str) -> String {
-    match module {
-        "" => name.to_owned(),
-        module => format!("{name} [{module}]"),
     }
 }
 
@@ -273,19 +272,9 @@ fn write_diff(args: &Args, old: Vec<Line>, new: Vec<Line>, out: &mut Out) -> Res
             pairs.entry((line.name, line.module)).or_default()[at] = line.stats;
         }
     }
-    let key = |stats: &Stats| match args.sort {
-        Key::Total => stats.total,
-        Key::Avg => stats.average(),
-        Key::P50 => stats.percentile(500),
-        Key::P95 => stats.percentile(950),
-        Key::P99 => stats.percentile(990),
-        Key::Max => stats.max,
-        Key::Calls => stats.hits,
-        Key::Own | Key::Name => stats.own,
-    };
     let mut pairs: Vec<_> = pairs.into_iter().collect();
     pairs.sort_by(|(a_name, [a_old, a_new]), (b_name, [b_old, b_new])| {
-        let change = |old, new| key(old).abs_diff(key(new));
+        let change = |old, new| args.sort.of(old).abs_diff(args.sort.of(new));
         let by_change = change(b_old, b_new).cmp(&change(a_old, a_new));
         match args.sort {
             Key::Name => a_name.cmp(b_name),

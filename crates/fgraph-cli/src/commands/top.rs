@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
-use fgraph_trace::ring::Mode;
 
 use crate::calls::{self, Call, Function, Open, Watch};
 use crate::error::Error;
@@ -16,7 +15,7 @@ use crate::launch::{Launched, What};
 use crate::output::Out;
 use crate::stats::Stats;
 use crate::table::Table;
-use crate::text::{escaped, grouped, time};
+use crate::text::{escaped, grouped, named, time};
 
 /// Run a program and show its functions by their own time, every second and at the end
 ///
@@ -38,11 +37,8 @@ const PATIENCE: u32 = 1 << 10;
 
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let program = args.what.find()?;
-    let interrupts = Interrupts::catch();
-    let mut launched = program.start(Mode::Drop)?;
-    let shown = show(args, &mut launched, &interrupts);
-    launched.end(&interrupts, shown)
+    let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
+    args.what.run(show)
 }
 
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
@@ -106,10 +102,7 @@ impl Top {
 
 impl Watch for Top {
     fn function(&mut self, function: &Function) {
-        let name = match function.module_name() {
-            "" => function.name.clone(),
-            module => format!("{} [{module}]", function.name),
-        };
+        let name = named(&function.name, function.module_name());
         let name = escaped(&name).into_owned();
         self.functions.push((name, Stats::default()));
     }
