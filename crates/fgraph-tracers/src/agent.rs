@@ -4,6 +4,7 @@
 //! [`Settings`] in its environment. The agent takes both out again before the program's `main`, and
 //! puts them back for programs that this one executes.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use fgraph::{Filter, FilterError};
@@ -13,7 +14,7 @@ pub const VARIABLE: &str = "FGRAPH_AGENT";
 
 /// What a variable begins with whose settings this version knows.
 const VERSION: &str = "fgraph 1";
-/// Stands between the fields, and is in none of them.
+/// Stands between the fields, `name=value`, and is in none of them.
 const SEPARATOR: char = '\x1f';
 
 /// Where the system keeps its libraries.
@@ -61,20 +62,24 @@ impl Settings {
     /// ```
     #[must_use]
     pub fn to_value(&self) -> String {
-        let mut fields = vec![
-            VERSION.to_owned(),
-            self.rings.to_string_lossy().into_owned(),
-            self.executed.to_string(),
-            u8::from(self.follow).to_string(),
-            u8::from(self.libraries).to_string(),
-            self.depth.to_string(),
-            self.arguments.to_string(),
-            u8::from(self.result).to_string(),
-            self.trace.len().to_string(),
-        ];
-        fields.extend(self.trace.iter().chain(&self.notrace).cloned());
-        let without = |field: &String| field.replace([SEPARATOR, '\0'], " ");
-        let fields: Vec<String> = fields.iter().map(without).collect();
+        let mut fields = vec![VERSION.to_owned()];
+        let mut field = |name: &str, value: &dyn Display| {
+            let field = format!("{name}={value}");
+            fields.push(field.replace([SEPARATOR, '\0'], " "));
+        };
+        field("rings", &self.rings.display());
+        field("executed", &self.executed);
+        field("follow", &self.follow);
+        for word in &self.trace {
+            field("trace", word);
+        }
+        for word in &self.notrace {
+            field("notrace", word);
+        }
+        field("libraries", &self.libraries);
+        field("depth", &self.depth);
+        field("arguments", &self.arguments);
+        field("result", &self.result);
         fields.join(&SEPARATOR.to_string())
     }
 
@@ -83,27 +88,23 @@ impl Settings {
     pub fn parse(value: &str) -> Option<Self> {
         let mut fields = value.split(SEPARATOR);
         (fields.next()? == VERSION).then_some(())?;
-        let rings = fields.next()?.into();
-        let mut number = || fields.next()?.parse::<usize>().ok();
-        let executed = u32::try_from(number()?).ok()?;
-        let [follow, libraries] = [number()? != 0, number()? != 0];
-        let [depth, arguments] = [number()?, number()?];
-        let result = number()? != 0;
-        let count = number()?;
-        let mut trace: Vec<String> = fields.map(str::to_owned).collect();
-        (count <= trace.len()).then_some(())?;
-        let notrace = trace.split_off(count);
-        Some(Self {
-            rings,
-            executed,
-            follow,
-            trace,
-            notrace,
-            libraries,
-            depth,
-            arguments,
-            result,
-        })
+        let mut settings = Self::default();
+        for field in fields {
+            let (name, value) = field.split_once('=')?;
+            match name {
+                "rings" => settings.rings = value.into(),
+                "executed" => settings.executed = value.parse().ok()?,
+                "follow" => settings.follow = value.parse().ok()?,
+                "trace" => settings.trace.push(value.to_owned()),
+                "notrace" => settings.notrace.push(value.to_owned()),
+                "libraries" => settings.libraries = value.parse().ok()?,
+                "depth" => settings.depth = value.parse().ok()?,
+                "arguments" => settings.arguments = value.parse().ok()?,
+                "result" => settings.result = value.parse().ok()?,
+                _ => return None,
+            }
+        }
+        Some(settings)
     }
 
     /// The process that `rings` is of, by its path; 0 if that does not say.
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();
         assert_eq!(Settings::parse(&plain.to_value()), Some(plain));
-        for bad in ["", "fgraph 2", "fgraph 1\x1fa", "fgraph 1\x1fa\x1fx"] {
+        for bad in ["", "fgraph 2", "fgraph 1\x1fdepth", "fgraph 1\x1fx=1"] {
             assert_eq!(Settings::parse(bad), None, "{bad:?}");
         }
     }
