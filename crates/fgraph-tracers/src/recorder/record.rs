@@ -17,6 +17,7 @@ use fgraph_trace::ring::{Rings, Writer};
 
 use super::Options;
 use super::fetch::Words;
+use super::shapes::Wanted;
 use super::types::Types;
 use super::writers::{Owner, WriterOffset, Writers};
 use crate::support::kernel;
@@ -81,7 +82,12 @@ impl Record {
             result: options.result,
             caller: options.caller,
             running: options.running,
-            types: options.types.map(|_| Types::new()),
+            types: options.types.map(|_| {
+                Types::new(Wanted {
+                    arguments: options.arguments != 0,
+                    result: options.result,
+                })
+            }),
             processor: ProcessorWord::find(),
             writers: Writers::new(rings.capacity())?,
             described: Described::new()?,
