@@ -25,6 +25,7 @@ use std::mem;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
 use fgraph::Untraced;
@@ -109,6 +110,8 @@ fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::
         arguments: settings.arguments,
         result: settings.result,
         depth: Some(settings.depth).filter(|&depth| depth != 0),
+        within: settings.within()?,
+        threshold: Some(Duration::from_nanos(settings.threshold)),
         executed: settings.executed,
         ..Options::default()
     };
