@@ -103,12 +103,16 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
     Ok(())
 }
 
+/// How long finding out the types of functions may hold the program up at its start.
+const TYPES: Duration = Duration::from_secs(2);
+
 /// Starts to record into these rings.
 fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::Error>> {
     let program = env::current_exe()?;
     let options = Options {
         arguments: settings.arguments,
         result: settings.result,
+        types: settings.types.then_some(TYPES),
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         within: settings.within()?,
         threshold: Some(Duration::from_nanos(settings.threshold)),

@@ -49,6 +49,9 @@ pub struct Settings {
     pub within: Vec<String>,
     /// Only calls that take so many nanoseconds are recorded, and those that they are inside of.
     pub threshold: u64,
+    /// Whether what is recorded of arguments and results goes by their types, where debug
+    /// information tells these.
+    pub types: bool,
 }
 
 impl Settings {
@@ -89,6 +92,7 @@ impl Settings {
             field("within", word);
         }
         field("threshold", &self.threshold);
+        field("types", &self.types);
         fields.join(&SEPARATOR.to_string())
     }
 
@@ -112,6 +116,7 @@ impl Settings {
                 "result" => settings.result = value.parse().ok()?,
                 "within" => settings.within.push(value.to_owned()),
                 "threshold" => settings.threshold = value.parse().ok()?,
+                "types" => settings.types = value.parse().ok()?,
                 _ => return None,
             }
         }
@@ -304,6 +309,7 @@ mod tests {
             result: true,
             within: vec!["parse*".to_owned(), "lex".to_owned()],
             threshold: 1000,
+            types: true,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();

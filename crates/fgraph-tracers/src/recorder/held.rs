@@ -145,12 +145,13 @@ impl Held {
         self.record
     }
 
-    /// Writes the entry of a call, and nothing of one from before its process was forked: that is
-    /// the parent's.
+    /// Writes the entry of a call, with the processor that the thread runs on now. Nothing is
+    /// written of one from before its process was forked, which is the parent's.
     fn write_entry(&self, word: &Cell<u64>, thread: u32, held: &mut HeldCall) {
         let is_ours = held.word == WriterOffset::WITHOUT_RING.0
             || held.word == word.get() && self.has_ring(word);
-        let written = is_ours && self.write_words(word, thread, held.event(), held.time, None);
+        let written =
+            is_ours && self.write_words(word, thread, held.event(), held.time, self.cpu());
         held.state = State::of(written);
     }
 

@@ -16,6 +16,7 @@ use fgraph_trace::ring::{Rings, Writer};
 
 use super::Options;
 use super::fetch::Words;
+use super::shapes::Wanted;
 use super::types::Types;
 use super::writers::{Owner, WriterOffset, Writers};
 use crate::support::kernel;
@@ -63,7 +64,12 @@ impl Record {
             result: options.result,
             caller: options.caller,
             running: options.running,
-            types: options.types.map(|_| Types::new()),
+            types: options.types.map(|_| {
+                Types::new(Wanted {
+                    arguments: options.arguments != 0,
+                    result: options.result,
+                })
+            }),
             processor: ProcessorWord::find(),
             writers: Writers::new(rings.capacity())?,
             described: FunctionSet::new()?,
