@@ -299,10 +299,8 @@ impl Running {
     /// As Ctrl-C does it, to all processes of the terminal.
     fn interrupt(&self) {
         // SAFETY: a signal to the processes that we have started.
-        assert_eq!(
-            unsafe { libc::killpg(self.recorder.id() as i32, libc::SIGINT) },
-            0
-        );
+        let sent = unsafe { libc::killpg(self.recorder.id() as i32, libc::SIGINT) };
+        assert_eq!(sent, 0);
     }
 
     fn line(&mut self) -> String {
