@@ -46,8 +46,8 @@ pub(super) fn program(process: u32) -> Result<PathBuf, Error> {
     path.map_err(|_| refused(process, fgraph_attach::Error::Gone { pid: process }))
 }
 
-/// The texts of a file in the folder of a process, each of which ends with a zero: its command line,
-/// say.
+/// The texts of a file in the folder of a process, each of which ends with a zero: as of its
+/// command line.
 pub(super) fn strings(process: u32, file: &str) -> Vec<String> {
     let bytes = std::fs::read(format!("/proc/{process}/{file}")).unwrap_or_default();
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
