@@ -3,6 +3,7 @@
 pub(crate) mod completions;
 pub(crate) mod dump;
 pub(crate) mod export;
+pub(crate) mod functions;
 pub(crate) mod graph;
 pub(crate) mod info;
 pub(crate) mod live;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Tui(tui::Args),
     Dump(dump::Args),
     Export(export::Args),
+    Functions(functions::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -64,6 +66,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Functions(args) => functions::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }
