@@ -370,6 +370,11 @@ impl Launched {
         }
     }
 
+    /// Where it ran before: what a thread of it was kept from meanwhile.
+    pub(crate) fn pause(&self) -> Option<String> {
+        self.attached.as_ref().map(Attached::pause)
+    }
+
     /// Whether it ran before, and goes on when recording ends.
     pub(crate) fn is_attached(&self) -> bool {
         self.attached.is_some()

@@ -144,6 +144,9 @@ fn record(
         ..Info::of_this_process()
     };
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
+    if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
+        eprintln!("fgraph: {pause}");
+    }
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
     let mut identified = 0;
