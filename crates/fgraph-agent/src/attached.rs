@@ -20,7 +20,7 @@ use fgraph::Untraced;
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{Reply, Request, Settings};
 
-use crate::{AGENT, Agent, record};
+use crate::{AGENT, Agent, begin};
 
 /// Has a thread of ours do what is asked for. 0 if it begins; -1 if there can be no thread, or the
 /// request is of another version.
@@ -67,25 +67,21 @@ fn carry_out(request: Request) -> Result<(), Box<dyn error::Error>> {
         }
         Request::Detach => {
             let agent = AGENT.lock().map_err(|error| error.to_string())?.take();
-            match agent {
-                Some(agent) => Ok(agent.recorder.finish().map(drop)?),
-                None => Ok(()),
-            }
+            drop(agent);
+            Ok(())
         }
     }
 }
 
 fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Box<dyn error::Error>> {
     let mut place = AGENT.lock().map_err(|error| error.to_string())?;
-    if let Some(agent) = place.take_if(|agent| !is_there(agent.reader)) {
-        // Who read this one has ended without a word.
-        agent.recorder.finish()?;
-    }
+    // Who read this one may have ended without a word.
+    drop(place.take_if(|agent| !is_there(agent.reader)));
     if let Some(agent) = &*place {
         return Err(format!("process {} records it already", agent.reader).into());
     }
     *place = Some(Agent {
-        recorder: record(settings, Rings::open_shared(file)?)?,
+        tool: begin(settings, Rings::open_shared(file)?)?,
         reader,
         _executed: None,
     });

@@ -65,11 +65,18 @@ pub(crate) struct What {
     /// Record results in integer registers
     #[arg(long)]
     retval: bool,
-    /// Record neither forked processes nor executed programs
+    #[command(flatten)]
+    target: Target,
+}
+
+/// A program that is to be run, or that runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Record a process that runs already, and its forked children; at the end, its functions are
-    /// as they were, and the agent stays in it, idle
+    /// Take a process that runs already, and its forked children; at the end, its functions are as
+    /// they were, and the agent stays in it, idle
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
@@ -87,25 +94,46 @@ impl What {
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        let program = self.find()?;
-        let interrupts = Interrupts::catch();
-        let mut launched = program.start(Mode::Drop)?;
-        let done = work(&mut launched, &interrupts);
-        launched.end(&interrupts, done)
+        self.target.run(self.settings(), work)
     }
 
     /// Finds the program, and looks whether it can be recorded.
     pub(crate) fn find(&self) -> Result<Program, Error> {
-        let settings = Settings {
-            rings: PathBuf::new(),
-            executed: 0,
-            follow: !self.no_follow,
+        self.target.find(self.settings())
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
             trace: self.functions.clone(),
             notrace: self.notrace.clone(),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
             arguments: if self.args { 6 } else { 0 },
             result: self.retval,
+            ..Settings::default()
+        }
+    }
+}
+
+impl Target {
+    /// Runs the program with the agent inside, which has these settings, while `work` reads what it
+    /// does, and ends as the program does.
+    pub(crate) fn run(
+        &self,
+        settings: Settings,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let program = self.find(settings)?;
+        let interrupts = Interrupts::catch();
+        let mut launched = program.start(Mode::Drop)?;
+        let done = work(&mut launched, &interrupts);
+        launched.end(&interrupts, done)
+    }
+
+    fn find(&self, settings: Settings) -> Result<Program, Error> {
+        let settings = Settings {
+            follow: !self.no_follow,
+            ..settings
         };
         let program = self.command.first().cloned().unwrap_or_default();
         let path = match self.pid {
@@ -315,9 +343,18 @@ impl Launched {
         self.has_ended() || interrupts.count() > enough
     }
 
+    /// Ends recording: nothing more comes into the rings.
+    pub(crate) fn stop(&mut self) {
+        if let Err(error) = self.detach() {
+            // What was recorded is worth more.
+            eprintln!("fgraph: {}", error.message().unwrap_or_default());
+        }
+        self.rings.finish();
+    }
+
     /// Where it ran before: ends what the agent does there, so that all it has recorded is in the
     /// rings.
-    pub(crate) fn detach(&mut self) -> Result<(), Error> {
+    fn detach(&mut self) -> Result<(), Error> {
         self.attached.as_mut().map_or(Ok(()), Attached::end)
     }
 

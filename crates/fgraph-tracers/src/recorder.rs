@@ -16,12 +16,10 @@
 //! ```
 
 mod fetch;
-mod modules;
 mod record;
 mod shapes;
 mod to_file;
 mod types;
-mod writers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -135,7 +133,6 @@ impl Recorder {
         options: &Options,
     ) -> Result<Self, RecordError> {
         let rings = Arc::new(rings);
-        modules::describe(&rings, options.executed);
         let record = Record::new(rings, options)
             .ok_or_else(|| RecordError::Rings(io::Error::from(io::ErrorKind::OutOfMemory)))?;
         let paused = fgraph::Options::new().enabled(options.types.is_none());

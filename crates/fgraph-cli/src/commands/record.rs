@@ -143,11 +143,7 @@ fn record(
         launched.give_back_rings();
         progress.show(rings, drain.len());
     }
-    if let Err(error) = launched.detach() {
-        // What was recorded is worth more.
-        eprintln!("fgraph: {}", error.message().unwrap_or_default());
-    }
-    rings.finish();
+    launched.stop();
     let len = drain.finish()?.metadata()?.len();
     progress.end();
     if !args.quiet {
