@@ -25,6 +25,7 @@ use std::mem;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
 use fgraph::Untraced;
@@ -104,6 +105,9 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
     Ok(())
 }
 
+/// How long finding out the types of functions may hold the program up at its start.
+const TYPES: Duration = Duration::from_secs(2);
+
 /// Starts what is asked for, which writes to these rings.
 fn begin(settings: &Settings, rings: Rings) -> Result<Box<dyn Tracer>, Box<dyn error::Error>> {
     let executed = settings.executed;
@@ -123,6 +127,7 @@ fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::
     let options = Options {
         arguments: settings.arguments,
         result: settings.result,
+        types: settings.types.then_some(TYPES),
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         executed: settings.executed,
         ..Options::default()

@@ -59,12 +59,26 @@ pub(crate) struct What {
     /// Leave out calls inside this many recorded ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
-    /// Record the six arguments in integer registers
-    #[arg(long)]
-    args: bool,
-    /// Record results in integer registers
-    #[arg(long)]
-    retval: bool,
+    /// Record arguments: by their types where debug information tells them, else, or with
+    /// `registers`, the six in integer registers
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "types"
+    )]
+    args: Option<Values>,
+    /// Record results: by their types where debug information tells them, else, or with
+    /// `registers`, as the integer register has them
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "types"
+    )]
+    retval: Option<Values>,
     #[command(flatten)]
     target: Target,
 }
@@ -88,30 +102,45 @@ pub(crate) struct Target {
     command: Vec<OsString>,
 }
 
+/// How arguments and results are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Values {
+    /// By their types
+    Types,
+    /// As words
+    Registers,
+}
+
 impl What {
     /// Runs the program while `work` reads what it does, and ends as the program does.
     pub(crate) fn run(
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        self.target.run(self.settings(), work)
+        self.target.run(self.settings()?, work)
     }
 
     /// Finds the program, and looks whether it can be recorded.
     pub(crate) fn find(&self) -> Result<Program, Error> {
-        self.target.find(self.settings())
+        self.target.find(self.settings()?)
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> Result<Settings, Error> {
+        let settings = Settings {
             trace: self.functions.clone(),
             notrace: self.notrace.clone(),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
-            arguments: if self.args { 6 } else { 0 },
-            result: self.retval,
+            arguments: if self.args.is_some() { 6 } else { 0 },
+            result: self.retval.is_some(),
+            types: [self.args, self.retval].contains(&Some(Values::Types)),
             ..Settings::default()
+        };
+        if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
+            let why = "--args and --retval are both of types or both of registers";
+            return Err(Error::Usage(why.to_owned()));
         }
+        Ok(settings)
     }
 }
 

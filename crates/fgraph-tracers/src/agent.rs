@@ -82,6 +82,9 @@ pub struct Settings {
     pub arguments: usize,
     /// Whether results are recorded.
     pub result: bool,
+    /// Whether what is recorded of arguments and results goes by their types, where debug
+    /// information tells these.
+    pub types: bool,
 }
 
 impl Settings {
@@ -119,6 +122,7 @@ impl Settings {
         field("depth", &self.depth);
         field("arguments", &self.arguments);
         field("result", &self.result);
+        field("types", &self.types);
         fields.join(&SEPARATOR.to_string())
     }
 
@@ -141,6 +145,7 @@ impl Settings {
                 "depth" => settings.depth = value.parse().ok()?,
                 "arguments" => settings.arguments = value.parse().ok()?,
                 "result" => settings.result = value.parse().ok()?,
+                "types" => settings.types = value.parse().ok()?,
                 _ => return None,
             }
         }
@@ -330,6 +335,7 @@ mod tests {
             depth: 7,
             arguments: 2,
             result: true,
+            types: true,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();

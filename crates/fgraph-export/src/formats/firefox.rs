@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::text::{Out, push, push_fraction, quoted, write_items};
-use crate::calls::{At, Call, Sink, Trace};
+use crate::calls::{At, Call, Sink, Trace, Values};
 use crate::spool::Spool;
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::{Symbol, base_name, process_name, thread_name};
@@ -263,13 +263,13 @@ impl Sink for Firefox {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
         self.sample(at)?;
         self.stacks.begin(at.thread, symbol);
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
         self.sample(at)?;
         self.stacks.end(at.thread, call);
         Ok(())

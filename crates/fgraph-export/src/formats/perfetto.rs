@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use prost::Message;
 
 use super::text::Out;
-use crate::calls::{At, Call, Ending, Sink, Thread, Trace};
+use crate::calls::{At, Call, Ending, Sink, Thread, Trace, Values};
 use crate::symbols::{Symbol, process_name, thread_name};
 
 #[derive(Clone, PartialEq, Message)]
@@ -234,14 +234,20 @@ impl Perfetto {
     }
 }
 
-fn annotations(words: &[u64], name: &str) -> Vec<DebugAnnotation> {
-    let all = words.iter().enumerate();
-    all.map(|(n, &word)| DebugAnnotation {
+fn annotations(values: &Values<'_>, name: &str) -> Vec<DebugAnnotation> {
+    let words = values.words.iter().enumerate();
+    let words = words.map(|(n, &word)| DebugAnnotation {
         name: Some(format!("{name}{n}")),
         pointer_value: Some(word),
         ..DebugAnnotation::default()
-    })
-    .collect()
+    });
+    let typed = values.typed.iter();
+    let typed = typed.map(|(name, value)| DebugAnnotation {
+        name: Some(name.clone()),
+        string_value: Some(value.clone()),
+        ..DebugAnnotation::default()
+    });
+    typed.chain(words).collect()
 }
 
 impl Sink for Perfetto {
@@ -280,7 +286,7 @@ impl Sink for Perfetto {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()> {
         self.intern(at, symbol)?;
         self.event(
             at,
@@ -293,7 +299,7 @@ impl Sink for Perfetto {
         )
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
         let mut debug_annotations = annotations(result, "result");
         if call.ending != Ending::Returned {
             debug_annotations.push(DebugAnnotation {

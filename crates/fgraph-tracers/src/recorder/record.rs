@@ -10,6 +10,7 @@ use fgraph_trace::ring::Rings;
 
 use super::Options;
 use super::fetch::Words;
+use super::shapes::Wanted;
 use super::types::Types;
 use crate::support::kernel;
 use crate::support::processor::ProcessorWord;
@@ -46,7 +47,12 @@ impl Record {
             result: options.result,
             caller: options.caller,
             running: options.running,
-            types: options.types.map(|_| Types::new()),
+            types: options.types.map(|_| {
+                Types::new(Wanted {
+                    arguments: options.arguments != 0,
+                    result: options.result,
+                })
+            }),
             processor: ProcessorWord::find(),
             depth: options.depth.unwrap_or(usize::MAX),
         })
