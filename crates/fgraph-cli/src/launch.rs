@@ -24,6 +24,7 @@ use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{self, Settings};
 
 use crate::error::Error;
+use crate::target::words;
 use attach::Attached;
 use gone::Gone;
 use interrupt::Interrupts;
@@ -46,8 +47,8 @@ pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct What {
-    /// Record these functions: a glob over names, or any other word of a filter, such as
-    /// ':mod:libz.so*'
+    /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
+    /// other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
     functions: Vec<String>,
     /// Do not record these functions
@@ -127,8 +128,8 @@ impl What {
 
     fn settings(&self) -> Result<Settings, Error> {
         let settings = Settings {
-            trace: self.functions.clone(),
-            notrace: self.notrace.clone(),
+            trace: self.functions.iter().flat_map(|it| words(it)).collect(),
+            notrace: self.notrace.iter().flat_map(|it| words(it)).collect(),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
             arguments: if self.args.is_some() { 6 } else { 0 },

@@ -12,6 +12,8 @@ mod output;
 mod sources;
 mod stats;
 mod table;
+mod target;
+mod target;
 mod text;
 mod tree;
 

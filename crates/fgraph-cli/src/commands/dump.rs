@@ -97,6 +97,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                     },
                     (None, _) => Ok(()),
                 };
+                let source = view.names().source(process, function);
+                if let Some((file, line)) = source.filter(|_| kind == "entry") {
+                    _ = write!(text, " [{file}:{line}]");
+                }
                 match caller {
                     Some(caller) => write!(text, " <-{caller:#x}"),
                     None => Ok(()),
