@@ -140,10 +140,9 @@ fn system_calls_are_those_that_strace_shows() {
         // The C library makes these on its own.
         expected.retain(|(name, _)| !["clone", "set_robust_list"].contains(&&name[..]));
         let found = &found[process];
-        let names = |found: &&Call| found.name.clone();
-        let found_names: Vec<_> = found.iter().map(|call| names(call)).collect();
-        let expected_names: Vec<_> = expected.iter().map(|(name, _)| name.clone()).collect();
-        assert_eq!(found_names, expected_names);
+        let names: Vec<_> = found.iter().map(|call| &call.name).collect();
+        let expected_names: Vec<_> = expected.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, expected_names);
         for (call, (name, result)) in found.iter().zip(&expected) {
             let is_same = match result {
                 // Numbers of processes are other ones.
