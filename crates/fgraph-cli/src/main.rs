@@ -13,7 +13,6 @@ mod sources;
 mod stats;
 mod table;
 mod target;
-mod target;
 mod text;
 mod tree;
 
