@@ -15,6 +15,7 @@
 //! the library, and changes the environment while there is one thread only.
 
 mod attached;
+mod controlled;
 mod executed;
 
 use std::env;
