@@ -114,6 +114,9 @@ fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::
         arguments: settings.arguments,
         result: settings.result,
         types: settings.types.then_some(TYPES),
+        texts: settings.texts.clone(),
+        caller: settings.callers,
+        once: settings.once,
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         executed: settings.executed,
         ..Options::default()

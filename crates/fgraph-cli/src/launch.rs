@@ -112,11 +112,7 @@ impl What {
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        let program = self.find()?;
-        let interrupts = Interrupts::catch();
-        let mut launched = program.start(Mode::Drop)?;
-        let done = work(&mut launched, &interrupts);
-        launched.end(&interrupts, done)
+        self.find()?.run(work)
     }
 
     /// Finds the program, and looks whether it can be recorded.
@@ -132,24 +128,13 @@ impl What {
             arguments: if self.args.is_some() { 6 } else { 0 },
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
+            ..Settings::default()
         };
         if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
             let why = "--args and --retval are both of types or both of registers";
             return Err(Error::Usage(why.to_owned()));
         }
-        let program = self.command.first().cloned().unwrap_or_default();
-        let path = match self.pid {
-            Some(pid) => attach::program(pid)?,
-            None => check::find(&program)?,
-        };
-        let filter = settings.filter(&path.to_string_lossy());
-        filter.map_err(|error| Error::Usage(error.to_string()))?;
-        Ok(Program {
-            path,
-            command: self.command.clone(),
-            pid: self.pid,
-            settings,
-        })
+        Program::find(self.pid, &self.command, settings)
     }
 }
 
@@ -181,6 +166,38 @@ pub(crate) struct Launched {
 }
 
 impl Program {
+    /// Finds the program of a command or of a process, and looks whether it can be recorded.
+    pub(crate) fn find(
+        pid: Option<u32>,
+        command: &[OsString],
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let program = command.first().cloned().unwrap_or_default();
+        let path = match pid {
+            Some(pid) => attach::program(pid)?,
+            None => check::find(&program)?,
+        };
+        let filter = settings.filter(&path.to_string_lossy());
+        filter.map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(Self {
+            path,
+            command: command.to_vec(),
+            pid,
+            settings,
+        })
+    }
+
+    /// Runs it while `work` reads what it does, and ends as it does.
+    pub(crate) fn run(
+        self,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let interrupts = Interrupts::catch();
+        let mut launched = self.start(Mode::Drop)?;
+        let done = work(&mut launched, &interrupts);
+        launched.end(&interrupts, done)
+    }
+
     /// Starts it.
     pub(crate) fn start(mut self, mode: Mode) -> Result<Launched, Error> {
         if let Some(pid) = self.pid {

@@ -3,6 +3,8 @@
 //! Each subcommand is a file under `commands/`. Those that show a recording take it as a
 //! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
 
+mod action;
+mod callers;
 mod calls;
 mod commands;
 mod error;
@@ -12,6 +14,7 @@ mod output;
 mod sources;
 mod stats;
 mod table;
+mod target;
 mod text;
 mod tree;
 

@@ -31,6 +31,7 @@ pub(super) struct Record {
     shape: Shape,
     arguments: usize,
     result: bool,
+    once: bool,
     caller: bool,
     running: bool,
     types: Option<Types>,
@@ -62,8 +63,11 @@ enum Shape {
 
 impl Shape {
     fn of(options: &Options) -> Self {
-        let is_more =
-            options.caller || options.running || options.types.is_some() || options.depth.is_some();
+        let is_more = options.caller
+            || options.running
+            || options.types.is_some()
+            || options.depth.is_some()
+            || options.once;
         match is_more {
             true => Self::Any,
             false if options.arguments > 0 || options.result => Self::Registers,
@@ -80,12 +84,14 @@ impl Record {
             shape: Shape::of(options),
             arguments: options.arguments.min(6),
             result: options.result,
+            once: options.once,
             caller: options.caller,
             running: options.running,
             types: options.types.map(|_| {
                 Types::new(Wanted {
                     arguments: options.arguments != 0,
                     result: options.result,
+                    texts: options.texts.clone(),
                 })
             }),
             processor: ProcessorWord::find(),
@@ -297,6 +303,8 @@ impl FgraphOps for Record {
         let function = call.function();
         if !self.described.has(function.index()) {
             self.describe(function, call.thread_word());
+        } else if self.once {
+            return None;
         }
         let (word, event) = (
             call.thread_word(),
@@ -344,8 +352,8 @@ impl FgraphOps for Record {
             event.extend(Extension::Running, kernel::running());
         }
         let now = self.clock.now();
-        self.write_words(word, call.thread_id(), event.as_slice(), now)
-            .then_some(())
+        let is_written = self.write_words(word, call.thread_id(), event.as_slice(), now);
+        (is_written && !self.once).then_some(())
     }
 
     #[inline]
