@@ -118,6 +118,8 @@ fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::
         caller: settings.callers,
         once: settings.once,
         depth: Some(settings.depth).filter(|&depth| depth != 0),
+        within: settings.within()?,
+        threshold: Some(Duration::from_nanos(settings.threshold)),
         executed: settings.executed,
         ..Options::default()
     };
