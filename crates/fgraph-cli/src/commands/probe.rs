@@ -375,10 +375,7 @@ impl Probe {
     fn follow(&mut self, source: &mut impl Source, path: impl Into<PathBuf>) -> Result<(), Error> {
         let path = path.into();
         let failed = |error| Error::source(&path, error);
-        loop {
-            let Some(event) = source.next().map_err(failed)? else {
-                break;
-            };
+        while let Some(event) = source.next().map_err(failed)? {
             let (process, thread, now) = (event.process, event.thread, event.time);
             let key = (process, thread);
             match event.what {
