@@ -30,6 +30,7 @@ use fgraph_tracers::agent::{self, Settings};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
+use crate::target::words;
 use attach::Attached;
 use gone::Gone;
 use interrupt::Interrupts;
@@ -53,8 +54,8 @@ pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct What {
-    /// Record these functions: a glob over names, or any other word of a filter, such as
-    /// ':mod:libz.so*'
+    /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
+    /// other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
     functions: Vec<String>,
     /// Do not record these functions
@@ -93,11 +94,18 @@ pub(crate) struct What {
         default_missing_value = "types"
     )]
     retval: Option<Values>,
-    /// Record neither forked processes nor executed programs
+    #[command(flatten)]
+    target: Target,
+}
+
+/// A program that is to be run, or that runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Record a process that runs already, and its forked children; at the end, its functions are
-    /// as they were, and the agent stays in it, idle
+    /// Take a process that runs already, and its forked children; at the end, its functions are as
+    /// they were, and the agent stays in it, idle
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
@@ -129,18 +137,19 @@ impl What {
 
     /// Finds the program, and looks whether it can be recorded.
     pub(crate) fn find(&self) -> Result<Program, Error> {
+        self.target.find(self.settings()?)
+    }
+
+    fn settings(&self) -> Result<Settings, Error> {
         let settings = Settings {
-            rings: PathBuf::new(),
-            executed: 0,
-            follow: !self.no_follow,
-            trace: self.functions.clone(),
-            notrace: self.notrace.clone(),
+            trace: self.functions.iter().flat_map(|it| words(it)).collect(),
+            notrace: self.notrace.iter().flat_map(|it| words(it)).collect(),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
             arguments: if self.args.is_some() { 6 } else { 0 },
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
-            within: self.within.clone(),
+            within: self.within.iter().flat_map(|it| words(it)).collect(),
             threshold: self.threshold.unwrap_or(0),
             ..Settings::default()
         };
@@ -148,6 +157,26 @@ impl What {
             let why = "--args and --retval are both of types or both of registers";
             return Err(Error::Usage(why.to_owned()));
         }
+        Ok(settings)
+    }
+}
+
+impl Target {
+    /// Runs the program with the agent inside, which has these settings, while `work` reads what it
+    /// does, and ends as the program does.
+    pub(crate) fn run(
+        &self,
+        settings: Settings,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        self.find(settings)?.run(work)
+    }
+
+    fn find(&self, settings: Settings) -> Result<Program, Error> {
+        let settings = Settings {
+            follow: !self.no_follow,
+            ..settings
+        };
         Program::find(self.pid, &self.command, settings)
     }
 }
@@ -399,6 +428,15 @@ impl Launched {
         self.has_ended() || interrupts.count() > enough || self.is_stopped()
     }
 
+    /// Ends recording: nothing more comes into the rings.
+    pub(crate) fn stop(&mut self) {
+        if let Err(error) = self.detach() {
+            // What was recorded is worth more.
+            eprintln!("fgraph: {}", error.message().unwrap_or_default());
+        }
+        self.rings.finish();
+    }
+
     /// Whether a client of the socket wants recording to end.
     fn is_stopped(&self) -> bool {
         self.socket.as_ref().is_some_and(Socket::is_stopped)
@@ -415,7 +453,7 @@ impl Launched {
 
     /// Where it ran before, or goes on: ends what the agent does there, so that all it has recorded
     /// is in the rings.
-    pub(crate) fn detach(&mut self) -> Result<(), Error> {
+    fn detach(&mut self) -> Result<(), Error> {
         if let Some(attached) = &mut self.attached {
             return attached.end();
         }

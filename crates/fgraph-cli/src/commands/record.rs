@@ -162,11 +162,7 @@ fn record(
         launched.give_back_rings();
         progress.show(rings, drain.len());
     }
-    if let Err(error) = launched.detach() {
-        // What was recorded is worth more.
-        eprintln!("fgraph: {}", error.message().unwrap_or_default());
-    }
-    rings.finish();
+    launched.stop();
     while drain.drain()? > 0 {}
     identify(&mut drain, &mut identified)?;
     if !args.no_source {
