@@ -66,11 +66,14 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         if let Err(error) = done {
             failures.push(format!("cycle {cycle}: {error}"));
         }
+        if victim.0.try_wait()?.is_some() {
+            break;
+        }
         if cycle + 1 == SETTLED.min(options.cycles) {
             mappings = victim.agents_mappings()?;
         }
     }
-    let left = victim.agents_mappings()?;
+    let left = victim.agents_mappings().unwrap_or(0);
     if left != mappings {
         failures.push(format!("{left} mappings of the agent, {mappings} before"));
     }
