@@ -28,12 +28,14 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
-use fgraph::Untraced;
+use fgraph::{Filter, Untraced};
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::Tracer;
-use fgraph_tracers::agent::{self, Settings, Tool};
+use fgraph_tracers::agent::{self, Settings, Tool, Work};
+use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
+use fgraph_tracers::stack::StackTracer;
 use fgraph_tracers::syscalls::SyscallMarks;
+use fgraph_tracers::threads::ThreadChecker;
 
 use executed::Executed;
 
@@ -48,7 +50,7 @@ static START: extern "C" fn() = start;
 #[derive(Debug)]
 struct Agent {
     /// It ends when it is dropped.
-    tool: Box<dyn Tracer>,
+    tool: Box<dyn Work>,
     /// The process that reads what is recorded.
     reader: u32,
     _executed: Option<Executed>,
@@ -109,30 +111,48 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
 const TYPES: Duration = Duration::from_secs(2);
 
 /// Starts what is asked for, which writes to these rings.
-fn begin(settings: &Settings, rings: Rings) -> Result<Box<dyn Tracer>, Box<dyn error::Error>> {
+fn begin(settings: &Settings, rings: Rings) -> Result<Box<dyn Work>, Box<dyn error::Error>> {
     let executed = settings.executed;
+    let program = env::current_exe()?;
+    let filter = || settings.filter(&program.to_string_lossy());
     Ok(match &settings.tool {
-        Tool::Record => Box::new(record(settings, rings)?),
+        Tool::Record => Box::new(record(settings, rings, filter()?)?),
         Tool::Syscalls { is_loud } => {
             let asked = settings.asked()?;
             let started = SyscallMarks::start_in(rings, executed, asked.as_ref(), *is_loud);
+            Box::new(started?)
+        }
+        Tool::Stack => Box::new(StackTracer::start_in(rings, executed, filter()?)?),
+        Tool::Threads(rules) => {
+            let rules = rules
+                .iter()
+                .map(|(rule, words)| Ok((*rule, Settings::selected(words)?)));
+            let rules: Vec<_> = rules.collect::<Result<_, fgraph::FilterError>>()?;
+            Box::new(ThreadChecker::start_in(rings, executed, rules)?)
+        }
+        Tool::Inject(fault) => {
+            // SAFETY: who asks for it says that callers may get such results.
+            let started = unsafe { FaultMarks::start_in(rings, executed, filter()?, *fault) };
             Box::new(started?)
         }
         _ => return Err("it was started by another version of fgraph".into()),
     })
 }
 
-fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::Error>> {
-    let program = env::current_exe()?;
+fn record(
+    settings: &Settings,
+    rings: Rings,
+    filter: Filter,
+) -> Result<Recorder, Box<dyn error::Error>> {
     let options = Options {
         arguments: settings.arguments,
         result: settings.result,
         types: settings.types.then_some(TYPES),
         depth: Some(settings.depth).filter(|&depth| depth != 0),
+        caller: settings.caller,
         executed: settings.executed,
         ..Options::default()
     };
-    let filter = settings.filter(&program.to_string_lossy())?;
     Ok(Recorder::start_in(rings, filter, &options)?)
 }
 
@@ -141,7 +161,7 @@ extern "C" fn stop_in_child() {
     if let Ok(agent) = AGENT.try_lock()
         && let Some(agent) = &*agent
     {
-        agent.tool.set_enabled(false);
+        agent.tool.pause();
     }
 }
 

@@ -9,6 +9,10 @@ use std::path::PathBuf;
 
 use fgraph::{Filter, FilterError};
 
+use crate::Tracer;
+use crate::probe::fault::{Fault, FaultMarks};
+use crate::threads::{Rule, parse_rule};
+
 /// The variable that holds the settings.
 pub const VARIABLE: &str = "FGRAPH_AGENT";
 
@@ -36,7 +40,35 @@ pub enum Tool {
         /// Whether there is a line when a call begins.
         is_loud: bool,
     },
+    /// It tells of the deepest stacks: see [`stack`](crate::stack).
+    Stack,
+    /// It tells of calls on wrong threads: see [`threads`](crate::threads). Each rule has words of a
+    /// filter; what [`Settings`] says of functions is nothing here.
+    Threads(Vec<(Rule, String)>),
+    /// It makes calls fail: see [`fault`](crate::probe::fault).
+    Inject(Fault),
 }
+
+/// What the agent does, until it is dropped.
+pub trait Work: std::fmt::Debug + Send + Sync {
+    /// Does nothing more.
+    fn pause(&self);
+}
+
+impl<T: Tracer> Work for T {
+    fn pause(&self) {
+        self.set_enabled(false);
+    }
+}
+
+impl Work for FaultMarks {
+    fn pause(&self) {
+        self.set_enabled(false);
+    }
+}
+
+/// Stands between the rules of [`Tool::Threads`], and is in none of them.
+const LINE: char = '\n';
 
 impl Tool {
     fn to_value(&self) -> String {
@@ -44,6 +76,19 @@ impl Tool {
             Self::Record => "record".to_owned(),
             Self::Syscalls { is_loud: false } => "syscalls".to_owned(),
             Self::Syscalls { is_loud: true } => "syscalls loud".to_owned(),
+            Self::Stack => "stack".to_owned(),
+            Self::Threads(rules) => {
+                let line = |(rule, words): &(Rule, String)| {
+                    let thread = match rule {
+                        Rule::MainOnly => "main",
+                        Rule::WorkerOnly => "worker",
+                    };
+                    format!("{thread}: {}", words.replace(LINE, " "))
+                };
+                let lines: Vec<String> = rules.iter().map(line).collect();
+                format!("threads {}", lines.join(&LINE.to_string()))
+            }
+            Self::Inject(fault) => format!("inject {fault}"),
         }
     }
 
@@ -53,6 +98,14 @@ impl Tool {
             ("record", "") => Self::Record,
             ("syscalls", "") => Self::Syscalls { is_loud: false },
             ("syscalls", "loud") => Self::Syscalls { is_loud: true },
+            ("stack", "") => Self::Stack,
+            ("threads", lines) => {
+                let rules = lines.split(LINE).map(parse_rule);
+                let rules = rules.filter_map(|rule| rule.transpose());
+                let rules = rules.map(|rule| rule.map(|(rule, words)| (rule, words.to_owned())));
+                Self::Threads(rules.collect::<Result<_, _>>().ok()?)
+            }
+            ("inject", fault) => Self::Inject(fault.parse().ok()?),
             _ => return None,
         })
     }
@@ -82,6 +135,8 @@ pub struct Settings {
     pub arguments: usize,
     /// Whether results are recorded.
     pub result: bool,
+    /// Whether it is recorded where calls return to.
+    pub caller: bool,
     /// Whether what is recorded of arguments and results goes by their types, where debug
     /// information tells these.
     pub types: bool,
@@ -122,6 +177,7 @@ impl Settings {
         field("depth", &self.depth);
         field("arguments", &self.arguments);
         field("result", &self.result);
+        field("caller", &self.caller);
         field("types", &self.types);
         fields.join(&SEPARATOR.to_string())
     }
@@ -145,6 +201,7 @@ impl Settings {
                 "depth" => settings.depth = value.parse().ok()?,
                 "arguments" => settings.arguments = value.parse().ok()?,
                 "result" => settings.result = value.parse().ok()?,
+                "caller" => settings.caller = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
                 _ => return None,
             }
@@ -172,6 +229,16 @@ impl Settings {
         let notrace = self.notrace.iter().map(|word| format!("!{word}"));
         let words: Vec<String> = self.trace.iter().cloned().chain(notrace).collect();
         words.join(" ").parse().map(Some)
+    }
+
+    /// The functions that words of a filter select, but for those of the agent and the kernel.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of the words.
+    pub fn selected(words: &str) -> Result<Filter, FilterError> {
+        let never = NEVER.map(|module| format!("!:mod:{module}"));
+        format!("{words} {}", never.join(" ")).parse()
     }
 
     /// The functions that are recorded of a program, by the path of its file.
@@ -323,6 +390,29 @@ mod tests {
     }
 
     #[test]
+    fn tools_come_back_as_they_were() {
+        for tool in [
+            Tool::Record,
+            Tool::Syscalls { is_loud: false },
+            Tool::Stack,
+            Tool::Threads(vec![
+                (Rule::MainOnly, "ui_*".to_owned()),
+                (Rule::WorkerOnly, "read write".to_owned()),
+            ]),
+            Tool::Inject(Fault::skip(-1).errno(2).every(100)),
+        ] {
+            let settings = Settings {
+                tool,
+                ..Settings::default()
+            };
+            assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
+        }
+        for bad in ["", "x", "stack x", "threads x", "inject x"] {
+            assert_eq!(Tool::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn settings_come_back_as_they_were() {
         let settings = Settings {
             tool: Tool::Syscalls { is_loud: true },
@@ -335,6 +425,7 @@ mod tests {
             depth: 7,
             arguments: 2,
             result: true,
+            caller: true,
             types: true,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));

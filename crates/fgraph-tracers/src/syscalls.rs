@@ -264,10 +264,7 @@ impl SyscallMarks {
         asked: Option<&Filter>,
         is_loud: bool,
     ) -> Result<Self, Error> {
-        let sink = Sink::new(Arc::new(rings), executed);
-        let sink = sink.ok_or(Error::Unsupported(fgraph::Unsupported::Memory(
-            libc::ENOMEM,
-        )))?;
+        let sink = Sink::start(rings, executed)?;
         let user = start(Marks { sink, is_loud }, filter(asked)?)?;
         Ok(Self { user })
     }

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::fs;
 use std::sync::Arc;
 
-use fgraph::{Function, LibraryEvent};
+use fgraph::{Error, Function, LibraryEvent, Unsupported};
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::MAX_FUNCTIONS;
 use fgraph_trace::names::{DescriptionKind, process_id, process_number};
@@ -62,6 +62,16 @@ impl Sink {
             executed,
             rings,
         })
+    }
+
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](Error::Unsupported) without memory.
+    pub(crate) fn start(rings: Rings, executed: u32) -> Result<Self, Error> {
+        let no_memory = Error::Unsupported(Unsupported::Memory(libc::ENOMEM));
+        Self::new(Arc::new(rings), executed).ok_or(no_memory)
     }
 
     pub(crate) fn rings(&self) -> &Arc<Rings> {
@@ -174,6 +184,23 @@ impl Sink {
         let now = self.clock.now();
         // SAFETY: as above.
         unsafe { self.writer(word.get()).mark(&self.rings, now, text) }
+    }
+
+    /// As [`mark`](Self::mark), of words; at most 256 are taken.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_slowly`](Self::write_slowly).
+    pub(crate) unsafe fn mark_words(&self, word: &Cell<u64>, thread: u32, words: &[u64]) -> bool {
+        let mut bytes = [0; 2048];
+        let (whole, _) = bytes.as_chunks_mut::<8>();
+        let mut len = 0;
+        for (place, word) in whole.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+            len += 8;
+        }
+        // SAFETY: handed on.
+        unsafe { self.mark(word, thread, bytes.get(..len).unwrap_or_default()) }
     }
 
     /// As [`mark`](Self::mark), outside of callbacks.
