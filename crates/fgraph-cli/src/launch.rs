@@ -21,7 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{self, Settings};
+use fgraph_tracers::agent::{self, Settings, Tool};
 
 use crate::error::Error;
 use crate::target::words;
@@ -121,6 +121,19 @@ impl What {
         self.target.run(self.settings()?, work)
     }
 
+    /// As [`run`](Self::run), with a tool that looks at the functions in place of a recorder.
+    pub(crate) fn run_tool(
+        &self,
+        tool: Tool,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let settings = Settings {
+            tool,
+            ..self.settings()?
+        };
+        self.target.run(settings, work)
+    }
+
     /// Finds the program, and looks whether it can be recorded.
     pub(crate) fn find(&self) -> Result<Program, Error> {
         self.target.find(self.settings()?)
@@ -146,6 +159,15 @@ impl What {
 }
 
 impl Target {
+    /// What a command line says by arguments of its own.
+    pub(crate) fn new(no_follow: bool, pid: Option<u32>, command: &[OsString]) -> Self {
+        Self {
+            no_follow,
+            pid,
+            command: command.to_owned(),
+        }
+    }
+
     /// Runs the program with the agent inside, which has these settings, while `work` reads what it
     /// does, and ends as the program does.
     pub(crate) fn run(

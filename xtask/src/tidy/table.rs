@@ -25,7 +25,7 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-cli/src",
         layers: &[
-            "main", "commands", "launch", "tree", "sources", "calls", "stats", "input", "table",
+            "main", "commands", "launch", "tree", "places", "sources", "calls", "stats", "input", "table",
             "output", "error", "target", "text",
         ],
         apart: &[],
