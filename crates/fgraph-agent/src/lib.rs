@@ -1,9 +1,9 @@
 //! Records a program that knows nothing of fgraph: the `fgraph` command preloads this library.
 //!
 //! Before the program's `main` it reads its [`Settings`] in the environment, maps the rings that
-//! the command has made, and starts a recorder, or another tool, that writes to them. Then nothing is left of it but
-//! callbacks: no thread, no descriptor, and no variable in the environment. Programs that the
-//! process executes find the library and the settings again, see [`executed`].
+//! the command has made, and starts a recorder, or another tool, that writes to them. Then nothing
+//! is left of it but callbacks: no thread, no descriptor, and no variable in the environment.
+//! Programs that the process executes find the library and the settings again, see [`executed`].
 //!
 //! Into a process that runs already the command loads it too, see [`attached`].
 //!
@@ -15,6 +15,7 @@
 //! the library, and changes the environment while there is one thread only.
 
 mod attached;
+mod controlled;
 mod executed;
 
 use std::env;

@@ -1,5 +1,6 @@
 //! The subcommands, each in a file of its own.
 
+pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod dump;
 pub(crate) mod export;
@@ -58,6 +59,9 @@ pub(crate) enum Command {
     Tui(tui::Args),
     Dump(dump::Args),
     Export(export::Args),
+    Attach(attach::Attach),
+    Detach(attach::Detach),
+    Ctl(attach::Ctl),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -82,6 +86,9 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Detach(args) => attach::detach(&args),
+        Command::Ctl(args) => attach::ctl(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

@@ -2,8 +2,10 @@
 
 mod attach;
 mod check;
+pub(crate) mod control;
 pub(crate) mod events;
 mod gone;
+mod guard;
 pub(crate) mod interrupt;
 mod library;
 
