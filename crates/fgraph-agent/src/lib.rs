@@ -151,6 +151,8 @@ fn record(
         types: settings.types.then_some(TYPES),
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         caller: settings.caller,
+        within: settings.within()?,
+        threshold: Some(Duration::from_nanos(settings.threshold)),
         executed: settings.executed,
         ..Options::default()
     };

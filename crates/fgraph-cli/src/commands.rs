@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod dump;
 pub(crate) mod export;
+pub(crate) mod functions;
 pub(crate) mod graph;
 pub(crate) mod info;
 pub(crate) mod inject;
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     Tui(tui::Args),
     Dump(dump::Args),
     Export(export::Args),
+    Functions(functions::Args),
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
@@ -86,6 +88,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Functions(args) => functions::run(args),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Ctl(args) => attach::ctl(&args),

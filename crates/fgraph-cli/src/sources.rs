@@ -47,6 +47,11 @@ impl Sources {
     }
 }
 
+/// The debug information of a program or library, in it or in its debug file.
+pub(crate) fn lines_of(path: &Path) -> Option<Lines> {
+    Module::read_if(path, |_| true).map(|module| module.lines)
+}
+
 /// The module of a path; a child has its parent's.
 fn module<'n>(names: &'n Names, process: u32, path: &str) -> Option<&'n ModuleName> {
     let of_path = || names.modules().iter().filter(|it| it.path == path);
@@ -65,15 +70,21 @@ impl Module {
     /// From the file itself, or else from its debug file.
     fn read(module: &ModuleName) -> Option<Self> {
         let path = place(module);
+        let is_it = |id: &[u8]| module.build_id.is_empty() || hexadecimal(id) == module.build_id;
+        Self::read_if(&path, is_it)
+    }
+
+    /// If the build id is the right one.
+    fn read_if(path: &Path, is_it: impl Fn(&[u8]) -> bool) -> Option<Self> {
         let mut bytes = Vec::new();
-        open(&path)?.read_to_end(&mut bytes).ok()?;
+        open(path)?.read_to_end(&mut bytes).ok()?;
         let elf = ElfFile::parse(&bytes).ok()?;
         let build_id = elf.build_id().unwrap_or_default();
-        if !module.build_id.is_empty() && hexadecimal(build_id) != module.build_id {
+        if !is_it(build_id) {
             return None;
         }
         let debug = Path::new(DEBUG).join(lines::debug_file(build_id));
-        let places = [path, debug].into_iter();
+        let places = [path.to_owned(), debug].into_iter();
         let mut files = places.filter_map(|place| open(&place));
         let lines = files.find_map(|file| Lines::read(BufReader::new(file), &elf))?;
         // Segments are mapped from the page on that they begin in.

@@ -204,7 +204,10 @@ fn system_calls_of_a_process_that_runs_are_shown() {
 #[test]
 fn a_slow_call_is_shown_while_it_runs_and_when_it_ends() {
     let place = Place::new(&needs!(CC.find()));
-    let mut command = place.tool(&["watch", "--limit", "1ms", "-F", "around", "-F", "slow"], "slow");
+    let mut command = place.tool(
+        &["watch", "--limit", "1ms", "-F", "around", "-F", "slow"],
+        "slow",
+    );
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut watch = command.spawn().unwrap();
     let mut out = BufReader::new(watch.stdout.take().unwrap());
@@ -221,7 +224,9 @@ fn a_slow_call_is_shown_while_it_runs_and_when_it_ends() {
     }
     assert!(line.starts_with("slow [tools] has run for "), "{line}");
     let stack = line.split_once(": ").unwrap().1;
-    let names = stack.split(" > ").map(|call| call.split(' ').next().unwrap());
+    let names = stack
+        .split(" > ")
+        .map(|call| call.split(' ').next().unwrap());
     assert_eq!(names.collect::<Vec<_>>(), ["around", "slow"], "{line}");
     drop(watch.stdin.take());
     let line = next();
@@ -244,15 +249,25 @@ fn calls_fail_as_they_are_told_and_are_counted() {
     };
     let (out, said) = inject(&["libc:open*", "errno=ENOENT", "every=10"], &[]);
     assert_eq!(out, "10 failed\n");
-    assert!(said.starts_with("fgraph: 10 calls changed: 10 of open"), "{said}");
+    assert!(
+        said.starts_with("fgraph: 10 calls changed: 10 of open"),
+        "{said}"
+    );
     let (out, said) = inject(&["libc:open*", "result=-1", "every=10", "count=3"], &[]);
     assert_eq!(out, "3 failed\n");
     assert!(said.starts_with("fgraph: 3 calls changed"), "{said}");
     let probability = ["libc:open*", "errno=EIO", "probability=0.5", "seed=7"];
     let (first, said) = inject(&probability, &[]);
     let number = first.split(' ').next().unwrap();
-    assert!(said.starts_with(&format!("fgraph: {number} calls changed")), "{said} {first}");
-    assert_eq!(inject(&probability, &[]).0, first, "the same seed, other calls");
+    assert!(
+        said.starts_with(&format!("fgraph: {number} calls changed")),
+        "{said} {first}"
+    );
+    assert_eq!(
+        inject(&probability, &[]).0,
+        first,
+        "the same seed, other calls"
+    );
     // Killed, and counted all the same.
     let (_, said) = inject(&["libc:open*", "errno=ENOENT", "every=4"], &["killed"]);
     assert!(said.starts_with("fgraph: 25 calls changed"), "{said}");
@@ -267,7 +282,10 @@ fn orders_of_locks_that_can_deadlock_are_shown() {
     let place = Place::new(&needs!(CC.find()));
     let (out, said, output) = place.run(&["locks"], "locks");
     assert!(output.status.success() && said.is_empty(), "{said}");
-    let inversions: Vec<_> = out.lines().filter(|it| it.starts_with("inversion: ")).collect();
+    let inversions: Vec<_> = out
+        .lines()
+        .filter(|it| it.starts_with("inversion: "))
+        .collect();
     assert_eq!(inversions.len(), 1, "{out}");
     let (last, before) = inversions[0].split_once("; but ").unwrap();
     assert_eq!(last.matches(" backwards+0x").count(), 2, "{last}");
@@ -314,13 +332,23 @@ fn calls_on_wrong_threads_are_shown_once_for_each_place() {
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines.len(), 2, "{out}");
     let first = "of_main [tools] is the main thread's, called by tools ";
-    assert!(lines[0].starts_with(first) && lines[0].contains(" at works+0x"), "{out}");
-    assert!(lines[0].contains(", rightly by tools ") && lines[0].contains(" at main+0x"), "{out}");
+    assert!(
+        lines[0].starts_with(first) && lines[0].contains(" at works+0x"),
+        "{out}"
+    );
+    assert!(
+        lines[0].contains(", rightly by tools ") && lines[0].contains(" at main+0x"),
+        "{out}"
+    );
     let second = "of_workers [tools] is not the main thread's, called by tools ";
-    assert!(lines[1].starts_with(second) && lines[1].contains(" at main+0x"), "{out}");
+    assert!(
+        lines[1].starts_with(second) && lines[1].contains(" at main+0x"),
+        "{out}"
+    );
     fs::write(&rules, "main: f\nmian: f\n").unwrap();
     let (_, said, output) = place.run(&["threads", "--rules", &name], "threads");
     assert_eq!(output.status.code(), Some(2));
-    let expected = format!("fgraph: {name}: line 2: the thread \"mian\" is neither main nor worker\n");
+    let expected =
+        format!("fgraph: {name}: line 2: the thread \"mian\" is neither main nor worker\n");
     assert_eq!(said, expected);
 }

@@ -61,11 +61,7 @@ impl StackTracer {
     /// # Errors
     ///
     /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
-    pub fn start_in(
-        rings: Rings,
-        executed: u32,
-        filter: impl IntoFilter,
-    ) -> Result<Self, Error> {
+    pub fn start_in(rings: Rings, executed: u32, filter: impl IntoFilter) -> Result<Self, Error> {
         let record = Record {
             sink: Some(Sink::start(rings, executed)?),
             ..Record::default()

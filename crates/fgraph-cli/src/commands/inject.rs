@@ -154,7 +154,10 @@ fn count(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> 
     let functions: Vec<String> = functions
         .map(|(name, count)| format!("{} of {name}", grouped(*count)))
         .collect();
-    let (calls, of) = (if all == 1 { "call" } else { "calls" }, functions.join(", "));
+    let (calls, of) = (
+        if all == 1 { "call" } else { "calls" },
+        functions.join(", "),
+    );
     let of = if of.is_empty() { of } else { format!(": {of}") };
     eprintln!("fgraph: {} {calls} changed{of}", grouped(all));
     Ok(())
@@ -171,11 +174,17 @@ mod tests {
             fault(&words)
         };
         for (text, expected) in [
-            ("errno=ENOENT every=100", Fault::skip(-1).errno(2).every(100)),
+            (
+                "errno=ENOENT every=100",
+                Fault::skip(-1).errno(2).every(100),
+            ),
             ("result=0 errno=12", Fault::skip(0).errno(12)),
             ("result=-5 count=3", Fault::result(-5).count(3)),
             ("skip", Fault::skip(0)),
-            ("skip probability=0.5 seed=7", Fault::skip(0).probability(0.5, 7)),
+            (
+                "skip probability=0.5 seed=7",
+                Fault::skip(0).probability(0.5, 7),
+            ),
         ] {
             assert_eq!(fault(text).unwrap(), expected, "{text}");
         }

@@ -115,10 +115,16 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     }
     let lost = locks.lost.saturating_add(rings.events_without_ring());
     if lost > 0 {
-        eprintln!("fgraph: {} events lost, and what they would have told", grouped(lost));
+        eprintln!(
+            "fgraph: {} events lost, and what they would have told",
+            grouped(lost)
+        );
     }
     if locks.untold > 0 {
-        eprintln!("fgraph: {} calls of further locks not followed", grouped(locks.untold));
+        eprintln!(
+            "fgraph: {} calls of further locks not followed",
+            grouped(locks.untold)
+        );
     }
     out.finish()
 }
@@ -433,7 +439,11 @@ impl Locks {
         out: &mut Out,
     ) -> Result<(), Error> {
         let (names, clock): (&Names, &Clock) = (events.names(), events.clock());
-        let mut locks: Vec<_> = self.locks.iter().map(|(name, lock)| (name, of(lock))).collect();
+        let mut locks: Vec<_> = self
+            .locks
+            .iter()
+            .map(|(name, lock)| (name, of(lock)))
+            .collect();
         locks.retain(|(_, times)| times.count > 0);
         locks.sort_by_key(|(name, times)| (std::cmp::Reverse(times.longest), **name));
         let mut table = Table::new(&[

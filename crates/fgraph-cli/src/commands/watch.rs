@@ -174,7 +174,8 @@ impl Watch {
         let took = time(events.clock().nanoseconds(took));
         let function = places::function(names, thread.0, function);
         let thread = places::thread(names, thread.0, thread.1);
-        self.out.line(format_args!("{function} took {took} in {thread}"))
+        self.out
+            .line(format_args!("{function} took {took} in {thread}"))
     }
 
     /// Shows the calls that are late by then.
@@ -203,7 +204,8 @@ impl Watch {
             self.out.line(line)?;
         }
         // A thread that has ended in a call is not in it any more.
-        gone.iter().for_each(|thread| _ = self.threads.remove(thread));
+        gone.iter()
+            .for_each(|thread| _ = self.threads.remove(thread));
         Ok(())
     }
 }

@@ -93,6 +93,99 @@ impl Record {
         self.rings().clone()
     }
 
+    #[inline(always)]
+    pub(super) fn is_described(&self, function: Function) -> bool {
+        self.sink.is_described(function)
+    }
+
+    /// Describes a function, at its first call. `word` is the thread's.
+    pub(super) fn describe(&self, function: Function, word: &Cell<u64>) {
+        // SAFETY: a thread's word.
+        unsafe { self.sink.describe(function, word) };
+    }
+
+    /// Whether the thread whose word this is has a ring.
+    #[inline(always)]
+    pub(super) fn has_ring(&self, word: &Cell<u64>) -> bool {
+        // SAFETY: a thread's word.
+        unsafe { self.sink.has_ring(word) }
+    }
+
+    /// Gives the running thread a ring.
+    pub(super) fn attach(&self, word: &Cell<u64>, thread: u32) -> bool {
+        self.sink.attach(word, thread)
+    }
+
+    /// Whether a call is inside so many others that it is left out.
+    #[inline(always)]
+    pub(super) fn is_too_deep<D>(&self, call: &Entry<'_, D>) -> bool {
+        self.depth != usize::MAX && call.own_depth() >= self.depth
+    }
+
+    /// What the clock shows.
+    #[inline(always)]
+    pub(super) fn now(&self) -> u64 {
+        self.sink.clock().now()
+    }
+
+    /// The processor that the calling thread runs on, if the system says.
+    #[inline(always)]
+    pub(super) fn cpu(&self) -> Option<u32> {
+        self.processor.read()
+    }
+
+    /// The event of a call that begins; its arguments by their types only if asked for.
+    #[inline(always)]
+    pub(super) fn entry_event<D>(&self, call: &Entry<'_, D>, with_values: bool) -> Words {
+        let function = call.function();
+        let types = self.types.as_ref().and_then(|types| types.of(function));
+        let mut event = Words::new(event::call(Kind::Entry, function.index()));
+        if let Some(types) = types {
+            if with_values {
+                event.extend_with(Extension::Values, |words| types.entry.run(call, words));
+            }
+        } else if self.arguments > 0 {
+            event.push(event::extension(
+                Extension::Arguments,
+                self.arguments as u16,
+            ));
+            for index in 0..self.arguments {
+                event.push(call.arg(index).unwrap_or(0));
+            }
+        }
+        if self.caller {
+            event.extend(Extension::Caller, call.return_address() as u64);
+        }
+        if self.running {
+            event.extend(Extension::Running, kernel::running());
+        }
+        event
+    }
+
+    /// The event of a call that ends.
+    #[inline(always)]
+    pub(super) fn return_event<D>(&self, call: &Return<'_, D>) -> Words {
+        let kind = end_of(call);
+        let types = self.types.as_ref();
+        let types = types.and_then(|types| types.of(call.function()));
+        let mut event = Words::new(event::call(kind, call.function().index()));
+        match (types, kind) {
+            (Some(types), Kind::Return) => {
+                event.extend_with(Extension::Values, |words| types.ret.run(call, words));
+            }
+            (None, _) if self.result => {
+                if let Some(result) = call.result() {
+                    event.extend(Extension::Result, result);
+                }
+            }
+            _ => {}
+        }
+        if self.running {
+            event.extend(Extension::Running, kernel::running());
+        }
+        event
+    }
+
     /// Writes an event that is a word, at the time that the clock shows; `false` if it was lost.
     #[inline(always)]
     fn write_word(&self, word: &Cell<u64>, thread: u32, event: u64) -> bool {
@@ -106,10 +199,17 @@ impl Record {
         }
     }
 
-    /// Writes an event of several words; `false` if it was lost.
+    /// Writes an event of several words, at a time that is not before the one of the thread's event
+    /// before, and on a processor if that is known; `false` if it was lost.
     #[inline(always)]
-    fn write_words(&self, word: &Cell<u64>, thread: u32, event: &[u64], now: u64) -> bool {
-        let cpu = self.processor.read();
+    pub(super) fn write_words(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: &[u64],
+        now: u64,
+        cpu: Option<u32>,
+    ) -> bool {
         // SAFETY: as in `write_word`.
         unsafe {
             let writer = self.sink.writer(word.get());
@@ -181,42 +281,20 @@ impl FgraphOps for Record {
             }
             Shape::Any => {}
         }
-        if self.depth != usize::MAX && call.own_depth() >= self.depth {
+        if self.is_too_deep(call) {
             return None;
         }
-        let types = self.types.as_ref().and_then(|types| types.of(function));
-        let mut event = Words::new(event);
-        if let Some(types) = types {
-            event.extend_with(Extension::Values, |words| types.entry.run(call, words));
-        } else if self.arguments > 0 {
-            event.push(event::extension(
-                Extension::Arguments,
-                self.arguments as u16,
-            ));
-            for index in 0..self.arguments {
-                event.push(call.arg(index).unwrap_or(0));
-            }
-        }
-        if self.caller {
-            event.extend(Extension::Caller, call.return_address() as u64);
-        }
-        if self.running {
-            event.extend(Extension::Running, kernel::running());
-        }
+        let event = self.entry_event(call, true);
         let now = self.sink.clock().now();
-        self.write_words(word, call.thread_id(), event.as_slice(), now)
+        self.write_words(word, call.thread_id(), event.as_slice(), now, self.cpu())
             .then_some(())
     }
 
     #[inline]
     fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
-        let kind = match call.unwinding() {
-            true => Kind::Unwound,
-            false => Kind::Return,
-        };
         let (word, event) = (
             call.thread_word(),
-            event::call(kind, call.function().index()),
+            event::call(end_of(call), call.function().index()),
         );
         match self.shape {
             Shape::Plain => {
@@ -236,27 +314,20 @@ impl FgraphOps for Record {
         }
         // What is fetched then is no time of the call's.
         let now = self.sink.clock().now();
-        let types = self.types.as_ref();
-        let types = types.and_then(|types| types.of(call.function()));
-        let mut event = Words::new(event);
-        match (types, kind) {
-            (Some(types), Kind::Return) => {
-                event.extend_with(Extension::Values, |words| types.ret.run(call, words));
-            }
-            (None, _) if self.result => {
-                if let Some(result) = call.result() {
-                    event.extend(Extension::Result, result);
-                }
-            }
-            _ => {}
-        }
-        if self.running {
-            event.extend(Extension::Running, kernel::running());
-        }
-        self.write_words(word, call.thread_id(), event.as_slice(), now);
+        let event = self.return_event(call);
+        self.write_words(word, call.thread_id(), event.as_slice(), now, self.cpu());
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {
         self.sink.library(event);
+    }
+}
+
+/// How a call ends.
+#[inline(always)]
+fn end_of<D>(call: &Return<'_, D>) -> Kind {
+    match call.unwinding() {
+        true => Kind::Unwound,
+        false => Kind::Return,
     }
 }

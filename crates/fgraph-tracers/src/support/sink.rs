@@ -33,7 +33,7 @@ pub(crate) struct Sink {
     rings: Arc<Rings>,
     clock: ClockKind,
     writers: Writers,
-    described: Described,
+    described: FunctionSet,
     /// The process that was described last.
     process: AtomicU32,
     /// What the process was called at the start; empty if the kernel does not say.
@@ -43,6 +43,9 @@ pub(crate) struct Sink {
     /// How many programs it had executed before this one.
     executed: u32,
 }
+
+/// The word of a thread that got no ring.
+pub(crate) const WITHOUT_RING: u64 = WriterOffset::WITHOUT_RING.0;
 
 /// A thread without a ring asks for one once in so many events that were lost for the lack of one.
 const ASK_AGAIN: u64 = 1 << 12;
@@ -55,7 +58,7 @@ impl Sink {
         Some(Self {
             clock: rings.clock().kind(),
             writers: Writers::new(rings.capacity())?,
-            described: Described::new()?,
+            described: FunctionSet::new()?,
             process: AtomicU32::new(0),
             name: fs::read_to_string("/proc/self/comm").unwrap_or_default(),
             first: kernel::process(),
@@ -116,10 +119,15 @@ impl Sink {
     /// As for [`writer`](Self::writer).
     #[inline(always)]
     pub(crate) unsafe fn know(&self, function: Function, word: &Cell<u64>) {
-        if !self.described.has(function.index()) {
+        if !self.is_described(function) {
             // SAFETY: handed on.
             unsafe { self.describe(function, word) };
         }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_described(&self, function: Function) -> bool {
+        self.described.has(function.index())
     }
 
     /// Describes a function, at its first call.
@@ -131,7 +139,7 @@ impl Sink {
     /// As for [`writer`](Self::writer).
     #[cold]
     #[inline(never)]
-    unsafe fn describe(&self, function: Function, word: &Cell<u64>) {
+    pub(crate) unsafe fn describe(&self, function: Function, word: &Cell<u64>) {
         // SAFETY: handed on.
         let known = unsafe { self.writer(word.get()) }.process();
         let [address, size] = [function.address(), function.size()].map(|it| it as u64);
@@ -164,7 +172,7 @@ impl Sink {
         cpu: Option<u32>,
     ) -> bool {
         // SAFETY: a thread's word.
-        if !unsafe { self.has_ring(word, thread) } {
+        if !unsafe { self.ensure_ring(word, thread) } {
             return false;
         }
         // SAFETY: the writer is the running thread's, as its word says; the rings are ours.
@@ -178,7 +186,7 @@ impl Sink {
     /// As for [`write_slowly`](Self::write_slowly).
     pub(crate) unsafe fn mark(&self, word: &Cell<u64>, thread: u32, text: &[u8]) -> bool {
         // SAFETY: a thread's word.
-        if !unsafe { self.has_ring(word, thread) } {
+        if !unsafe { self.ensure_ring(word, thread) } {
             return false;
         }
         let now = self.clock.now();
@@ -235,20 +243,30 @@ impl Sink {
     /// # Safety
     ///
     /// As for [`write_slowly`](Self::write_slowly).
-    unsafe fn has_ring(&self, word: &Cell<u64>, thread: u32) -> bool {
+    unsafe fn ensure_ring(&self, word: &Cell<u64>, thread: u32) -> bool {
         // SAFETY: handed on.
-        let has_one = unsafe { self.writer(word.get()) }.ring().is_some();
-        let has_one = has_one || self.attach(word, thread);
+        let has_one = unsafe { self.has_ring(word) } || self.attach(word, thread);
         if !has_one {
             self.rings.count_without_ring();
         }
         has_one
     }
 
+    /// Whether the thread whose word this is has a ring.
+    ///
+    /// # Safety
+    ///
+    /// As for [`writer`](Self::writer).
+    #[inline(always)]
+    pub(crate) unsafe fn has_ring(&self, word: &Cell<u64>) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.writer(word.get()) }.ring().is_some()
+    }
+
     /// Gives the running thread a ring.
     #[cold]
     #[inline(never)]
-    fn attach(&self, word: &Cell<u64>, thread: u32) -> bool {
+    pub(crate) fn attach(&self, word: &Cell<u64>, thread: u32) -> bool {
         // Whoever got none asks again now and then: threads end.
         let has_asked = word.get() == WriterOffset::WITHOUT_RING.0;
         if has_asked && !self.rings.events_without_ring().is_multiple_of(ASK_AGAIN) {
@@ -292,20 +310,21 @@ impl Sink {
     }
 }
 
-/// Which functions were described, a bit for each.
+/// Functions, a bit for each.
 #[derive(Debug)]
-struct Described(NonNull<AtomicU64>);
+pub(crate) struct FunctionSet(NonNull<AtomicU64>);
 
 // SAFETY: it is memory with atomics only.
-unsafe impl Send for Described {}
+unsafe impl Send for FunctionSet {}
 // SAFETY: as above.
-unsafe impl Sync for Described {}
+unsafe impl Sync for FunctionSet {}
 
-const DESCRIBED_BYTES: usize = MAX_FUNCTIONS as usize / 8;
+const SET_BYTES: usize = MAX_FUNCTIONS as usize / 8;
 
-impl Described {
-    fn new() -> Option<Self> {
-        NonNull::new(kernel::map(DESCRIBED_BYTES)?.cast()).map(Self)
+impl FunctionSet {
+    /// Of no function; `None` if there is no memory.
+    pub(crate) fn new() -> Option<Self> {
+        NonNull::new(kernel::map(SET_BYTES)?.cast()).map(Self)
     }
 
     #[inline(always)]
@@ -316,21 +335,22 @@ impl Described {
     }
 
     #[inline(always)]
-    fn has(&self, function: u32) -> bool {
-        // Acquire: the function's description. So our events of it come after that for readers.
+    pub(crate) fn has(&self, function: u32) -> bool {
+        // Acquire: what was done before the function was set. So our events of it come after its
+        // description for readers.
         self.word(function).load(Ordering::Acquire) & 1 << (function % 64) != 0
     }
 
-    fn set(&self, function: u32) {
+    pub(crate) fn set(&self, function: u32) {
         // Release: as in `has`.
         self.word(function)
             .fetch_or(1 << (function % 64), Ordering::Release);
     }
 }
 
-impl Drop for Described {
+impl Drop for FunctionSet {
     fn drop(&mut self) {
         // SAFETY: mapped with this length, and nothing refers to it any more.
-        unsafe { kernel::unmap(self.0.as_ptr().cast(), DESCRIBED_BYTES) };
+        unsafe { kernel::unmap(self.0.as_ptr().cast(), SET_BYTES) };
     }
 }
