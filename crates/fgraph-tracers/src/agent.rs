@@ -48,8 +48,8 @@ pub enum Tool {
     },
     /// It tells of the deepest stacks: see [`stack`](crate::stack).
     Stack,
-    /// It tells of calls on wrong threads: see [`threads`](crate::threads). Each rule has words of a
-    /// filter; what [`Settings`] says of functions is nothing here.
+    /// It tells of calls on wrong threads: see [`threads`](crate::threads). Each rule has words of
+    /// a filter; what [`Settings`] says of functions is nothing here.
     Threads(Vec<(Rule, String)>),
     /// It makes calls fail: see [`fault`](crate::probe::fault).
     Inject(Fault),

@@ -105,8 +105,8 @@ pub struct ThreadStack {
     pub traced_bytes: usize,
 }
 
-/// The stack that a mark tells of, by its words: functions are indices there. `None` if they tell of
-/// none.
+/// The stack that a mark tells of, by its words: functions are indices there. `None` if they tell
+/// of none.
 #[must_use]
 pub fn read_mark(thread: u32, words: &[u64]) -> Option<ThreadStack> {
     let [size, calls @ ..] = words else {

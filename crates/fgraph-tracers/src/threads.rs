@@ -79,8 +79,8 @@ impl ThreadChecker {
         Self::start_with(rules, None)
     }
 
-    /// As [`start`](Self::start); each violation is also told in rings, as a mark that [`read_mark`]
-    /// understands. The process has executed so many programs before: see
+    /// As [`start`](Self::start); each violation is also told in rings, as a mark that
+    /// [`read_mark`] understands. The process has executed so many programs before: see
     /// [`Options::executed`](crate::recorder::Options::executed).
     ///
     /// # Errors
@@ -147,8 +147,8 @@ pub fn read_mark(words: &[u64]) -> Option<(u32, Violation)> {
     Some((index as u32, violation?))
 }
 
-/// Where functions may be called, as a line of text: `main: WORDS` or `worker: WORDS`, with words of
-/// a [`Filter`]. `None` for a line that is empty or a comment, which begins with `#`.
+/// Where functions may be called, as a line of text: `main: WORDS` or `worker: WORDS`, with words
+/// of a [`Filter`]. `None` for a line that is empty or a comment, which begins with `#`.
 ///
 /// ```
 /// use fgraph_tracers::threads::{Rule, parse_rule};

@@ -34,8 +34,8 @@ while they wait. The locks of Rust's standard library are no functions where the
 waits are seen, where the functions for that were not inlined.
 
 Taking a lock while another one is held says that the other one comes first. Taking two locks in an
-order that contradicts what was taken before is an inversion: it may deadlock, whether it has or not.
-A lock is known by its address, until it is destroyed.";
+order that contradicts what was taken before is an inversion: it may deadlock, whether it has or
+not. A lock is known by its address, until it is destroyed.";
 
 /// Run a program and show locks that can deadlock, and those held and waited for longest
 ///

@@ -278,8 +278,8 @@ impl FaultMarks {
         self.user.set_enabled(enabled);
     }
 
-    /// Starts to have calls of the functions fail that `filter` selects. The process has executed so
-    /// many programs before: see [`Options::executed`](crate::recorder::Options::executed).
+    /// Starts to have calls of the functions fail that `filter` selects. The process has executed
+    /// so many programs before: see [`Options::executed`](crate::recorder::Options::executed).
     ///
     /// # Safety
     ///
