@@ -19,7 +19,7 @@ use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, LibraryEvent, PerThrea
 use fgraph_trace::ring::Rings;
 
 use crate::support::caller::write_function;
-use crate::support::sink::Sink;
+use crate::support::sink::{MOST, Sink};
 
 /// Calls of a backtrace.
 const CALLS: usize = 64;
@@ -271,6 +271,8 @@ struct Told {
     words: [u64; 1 + 2 * CALLS],
     len: usize,
 }
+
+const _: () = assert!(1 + 2 * CALLS <= MOST);
 
 impl Told {
     fn of<'c>(size: usize, innermost: Call, around: impl Fn(usize) -> Option<&'c Call>) -> Self {

@@ -56,7 +56,7 @@ use crate::support::by_function::ByFunction;
 use crate::support::kernel;
 use crate::support::line::Line;
 use crate::support::queue::Queue;
-use crate::support::sink::Sink;
+use crate::support::sink::{MOST, Sink};
 use table::{Arg, Data, Wrapper};
 
 /// Bytes of the queue of lines, unless it is said otherwise.
@@ -397,6 +397,8 @@ impl Lines for Marks {
         self.sink.library(event);
     }
 }
+
+const _: () = assert!(LINE <= 8 * MOST);
 
 impl Marks {
     fn write(&self, call: &Call, moment: Moment, thread: Thread<'_>) {

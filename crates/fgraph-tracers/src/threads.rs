@@ -31,7 +31,7 @@ use crate::support::caller::{self, Caller, NAMED};
 use crate::support::classes::{Classes, FILTERS, without_predicate};
 use crate::support::kernel;
 use crate::support::reports::{Met, Reports};
-use crate::support::sink::Sink;
+use crate::support::sink::{MOST, Sink};
 
 /// Call sites that are told apart, and functions of which a right call is kept.
 const SITES: usize = 8192;
@@ -43,6 +43,8 @@ const CALLERS: usize = 6;
 const CALL: usize = NAMED + CALLERS;
 /// A report: the function's address, the rule, the wrong call, the right one.
 const REPORT: usize = 2 + 2 * CALL;
+
+const _: () = assert!(REPORT <= MOST);
 
 /// Where functions may be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
