@@ -11,6 +11,7 @@ pub(crate) mod inject;
 pub(crate) mod live;
 pub(crate) mod locks;
 pub(crate) mod man;
+pub(crate) mod mount;
 pub(crate) mod outliers;
 pub(crate) mod record;
 pub(crate) mod replay;
@@ -64,6 +65,7 @@ pub(crate) enum Command {
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
+    Mount(mount::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -92,6 +94,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Ctl(args) => attach::ctl(&args),
+        Command::Mount(args) => mount::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

@@ -6,6 +6,7 @@
 //!
 //! In a process that runs already the agent is sent [`Request`]s, and writes a [`Reply`] to each.
 
+mod line;
 mod request;
 
 use std::fmt::Display;
@@ -17,6 +18,7 @@ use fgraph::{Filter, FilterError};
 use crate::Tracer;
 use crate::probe::fault::{Fault, FaultMarks};
 use crate::threads::{Rule, parse_rule};
+pub use line::{Line, LineError};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 
 /// The variable that holds the settings.
@@ -74,7 +76,7 @@ impl Work for FaultMarks {
 }
 
 /// Stands between the rules of [`Tool::Threads`], and is in none of them.
-const LINE: char = '\n';
+const NEXT_RULE: char = '\n';
 
 impl Tool {
     fn to_value(&self) -> String {
@@ -89,10 +91,10 @@ impl Tool {
                         Rule::MainOnly => "main",
                         Rule::WorkerOnly => "worker",
                     };
-                    format!("{thread}: {}", words.replace(LINE, " "))
+                    format!("{thread}: {}", words.replace(NEXT_RULE, " "))
                 };
                 let lines: Vec<String> = rules.iter().map(line).collect();
-                format!("threads {}", lines.join(&LINE.to_string()))
+                format!("threads {}", lines.join(&NEXT_RULE.to_string()))
             }
             Self::Inject(fault) => format!("inject {fault}"),
         }
@@ -106,7 +108,7 @@ impl Tool {
             ("syscalls", "loud") => Self::Syscalls { is_loud: true },
             ("stack", "") => Self::Stack,
             ("threads", lines) => {
-                let rules = lines.split(LINE).map(parse_rule);
+                let rules = lines.split(NEXT_RULE).map(parse_rule);
                 let rules = rules.filter_map(|rule| rule.transpose());
                 let rules = rules.map(|rule| rule.map(|(rule, words)| (rule, words.to_owned())));
                 Self::Threads(rules.collect::<Result<_, _>>().ok()?)
