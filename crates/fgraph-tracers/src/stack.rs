@@ -308,8 +308,12 @@ impl State {
         fence(Ordering::Release);
         let mut call = Some(&innermost);
         let mut len = 0;
-        while let (Some(Call { function, depth }), Some([to, to_depth])) =
-            (call, self.calls.get(len))
+        while let (
+            Some(Call {
+                function, depth, ..
+            }),
+            Some([to, to_depth]),
+        ) = (call, self.calls.get(len))
         {
             to.store(*function, Ordering::Relaxed);
             to_depth.store(*depth, Ordering::Relaxed);
