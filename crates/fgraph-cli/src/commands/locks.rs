@@ -446,6 +446,7 @@ impl Locks {
             .collect();
         locks.retain(|(_, times)| times.count > 0);
         locks.sort_by_key(|(name, times)| (std::cmp::Reverse(times.longest), **name));
+        let count = grouped(locks.len() as u64);
         let mut table = Table::new(&[
             ("longest", 0),
             ("total", 2),
@@ -453,16 +454,16 @@ impl Locks {
             ("lock", 0),
             ("at", 0),
         ]);
-        for (&(process, address), times) in locks.iter().take(lines) {
+        for ((process, address), times) in locks.into_iter().take(lines) {
             table.row(vec![
                 time(clock.nanoseconds(times.longest)),
                 time(clock.nanoseconds(times.sum)),
                 grouped(times.count),
                 format!("{address:#x}"),
-                places.at(names, process, times.at),
+                places.at(names, *process, times.at),
             ]);
         }
-        out.line(format_args!("{} locks {what}", grouped(locks.len() as u64)))?;
+        out.line(format_args!("{count} locks {what}"))?;
         table.write(out)
     }
 }
