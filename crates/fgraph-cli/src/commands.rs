@@ -13,6 +13,7 @@ pub(crate) mod locks;
 pub(crate) mod man;
 pub(crate) mod mount;
 pub(crate) mod outliers;
+pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
@@ -62,6 +63,7 @@ pub(crate) enum Command {
     Dump(dump::Args),
     Export(export::Args),
     Functions(functions::Args),
+    Probe(probe::Args),
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
@@ -90,6 +92,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Probe(args) => return probe::run(&args),
         Command::Functions(args) => functions::run(args),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),

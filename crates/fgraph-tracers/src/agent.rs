@@ -153,6 +153,13 @@ pub struct Settings {
     /// Whether what is recorded of arguments and results goes by their types, where debug
     /// information tells these.
     pub types: bool,
+    /// With `types`, the arguments and results of which texts are recorded: see
+    /// [`Options::texts`](crate::recorder::Options::texts).
+    pub texts: Vec<String>,
+    /// Whether it is recorded where calls return to.
+    pub callers: bool,
+    /// Whether only the first call of each function is recorded, without its return.
+    pub once: bool,
 }
 
 impl Settings {
@@ -196,6 +203,11 @@ impl Settings {
         }
         field("threshold", &self.threshold);
         field("types", &self.types);
+        for text in &self.texts {
+            field("text", text);
+        }
+        field("callers", &self.callers);
+        field("once", &self.once);
         fields.join(&SEPARATOR.to_string())
     }
 
@@ -222,6 +234,9 @@ impl Settings {
                 "within" => settings.within.push(value.to_owned()),
                 "threshold" => settings.threshold = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
+                "text" => settings.texts.push(value.to_owned()),
+                "callers" => settings.callers = value.parse().ok()?,
+                "once" => settings.once = value.parse().ok()?,
                 _ => return None,
             }
         }
@@ -370,6 +385,9 @@ mod tests {
             within: vec!["parse*".to_owned(), "lex".to_owned()],
             threshold: 1000,
             types: true,
+            texts: vec!["arg0".to_owned(), "path".to_owned()],
+            callers: true,
+            once: true,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();
