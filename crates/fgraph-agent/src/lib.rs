@@ -153,7 +153,6 @@ fn record(
         caller: settings.callers,
         once: settings.once,
         depth: Some(settings.depth).filter(|&depth| depth != 0),
-        caller: settings.caller,
         within: settings.within()?,
         threshold: Some(Duration::from_nanos(settings.threshold)),
         executed: settings.executed,

@@ -143,8 +143,6 @@ pub struct Settings {
     pub arguments: usize,
     /// Whether results are recorded.
     pub result: bool,
-    /// Whether it is recorded where calls return to.
-    pub caller: bool,
     /// Words of filters: only these functions are recorded, and what is called inside them. Without
     /// any it is all.
     pub within: Vec<String>,
@@ -197,7 +195,6 @@ impl Settings {
         field("depth", &self.depth);
         field("arguments", &self.arguments);
         field("result", &self.result);
-        field("caller", &self.caller);
         for word in &self.within {
             field("within", word);
         }
@@ -230,7 +227,6 @@ impl Settings {
                 "depth" => settings.depth = value.parse().ok()?,
                 "arguments" => settings.arguments = value.parse().ok()?,
                 "result" => settings.result = value.parse().ok()?,
-                "caller" => settings.caller = value.parse().ok()?,
                 "within" => settings.within.push(value.to_owned()),
                 "threshold" => settings.threshold = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
@@ -381,7 +377,6 @@ mod tests {
             depth: 7,
             arguments: 2,
             result: true,
-            caller: true,
             within: vec!["parse*".to_owned(), "lex".to_owned()],
             threshold: 1000,
             types: true,

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         trace: functions().map(|(name, _)| format!("{name:?}")).collect(),
         arguments: 2,
         result: true,
-        caller: true,
+        callers: true,
         ..Settings::default()
     };
     let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
