@@ -66,7 +66,7 @@ fn module(names: &Names, process: u32, address: u64) -> Option<&ModuleName> {
     None
 }
 
-/// So many processes are asked that one comes from.
+/// How many processes are asked that one comes from.
 const GENERATIONS: usize = 64;
 
 impl Module {

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 const EVENTS: usize = 1 << 12;
 /// Events are there so long after they have happened, in nanoseconds.
 const DELAY: u64 = 2_000_000;
-/// So many calls are shown around one that is late.
+/// How many calls are shown of a thread with one that is late.
 const SHOWN: usize = 24;
 /// Where calls whose ends are missing pile up, nothing more is known of the thread.
 const MAX_DEPTH: usize = 1 << 16;

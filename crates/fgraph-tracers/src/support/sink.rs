@@ -44,7 +44,7 @@ pub(crate) struct Sink {
     executed: u32,
 }
 
-/// So many words a mark has that a callback writes.
+/// The most words of a mark that a callback writes.
 pub(crate) const MOST: usize = 132;
 
 /// The word of a thread that got no ring.
