@@ -34,6 +34,7 @@ use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
 use fgraph_tracers::agent::{self, Settings};
 use fgraph_tracers::recorder::{Options, Recorder};
+use fgraph_tracers::trigger::Trigger;
 
 use executed::Executed;
 
@@ -48,6 +49,7 @@ static START: extern "C" fn() = start;
 #[derive(Debug)]
 struct Agent {
     recorder: Recorder,
+    triggers: Vec<Trigger>,
     /// The process that reads what is recorded.
     reader: u32,
     _executed: Option<Executed>,
@@ -88,13 +90,14 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
         true => Some(Executed::start(settings, library)?),
         false => None,
     };
-    let recorder = record(settings, rings)?;
+    let (recorder, triggers) = record(settings, rings)?;
     if !settings.follow {
         // SAFETY: a function that stays.
         unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
     }
     let agent = Agent {
         recorder,
+        triggers,
         reader: settings.reader(),
         _executed: executed,
     };
@@ -108,7 +111,10 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
 const TYPES: Duration = Duration::from_secs(2);
 
 /// Starts to record into these rings.
-fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::Error>> {
+fn record(
+    settings: &Settings,
+    rings: Rings,
+) -> Result<(Recorder, Vec<Trigger>), Box<dyn error::Error>> {
     let program = env::current_exe()?;
     let options = Options {
         arguments: settings.arguments,
@@ -121,7 +127,15 @@ fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::
         ..Options::default()
     };
     let filter = settings.filter(&program.to_string_lossy())?;
-    Ok(Recorder::start_in(rings, filter, &options)?)
+    let recorder = Recorder::start_in(rings, filter, &options)?;
+    // Slots are asked in their order at entries, and the other way round at returns: what fires has
+    // been recorded.
+    let start = |trigger: &agent::Trigger| {
+        let least = Duration::from_nanos(trigger.least);
+        Trigger::start(recorder.rings().clone(), &trigger.functions, least)
+    };
+    let triggers: Result<_, _> = settings.triggers.iter().map(start).collect();
+    Ok((recorder, triggers?))
 }
 
 /// A child that is not to be recorded.
@@ -130,6 +144,10 @@ extern "C" fn stop_in_child() {
         && let Some(agent) = &*agent
     {
         agent.recorder.set_enabled(false);
+        agent
+            .triggers
+            .iter()
+            .for_each(|trigger| trigger.set_enabled(false));
     }
 }
 

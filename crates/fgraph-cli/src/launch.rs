@@ -23,7 +23,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{self, Settings};
+use fgraph_tracers::agent::{self, Settings, Trigger};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
@@ -42,6 +42,21 @@ const RINGS: RingOptions = RingOptions {
     table_bytes: 64 << 20,
     clock: None,
 };
+
+/// The newest events of more threads are kept than are read while they come.
+const KEPT_THREADS: u32 = 2048;
+
+fn ring_options(mode: Mode) -> RingOptions {
+    let rings = match mode {
+        Mode::Drop => RINGS.rings,
+        Mode::Overwrite => KEPT_THREADS,
+    };
+    RingOptions {
+        mode,
+        rings,
+        ..RINGS
+    }
+}
 
 /// How often rings are looked at that had nothing.
 pub(crate) const NAP: Duration = Duration::from_millis(5);
@@ -120,7 +135,7 @@ impl What {
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        let program = self.find()?;
+        let program = self.find(&[])?;
         let interrupts = Interrupts::catch();
         let mut launched = program.start(Mode::Drop)?;
         let done = work(&mut launched, &interrupts);
@@ -128,7 +143,7 @@ impl What {
     }
 
     /// Finds the program, and looks whether it can be recorded.
-    pub(crate) fn find(&self) -> Result<Program, Error> {
+    pub(crate) fn find(&self, triggers: &[Trigger]) -> Result<Program, Error> {
         let settings = Settings {
             rings: PathBuf::new(),
             executed: 0,
@@ -142,6 +157,7 @@ impl What {
             types: [self.args, self.retval].contains(&Some(Values::Types)),
             within: self.within.clone(),
             threshold: self.threshold.unwrap_or(0),
+            triggers: triggers.to_vec(),
         };
         if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
             let why = "--args and --retval are both of types or both of registers";
@@ -183,7 +199,9 @@ pub(crate) struct Launched {
     command: Vec<String>,
     /// Hangs up when the program has ended.
     ended: Receiver<()>,
-    waiter: JoinHandle<io::Result<ExitStatus>>,
+    waiter: Option<JoinHandle<io::Result<ExitStatus>>>,
+    /// What it has ended with.
+    status: Option<ExitStatus>,
     /// Where it ran before.
     attached: Option<Attached>,
     /// Both stay for as long as the program may execute others.
@@ -204,7 +222,7 @@ impl Program {
             is_missing: false,
         };
         let library = Library::find().map_err(failed)?;
-        let options = RingOptions { mode, ..RINGS };
+        let options = ring_options(mode);
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
         let place = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
@@ -224,7 +242,8 @@ impl Program {
             process,
             command: shown.collect(),
             ended,
-            waiter,
+            waiter: Some(waiter),
+            status: None,
             attached: None,
             _library: Some(library),
             _file: file,
@@ -232,7 +251,7 @@ impl Program {
     }
 
     fn attach(self, pid: u32, mode: Mode) -> Result<Launched, Error> {
-        let options = RingOptions { mode, ..RINGS };
+        let options = ring_options(mode);
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
         Ok(Launched {
@@ -241,7 +260,8 @@ impl Program {
             process: pid,
             command: attach::strings(pid, "cmdline"),
             ended,
-            waiter: attach::wait_for_end(pid, sender),
+            waiter: Some(attach::wait_for_end(pid, sender)),
+            status: None,
             attached: Some(attached),
             _library: None,
             _file: file,
@@ -344,15 +364,23 @@ impl Launched {
         self.gone.give_back(&self.rings);
     }
 
-    fn has_ended(&self) -> bool {
-        self.waiter.is_finished()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What the program has ended with: `None` while it runs, and where it ran before.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        if let Some(waiter) = self.waiter.take_if(|waiter| waiter.is_finished()) {
+            self.status = waiter.join().ok().and_then(Result::ok);
+        }
+        self.status.filter(|_| !self.is_attached())
     }
 
     /// Waits until the program has ended, but no longer than this.
     pub(crate) fn wait_for(&self, time: Duration) {
         if self.ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
             // The thread is about to end.
-            while !self.waiter.is_finished() {
+            while !self.has_ended() {
                 thread::yield_now();
             }
         }
@@ -394,9 +422,11 @@ impl Launched {
     }
 
     /// Waits until the program has ended, and says what it has ended with.
-    fn wait(self) -> ExitCode {
-        let status = self.waiter.join().ok().and_then(Result::ok);
-        let code = status.and_then(|status| {
+    fn wait(mut self) -> ExitCode {
+        if let Some(waiter) = self.waiter.take() {
+            self.status = waiter.join().ok().and_then(Result::ok);
+        }
+        let code = self.status.and_then(|status| {
             let by_signal = || status.signal().map(|signal| 128 + signal);
             status.code().or_else(by_signal)
         });
