@@ -79,6 +79,8 @@ struct Snapshots<'a> {
     span: Option<Duration>,
     taken: u64,
     missed: u64,
+    /// Bytes of the newest one.
+    len: u64,
 }
 
 impl Snapshots<'_> {
@@ -110,7 +112,7 @@ impl Snapshots<'_> {
             Drain::snapshot(Arc::clone(rings), File::create(&path)?, &self.info, since)?;
         identify(&mut drain, &mut 0)?;
         let len = finish(self.args, drain, interrupts)?;
-        self.taken += 1;
+        (self.taken, self.len) = (self.taken + 1, len);
         if !self.args.quiet {
             eprintln!("fgraph: a snapshot of {} in {}", size(len), path.display());
         }
@@ -132,6 +134,7 @@ pub(super) fn record(
         span,
         taken: 0,
         missed: 0,
+        len: 0,
     };
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
@@ -141,7 +144,8 @@ pub(super) fn record(
         let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
         let is_over = launched.is_over(interrupts) || is_late;
         let fired = rings.triggers().saturating_add(interrupts.snapshots());
-        if fired > seen {
+        let is_wanted = launched.tell(snapshots.len);
+        if is_wanted || fired > seen {
             // Those that have fired meanwhile are in one snapshot.
             seen = fired;
             progress.end();
@@ -152,7 +156,7 @@ pub(super) fn record(
         }
         launched.wait_for(NAP);
         launched.give_back_rings();
-        progress.show(rings, 0);
+        progress.show(rings, snapshots.len);
     }
     let (has_ended, status) = (launched.has_ended(), launched.status());
     let mut triggers = args.triggers.iter();
