@@ -1,9 +1,9 @@
 //! Records a program that knows nothing of fgraph: the `fgraph` command preloads this library.
 //!
 //! Before the program's `main` it reads its [`Settings`] in the environment, maps the rings that
-//! the command has made, and starts a recorder that writes to them. Then nothing is left of it but
-//! callbacks: no thread, no descriptor, and no variable in the environment. Programs that the
-//! process executes find the library and the settings again, see [`executed`].
+//! the command has made, and starts a recorder, or another tool, that writes to them. Then nothing
+//! is left of it but callbacks: no thread, no descriptor, and no variable in the environment.
+//! Programs that the process executes find the library and the settings again, see [`executed`].
 //!
 //! Into a process that runs already the command loads it too, see [`attached`].
 //!
@@ -31,9 +31,10 @@ use std::time::Duration;
 use dlmalloc::GlobalDlmalloc;
 use fgraph::Untraced;
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::Tracer as _;
-use fgraph_tracers::agent::{self, Settings};
+use fgraph_tracers::Tracer;
+use fgraph_tracers::agent::{self, Settings, Tool};
 use fgraph_tracers::recorder::{Options, Recorder};
+use fgraph_tracers::syscalls::SyscallMarks;
 use fgraph_tracers::trigger::Trigger;
 
 use executed::Executed;
@@ -48,7 +49,8 @@ static START: extern "C" fn() = start;
 /// What works in this process.
 #[derive(Debug)]
 struct Agent {
-    recorder: Recorder,
+    /// It ends when it is dropped.
+    tool: Box<dyn Tracer>,
     triggers: Vec<Trigger>,
     /// The process that reads what is recorded.
     reader: u32,
@@ -90,13 +92,13 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
         true => Some(Executed::start(settings, library)?),
         false => None,
     };
-    let (recorder, triggers) = record(settings, rings)?;
+    let (tool, triggers) = begin(settings, rings)?;
     if !settings.follow {
         // SAFETY: a function that stays.
         unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
     }
     let agent = Agent {
-        recorder,
+        tool,
         triggers,
         reader: settings.reader(),
         _executed: executed,
@@ -110,7 +112,26 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
 /// How long finding out the types of functions may hold the program up at its start.
 const TYPES: Duration = Duration::from_secs(2);
 
-/// Starts to record into these rings.
+/// What works at once: a tool, and what tells of calls.
+type Begun = (Box<dyn Tracer>, Vec<Trigger>);
+
+/// Starts what is asked for, which writes to these rings.
+fn begin(settings: &Settings, rings: Rings) -> Result<Begun, Box<dyn error::Error>> {
+    let executed = settings.executed;
+    match &settings.tool {
+        Tool::Record => {
+            let (recorder, triggers) = record(settings, rings)?;
+            Ok((Box::new(recorder), triggers))
+        }
+        Tool::Syscalls { is_loud } => {
+            let asked = settings.asked()?;
+            let started = SyscallMarks::start_in(rings, executed, asked.as_ref(), *is_loud);
+            Ok((Box::new(started?), Vec::new()))
+        }
+        _ => Err("it was started by another version of fgraph".into()),
+    }
+}
+
 fn record(
     settings: &Settings,
     rings: Rings,
@@ -143,7 +164,7 @@ extern "C" fn stop_in_child() {
     if let Ok(agent) = AGENT.try_lock()
         && let Some(agent) = &*agent
     {
-        agent.recorder.set_enabled(false);
+        agent.tool.set_enabled(false);
         agent
             .triggers
             .iter()

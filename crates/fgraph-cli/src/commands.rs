@@ -14,6 +14,7 @@ pub(crate) mod outliers;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod syscalls;
 pub(crate) mod top;
 pub(crate) mod tui;
 
@@ -42,6 +43,7 @@ pub(crate) enum Command {
     Record(record::Args),
     Live(live::Args),
     Top(top::Args),
+    Syscalls(syscalls::Args),
     Report(report::Args),
     Replay(replay::Args),
     Graph(graph::Args),
@@ -65,6 +67,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Record(args) => return record::run(&args),
         Command::Live(args) => return live::run(&args),
         Command::Top(args) => return top::run(&args),
+        Command::Syscalls(args) => return syscalls::run(&args),
         Command::Report(args) => report::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),

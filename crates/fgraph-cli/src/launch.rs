@@ -30,6 +30,7 @@ use fgraph_tracers::agent::{self, Settings, Trigger};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
+use crate::target::words;
 use attach::Attached;
 use gone::Gone;
 use interrupt::Interrupts;
@@ -68,8 +69,8 @@ pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct What {
-    /// Record these functions: a glob over names, or any other word of a filter, such as
-    /// ':mod:libz.so*'
+    /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
+    /// other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
     functions: Vec<String>,
     /// Do not record these functions
@@ -108,11 +109,18 @@ pub(crate) struct What {
         default_missing_value = "types"
     )]
     retval: Option<Values>,
-    /// Record neither forked processes nor executed programs
+    #[command(flatten)]
+    target: Target,
+}
+
+/// A program that is to be run, or that runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Record a process that runs already, and its forked children; at the end, its functions are
-    /// as they were, and the agent stays in it, idle
+    /// Take a process that runs already, and its forked children; at the end, its functions are as
+    /// they were, and the agent stays in it, idle
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
@@ -139,34 +147,59 @@ impl What {
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        let program = self.find(&[])?;
+        self.target.run(self.settings()?, work)
+    }
+
+    /// Finds the program, and looks whether it can be recorded.
+    pub(crate) fn find(&self, triggers: Vec<Trigger>) -> Result<Program, Error> {
+        let settings = Settings {
+            triggers,
+            ..self.settings()?
+        };
+        self.target.find(settings)
+    }
+
+    fn settings(&self) -> Result<Settings, Error> {
+        let settings = Settings {
+            trace: self.functions.iter().flat_map(|it| words(it)).collect(),
+            notrace: self.notrace.iter().flat_map(|it| words(it)).collect(),
+            libraries: self.libs,
+            depth: self.depth.unwrap_or(0) as usize,
+            arguments: if self.args.is_some() { 6 } else { 0 },
+            result: self.retval.is_some(),
+            types: [self.args, self.retval].contains(&Some(Values::Types)),
+            within: self.within.iter().flat_map(|it| words(it)).collect(),
+            threshold: self.threshold.unwrap_or(0),
+            ..Settings::default()
+        };
+        if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
+            let why = "--args and --retval are both of types or both of registers";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        Ok(settings)
+    }
+}
+
+impl Target {
+    /// Runs the program with the agent inside, which has these settings, while `work` reads what it
+    /// does, and ends as the program does.
+    pub(crate) fn run(
+        &self,
+        settings: Settings,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let program = self.find(settings)?;
         let interrupts = Interrupts::catch();
         let mut launched = program.start(Mode::Drop)?;
         let done = work(&mut launched, &interrupts);
         launched.end(&interrupts, done)
     }
 
-    /// Finds the program, and looks whether it can be recorded.
-    pub(crate) fn find(&self, triggers: &[Trigger]) -> Result<Program, Error> {
+    fn find(&self, settings: Settings) -> Result<Program, Error> {
         let settings = Settings {
-            rings: PathBuf::new(),
-            executed: 0,
             follow: !self.no_follow,
-            trace: self.functions.clone(),
-            notrace: self.notrace.clone(),
-            libraries: self.libs,
-            depth: self.depth.unwrap_or(0) as usize,
-            arguments: if self.args.is_some() { 6 } else { 0 },
-            result: self.retval.is_some(),
-            types: [self.args, self.retval].contains(&Some(Values::Types)),
-            within: self.within.clone(),
-            threshold: self.threshold.unwrap_or(0),
-            triggers: triggers.to_vec(),
+            ..settings
         };
-        if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
-            let why = "--args and --retval are both of types or both of registers";
-            return Err(Error::Usage(why.to_owned()));
-        }
         let program = self.command.first().cloned().unwrap_or_default();
         let path = match self.pid {
             Some(pid) => attach::program(pid)?,
@@ -410,6 +443,15 @@ impl Launched {
         self.has_ended() || interrupts.count() > enough || self.is_stopped()
     }
 
+    /// Ends recording: nothing more comes into the rings.
+    pub(crate) fn stop(&mut self) {
+        if let Err(error) = self.detach() {
+            // What was recorded is worth more.
+            eprintln!("fgraph: {}", error.message().unwrap_or_default());
+        }
+        self.rings.finish();
+    }
+
     /// Whether a client of the socket wants recording to end.
     fn is_stopped(&self) -> bool {
         self.socket.as_ref().is_some_and(Socket::is_stopped)
@@ -426,7 +468,7 @@ impl Launched {
 
     /// Where it ran before, or goes on: ends what the agent does there, so that all it has recorded
     /// is in the rings.
-    pub(crate) fn detach(&mut self) -> Result<(), Error> {
+    fn detach(&mut self) -> Result<(), Error> {
         if let Some(attached) = &mut self.attached {
             return attached.end();
         }

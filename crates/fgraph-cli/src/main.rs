@@ -12,6 +12,7 @@ mod output;
 mod sources;
 mod stats;
 mod table;
+mod target;
 mod text;
 mod tree;
 

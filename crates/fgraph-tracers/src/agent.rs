@@ -31,9 +31,47 @@ const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
 /// Modules that never are the program's: the kernel's functions, and the agent itself.
 pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 
+/// What the agent does in a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tool {
+    /// It records calls: see [`recorder`](crate::recorder).
+    #[default]
+    Record,
+    /// It writes a line for each system call, also when it begins where `is_loud`: see
+    /// [`syscalls`](crate::syscalls). [`Settings::trace`] and [`notrace`](Settings::notrace) speak
+    /// of system calls.
+    Syscalls {
+        /// Whether there is a line when a call begins.
+        is_loud: bool,
+    },
+}
+
+impl Tool {
+    fn to_value(&self) -> String {
+        match self {
+            Self::Record => "record".to_owned(),
+            Self::Syscalls { is_loud: false } => "syscalls".to_owned(),
+            Self::Syscalls { is_loud: true } => "syscalls loud".to_owned(),
+        }
+    }
+
+    fn parse(value: &str) -> Option<Self> {
+        let (name, rest) = value.split_once(' ').unwrap_or((value, ""));
+        Some(match (name, rest) {
+            ("record", "") => Self::Record,
+            ("syscalls", "") => Self::Syscalls { is_loud: false },
+            ("syscalls", "loud") => Self::Syscalls { is_loud: true },
+            _ => return None,
+        })
+    }
+}
+
 /// What is recorded of a program, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
+    /// What the agent does.
+    pub tool: Tool,
     /// A path by which programs can open the rings.
     pub rings: PathBuf,
     /// How many programs the process has executed since it was the first one.
@@ -95,6 +133,7 @@ impl Settings {
             let field = format!("{name}={value}");
             fields.push(field.replace([SEPARATOR, '\0'], " "));
         };
+        field("tool", &self.tool.to_value());
         field("rings", &self.rings.display());
         field("executed", &self.executed);
         field("follow", &self.follow);
@@ -128,6 +167,7 @@ impl Settings {
         for field in fields {
             let (name, value) = field.split_once('=')?;
             match name {
+                "tool" => settings.tool = Tool::parse(value)?,
                 "rings" => settings.rings = value.into(),
                 "executed" => settings.executed = value.parse().ok()?,
                 "follow" => settings.follow = value.parse().ok()?,
@@ -159,6 +199,20 @@ impl Settings {
         let mut parts = self.rings.iter().skip(2).map(|part| part.to_str());
         let process = parts.next().flatten().and_then(|part| part.parse().ok());
         process.unwrap_or(0)
+    }
+
+    /// What `trace` and `notrace` select without regard to the program; `None` if they say nothing.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of the words.
+    pub fn asked(&self) -> Result<Option<Filter>, FilterError> {
+        if self.trace.is_empty() && self.notrace.is_empty() {
+            return Ok(None);
+        }
+        let notrace = self.notrace.iter().map(|word| format!("!{word}"));
+        let words: Vec<String> = self.trace.iter().cloned().chain(notrace).collect();
+        words.join(" ").parse().map(Some)
     }
 
     /// The functions that are recorded of a program, by the path of its file.
@@ -235,6 +289,7 @@ mod tests {
     #[test]
     fn settings_come_back_as_they_were() {
         let settings = Settings {
+            tool: Tool::Syscalls { is_loud: true },
             rings: "/proc/1/fd/5".into(),
             executed: 3,
             follow: true,

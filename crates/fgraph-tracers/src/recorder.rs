@@ -17,12 +17,10 @@
 
 mod fetch;
 mod held;
-mod modules;
 mod record;
 mod shapes;
 mod to_file;
 mod types;
-mod writers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -201,7 +199,6 @@ impl Recorder {
         options: &Options,
     ) -> Result<Self, RecordError> {
         let rings = Arc::new(rings);
-        modules::describe(&rings, options.executed);
         let no_memory = || RecordError::Rings(io::ErrorKind::OutOfMemory.into());
         let threshold = options.threshold.unwrap_or_default();
         let threshold = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);

@@ -26,7 +26,7 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-cli/src",
         layers: &[
             "main", "commands", "launch", "tree", "sources", "calls", "stats", "input", "table",
-            "output", "error", "text",
+            "output", "error", "target", "text",
         ],
         apart: &[],
         exceptions: &[],

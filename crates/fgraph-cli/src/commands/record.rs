@@ -153,7 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         Ring::Drop => Mode::Drop,
         Ring::Overwrite(_) => Mode::Overwrite,
     };
-    let program = args.what.find(&flight::of_calls(&args.triggers))?;
+    let program = args.what.find(flight::of_calls(&args.triggers))?;
     let file = File::create(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
@@ -208,11 +208,7 @@ fn record(
         launched.give_back_rings();
         progress.show(rings, drain.len());
     }
-    if let Err(error) = launched.detach() {
-        // What was recorded is worth more.
-        eprintln!("fgraph: {}", error.message().unwrap_or_default());
-    }
-    rings.finish();
+    launched.stop();
     while drain.drain()? > 0 {}
     identify(&mut drain, &mut identified)?;
     let len = finish(args, drain, interrupts)?;

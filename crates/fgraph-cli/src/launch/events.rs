@@ -43,7 +43,7 @@ impl Source for Events<'_> {
             self.launched.give_back_rings();
             self.launched.wait_for(NAP);
             if self.launched.is_over(self.interrupts) {
-                self.launched.rings().finish();
+                self.launched.stop();
             }
         }
         self.live.next()
