@@ -167,11 +167,7 @@ pub(super) fn record(
                 Trigger::Failure => status.is_none_or(|status| !status.success()),
                 Trigger::Call(_) | Trigger::Signal => false,
             });
-    if let Err(error) = launched.detach() {
-        // What was recorded is worth more.
-        eprintln!("fgraph: {}", error.message().unwrap_or_default());
-    }
-    rings.finish();
+    launched.stop();
     progress.end();
     if is_at_end {
         snapshots.take(rings, interrupts)?;
