@@ -11,6 +11,7 @@ pub(crate) mod live;
 pub(crate) mod man;
 pub(crate) mod mount;
 pub(crate) mod outliers;
+pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
@@ -52,6 +53,7 @@ pub(crate) enum Command {
     Dump(dump::Args),
     Export(export::Args),
     Functions(functions::Args),
+    Probe(probe::Args),
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
@@ -75,6 +77,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Probe(args) => return probe::run(&args),
         Command::Functions(args) => functions::run(args),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),

@@ -147,7 +147,7 @@ impl What {
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        self.target.run(self.settings()?, work)
+        self.find()?.run(work)
     }
 
     /// Finds the program, and looks whether it can be recorded.
@@ -188,11 +188,7 @@ impl Target {
         settings: Settings,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        let program = self.find(settings)?;
-        let interrupts = Interrupts::catch();
-        let mut launched = program.start(Mode::Drop)?;
-        let done = work(&mut launched, &interrupts);
-        launched.end(&interrupts, done)
+        self.find(settings)?.run(work)
     }
 
     fn find(&self, settings: Settings) -> Result<Program, Error> {
@@ -200,20 +196,7 @@ impl Target {
             follow: !self.no_follow,
             ..settings
         };
-        let program = self.command.first().cloned().unwrap_or_default();
-        let path = match self.pid {
-            Some(pid) => attach::program(pid)?,
-            None => check::find(&program)?,
-        };
-        let filter = settings.filter(&path.to_string_lossy());
-        let filter = filter.and_then(|_| settings.within());
-        filter.map_err(|error| Error::Usage(error.to_string()))?;
-        Ok(Program {
-            path,
-            command: self.command.clone(),
-            pid: self.pid,
-            settings,
-        })
+        Program::find(self.pid, &self.command, settings)
     }
 }
 
@@ -249,6 +232,39 @@ pub(crate) struct Launched {
 }
 
 impl Program {
+    /// Finds the program of a command or of a process, and looks whether it can be recorded.
+    pub(crate) fn find(
+        pid: Option<u32>,
+        command: &[OsString],
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let program = command.first().cloned().unwrap_or_default();
+        let path = match pid {
+            Some(pid) => attach::program(pid)?,
+            None => check::find(&program)?,
+        };
+        let filter = settings.filter(&path.to_string_lossy());
+        let filter = filter.and_then(|_| settings.within());
+        filter.map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(Self {
+            path,
+            command: command.to_vec(),
+            pid,
+            settings,
+        })
+    }
+
+    /// Runs it while `work` reads what it does, and ends as it does.
+    pub(crate) fn run(
+        self,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let interrupts = Interrupts::catch();
+        let mut launched = self.start(Mode::Drop)?;
+        let done = work(&mut launched, &interrupts);
+        launched.end(&interrupts, done)
+    }
+
     /// Starts it.
     pub(crate) fn start(mut self, mode: Mode) -> Result<Launched, Error> {
         if let Some(pid) = self.pid {

@@ -3,6 +3,8 @@
 //! Each subcommand is a file under `commands/`. Those that show a recording take it as a
 //! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
 
+mod action;
+mod callers;
 mod calls;
 mod commands;
 mod error;

@@ -87,10 +87,39 @@ impl Module {
         let places = [path.to_owned(), debug].into_iter();
         let mut files = places.filter_map(|place| open(&place));
         let lines = files.find_map(|file| Lines::read(BufReader::new(file), &elf))?;
-        // Segments are mapped from the page on that they begin in.
-        let first = elf.load_addresses().map(|(start, _)| start).min()? & !0xfff;
+        let first = first_address(&elf)?;
         Some(Self { lines, first })
     }
+}
+
+/// The address in a file that the first byte of its module has.
+pub(crate) fn first_address(elf: &ElfFile<'_>) -> Option<u64> {
+    let first = elf.load_addresses().map(|(start, _)| start).min()?;
+    // Segments are mapped from the page on that they begin in.
+    Some(first & !0xfff)
+}
+
+/// The bytes of a module's file.
+pub(crate) fn bytes_of(module: &ModuleName) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(&place(module))?.read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The bytes of the debug file that is installed for a file.
+pub(crate) fn debug_bytes_of(elf: &ElfFile<'_>) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let path = Path::new(DEBUG).join(lines::debug_file(elf.build_id()?));
+    open(&path)?.read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The module that an address of a process is in; a child has its parent's. Of several it is the
+/// smallest, as a file may be mapped elsewhere once more.
+pub(crate) fn module_at(names: &Names, process: u32, address: u64) -> Option<&ModuleName> {
+    let is_in = |it: &&ModuleName| (it.start..it.end).contains(&address);
+    let here = names.modules().iter().filter(is_in);
+    here.min_by_key(|it| (it.process != process, it.end - it.start))
 }
 
 /// Larger files are not looked at.

@@ -101,6 +101,13 @@ pub struct Settings {
     /// Whether what is recorded of arguments and results goes by their types, where debug
     /// information tells these.
     pub types: bool,
+    /// With `types`, the arguments and results of which texts are recorded: see
+    /// [`Options::texts`](crate::recorder::Options::texts).
+    pub texts: Vec<String>,
+    /// Whether it is recorded where calls return to.
+    pub callers: bool,
+    /// Whether only the first call of each function is recorded, without its return.
+    pub once: bool,
 }
 
 /// Calls that readers are told of, see [`trigger`](crate::trigger).
@@ -155,6 +162,11 @@ impl Settings {
         }
         field("threshold", &self.threshold);
         field("types", &self.types);
+        for text in &self.texts {
+            field("text", text);
+        }
+        field("callers", &self.callers);
+        field("once", &self.once);
         fields.join(&SEPARATOR.to_string())
     }
 
@@ -187,6 +199,9 @@ impl Settings {
                 }
                 "threshold" => settings.threshold = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
+                "text" => settings.texts.push(value.to_owned()),
+                "callers" => settings.callers = value.parse().ok()?,
+                "once" => settings.once = value.parse().ok()?,
                 _ => return None,
             }
         }
@@ -306,6 +321,9 @@ mod tests {
             }],
             threshold: 1000,
             types: true,
+            texts: vec!["arg0".to_owned(), "path".to_owned()],
+            callers: true,
+            once: true,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();

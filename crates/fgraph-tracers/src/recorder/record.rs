@@ -24,6 +24,7 @@ pub(super) struct Record {
     shape: Shape,
     arguments: usize,
     result: bool,
+    once: bool,
     caller: bool,
     running: bool,
     types: Option<Types>,
@@ -45,8 +46,11 @@ enum Shape {
 
 impl Shape {
     fn of(options: &Options) -> Self {
-        let is_more =
-            options.caller || options.running || options.types.is_some() || options.depth.is_some();
+        let is_more = options.caller
+            || options.running
+            || options.types.is_some()
+            || options.depth.is_some()
+            || options.once;
         match is_more {
             true => Self::Any,
             false if options.arguments > 0 || options.result => Self::Registers,
@@ -63,12 +67,14 @@ impl Record {
             shape: Shape::of(options),
             arguments: options.arguments.min(6),
             result: options.result,
+            once: options.once,
             caller: options.caller,
             running: options.running,
             types: options.types.map(|_| {
                 Types::new(Wanted {
                     arguments: options.arguments != 0,
                     result: options.result,
+                    texts: options.texts.clone(),
                 })
             }),
             processor: ProcessorWord::find(),
@@ -256,8 +262,11 @@ impl FgraphOps for Record {
     #[inline]
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
         let function = call.function();
-        // SAFETY: the word is the running thread's.
-        unsafe { self.sink.know(function, call.thread_word()) };
+        let is_known = self.is_described(function);
+        if !is_known {
+            // SAFETY: the word is the running thread's.
+            unsafe { self.sink.know(function, call.thread_word()) };
+        }
         let (word, event) = (
             call.thread_word(),
             event::call(Kind::Entry, function.index()),
@@ -281,13 +290,14 @@ impl FgraphOps for Record {
             }
             Shape::Any => {}
         }
-        if self.is_too_deep(call) {
+        if self.once && is_known || self.is_too_deep(call) {
             return None;
         }
         let event = self.entry_event(call, true);
         let now = self.sink.clock().now();
-        self.write_words(word, call.thread_id(), event.as_slice(), now, self.cpu())
-            .then_some(())
+        let (thread, cpu) = (call.thread_id(), self.cpu());
+        let is_written = self.write_words(word, thread, event.as_slice(), now, cpu);
+        (is_written && !self.once).then_some(())
     }
 
     #[inline]
