@@ -147,7 +147,7 @@ impl What {
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        self.find()?.run(work)
+        self.find(Vec::new())?.run(work)
     }
 
     /// Finds the program, and looks whether it can be recorded.
