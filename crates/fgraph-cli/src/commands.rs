@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod completions;
+pub(crate) mod coverage;
 pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod functions;
@@ -54,6 +55,7 @@ pub(crate) enum Command {
     Export(export::Args),
     Functions(functions::Args),
     Probe(probe::Args),
+    Coverage(coverage::Args),
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
@@ -77,6 +79,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Coverage(args) => return coverage::run(&args),
         Command::Probe(args) => return probe::run(&args),
         Command::Functions(args) => functions::run(args),
         Command::Attach(args) => attach::attach(&args),

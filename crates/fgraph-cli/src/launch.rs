@@ -25,6 +25,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use fgraph_symbols::filter::Filter;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{self, Settings, Trigger};
 
@@ -252,6 +253,18 @@ impl Program {
             pid,
             settings,
         })
+    }
+
+    /// Has the program record only the first call of each function.
+    pub(crate) fn once(mut self) -> Self {
+        self.settings.once = true;
+        self
+    }
+
+    /// Which functions are recorded.
+    pub(crate) fn filter(&self) -> Result<Filter, Error> {
+        let filter = self.settings.filter(&self.path.to_string_lossy());
+        filter.map_err(|error| Error::Usage(error.to_string()))
     }
 
     /// Runs it while `work` reads what it does, and ends as it does.

@@ -39,17 +39,34 @@ impl Sources {
         path: &str,
         address: u64,
     ) -> Option<(String, u32)> {
-        let known = module(names, process, path)?;
+        let (known, in_module) = in_module(names, process, path, address)?;
         let lines = self.modules.entry(path.to_owned());
         let lines = lines.or_insert_with(|| Module::read(known)).as_ref()?;
-        let address = address.checked_sub(start(names, known))?;
-        lines.lines.at(address.checked_add(lines.first)?)
+        lines.lines.at(in_module.checked_add(lines.first)?)
     }
 }
 
 /// The debug information of a program or library, in it or in its debug file.
 pub(crate) fn lines_of(path: &Path) -> Option<Lines> {
     Module::read_if(path, |_| true).map(|module| module.lines)
+}
+
+/// A module of this path, and where in it an address of a process is.
+pub(crate) fn in_module<'n>(
+    names: &'n Names,
+    process: u32,
+    path: &str,
+    address: u64,
+) -> Option<(&'n ModuleName, u64)> {
+    let known = module(names, process, path)?;
+    Some((known, address.checked_sub(start(names, known))?))
+}
+
+/// The address in a file that the first byte of its module has.
+pub(crate) fn first_address_of(path: &Path) -> Option<u64> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).ok()?;
+    first_address(&ElfFile::parse(&bytes).ok()?)
 }
 
 /// The module of a path; a child has its parent's.
