@@ -31,12 +31,14 @@ use std::time::Duration;
 use dlmalloc::GlobalDlmalloc;
 use fgraph::{Filter, Untraced};
 use fgraph_trace::ring::Rings;
+use fgraph_tracers::Tracer as _;
 use fgraph_tracers::agent::{self, Settings, Tool, Work};
 use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
 use fgraph_tracers::stack::StackTracer;
 use fgraph_tracers::syscalls::SyscallMarks;
 use fgraph_tracers::threads::ThreadChecker;
+use fgraph_tracers::trigger::Trigger;
 
 use executed::Executed;
 
@@ -52,6 +54,7 @@ static START: extern "C" fn() = start;
 struct Agent {
     /// It ends when it is dropped.
     tool: Box<dyn Work>,
+    triggers: Vec<Trigger>,
     /// The process that reads what is recorded.
     reader: u32,
     _executed: Option<Executed>,
@@ -92,13 +95,14 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
         true => Some(Executed::start(settings, library)?),
         false => None,
     };
-    let tool = begin(settings, rings)?;
+    let (tool, triggers) = begin(settings, rings)?;
     if !settings.follow {
         // SAFETY: a function that stays.
         unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
     }
     let agent = Agent {
         tool,
+        triggers,
         reader: settings.reader(),
         _executed: executed,
     };
@@ -111,13 +115,19 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
 /// How long finding out the types of functions may hold the program up at its start.
 const TYPES: Duration = Duration::from_secs(2);
 
+/// What works at once: a tool, and what tells of calls.
+type Begun = (Box<dyn Work>, Vec<Trigger>);
+
 /// Starts what is asked for, which writes to these rings.
-fn begin(settings: &Settings, rings: Rings) -> Result<Box<dyn Work>, Box<dyn error::Error>> {
+fn begin(settings: &Settings, rings: Rings) -> Result<Begun, Box<dyn error::Error>> {
     let executed = settings.executed;
     let program = env::current_exe()?;
     let filter = || settings.filter(&program.to_string_lossy());
-    Ok(match &settings.tool {
-        Tool::Record => Box::new(record(settings, rings, filter()?)?),
+    let tool: Box<dyn Work> = match &settings.tool {
+        Tool::Record => {
+            let (recorder, triggers) = record(settings, rings, filter()?)?;
+            return Ok((Box::new(recorder), triggers));
+        }
         Tool::Syscalls { is_loud } => {
             let asked = settings.asked()?;
             let started = SyscallMarks::start_in(rings, executed, asked.as_ref(), *is_loud);
@@ -137,14 +147,15 @@ fn begin(settings: &Settings, rings: Rings) -> Result<Box<dyn Work>, Box<dyn err
             Box::new(started?)
         }
         _ => return Err("it was started by another version of fgraph".into()),
-    })
+    };
+    Ok((tool, Vec::new()))
 }
 
 fn record(
     settings: &Settings,
     rings: Rings,
     filter: Filter,
-) -> Result<Recorder, Box<dyn error::Error>> {
+) -> Result<(Recorder, Vec<Trigger>), Box<dyn error::Error>> {
     let options = Options {
         arguments: settings.arguments,
         result: settings.result,
@@ -158,7 +169,15 @@ fn record(
         executed: settings.executed,
         ..Options::default()
     };
-    Ok(Recorder::start_in(rings, filter, &options)?)
+    let recorder = Recorder::start_in(rings, filter, &options)?;
+    // Slots are asked in their order at entries, and the other way round at returns: what fires has
+    // been recorded.
+    let start = |trigger: &agent::Trigger| {
+        let least = Duration::from_nanos(trigger.least);
+        Trigger::start(recorder.rings().clone(), &trigger.functions, least)
+    };
+    let triggers: Result<_, _> = settings.triggers.iter().map(start).collect();
+    Ok((recorder, triggers?))
 }
 
 /// A child that is not to be recorded.
@@ -167,6 +186,10 @@ extern "C" fn stop_in_child() {
         && let Some(agent) = &*agent
     {
         agent.tool.pause();
+        agent
+            .triggers
+            .iter()
+            .for_each(|trigger| trigger.set_enabled(false));
     }
 }
 

@@ -146,6 +146,8 @@ pub struct Settings {
     /// Words of filters: only these functions are recorded, and what is called inside them. Without
     /// any it is all.
     pub within: Vec<String>,
+    /// Calls that readers are told of.
+    pub triggers: Vec<Trigger>,
     /// Only calls that take so many nanoseconds are recorded, and those that they are inside of.
     pub threshold: u64,
     /// Whether what is recorded of arguments and results goes by their types, where debug
@@ -158,6 +160,15 @@ pub struct Settings {
     pub callers: bool,
     /// Whether only the first call of each function is recorded, without its return.
     pub once: bool,
+}
+
+/// Calls that readers are told of, see [`trigger`](crate::trigger).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trigger {
+    /// A word of a filter.
+    pub functions: String,
+    /// Nanoseconds that a call takes at least; 0 for all calls, when they begin.
+    pub least: u64,
 }
 
 impl Settings {
@@ -198,6 +209,9 @@ impl Settings {
         for word in &self.within {
             field("within", word);
         }
+        for Trigger { functions, least } in &self.triggers {
+            field("trigger", &format_args!("{least} {functions}"));
+        }
         field("threshold", &self.threshold);
         field("types", &self.types);
         for text in &self.texts {
@@ -228,6 +242,13 @@ impl Settings {
                 "arguments" => settings.arguments = value.parse().ok()?,
                 "result" => settings.result = value.parse().ok()?,
                 "within" => settings.within.push(value.to_owned()),
+                "trigger" => {
+                    let (least, functions) = value.split_once(' ')?;
+                    settings.triggers.push(Trigger {
+                        functions: functions.to_owned(),
+                        least: least.parse().ok()?,
+                    });
+                }
                 "threshold" => settings.threshold = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
                 "text" => settings.texts.push(value.to_owned()),
@@ -290,8 +311,9 @@ impl Settings {
             let program = quoted(program);
             format!("* {system} {except} + :mod:{program} {except}")
         };
-        if !self.within.is_empty() {
-            filter = format!("{filter} + {} {except}", self.within.join(" "));
+        let triggers = self.triggers.iter().map(|trigger| &trigger.functions);
+        for word in self.within.iter().chain(triggers) {
+            filter = format!("{filter} + {word} {except}");
         }
         filter.parse()
     }
@@ -378,6 +400,10 @@ mod tests {
             arguments: 2,
             result: true,
             within: vec!["parse*".to_owned(), "lex".to_owned()],
+            triggers: vec![Trigger {
+                functions: "<T as U>::f".to_owned(),
+                least: 7,
+            }],
             threshold: 1000,
             types: true,
             texts: vec!["arg0".to_owned(), "path".to_owned()],

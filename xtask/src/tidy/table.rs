@@ -35,7 +35,7 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-tracers/src",
         layers: &[
             "agent", "control", "locks", "outliers", "probe", "profiler", "recorder", "stack",
-            "syscalls", "threads", "watchdog", "registry", "tracer", "support",
+            "syscalls", "threads", "trigger", "watchdog", "registry", "tracer", "support",
         ],
         apart: &[],
         exceptions: &[],
