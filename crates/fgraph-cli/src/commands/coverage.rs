@@ -63,7 +63,7 @@ struct Function {
 
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let program = args.what.find()?.once();
+    let program = args.what.find(Vec::new())?.once();
     let filter = program.filter()?;
     program.run(|launched: &mut Launched, interrupts: &Interrupts| {
         let mut events = Events::new(launched, interrupts)?;
