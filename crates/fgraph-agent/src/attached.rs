@@ -93,8 +93,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Failed> {
 fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     let mut place = lock(&AGENT)?;
     end_left(&mut place)?;
+    let (tool, triggers) = begin(settings, Rings::open_shared(file)?)?;
     *place = Some(Agent {
-        tool: begin(settings, Rings::open_shared(file)?)?,
+        tool,
+        triggers,
         reader,
         _executed: None,
     });

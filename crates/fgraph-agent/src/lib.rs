@@ -29,12 +29,16 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
-use fgraph::Untraced;
+use fgraph::{Filter, Untraced};
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::Tracer;
-use fgraph_tracers::agent::{self, Settings, Tool};
+use fgraph_tracers::Tracer as _;
+use fgraph_tracers::agent::{self, Settings, Tool, Work};
+use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
+use fgraph_tracers::stack::StackTracer;
 use fgraph_tracers::syscalls::SyscallMarks;
+use fgraph_tracers::threads::ThreadChecker;
+use fgraph_tracers::trigger::Trigger;
 
 use executed::Executed;
 
@@ -49,7 +53,8 @@ static START: extern "C" fn() = start;
 #[derive(Debug)]
 struct Agent {
     /// It ends when it is dropped.
-    tool: Box<dyn Tracer>,
+    tool: Box<dyn Work>,
+    triggers: Vec<Trigger>,
     /// The process that reads what is recorded.
     reader: u32,
     _executed: Option<Executed>,
@@ -90,13 +95,14 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
         true => Some(Executed::start(settings, library)?),
         false => None,
     };
-    let tool = begin(settings, rings)?;
+    let (tool, triggers) = begin(settings, rings)?;
     if !settings.follow {
         // SAFETY: a function that stays.
         unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
     }
     let agent = Agent {
         tool,
+        triggers,
         reader: settings.reader(),
         _executed: executed,
     };
@@ -109,22 +115,47 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
 /// How long finding out the types of functions may hold the program up at its start.
 const TYPES: Duration = Duration::from_secs(2);
 
+/// What works at once: a tool, and what tells of calls.
+type Begun = (Box<dyn Work>, Vec<Trigger>);
+
 /// Starts what is asked for, which writes to these rings.
-fn begin(settings: &Settings, rings: Rings) -> Result<Box<dyn Tracer>, Box<dyn error::Error>> {
+fn begin(settings: &Settings, rings: Rings) -> Result<Begun, Box<dyn error::Error>> {
     let executed = settings.executed;
-    Ok(match &settings.tool {
-        Tool::Record => Box::new(record(settings, rings)?),
+    let program = env::current_exe()?;
+    let filter = || settings.filter(&program.to_string_lossy());
+    let tool: Box<dyn Work> = match &settings.tool {
+        Tool::Record => {
+            let (recorder, triggers) = record(settings, rings, filter()?)?;
+            return Ok((Box::new(recorder), triggers));
+        }
         Tool::Syscalls { is_loud } => {
             let asked = settings.asked()?;
             let started = SyscallMarks::start_in(rings, executed, asked.as_ref(), *is_loud);
             Box::new(started?)
         }
+        Tool::Stack => Box::new(StackTracer::start_in(rings, executed, filter()?)?),
+        Tool::Threads(rules) => {
+            let rules = rules
+                .iter()
+                .map(|(rule, words)| Ok((*rule, Settings::selected(words)?)));
+            let rules: Vec<_> = rules.collect::<Result<_, fgraph::FilterError>>()?;
+            Box::new(ThreadChecker::start_in(rings, executed, rules)?)
+        }
+        Tool::Inject(fault) => {
+            // SAFETY: who asks for it says that callers may get such results.
+            let started = unsafe { FaultMarks::start_in(rings, executed, filter()?, *fault) };
+            Box::new(started?)
+        }
         _ => return Err("it was started by another version of fgraph".into()),
-    })
+    };
+    Ok((tool, Vec::new()))
 }
 
-fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::Error>> {
-    let program = env::current_exe()?;
+fn record(
+    settings: &Settings,
+    rings: Rings,
+    filter: Filter,
+) -> Result<(Recorder, Vec<Trigger>), Box<dyn error::Error>> {
     let options = Options {
         arguments: settings.arguments,
         result: settings.result,
@@ -138,8 +169,15 @@ fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::
         executed: settings.executed,
         ..Options::default()
     };
-    let filter = settings.filter(&program.to_string_lossy())?;
-    Ok(Recorder::start_in(rings, filter, &options)?)
+    let recorder = Recorder::start_in(rings, filter, &options)?;
+    // Slots are asked in their order at entries, and the other way round at returns: what fires has
+    // been recorded.
+    let start = |trigger: &agent::Trigger| {
+        let least = Duration::from_nanos(trigger.least);
+        Trigger::start(recorder.rings().clone(), &trigger.functions, least)
+    };
+    let triggers: Result<_, _> = settings.triggers.iter().map(start).collect();
+    Ok((recorder, triggers?))
 }
 
 /// A child that is not to be recorded.
@@ -147,7 +185,11 @@ extern "C" fn stop_in_child() {
     if let Ok(agent) = AGENT.try_lock()
         && let Some(agent) = &*agent
     {
-        agent.tool.set_enabled(false);
+        agent.tool.pause();
+        agent
+            .triggers
+            .iter()
+            .for_each(|trigger| trigger.set_enabled(false));
     }
 }
 

@@ -2,12 +2,15 @@
 
 pub(crate) mod attach;
 pub(crate) mod completions;
+pub(crate) mod coverage;
 pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod functions;
 pub(crate) mod graph;
 pub(crate) mod info;
+pub(crate) mod inject;
 pub(crate) mod live;
+pub(crate) mod locks;
 pub(crate) mod man;
 pub(crate) mod mount;
 pub(crate) mod outliers;
@@ -15,9 +18,12 @@ pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod stack;
 pub(crate) mod syscalls;
+pub(crate) mod threads;
 pub(crate) mod top;
 pub(crate) mod tui;
+pub(crate) mod watch;
 
 use std::process::ExitCode;
 
@@ -45,6 +51,11 @@ pub(crate) enum Command {
     Live(live::Args),
     Top(top::Args),
     Syscalls(syscalls::Args),
+    Watch(watch::Args),
+    Threads(threads::Args),
+    Stack(stack::Args),
+    Locks(locks::Args),
+    Inject(inject::Args),
     Report(report::Args),
     Replay(replay::Args),
     Graph(graph::Args),
@@ -54,6 +65,7 @@ pub(crate) enum Command {
     Export(export::Args),
     Functions(functions::Args),
     Probe(probe::Args),
+    Coverage(coverage::Args),
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
@@ -70,6 +82,11 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Live(args) => return live::run(&args),
         Command::Top(args) => return top::run(&args),
         Command::Syscalls(args) => return syscalls::run(&args),
+        Command::Watch(args) => return watch::run(&args),
+        Command::Threads(args) => return threads::run(&args),
+        Command::Stack(args) => return stack::run(&args),
+        Command::Locks(args) => return locks::run(&args),
+        Command::Inject(args) => return inject::run(&args),
         Command::Report(args) => report::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),
@@ -77,6 +94,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Coverage(args) => return coverage::run(&args),
         Command::Probe(args) => return probe::run(&args),
         Command::Functions(args) => functions::run(args),
         Command::Attach(args) => attach::attach(&args),

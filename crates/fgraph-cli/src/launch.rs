@@ -25,8 +25,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use fgraph_symbols::filter::Filter;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{self, Settings};
+use fgraph_tracers::agent::{self, Settings, Tool, Trigger};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
@@ -47,6 +48,21 @@ const RINGS: RingOptions = RingOptions {
     table_bytes: 64 << 20,
     clock: None,
 };
+
+/// The newest events of more threads are kept than are read while they come.
+const KEPT_THREADS: u32 = 2048;
+
+fn ring_options(mode: Mode) -> RingOptions {
+    let rings = match mode {
+        Mode::Drop => RINGS.rings,
+        Mode::Overwrite => KEPT_THREADS,
+    };
+    RingOptions {
+        mode,
+        rings,
+        ..RINGS
+    }
+}
 
 /// How often rings are looked at that had nothing.
 pub(crate) const NAP: Duration = Duration::from_millis(5);
@@ -132,12 +148,29 @@ impl What {
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        self.find()?.run(work)
+        self.find(Vec::new())?.run(work)
+    }
+
+    /// As [`run`](Self::run), with a tool that looks at the functions in place of a recorder.
+    pub(crate) fn run_tool(
+        &self,
+        tool: Tool,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let settings = Settings {
+            tool,
+            ..self.settings()?
+        };
+        self.target.run(settings, work)
     }
 
     /// Finds the program, and looks whether it can be recorded.
-    pub(crate) fn find(&self) -> Result<Program, Error> {
-        self.target.find(self.settings()?)
+    pub(crate) fn find(&self, triggers: Vec<Trigger>) -> Result<Program, Error> {
+        let settings = Settings {
+            triggers,
+            ..self.settings()?
+        };
+        self.target.find(settings)
     }
 
     fn settings(&self) -> Result<Settings, Error> {
@@ -162,6 +195,15 @@ impl What {
 }
 
 impl Target {
+    /// What a command line says by arguments of its own.
+    pub(crate) fn new(no_follow: bool, pid: Option<u32>, command: &[OsString]) -> Self {
+        Self {
+            no_follow,
+            pid,
+            command: command.to_owned(),
+        }
+    }
+
     /// Runs the program with the agent inside, which has these settings, while `work` reads what it
     /// does, and ends as the program does.
     pub(crate) fn run(
@@ -200,7 +242,9 @@ pub(crate) struct Launched {
     command: Vec<String>,
     /// Hangs up when the program has ended.
     ended: Receiver<()>,
-    waiter: JoinHandle<io::Result<ExitStatus>>,
+    waiter: Option<JoinHandle<io::Result<ExitStatus>>>,
+    /// What it has ended with.
+    status: Option<ExitStatus>,
     /// Where it ran before.
     attached: Option<Attached>,
     /// Where others ask.
@@ -233,6 +277,18 @@ impl Program {
         })
     }
 
+    /// Has the program record only the first call of each function.
+    pub(crate) fn once(mut self) -> Self {
+        self.settings.once = true;
+        self
+    }
+
+    /// Which functions are recorded.
+    pub(crate) fn filter(&self) -> Result<Filter, Error> {
+        let filter = self.settings.filter(&self.path.to_string_lossy());
+        filter.map_err(|error| Error::Usage(error.to_string()))
+    }
+
     /// Runs it while `work` reads what it does, and ends as it does.
     pub(crate) fn run(
         self,
@@ -256,7 +312,7 @@ impl Program {
             is_missing: false,
         };
         let library = Library::find().map_err(failed)?;
-        let options = RingOptions { mode, ..RINGS };
+        let options = ring_options(mode);
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
         let place = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
@@ -280,7 +336,8 @@ impl Program {
             process,
             command: shown.collect(),
             ended,
-            waiter,
+            waiter: Some(waiter),
+            status: None,
             attached: None,
             _library: Some(library),
             _file: file,
@@ -288,7 +345,7 @@ impl Program {
     }
 
     fn attach(self, pid: u32, mode: Mode) -> Result<Launched, Error> {
-        let options = RingOptions { mode, ..RINGS };
+        let options = ring_options(mode);
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
         let rings = Arc::new(rings);
@@ -299,7 +356,8 @@ impl Program {
             process: pid,
             command: attach::strings(pid, "cmdline"),
             ended,
-            waiter: attach::wait_for_end(pid, sender),
+            waiter: Some(attach::wait_for_end(pid, sender)),
+            status: None,
             attached: Some(attached),
             _library: None,
             _file: file,
@@ -402,15 +460,23 @@ impl Launched {
         self.gone.give_back(&self.rings);
     }
 
-    fn has_ended(&self) -> bool {
-        self.waiter.is_finished()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What the program has ended with: `None` while it runs, and where it ran before.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        if let Some(waiter) = self.waiter.take_if(|waiter| waiter.is_finished()) {
+            self.status = waiter.join().ok().and_then(Result::ok);
+        }
+        self.status.filter(|_| !self.is_attached())
     }
 
     /// Waits until the program has ended, but no longer than this.
     pub(crate) fn wait_for(&self, time: Duration) {
         if self.ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
             // The thread is about to end.
-            while !self.waiter.is_finished() {
+            while !self.has_ended() {
                 thread::yield_now();
             }
         }
@@ -488,9 +554,11 @@ impl Launched {
     }
 
     /// Waits until the program has ended, and says what it has ended with.
-    fn wait(self) -> ExitCode {
-        let status = self.waiter.join().ok().and_then(Result::ok);
-        let code = status.and_then(|status| {
+    fn wait(mut self) -> ExitCode {
+        if let Some(waiter) = self.waiter.take() {
+            self.status = waiter.join().ok().and_then(Result::ok);
+        }
+        let code = self.status.and_then(|status| {
             let by_signal = || status.signal().map(|signal| 128 + signal);
             status.code().or_else(by_signal)
         });

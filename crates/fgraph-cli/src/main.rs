@@ -11,6 +11,7 @@ mod error;
 mod input;
 mod launch;
 mod output;
+mod places;
 mod sources;
 mod stats;
 mod table;

@@ -39,17 +39,34 @@ impl Sources {
         path: &str,
         address: u64,
     ) -> Option<(String, u32)> {
-        let known = module(names, process, path)?;
+        let (known, in_module) = in_module(names, process, path, address)?;
         let lines = self.modules.entry(path.to_owned());
         let lines = lines.or_insert_with(|| Module::read(known)).as_ref()?;
-        let address = address.checked_sub(start(names, known))?;
-        lines.lines.at(address.checked_add(lines.first)?)
+        lines.lines.at(in_module.checked_add(lines.first)?)
     }
 }
 
 /// The debug information of a program or library, in it or in its debug file.
 pub(crate) fn lines_of(path: &Path) -> Option<Lines> {
     Module::read_if(path, |_| true).map(|module| module.lines)
+}
+
+/// A module of this path, and where in it an address of a process is.
+pub(crate) fn in_module<'n>(
+    names: &'n Names,
+    process: u32,
+    path: &str,
+    address: u64,
+) -> Option<(&'n ModuleName, u64)> {
+    let known = module(names, process, path)?;
+    Some((known, address.checked_sub(start(names, known))?))
+}
+
+/// The address in a file that the first byte of its module has.
+pub(crate) fn first_address_of(path: &Path) -> Option<u64> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).ok()?;
+    first_address(&ElfFile::parse(&bytes).ok()?)
 }
 
 /// The module of a path; a child has its parent's.
@@ -60,7 +77,7 @@ fn module<'n>(names: &'n Names, process: u32, path: &str) -> Option<&'n ModuleNa
 }
 
 /// Its first address: where it is in pieces, that of the first one.
-fn start(names: &Names, module: &ModuleName) -> u64 {
+pub(crate) fn start(names: &Names, module: &ModuleName) -> u64 {
     let is_part = |it: &&ModuleName| it.process == module.process && it.path == module.path;
     let starts = names.modules().iter().filter(is_part).map(|it| it.start);
     starts.min().unwrap_or(module.start)
@@ -126,7 +143,7 @@ pub(crate) fn module_at(names: &Names, process: u32, address: u64) -> Option<&Mo
 const MAX_FILE: u64 = 2 << 30;
 
 /// Opens a file, if it is one: a program may say of anything that it is its module.
-fn open(path: &Path) -> Option<File> {
+pub(crate) fn open(path: &Path) -> Option<File> {
     let is_file = |path: &Path| {
         path.metadata()
             .is_ok_and(|it| it.is_file() && it.len() < MAX_FILE)
@@ -135,7 +152,7 @@ fn open(path: &Path) -> Option<File> {
 }
 
 /// Where the file of a module is, as its process sees it if that is still there.
-fn place(module: &ModuleName) -> PathBuf {
+pub(crate) fn place(module: &ModuleName) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{}/root", process_id(module.process)));
     let inside = root.join(module.path.trim_start_matches('/'));
     match inside.is_file() {

@@ -5,6 +5,10 @@
 ///
 /// A module without `.so` is a program of that name, or a library of any version.
 pub(crate) fn words(text: &str) -> Vec<String> {
+    if let Some(text) = text.strip_prefix('!') {
+        let words = words(text).into_iter();
+        return words.map(|word| format!("!{word}")).collect();
+    }
     match split(text) {
         None => vec![text.to_owned()],
         Some((module, name)) if module.contains(".so") => vec![format!("{name}:mod:{module}")],
@@ -52,6 +56,8 @@ mod tests {
             ("a::b", "b", "/opt/a", false),
             ("<T as a:b>::c", "<T as a:b>::c", libc, true),
             ("open:mod:libc.so*", "open", libc, true),
+            ("!libc:open", "open", libc, false),
+            ("!libc:open", "open", "/opt/a", true),
         ] {
             assert_eq!(
                 selects(text, name, module),

@@ -1,4 +1,4 @@
-//! `fgraph probe` on a real program, and on its recording.
+//! `fgraph probe` and `fgraph coverage` on a real program, and on its recording.
 
 use std::path::Path;
 use std::process::Command;
@@ -145,4 +145,32 @@ fn an_action_that_makes_no_sense_is_refused_with_its_place() {
     assert_eq!((code, err.lines().count()), (2, 1), "{err}");
     let (code, _, err) = fgraph(&place, &["probe", "-i", "absent", "f", "count"]);
     assert_eq!((code, err.lines().count()), (3, 1), "{err}");
+}
+
+#[test]
+fn coverage_tells_what_was_never_called() {
+    let place = TempDir::new().unwrap();
+    let program = build(&place, &needs!(CC.find()), "-g");
+    let options = ["-F", "take", "-F", "first", "-F", "never", "--uncalled"];
+    let more = ["--by", "source", "--lcov", "found.info", "--", &program];
+    let all = [&["coverage"], &options[..], &more[..]].concat();
+    let (code, out, err) = fgraph(&place, &all);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let lines = words(&out);
+    let has = |wanted: &str| lines.iter().any(|line| line.starts_with(wanted));
+    assert!(
+        has("2 3 66.7 ") && has("2 3 66.7 all") && has("never "),
+        "{out}"
+    );
+    assert!(!has("take ") && out.contains("record/probed.c:"), "{out}");
+    let info = std::fs::read_to_string(place.path().join("found.info")).unwrap();
+    for line in [
+        "FNDA:1,take",
+        "FNDA:1,first",
+        "FNDA:0,never",
+        "FNF:3",
+        "FNH:2",
+    ] {
+        assert!(info.lines().any(|it| it == line), "{info}");
+    }
 }

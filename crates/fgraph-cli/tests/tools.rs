@@ -200,3 +200,155 @@ fn system_calls_of_a_process_that_runs_are_shown() {
     assert!(shown.wait().unwrap().success());
     assert_eq!(Call::parse(line.trim_end()).data, "/ticked");
 }
+
+#[test]
+fn a_slow_call_is_shown_while_it_runs_and_when_it_ends() {
+    let place = Place::new(&needs!(CC.find()));
+    let mut command = place.tool(
+        &["watch", "--limit", "1ms", "-F", "around", "-F", "slow"],
+        "slow",
+    );
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut watch = command.spawn().unwrap();
+    let mut out = BufReader::new(watch.stdout.take().unwrap());
+    let mut next = || {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        line
+    };
+    // Only now it may end.
+    let mut line = next();
+    if line.starts_with("around ") {
+        // Before `slow` was late itself.
+        line = next();
+    }
+    assert!(line.starts_with("slow [tools] has run for "), "{line}");
+    let stack = line.split_once(": ").unwrap().1;
+    let names = stack
+        .split(" > ")
+        .map(|call| call.split(' ').next().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["around", "slow"], "{line}");
+    drop(watch.stdin.take());
+    let line = next();
+    assert!(line.starts_with("slow [tools] took "), "{line}");
+    assert!(watch.wait().unwrap().success());
+    let (out, ..) = place.run(&["watch", "--limit", "1min"], "locks");
+    assert_eq!(out, "");
+}
+
+#[test]
+fn calls_fail_as_they_are_told_and_are_counted() {
+    let place = Place::new(&needs!(CC.find()));
+    let inject = |words: &[&str], more: &[&str]| {
+        let words = [&["inject"], words].concat();
+        let mut command = place.tool(&words, "opens");
+        let output = command.args(more).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let out = String::from_utf8(output.stdout).unwrap();
+        (out, said.trim_end().to_owned())
+    };
+    let (out, said) = inject(&["libc:open*", "errno=ENOENT", "every=10"], &[]);
+    assert_eq!(out, "10 failed\n");
+    assert!(
+        said.starts_with("fgraph: 10 calls changed: 10 of open"),
+        "{said}"
+    );
+    let (out, said) = inject(&["libc:open*", "result=-1", "every=10", "count=3"], &[]);
+    assert_eq!(out, "3 failed\n");
+    assert!(said.starts_with("fgraph: 3 calls changed"), "{said}");
+    let probability = ["libc:open*", "errno=EIO", "probability=0.5", "seed=7"];
+    let (first, said) = inject(&probability, &[]);
+    let number = first.split(' ').next().unwrap();
+    assert!(
+        said.starts_with(&format!("fgraph: {number} calls changed")),
+        "{said} {first}"
+    );
+    assert_eq!(
+        inject(&probability, &[]).0,
+        first,
+        "the same seed, other calls"
+    );
+    // Killed, and counted all the same.
+    let (_, said) = inject(&["libc:open*", "errno=ENOENT", "every=4"], &["killed"]);
+    assert!(said.starts_with("fgraph: 25 calls changed"), "{said}");
+    for wrong in [&["libc:open*", "often"][..], &["a:mod:", "skip"]] {
+        let (out, said) = inject(wrong, &[]);
+        assert_eq!((&out[..], said.lines().count()), ("", 1), "{said}");
+    }
+}
+
+#[test]
+fn orders_of_locks_that_can_deadlock_are_shown() {
+    let place = Place::new(&needs!(CC.find()));
+    let (out, said, output) = place.run(&["locks"], "locks");
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let inversions: Vec<_> = out
+        .lines()
+        .filter(|it| it.starts_with("inversion: "))
+        .collect();
+    assert_eq!(inversions.len(), 1, "{out}");
+    let (last, before) = inversions[0].split_once("; but ").unwrap();
+    assert_eq!(last.matches(" backwards+0x").count(), 2, "{last}");
+    assert_eq!(before.matches(" forwards+0x").count(), 2, "{before}");
+    for heading in [" locks held", " locks waited for"] {
+        let mut lines = out.lines().skip_while(|line| !line.ends_with(heading));
+        assert!(lines.nth(1).unwrap().contains("longest"), "{out}");
+        let ours = lines.filter(|line| line.ends_with("wards+0x1") || line.contains("wards+0x"));
+        assert!(ours.count() >= 2, "{out}");
+    }
+}
+
+#[test]
+fn the_deepest_stack_of_each_thread_is_shown() {
+    let place = Place::new(&needs!(CC.find()));
+    let words = ["stack", "-F", "deep", "-F", "leaf", "-F", "main"];
+    let (out, said, output) = place.run(&words, "deep");
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let mut stacks: Vec<_> = out.split("\n\n").collect();
+    assert_eq!(stacks.len(), 2, "{out}");
+    stacks.sort_by_key(|stack| stack.contains(" main [tools]"));
+    for (stack, depth, is_main) in [(stacks[0], 9, false), (stacks[1], 3, true)] {
+        let calls: Vec<_> = stack.lines().skip(3).collect();
+        let of = |name: &str| calls.iter().filter(|it| it.ends_with(name)).count();
+        assert_eq!(of(" leaf [tools]"), 1, "{stack}");
+        assert_eq!(of(" deep [tools]"), depth, "{stack}");
+        assert_eq!(of(" main [tools]"), usize::from(is_main), "{stack}");
+        // Those between have more than their 4 KiB each.
+        for call in &calls[1..depth] {
+            let size: usize = call.split_whitespace().nth(2).unwrap().parse().unwrap();
+            assert!((4096..8192).contains(&size), "{stack}");
+        }
+    }
+}
+
+#[test]
+fn calls_on_wrong_threads_are_shown_once_for_each_place() {
+    let place = Place::new(&needs!(CC.find()));
+    let rules = place.path("rules");
+    let name = rules.to_str().unwrap().to_owned();
+    fs::write(&rules, "# rules\nmain: of_main\nworker: tools:of_workers\n").unwrap();
+    let (out, said, output) = place.run(&["threads", "--rules", &name], "threads");
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    let first = "of_main [tools] is the main thread's, called by tools ";
+    assert!(
+        lines[0].starts_with(first) && lines[0].contains(" at works+0x"),
+        "{out}"
+    );
+    assert!(
+        lines[0].contains(", rightly by tools ") && lines[0].contains(" at main+0x"),
+        "{out}"
+    );
+    let second = "of_workers [tools] is not the main thread's, called by tools ";
+    assert!(
+        lines[1].starts_with(second) && lines[1].contains(" at main+0x"),
+        "{out}"
+    );
+    fs::write(&rules, "main: f\nmian: f\n").unwrap();
+    let (_, said, output) = place.run(&["threads", "--rules", &name], "threads");
+    assert_eq!(output.status.code(), Some(2));
+    let expected =
+        format!("fgraph: {name}: line 2: the thread \"mian\" is neither main nor worker\n");
+    assert_eq!(said, expected);
+}

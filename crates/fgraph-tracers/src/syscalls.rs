@@ -56,7 +56,7 @@ use crate::support::by_function::ByFunction;
 use crate::support::kernel;
 use crate::support::line::Line;
 use crate::support::queue::Queue;
-use crate::support::sink::Sink;
+use crate::support::sink::{MOST, Sink};
 use table::{Arg, Data, Wrapper};
 
 /// Bytes of the queue of lines, unless it is said otherwise.
@@ -264,10 +264,7 @@ impl SyscallMarks {
         asked: Option<&Filter>,
         is_loud: bool,
     ) -> Result<Self, Error> {
-        let sink = Sink::new(Arc::new(rings), executed);
-        let sink = sink.ok_or(Error::Unsupported(fgraph::Unsupported::Memory(
-            libc::ENOMEM,
-        )))?;
+        let sink = Sink::start(rings, executed)?;
         let user = start(Marks { sink, is_loud }, filter(asked)?)?;
         Ok(Self { user })
     }
@@ -400,6 +397,8 @@ impl Lines for Marks {
         self.sink.library(event);
     }
 }
+
+const _: () = assert!(LINE <= 8 * MOST);
 
 impl Marks {
     fn write(&self, call: &Call, moment: Moment, thread: Thread<'_>) {

@@ -24,6 +24,11 @@ TRACED static void second(void)
 	taken++;
 }
 
+TRACED void never(void)
+{
+	taken++;
+}
+
 int main(void)
 {
 	first();

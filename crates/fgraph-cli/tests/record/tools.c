@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #define NOINLINE __attribute__((noinline, noclone))
+// What is shorter has no room for a jump.
+#define ROOM ".skip 16, 0x90"
 
 static int calls(char *self)
 {
@@ -72,7 +74,7 @@ NOINLINE void *backwards(void *unused)
 
 NOINLINE long leaf(long n)
 {
-    __asm__ volatile("" : "+r"(n));
+    __asm__ volatile(ROOM : "+r"(n));
     return n;
 }
 
@@ -91,12 +93,12 @@ static void *goes_deep(void *unused)
 
 NOINLINE void of_main(void)
 {
-    __asm__ volatile("");
+    __asm__ volatile(ROOM);
 }
 
 NOINLINE void of_workers(void)
 {
-    __asm__ volatile("");
+    __asm__ volatile(ROOM);
 }
 
 static void *works(void *unused)

@@ -15,9 +15,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::fs;
 use std::sync::Arc;
 
-use fgraph::{Function, LibraryEvent};
+use fgraph::{Error, Function, LibraryEvent, Unsupported};
 use fgraph_trace::clock::ClockKind;
-use fgraph_trace::event::MAX_FUNCTIONS;
+use fgraph_trace::event::{self, Extension, MAX_FUNCTIONS};
 use fgraph_trace::names::{DescriptionKind, process_id, process_number};
 use fgraph_trace::ring::{Rings, Writer};
 
@@ -44,6 +44,9 @@ pub(crate) struct Sink {
     executed: u32,
 }
 
+/// The most words of a mark that a callback writes.
+pub(crate) const MOST: usize = 132;
+
 /// The word of a thread that got no ring.
 pub(crate) const WITHOUT_RING: u64 = WriterOffset::WITHOUT_RING.0;
 
@@ -65,6 +68,16 @@ impl Sink {
             executed,
             rings,
         })
+    }
+
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](Error::Unsupported) without memory.
+    pub(crate) fn start(rings: Rings, executed: u32) -> Result<Self, Error> {
+        let no_memory = Error::Unsupported(Unsupported::Memory(libc::ENOMEM));
+        Self::new(Arc::new(rings), executed).ok_or(no_memory)
     }
 
     pub(crate) fn rings(&self) -> &Arc<Rings> {
@@ -169,19 +182,49 @@ impl Sink {
         unsafe { self.writer(word.get()).write(&self.rings, event, now, cpu) }
     }
 
-    /// Writes a text, or other bytes, among the thread's events; `false` if it was lost.
+    /// Writes a text among the thread's events; `false` if it was lost. Of a longer one than
+    /// [`MOST`] words the beginning is taken: more would take too much of a small stack.
     ///
     /// # Safety
     ///
     /// As for [`write_slowly`](Self::write_slowly).
     pub(crate) unsafe fn mark(&self, word: &Cell<u64>, thread: u32, text: &[u8]) -> bool {
-        // SAFETY: a thread's word.
-        if !unsafe { self.ensure_ring(word, thread) } {
-            return false;
+        let mut words = [0; MOST];
+        let len = text.len().min(8 * MOST);
+        for (place, bytes) in words.iter_mut().zip(text.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *place = u64::from_le_bytes(whole);
         }
+        // SAFETY: handed on.
+        unsafe { self.mark_bytes(word, thread, &words[..len.div_ceil(8)], len) }
+    }
+
+    /// As [`mark`](Self::mark), of words.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_slowly`](Self::write_slowly).
+    pub(crate) unsafe fn mark_words(&self, word: &Cell<u64>, thread: u32, words: &[u64]) -> bool {
+        let words = &words[..words.len().min(MOST)];
+        // SAFETY: handed on.
+        unsafe { self.mark_bytes(word, thread, words, 8 * words.len()) }
+    }
+
+    /// Writes a mark of so many bytes, which the words have.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_slowly`](Self::write_slowly).
+    unsafe fn mark_bytes(&self, word: &Cell<u64>, thread: u32, words: &[u64], len: usize) -> bool {
+        let mut event = [0; 2 + MOST];
+        let count = words.len();
+        event[0] = event::extension(Extension::Mark, 1 + count as u16);
+        event[1] = len as u64;
+        event[2..2 + count].copy_from_slice(words);
         let now = self.clock.now();
-        // SAFETY: as above.
-        unsafe { self.writer(word.get()).mark(&self.rings, now, text) }
+        // SAFETY: handed on.
+        unsafe { self.write_slowly(word, thread, &event[..2 + count], now, None) }
     }
 
     /// As [`mark`](Self::mark), outside of callbacks.
@@ -197,7 +240,11 @@ impl Sink {
         let ring = ring.filter(|&ring| self.writers.is_of(ring, ours));
         let word = Cell::new(ring.map_or(0, |ring| WriterOffset::of_ring(ring).0));
         // SAFETY: the ring is this thread's, which writes nothing else to it now.
-        unsafe { self.mark(&word, thread, text) }
+        unsafe {
+            let has_ring = self.ensure_ring(&word, thread);
+            let now = self.clock.now();
+            has_ring && self.writer(word.get()).mark(&self.rings, now, text)
+        }
     }
 
     /// Describes a library that comes or goes.
