@@ -125,11 +125,7 @@ pub(crate) struct Target {
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
-    #[arg(
-        required_unless_present = "pid",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(required_unless_present = "pid", trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
