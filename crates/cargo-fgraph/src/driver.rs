@@ -12,8 +12,6 @@
 //! All settings go by cargo's command line: the environment would reach the user's program too, and
 //! any build that it starts.
 
-// Long strings: JSON as cargo writes it.
-
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
