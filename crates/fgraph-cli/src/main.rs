@@ -4,7 +4,6 @@
 //! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
 
 mod action;
-mod callers;
 mod calls;
 mod commands;
 mod error;

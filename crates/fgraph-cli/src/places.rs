@@ -1,100 +1,120 @@
-//! Addresses in programs, by the functions that they are in.
+//! The functions that calls were made in, by the addresses that they return to; what threads and
+//! functions are called.
 
 use std::collections::HashMap;
-use std::io::Read as _;
 
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
 use fgraph_trace::names::{ModuleName, Names, process_id};
 
-use crate::sources::{open, place, start};
+use crate::sources;
 use crate::text::{escaped, named};
 
-/// Finds the functions that addresses are in. Modules are read when they are first asked for.
+/// Finds the functions that return addresses are in, traced or not. Modules are read when they are
+/// first asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    modules: HashMap<String, Module>,
+    modules: HashMap<String, Option<Module>>,
+    callers: HashMap<(u32, u64), String>,
 }
 
 /// The functions of a file, by the addresses that it has for them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Module {
+    /// Where each begins and ends, and its symbol, in the order of their beginnings.
+    functions: Vec<(u64, u64, String)>,
     /// The address that its first byte has.
     first: u64,
-    /// Where each begins and ends, and its name, in the order of their beginnings.
-    functions: Vec<(u64, u64, String)>,
+}
+
+/// What is known of an address.
+struct Place<'a> {
+    /// The name of the module's file.
+    file: &'a str,
+    /// How far the address is from its first byte.
+    in_file: u64,
+    /// The function, and how far the address is from its entry.
+    function: Option<(String, u64)>,
 }
 
 impl Places {
-    /// What is at an address of a process: `main+0x12 [program]`, as far as it is known, without
-    /// characters that a terminal obeys.
+    /// What returns to an address of a process: `main+0x12 [program]`, as far as it is known,
+    /// without characters that a terminal obeys.
     pub(crate) fn at(&mut self, names: &Names, process: u32, address: u64) -> String {
-        let Some(module) = module(names, process, address) else {
+        let Some(place) = self.find(names, process, address) else {
             return format!("{address:#x}");
         };
-        let path = module.path.as_str();
-        let file = path.rsplit('/').next().unwrap_or(path);
-        let known = self.modules.entry(path.to_owned());
-        let known = known.or_insert_with(|| Module::read(module).unwrap_or_default());
-        let offset = address.saturating_sub(start(names, module));
-        let name = match known.function(offset) {
+        let name = match place.function {
             Some((name, distance)) => format!("{name}+{distance:#x}"),
-            None => format!("{offset:#x}"),
+            None => format!("{:#x}", place.in_file),
         };
-        escaped(&named(&name, file)).into_owned()
+        escaped(&named(&name, place.file)).into_owned()
+    }
+
+    /// The function that an address is returned to in, `main [program]`; the address where that is
+    /// not known. What the program says is in it as it is.
+    pub(crate) fn caller(&mut self, names: &Names, process: u32, address: u64) -> String {
+        if let Some(known) = self.callers.get(&(process, address)) {
+            return known.clone();
+        }
+        let name = match self.find(names, process, address) {
+            Some(Place {
+                file,
+                function: Some((name, _)),
+                ..
+            }) => format!("{name} [{file}]"),
+            Some(place) => format!("{}+{:#x}", place.file, place.in_file),
+            None => format!("{address:#x}"),
+        };
+        self.callers.insert((process, address), name.clone());
+        name
+    }
+
+    fn find<'n>(&mut self, names: &'n Names, process: u32, address: u64) -> Option<Place<'n>> {
+        let module = sources::module_at(names, process, address)?;
+        let known = self.modules.entry(module.path.clone());
+        let known = known.or_insert_with(|| Module::read(module)).as_ref();
+        let in_file = address.checked_sub(module.start)?;
+        Some(Place {
+            file: module.path.rsplit('/').next().unwrap_or(&module.path),
+            in_file,
+            function: known.and_then(|known| known.function(in_file)),
+        })
     }
 }
-
-/// The module that an address is in: of the process itself, or of one that it comes from.
-fn module(names: &Names, process: u32, address: u64) -> Option<&ModuleName> {
-    let is_it = |it: &&ModuleName| (it.start..it.end).contains(&address);
-    let of = |process: u32| {
-        let mut all = names.modules().iter().rev();
-        all.find(|it| it.process == process && is_it(it))
-    };
-    let mut from = process;
-    for _ in 0..GENERATIONS {
-        if let Some(found) = of(from) {
-            return Some(found);
-        }
-        match names.process(from) {
-            Some((parent, _)) if parent != from => from = parent,
-            _ => return None,
-        }
-    }
-    None
-}
-
-/// How many processes are asked that one comes from.
-const GENERATIONS: usize = 64;
 
 impl Module {
     fn read(module: &ModuleName) -> Option<Self> {
-        let mut bytes = Vec::new();
-        open(&place(module))?.read_to_end(&mut bytes).ok()?;
+        let bytes = sources::bytes_of(module)?;
         let elf = ElfFile::parse(&bytes).ok()?;
-        let found = Functions::read(&elf, None).ok()?;
-        let function = |index: usize| {
-            let symbol = found.get(index);
-            let name = found.names(index).next()?;
-            let name = demangle::to_string(name.symbol);
-            Some((symbol.address, symbol.address + symbol.size.max(1), name))
+        let debug = sources::debug_bytes_of(&elf);
+        let debug = debug.as_ref().and_then(|bytes| ElfFile::parse(bytes).ok());
+        let all = Functions::read(&elf, debug.as_ref()).ok()?;
+        let function = |index| {
+            let function = all.get(index);
+            let end = match function.size {
+                0 => function.limit,
+                size => function.address.saturating_add(size),
+            };
+            let symbol = all.names(index).next()?.symbol.to_owned();
+            Some((function.address, end, symbol))
         };
         Some(Self {
-            // Segments are mapped from the page on that they begin in.
-            first: elf.load_addresses().map(|(start, _)| start).min()? & !0xfff,
-            functions: (0..found.len()).filter_map(function).collect(),
+            functions: (0..all.len()).filter_map(function).collect(),
+            first: sources::first_address(&elf)?,
         })
     }
 
-    /// The function that is so far from the beginning of the file's memory, and the distance from
-    /// its own.
-    fn function(&self, offset: u64) -> Option<(&str, u64)> {
-        let address = self.first.checked_add(offset)?;
-        let behind = self.functions.partition_point(|it| it.0 <= address);
-        let (start, end, name) = self.functions.get(behind.checked_sub(1)?)?;
-        (address < *end).then(|| (name.as_str(), address - start))
+    /// The function that is returned to so far from the first byte, and how far that is from its
+    /// entry.
+    fn function(&self, in_file: u64) -> Option<(String, u64)> {
+        let address = in_file.checked_add(self.first)?;
+        // A call may be the last instruction of a function.
+        let call = address.checked_sub(1)?;
+        let next = self.functions.partition_point(|it| it.0 <= call);
+        let (start, end, symbol) = self.functions.get(next.checked_sub(1)?)?;
+        (call < *end).then(|| (demangle::to_string(symbol), address - start))
     }
 }
 

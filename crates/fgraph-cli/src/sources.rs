@@ -77,7 +77,7 @@ fn module<'n>(names: &'n Names, process: u32, path: &str) -> Option<&'n ModuleNa
 }
 
 /// Its first address: where it is in pieces, that of the first one.
-pub(crate) fn start(names: &Names, module: &ModuleName) -> u64 {
+fn start(names: &Names, module: &ModuleName) -> u64 {
     let is_part = |it: &&ModuleName| it.process == module.process && it.path == module.path;
     let starts = names.modules().iter().filter(is_part).map(|it| it.start);
     starts.min().unwrap_or(module.start)
@@ -143,7 +143,7 @@ pub(crate) fn module_at(names: &Names, process: u32, address: u64) -> Option<&Mo
 const MAX_FILE: u64 = 2 << 30;
 
 /// Opens a file, if it is one: a program may say of anything that it is its module.
-pub(crate) fn open(path: &Path) -> Option<File> {
+fn open(path: &Path) -> Option<File> {
     let is_file = |path: &Path| {
         path.metadata()
             .is_ok_and(|it| it.is_file() && it.len() < MAX_FILE)
@@ -152,7 +152,7 @@ pub(crate) fn open(path: &Path) -> Option<File> {
 }
 
 /// Where the file of a module is, as its process sees it if that is still there.
-pub(crate) fn place(module: &ModuleName) -> PathBuf {
+fn place(module: &ModuleName) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{}/root", process_id(module.process)));
     let inside = root.join(module.path.trim_start_matches('/'));
     match inside.is_file() {

@@ -18,12 +18,12 @@ use fgraph_trace::values::Operand;
 use fgraph_tracers::agent::Settings;
 
 use crate::action::{Action, By, Input, Inputs, Value, What};
-use crate::callers::Callers;
 use crate::error::Error;
 use crate::input::{self, Part};
 use crate::launch::events::Events;
 use crate::launch::{self, Launched, interrupt::Interrupts};
 use crate::output::{Out, Style};
+use crate::places::Places;
 use crate::target;
 use crate::text::{escaped, grouped, named, time};
 
@@ -351,7 +351,7 @@ struct Probe {
     /// Functions that were asked about.
     meant: HashMap<(u32, u32), bool>,
     threads: HashMap<(u32, u32), Vec<Open>>,
-    callers: Callers,
+    places: Places,
     lost: u64,
     out: Out,
 }
@@ -365,7 +365,7 @@ impl Probe {
             filter,
             meant: HashMap::new(),
             threads: HashMap::new(),
-            callers: Callers::default(),
+            places: Places::default(),
             lost: 0,
             out: Out::new(),
         }
@@ -482,7 +482,7 @@ impl Probe {
             let key = match action.by {
                 None => String::new(),
                 Some(By::Caller) => match (open.caller, open.around) {
-                    (Some(address), _) => self.callers.name(names, process, address),
+                    (Some(address), _) => self.places.caller(names, process, address),
                     (None, Some(around)) => {
                         let known = names.function(process, around);
                         known.map_or("?".to_owned(), |known| known.name.clone())

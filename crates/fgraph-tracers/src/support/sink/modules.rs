@@ -26,7 +26,8 @@ fn modules(maps: &str) -> Vec<(&str, (u64, u64))> {
     let mut has_code = false;
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();
-        let (Some(range), Some(access)) = (words.next(), words.next()) else {
+        let (Some(range), Some(access), Some(offset)) = (words.next(), words.next(), words.next())
+        else {
             continue;
         };
         let path = line.find('/').map(|at| &line[at..]);
@@ -40,7 +41,7 @@ fn modules(maps: &str) -> Vec<(&str, (u64, u64))> {
             continue;
         };
         match found.last_mut() {
-            Some((of, known)) if *of == path => known.1 = end,
+            Some((of, known)) if *of == path && hex(offset) != Some(0) => known.1 = end,
             _ => {
                 if !has_code {
                     found.pop();
@@ -69,7 +70,8 @@ mod tests {
 4000-5000 rw-p 00000000 00:00 0
 4800-4900 r-xs 00000000 00:01 99 /memfd:ours (deleted)
 4900-5000 rw-p 00003000 fe:00 12 /bin/a program
-5000-6000 r--p 00000000 fe:00 13 /usr/share/locale
+5000-5800 r--p 00000000 fe:00 12 /bin/a program
+5800-6000 r--p 00000000 fe:00 13 /usr/share/locale
 6000-6800 r--p 00000000 fe:00 12 /bin/a program
 7000-8000 r-xp 00000000 00:00 0 [vdso]
 nonsense
