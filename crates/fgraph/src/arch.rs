@@ -5,10 +5,11 @@
 #[cfg(feature = "testing")]
 pub use fgraph_x86_64::poke::Skip;
 pub use fgraph_x86_64::relocate::RelocateError;
+pub use fgraph_x86_64::system_calls::SystemCallError;
 
 /// What the machine has.
 pub(crate) mod cpu {
-    pub(crate) use fgraph_x86_64::cpu::vector_bytes;
+    pub(crate) use fgraph_x86_64::cpu::{has_lahf, vector_bytes};
 }
 
 /// Functions that use the registers that only the widest vector extension has.
@@ -32,6 +33,16 @@ pub(crate) mod relocate {
 /// Which functions have a caller that counts on more registers than the ABI promises.
 pub(crate) mod reliance {
     pub(crate) use fgraph_x86_64::reliance::{Code, ReliedOn, Search};
+}
+
+/// Which system calls within functions can be traced.
+pub(crate) mod system_calls {
+    pub(crate) use fgraph_x86_64::system_calls::{SystemCallError, find};
+}
+
+/// What runs in the place of a system call within a function.
+pub(crate) mod system_call {
+    pub(crate) use fgraph_x86_64::system_call::{BODY, LEN, behind, encode, rows};
 }
 
 /// The code between a site and the trampoline.

@@ -371,6 +371,7 @@ mod tests {
                     bytes: [0x90; SITE_LEN],
                     patched_len: SITE_LEN as u8,
                     is_relay: index == relay,
+                    is_system_call: false,
                 }
                 .to_word(),
             ),

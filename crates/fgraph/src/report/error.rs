@@ -4,6 +4,7 @@ use core::convert::Infallible;
 use core::fmt;
 
 use crate::arch::relocate::RelocateError;
+use crate::arch::system_calls::SystemCallError;
 use fgraph_core::MAX_USERS;
 
 use crate::FilterError;
@@ -245,6 +246,8 @@ impl fmt::Display for StopReason {
 pub enum RefusalReason {
     /// The instructions at its entry cannot be displaced.
     Displace(RelocateError),
+    /// It is a system call that a function makes itself, and cannot be traced.
+    SystemCall(SystemCallError),
     /// Another function jumps into its first instructions.
     Entered {
         /// How many bytes behind the entry.
@@ -295,6 +298,7 @@ impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Displace(error) => error.fmt(f),
+            Self::SystemCall(error) => error.fmt(f),
             Self::Entered { to } => write!(
                 f,
                 "another function jumps to +{to:#x}, where the jump would be"
