@@ -27,25 +27,33 @@
 //!
 //! Calls that go through one of the C library's functions for them, `syscall` among these, with the
 //! arguments that the kernel gets: `open` shows as `openat`, as with `strace`. Of such functions
-//! that call each other the innermost is shown. Calls that the C library makes on its own within
-//! other functions (as in `malloc`, `opendir`, `pthread_create`, `printf`), and `syscall`
-//! instructions elsewhere, as Go's programs have them, are not seen: they are not at the entry of a
-//! function, where alone fgraph patches. Nor are those of the child that `posix_spawn` makes, until
-//! it is another program. [`NOT_SEEN`] lists the system calls that glibc makes on its own.
+//! that call each other the innermost is shown.
+//!
+//! Calls that other functions make by a `syscall` instruction of their own, in the C library and
+//! everywhere else, where the number of the call is put into eax right before: fgraph patches that
+//! instruction. [`Syscalls::not_seen`] lists those for which that cannot be done, with the reason:
+//! the compiler has put the number there earlier, or the call is one that may move the thread to
+//! another stack (`clone`, `munmap`). Go's programs are not touched at all. Nor are the calls seen
+//! of the child that `posix_spawn` makes, until it is another program. [`NOT_SEEN`] lists by name
+//! what glibc makes somewhere without being seen.
 
 mod names;
 mod table;
 
+use std::collections::HashSet;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, Return, Untraced};
+use fgraph::{
+    Entry, Error, FgraphOps, Filter, Function, Handle, RefusedFunction, Return, Untraced,
+};
 
 use crate::support::by_function::ByFunction;
 use crate::support::kernel;
@@ -140,24 +148,65 @@ impl Syscalls {
         )))?;
         let record = Arc::new(Record {
             places: ByFunction::new(),
+            wrappers: OnceLock::new(),
             queue,
             loud: AtomicI32::new(-1),
             is_over: AtomicBool::new(false),
         });
-        let filter = table::wrappers().try_fold(Filter::none(), |filter, (name, _)| {
-            filter.trace_in(name, "libc.so*")
-        })?;
+        let none = Filter::none().system_calls();
+        let filter = table::wrappers()
+            .try_fold(none, |filter, (name, _)| filter.trace_in(name, "libc.so*"))?;
         // SAFETY: the callbacks use atomics, memory that they map, and system calls.
         let user = unsafe { fgraph::register(record, Filter::none()) }?;
         user.set_enabled(false);
         // SAFETY: as above.
         unsafe { user.set_filter(filter) }?;
         // Names are looked at here, and not in the callbacks of threads that block all signals.
-        for function in user.functions()? {
+        let functions = user.functions()?;
+        let wrappers = functions.iter().filter(|one| one.system_call().is_none());
+        let wrappers = wrappers.map(|one| one.address()..one.address() + one.size());
+        user.wrappers.get_or_init(|| wrappers.collect());
+        for function in functions {
             user.wrapper(function);
         }
         user.set_enabled(true);
         Ok(Self { user })
+    }
+
+    /// The system calls that are not seen, in the modules that are loaded and of the filter's, each
+    /// with the reason; and functions for system calls that cannot be traced. The name is that of
+    /// the function that makes the call, with the distance of the instruction from its start.
+    ///
+    /// Functions without a name are looked at as well. What is not listed is the `syscall`
+    /// instruction that no function has, and what a function jumps to behind the patched
+    /// instruction.
+    ///
+    /// ```
+    /// use fgraph_tracers::syscalls::Syscalls;
+    ///
+    /// let syscalls = Syscalls::start()?;
+    /// for call in syscalls.not_seen()? {
+    ///     println!("{}: {call}", call.module); // pthread_exit+0x10 at 0x7f..: its number is not ..
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tracer::report`](crate::Tracer::report).
+    pub fn not_seen(&self) -> Result<Vec<RefusedFunction>, Error> {
+        let mut refused = self.user.report()?.refused;
+        // Those that a wrapper makes are seen with it.
+        let wrappers = self.user.functions()?.into_iter();
+        let wrappers: HashSet<usize> = wrappers
+            .filter(|function| function.system_call().is_none())
+            .map(Function::address)
+            .collect();
+        refused.retain(|call| {
+            let within = fgraph::function_at(call.address);
+            !within.is_some_and(|within| wrappers.contains(&within.address()))
+        });
+        Ok(refused)
     }
 
     /// Takes the first line of the queue, with its line end; waits for one at most for `wait`.
@@ -245,17 +294,21 @@ fn hand_on(record: &Record, socket: &UnixStream) {
 /// The tracer's callbacks.
 #[derive(Debug)]
 struct Record {
-    /// The place of a function among the wrappers, from 1 on; 0 if it is not known yet, and
-    /// [`NO_WRAPPER`].
+    /// The place of a function among the wrappers, from 1 on; [`BARE`] and the number of a system
+    /// call without one; 0 if it is not known yet, and [`NO_WRAPPER`].
     places: ByFunction<AtomicU32>,
+    /// Where the wrappers are that were there at first; set before any callback runs.
+    wrappers: OnceLock<Vec<Range<usize>>>,
     queue: Queue,
     /// The file that lines go to as they happen; -1 for none.
     loud: AtomicI32,
     is_over: AtomicBool,
 }
 
-/// Says of a function that it is no wrapper.
+/// Says of a function that it is no wrapper, or of a system call that one makes it.
 const NO_WRAPPER: u32 = u32::MAX;
+/// Says of a system call that no wrapper makes it.
+const BARE: u32 = 1 << 16;
 
 /// What a call carries from entry to return: the record, which the return finishes.
 #[derive(Clone, Copy, Debug)]
@@ -265,10 +318,13 @@ struct Call {
     /// The kernel's id of the process.
     process: u32,
     wrapper: &'static Wrapper,
+    module: &'static str,
     number: u64,
     args: [u64; 6],
     /// Another wrapper that this one has called makes the system call.
     is_outer: bool,
+    /// Whether it is the system call itself, within a function that is no wrapper.
+    is_bare: bool,
     data: [u8; DATA],
     data_len: u8,
 }
@@ -277,19 +333,27 @@ impl FgraphOps for Record {
     type Data = Call;
 
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
-        let wrapper = self.wrapper(call.function())?;
+        let function = call.function();
+        let wrapper = self.wrapper(function)?;
+        let is_bare = function.system_call().is_some();
         let returns_to = call.return_address();
-        if let Some(outer) = call.parent_data() {
+        if let Some(outer) = call.parent_data().filter(|outer| !outer.is_bare) {
             // A call from within the C library, or a jump: what the outer one does is done by this
             // one. Otherwise this is a signal handler's.
-            let module = fgraph::function_at(call.call_site()).map(|caller| caller.module());
-            let is_inner =
-                outer.returns_to == returns_to || module == Some(call.function().module().path);
+            let caller = if is_bare {
+                function.address()
+            } else {
+                call.call_site()
+            };
+            let module = fgraph::function_at(caller).map(|caller| caller.module());
+            let libc = outer.module;
+            let is_inner = outer.returns_to == returns_to || module == Some(libc);
             if is_inner && let Some(outer) = call.parent_data_mut() {
                 outer.is_outer = true;
             }
         }
         let arg = |index: u8| match index {
+            0..6 if is_bare => call.system_call_arg(index.into()),
             0..6 => call.arg(index.into()),
             _ => call.stack_arg(usize::from(index) - 6),
         };
@@ -311,6 +375,8 @@ impl FgraphOps for Record {
             number: wrapper.number.map_or(arg(0).unwrap_or(0), u64::from),
             args,
             is_outer: false,
+            is_bare,
+            module: function.module().path,
             data: [0; DATA],
             data_len: 0,
         };
@@ -349,7 +415,7 @@ impl FgraphOps for Record {
             None => -i64::from(libc::EINTR),
         };
         let result = match result {
-            -1 => -i64::from(call.errno()),
+            -1 if !record.is_bare => -i64::from(call.errno()),
             result => result,
         };
         if let Data::Bytes(index) = record.wrapper.data {
@@ -373,14 +439,35 @@ impl Record {
         let place = self.places.of(function)?;
         let known = match place.load(Ordering::Relaxed) {
             0 => {
-                let found = function.names().find_map(table::find);
-                let found = found.map_or(NO_WRAPPER, |found| found as u32 + 1);
+                let found = match function.system_call() {
+                    Some(number) => self.bare(function, number),
+                    None => {
+                        let found = function.names().find_map(table::find);
+                        found.map_or(NO_WRAPPER, |found| found as u32 + 1)
+                    }
+                };
                 place.store(found, Ordering::Relaxed);
                 found
             }
             known => known,
         };
-        table::get((known as usize).wrapping_sub(1))
+        match known {
+            NO_WRAPPER => None,
+            BARE.. => table::bare(known - BARE),
+            _ => table::get((known as usize).wrapping_sub(1)),
+        }
+    }
+
+    /// What to keep of a system call within a function: wrappers are seen as such.
+    fn bare(&self, call: Function, number: u32) -> u32 {
+        let mut wrappers = self.wrappers.get().into_iter().flatten();
+        if wrappers.any(|wrapper| wrapper.contains(&call.address()))
+            || table::bare(number).is_none()
+        {
+            NO_WRAPPER
+        } else {
+            BARE + number
+        }
     }
 
     /// Puts a line into the queue, and into the file where it is loud.
@@ -475,6 +562,8 @@ mod tests {
             number: 1,
             args: [1, 0x7f, 5, u64::MAX, 0, 0],
             is_outer: false,
+            is_bare: false,
+            module: "",
             data: [b'\n'; DATA],
             data_len: 2,
         };

@@ -179,33 +179,39 @@ const OWN: &str = ":syscalls:mod:system_calls-*";
 
 #[test]
 fn a_system_call_changes_nothing_more_than_it_ever_did() {
-    scenario("a_system_call_changes_nothing_more_than_it_ever_did", || {
-        let state = |flags| {
-            let mut state = [0; 64];
-            // SAFETY: there is room for what it saves.
-            unsafe { keeps_state(state.as_mut_ptr(), flags) };
-            state
-        };
-        // Carry, parity, auxiliary carry, zero, sign, overflow: alone and together.
-        let flags = [0, 1, 4, 0x10, 0x40, 0x80, 0x800, 0x8d5, 0x8c1, 0x0d5];
-        let before = flags.map(state);
-        let own = common::register(Keep::default(), OWN).unwrap();
-        let during = flags.map(state);
-        let seen = std::mem::take(&mut *own.seen.lock().unwrap());
-        let seen: Vec<_> = seen
-            .iter()
-            .filter(|(name, ..)| name.starts_with("keeps_state+0x"))
-            .collect();
-        assert_eq!(seen.len(), flags.len());
-        let args = [0x102, 0x103, 0x104, 0x107, 0x105, 0x106];
-        let pid = std::process::id().into();
-        assert!(seen.iter().all(|seen| (seen.1, seen.2, seen.3) == (39, args, pid)));
-        for (before, during) in before.iter().zip(&during) {
-            assert_eq!(before, during);
-        }
-        drop(own);
-        assert_eq!(flags.map(state), before);
-    });
+    scenario(
+        "a_system_call_changes_nothing_more_than_it_ever_did",
+        || {
+            let state = |flags| {
+                let mut state = [0; 64];
+                // SAFETY: there is room for what it saves.
+                unsafe { keeps_state(state.as_mut_ptr(), flags) };
+                state
+            };
+            // Carry, parity, auxiliary carry, zero, sign, overflow: alone and together.
+            let flags = [0, 1, 4, 0x10, 0x40, 0x80, 0x800, 0x8d5, 0x8c1, 0x0d5];
+            let before = flags.map(state);
+            let own = common::register(Keep::default(), OWN).unwrap();
+            let during = flags.map(state);
+            let seen = std::mem::take(&mut *own.seen.lock().unwrap());
+            let seen: Vec<_> = seen
+                .iter()
+                .filter(|(name, ..)| name.starts_with("keeps_state+0x"))
+                .collect();
+            assert_eq!(seen.len(), flags.len());
+            let args = [0x102, 0x103, 0x104, 0x107, 0x105, 0x106];
+            let pid = std::process::id().into();
+            assert!(
+                seen.iter()
+                    .all(|seen| (seen.1, seen.2, seen.3) == (39, args, pid))
+            );
+            for (before, during) in before.iter().zip(&during) {
+                assert_eq!(before, during);
+            }
+            drop(own);
+            assert_eq!(flags.map(state), before);
+        },
+    );
 }
 
 #[test]
@@ -223,8 +229,12 @@ fn no_other_filter_selects_system_calls_and_their_own_selects_no_function() {
         let calls = own.functions().unwrap();
         assert!(calls.iter().all(|one| one.system_call().is_some()));
         let numbers = |name: &str| {
-            let named = calls.iter().filter(|one| one.name().as_str().starts_with(name));
-            named.filter_map(|one| one.system_call()).collect::<Vec<_>>()
+            let named = calls
+                .iter()
+                .filter(|one| one.name().as_str().starts_with(name));
+            named
+                .filter_map(|one| one.system_call())
+                .collect::<Vec<_>>()
         };
         assert_eq!(numbers("keeps_state+0x"), [39]);
         assert_eq!(numbers("reads+0x"), [0]);
@@ -233,11 +243,19 @@ fn no_other_filter_selects_system_calls_and_their_own_selects_no_function() {
         // What cannot be traced is told with the reason.
         let report = own.report().unwrap();
         let reasons = |name: &str| {
-            let named = report.refused.iter().filter(|one| one.name.starts_with(name));
+            let named = report
+                .refused
+                .iter()
+                .filter(|one| one.name.starts_with(name));
             named.map(|one| one.reason.clone()).collect::<Vec<_>>()
         };
-        let system_calls =
-            |errors: &[SystemCallError]| errors.iter().copied().map(RefusalReason::SystemCall).collect::<Vec<_>>();
+        let system_calls = |errors: &[SystemCallError]| {
+            errors
+                .iter()
+                .copied()
+                .map(RefusalReason::SystemCall)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(
             reasons("makes_others+0x"),
             system_calls(&[
@@ -330,40 +348,46 @@ fn a_call_that_waits_is_made_anew_where_it_was_made() {
 
 #[test]
 fn each_call_is_made_once_while_they_are_switched_on_and_off() {
-    scenario("each_call_is_made_once_while_they_are_switched_on_and_off", || {
-        static OVER: AtomicBool = AtomicBool::new(false);
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                thread::spawn(|| {
-                    let mut calls = 0_u64;
-                    let pid = u64::from(std::process::id());
-                    while !OVER.load(Ordering::Relaxed) {
-                        let mut state = [0; 64];
-                        // SAFETY: there is room for what it saves.
-                        unsafe { keeps_state(state.as_mut_ptr(), 0x8d5) };
-                        assert_eq!(state[0], pid);
-                        assert_eq!(state[14] & 0x8d5, 0x8d5);
-                        assert_eq!(state[16..48], [[0x108; 16], [0x109; 16]].concat());
-                        calls += 1;
-                    }
-                    calls
+    scenario(
+        "each_call_is_made_once_while_they_are_switched_on_and_off",
+        || {
+            static OVER: AtomicBool = AtomicBool::new(false);
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    thread::spawn(|| {
+                        let mut calls = 0_u64;
+                        let pid = u64::from(std::process::id());
+                        while !OVER.load(Ordering::Relaxed) {
+                            let mut state = [0; 64];
+                            // SAFETY: there is room for what it saves.
+                            unsafe { keeps_state(state.as_mut_ptr(), 0x8d5) };
+                            assert_eq!(state[0], pid);
+                            assert_eq!(state[14] & 0x8d5, 0x8d5);
+                            assert_eq!(state[16..48], [[0x108; 16], [0x109; 16]].concat());
+                            calls += 1;
+                        }
+                        calls
+                    })
                 })
-            })
-            .collect();
-        let own = common::register(Count::default(), OWN).unwrap();
-        let off = "no_such_function";
-        for _ in 0..300 {
-            common::set_filter(&own, off).unwrap();
-            common::set_filter(&own, OWN).unwrap();
-        }
-        while own.entries.load(Ordering::SeqCst) == 0 {
-            thread::yield_now();
-        }
-        OVER.store(true, Ordering::Relaxed);
-        let calls: u64 = threads.into_iter().map(|one| one.join().unwrap()).sum();
-        let (entries, returns) = own.both();
-        assert!(entries == returns && entries <= calls, "{entries} {returns} {calls}");
-    });
+                .collect();
+            let own = common::register(Count::default(), OWN).unwrap();
+            let off = "no_such_function";
+            for _ in 0..300 {
+                common::set_filter(&own, off).unwrap();
+                common::set_filter(&own, OWN).unwrap();
+            }
+            while own.entries.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            OVER.store(true, Ordering::Relaxed);
+            let calls: u64 = threads.into_iter().map(|one| one.join().unwrap()).sum();
+            let (entries, returns) = own.both();
+            assert!(
+                entries == returns && entries <= calls,
+                "{entries} {returns} {calls}"
+            );
+        },
+    );
 }
 
 mod steps {
@@ -459,25 +483,28 @@ mod steps {
 
 #[test]
 fn an_unwinder_finds_every_caller_at_every_instruction() {
-    scenario("an_unwinder_finds_every_caller_at_every_instruction", || {
-        steps::install();
-        let own = common::register(Count::default(), OWN).unwrap();
-        let run = || {
+    scenario(
+        "an_unwinder_finds_every_caller_at_every_instruction",
+        || {
+            steps::install();
+            let own = common::register(Count::default(), OWN).unwrap();
+            let run = || {
+                let mut byte = 0;
+                // SAFETY: it is told of no file.
+                unsafe { steps::steps_driver(-1, &mut byte, 1) }
+            };
+            // What a thread's first traced call takes is not gone through step by step.
             let mut byte = 0;
-            // SAFETY: it is told of no file.
-            unsafe { steps::steps_driver(-1, &mut byte, 1) }
-        };
-        // What a thread's first traced call takes is not gone through step by step.
-        let mut byte = 0;
-        // SAFETY: as above.
-        unsafe { reads(-1, &mut byte, 1) };
-        assert_eq!(run(), -libc::EBADF as isize);
-        let (steps, wrong) = (&steps::STEPS, &steps::WRONG);
-        assert!(steps.load(Ordering::Relaxed) > 60, "{steps:?}");
-        let first = steps::FIRST.load(Ordering::Relaxed);
-        assert_eq!(wrong.load(Ordering::Relaxed), 0, "first at {first:?}");
-        assert_eq!(own.both(), (2, 2));
-    });
+            // SAFETY: as above.
+            unsafe { reads(-1, &mut byte, 1) };
+            assert_eq!(run(), -libc::EBADF as isize);
+            let (steps, wrong) = (&steps::STEPS, &steps::WRONG);
+            assert!(steps.load(Ordering::Relaxed) > 60, "{steps:?}");
+            let first = steps::FIRST.load(Ordering::Relaxed);
+            assert_eq!(wrong.load(Ordering::Relaxed), 0, "first at {first:?}");
+            assert_eq!(own.both(), (2, 2));
+        },
+    );
 }
 
 #[test]
@@ -493,7 +520,10 @@ fn a_thread_is_cancelled_in_a_system_call() {
             let start: extern "C" fn(*mut c_void) -> *mut c_void =
                 std::mem::transmute(starts_asynchronous as *const ());
             let argument = ptr::without_provenance_mut(file as usize);
-            assert_eq!(libc::pthread_create(&mut thread, ptr::null(), start, argument), 0);
+            assert_eq!(
+                libc::pthread_create(&mut thread, ptr::null(), start, argument),
+                0
+            );
             while own.entries.load(Ordering::SeqCst) == 0 {
                 thread::yield_now();
             }

@@ -362,11 +362,7 @@ pub(super) fn build(
             };
             let function = || known.index_of(site).map(Subject::Function);
             let subject = within().or_else(function).unwrap_or(Subject::Listed);
-            refuse(
-                subject,
-                site.address(),
-                RefusalReason::NotExecutable(errno),
-            );
+            refuse(subject, site.address(), RefusalReason::NotExecutable(errno));
         }
         return Prepared::default();
     }

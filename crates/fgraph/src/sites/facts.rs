@@ -19,10 +19,10 @@ use fgraph_symbols::signature::Signature;
 
 use super::branch_targets::Entered;
 use super::classify::{Callers, ENTRY_BYTES};
-use super::{is_function, system_call};
 use super::names::Names;
 use super::reliance::Reliance;
 use super::toolchain::{self, NotraceRules};
+use super::{is_function, system_call};
 use crate::os::memory;
 use crate::process::debug_file;
 #[cfg(feature = "dwarf")]

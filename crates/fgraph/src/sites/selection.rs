@@ -8,9 +8,9 @@ use fgraph_core::site::Site;
 use fgraph_symbols::filter::{Bits, Catalog, FunctionFacts};
 
 use super::facts::ModuleFacts;
-use super::{is_function, system_call};
 use super::module::Unpatchable;
 use super::names::Names;
+use super::{is_function, system_call};
 
 /// What one user's filter selects of a module.
 #[derive(Clone, Debug, Default)]

@@ -60,11 +60,7 @@ pub(super) fn of(
 }
 
 /// Whether the instruction at `at` of a function, which a system call follows, can become a jump.
-fn check(
-    function: &Candidate<'_>,
-    at: usize,
-    blocks_signals: bool,
-) -> Result<(), RefusalReason> {
+fn check(function: &Candidate<'_>, at: usize, blocks_signals: bool) -> Result<(), RefusalReason> {
     let refused = |error| Err(RefusalReason::SystemCall(error));
     let len = system_call::behind(0);
     let end = at + len;

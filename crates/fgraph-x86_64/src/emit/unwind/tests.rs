@@ -252,8 +252,14 @@ fn an_address_that_is_known_takes_the_place_of_the_one_on_the_stack() {
     );
     assert_eq!(*frame.at(START as u64 + 10), Rule::DEFAULT.into());
     let bytes = rows.finish(START, 20, AT);
-    let expression = [0x16, 16, 9, 0x0e, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11];
-    assert!(bytes.windows(expression.len()).any(|part| part == expression));
+    let expression = [
+        0x16, 16, 9, 0x0e, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+    ];
+    assert!(
+        bytes
+            .windows(expression.len())
+            .any(|part| part == expression)
+    );
     // libgcc knows no initial rules: `DW_CFA_restore` of the return address would end the stack.
     assert!(!bytes[EH_FRAME_FDE..].contains(&0xd0));
 }
