@@ -37,7 +37,7 @@ pub(crate) mod reliance {
 
 /// Which system calls within functions can be traced.
 pub(crate) mod system_calls {
-    pub(crate) use fgraph_x86_64::system_calls::{SystemCallError, find};
+    pub(crate) use fgraph_x86_64::system_calls::{SystemCallError, find, is_system_call};
 }
 
 /// What runs in the place of a system call within a function.
@@ -67,9 +67,7 @@ pub(crate) mod unwind {
 
 /// Changing sites while threads run through them.
 pub(crate) mod poke {
-    pub(crate) use fgraph_x86_64::poke::{
-        Content, INT3, Poke, PokeError, Skip, Text, apply_with, is_system_call,
-    };
+    pub(crate) use fgraph_x86_64::poke::{Content, INT3, Poke, PokeError, Skip, Text, apply_with};
 }
 
 /// What a thread does that meets a half-written site.

@@ -20,7 +20,6 @@ use core::fmt;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
-use crate::poke;
 use crate::stub::SITE_LEN;
 
 /// The instruction itself.
@@ -80,6 +79,12 @@ pub struct SystemCall {
     pub number: Result<u32, SystemCallError>,
 }
 
+/// Whether code makes a system call and begins with its number: `mov eax, number; syscall`.
+#[must_use]
+pub const fn is_system_call(code: &[u8; SITE_LEN + 2]) -> bool {
+    matches!(code, [0xb8, _, _, _, _, 0x0f, 0x05])
+}
+
 /// Numbers that are left alone: after these a thread may be on another stack, or without one, or
 /// be a new one, or find other thread-local data; or the kernel looks at where it was called from.
 #[rustfmt::skip]
@@ -130,7 +135,7 @@ fn number_before(body: &[u8], at: usize, starts: &Starts) -> Option<u32> {
     let code: &[u8; SITE_LEN + 2] = body.get(start..)?.first_chunk()?;
     let is_alone =
         (1..SITE_LEN).all(|byte| !starts.has(start + byte)) && !starts.has(start + SITE_LEN + 1);
-    let is_it = poke::is_system_call(code) && starts.has(start) && is_alone;
+    let is_it = is_system_call(code) && starts.has(start) && is_alone;
     let [_, a, b, c, d, ..] = *code;
     is_it.then_some(u32::from_le_bytes([a, b, c, d]))
 }
