@@ -378,7 +378,8 @@ impl Filter {
     ///
     /// They are no functions, and no other pattern selects them, not even one for everything; one
     /// that excludes everything excludes them. To users each looks like a call of a function that
-    /// makes the system call and nothing else.
+    /// makes the system call and nothing else. They are made anywhere, by the allocator and with
+    /// locks held as well, so their callbacks must neither allocate nor lock.
     ///
     /// ```
     /// use fgraph_symbols::filter::Filter;
