@@ -19,7 +19,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use fgraph_needs::Missing;
+use fgraph_needs::{Missing, processor};
 
 use programs::Programs;
 use table::Table;
@@ -142,16 +142,6 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// What the kernel calls the processor.
-fn processor() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut names = text.lines().filter_map(|line| {
-        let (key, name) = line.split_once(':')?;
-        (key.trim_end() == "model name").then(|| name.trim().to_owned())
-    });
-    names.next().unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Runs `command`, which runs the program, and reads what that prints: a time, and perhaps a number

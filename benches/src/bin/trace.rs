@@ -145,7 +145,7 @@ fn types() -> Result<(), Box<dyn Error>> {
         numbers();
         let words = numbers();
         drop(recorder);
-        let recorder = record("typed_numbers", true, 0)?;
+        let recorder = record("typed_numbers", true, 2)?;
         numbers();
         let typed = numbers();
         drop(recorder);
@@ -153,7 +153,7 @@ fn types() -> Result<(), Box<dyn Error>> {
         texts();
         let text_words = texts();
         drop(recorder);
-        let recorder = record("typed_text", true, 0)?;
+        let recorder = record("typed_text", true, 2)?;
         texts();
         let text = texts();
         drop(recorder);

@@ -12,15 +12,20 @@
 use std::error;
 use std::fs::File;
 use std::io::Write as _;
+use std::mem;
 use std::os::fd::FromRawFd;
 use std::slice;
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use fgraph::Untraced;
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::{Reply, Request, Settings};
+use fgraph_tracers::agent::{Reply, Request, Settings, is_there};
 
+use crate::controlled;
 use crate::{AGENT, Agent, record};
+
+pub(crate) type Failed = Box<dyn error::Error>;
 
 /// Has a thread of ours do what is asked for. 0 if it begins; -1 if there can be no thread, or the
 /// request is of another version.
@@ -43,7 +48,10 @@ pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usiz
     let mut reply = unsafe { File::from_raw_fd(reply as i32) };
     let work = move || {
         let _untraced = Untraced::new();
-        let done = carry_out(request).map_err(|error| error.to_string());
+        let done = match request {
+            Request::Stream => return controlled::stream(&reply),
+            request => carry_out(request).map_err(|error| error.to_string()),
+        };
         // The command waits no longer than it takes, and asks whether the process is there.
         let _ = reply.write_all(&Reply(done).to_bytes());
     };
@@ -54,7 +62,7 @@ pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usiz
     }
 }
 
-fn carry_out(request: Request) -> Result<(), Box<dyn error::Error>> {
+fn carry_out(request: Request) -> Result<String, Failed> {
     match request {
         Request::Attach {
             rings,
@@ -63,27 +71,28 @@ fn carry_out(request: Request) -> Result<(), Box<dyn error::Error>> {
         } => {
             // SAFETY: a descriptor that is ours, as the caller of `fgraph_agent_request` says.
             let file = unsafe { File::from_raw_fd(rings as i32) };
-            attach(&file, reader, &settings)
+            attach(&file, reader, &settings)?;
         }
-        Request::Detach => {
-            let agent = AGENT.lock().map_err(|error| error.to_string())?.take();
-            match agent {
-                Some(agent) => Ok(agent.recorder.finish().map(drop)?),
-                None => Ok(()),
-            }
+        Request::Control { holder } => control(holder)?,
+        Request::Detach { holder } => detach(holder)?,
+        Request::List => return Ok(controlled::get()?.list()),
+        Request::Read { file } => return controlled::get()?.read(&file),
+        Request::Write { file, text, append } => {
+            controlled::get()?.write(&file, &text, append)?;
         }
+        Request::Stream => {}
     }
+    Ok(String::new())
 }
 
-fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Box<dyn error::Error>> {
-    let mut place = AGENT.lock().map_err(|error| error.to_string())?;
-    if let Some(agent) = place.take_if(|agent| !is_there(agent.reader)) {
-        // Who read this one has ended without a word.
-        agent.recorder.finish()?;
-    }
-    if let Some(agent) = &*place {
-        return Err(format!("process {} records it already", agent.reader).into());
-    }
+/// What is behind a lock, unless a thread has panicked with it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Failed> {
+    mutex.lock().map_err(|error| error.to_string().into())
+}
+
+fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
+    let mut place = lock(&AGENT)?;
+    end_left(&mut place)?;
     *place = Some(Agent {
         recorder: record(settings, Rings::open_shared(file)?)?,
         reader,
@@ -92,9 +101,42 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Box<dyn e
     Ok(())
 }
 
-/// Whether there is a process of this number.
-fn is_there(process: u32) -> bool {
-    // SAFETY: signal 0 is not sent.
-    let sent = unsafe { libc::kill(process as i32, 0) } == 0;
-    sent || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+/// Ends what an agent does whose reader has ended without a word; an error if that is there.
+fn end_left(place: &mut Option<Agent>) -> Result<(), Failed> {
+    if let Some(agent) = &*place
+        && is_there(agent.reader)
+    {
+        return Err(format!("process {} records it already", agent.reader).into());
+    }
+    if let Some(agent) = place.take() {
+        agent.recorder.finish()?;
+    }
+    Ok(())
+}
+
+fn control(holder: u32) -> Result<(), Failed> {
+    end_left(&mut *lock(&AGENT)?)?;
+    let mut control = controlled::get()?;
+    if holder != 0 {
+        control.check()?;
+        control.holder = holder;
+    }
+    Ok(())
+}
+
+fn detach(holder: u32) -> Result<(), Failed> {
+    let mut control = controlled::get()?;
+    let mut place = lock(&AGENT)?;
+    if holder == 0 {
+        control.check()?;
+        end_left(&mut place)?;
+    }
+    if holder == control.holder || holder == 0 {
+        // Unpatches what its tracers watched.
+        drop(mem::take(&mut *control));
+    }
+    match place.take_if(|agent| agent.reader == holder) {
+        Some(agent) => Ok(agent.recorder.finish().map(drop)?),
+        None => Ok(()),
+    }
 }

@@ -15,6 +15,7 @@
 //! the library, and changes the environment while there is one thread only.
 
 mod attached;
+mod controlled;
 mod executed;
 
 use std::env;
@@ -25,6 +26,7 @@ use std::mem;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
 use fgraph::Untraced;
@@ -102,12 +104,16 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
     Ok(())
 }
 
+/// How long finding out the types of functions may hold the program up at its start.
+const TYPES: Duration = Duration::from_secs(2);
+
 /// Starts to record into these rings.
 fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::Error>> {
     let program = env::current_exe()?;
     let options = Options {
         arguments: settings.arguments,
         result: settings.result,
+        types: settings.types.then_some(TYPES),
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         executed: settings.executed,
         ..Options::default()

@@ -130,6 +130,11 @@ fn files_mapped(pid: u32) -> Vec<String> {
     lines.filter(|line| line.contains('/')).collect()
 }
 
+/// How many descriptors a process has.
+fn opened(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
 #[test]
 fn a_thread_that_sleeps_sleeps_on() {
     let programs = Programs::new();
@@ -259,12 +264,7 @@ fn a_file_is_shared_with_the_library_and_closed_where_there_is_none() {
     let programs = Programs::new();
     let sleeps = programs.compile("sleeps", &[]);
     let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
-    let opened = || {
-        fs::read_dir(format!("/proc/{}/fd", program.id()))
-            .unwrap()
-            .count()
-    };
-    let before = opened();
+    let before = opened(program.id());
     let library = Library {
         name: "fgraph-attach-test",
         version: "1",
@@ -280,14 +280,14 @@ fn a_file_is_shared_with_the_library_and_closed_where_there_is_none() {
     assert_eq!(loaded.unwrap().result, 4);
     let mut text = String::new();
     shared.unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!((text.as_str(), opened()), ("here", before));
+    assert_eq!((text.as_str(), opened(program.id())), ("here", before));
 
     let failed = load_with(program.id(), &library, |files| {
         files.create(c"shared")?;
         Err(std::io::ErrorKind::Other.into())
     });
     assert!(matches!(failed, Err(Error::Io { .. })));
-    assert_eq!(opened(), before);
+    assert_eq!(opened(program.id()), before);
 }
 
 #[test]
@@ -309,18 +309,13 @@ fn a_library_that_cannot_be_loaded_is_refused_with_the_reason() {
     programs.library.fill(b'x');
     let sleeps = programs.compile("sleeps", &[]);
     let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
-    let opened = || {
-        fs::read_dir(format!("/proc/{}/fd", program.id()))
-            .unwrap()
-            .count()
-    };
-    let before = (opened(), files_mapped(program.id()));
+    let before = (opened(program.id()), files_mapped(program.id()));
     let error = programs.load(program.id(), "x").unwrap_err();
     let Error::Refused { message } = error else {
         panic!("{error}");
     };
     assert!(message.contains("/proc/self/fd/"), "{message}");
-    assert_eq!((opened(), files_mapped(program.id())), before);
+    assert_eq!((opened(program.id()), files_mapped(program.id())), before);
     assert_eq!(program.end().code(), Some(0));
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Function {
     pub(crate) address: u64,
     /// A process that has called it.
     pub(crate) process: u32,
+    /// Its source file, if that was recorded.
+    pub(crate) source: Option<String>,
 }
 
 impl Function {
@@ -280,6 +282,9 @@ impl Followed {
                 module: known.module.clone(),
                 address: known.address,
                 process: 0,
+                source: names
+                    .source(process, function)
+                    .map(|(file, _)| file.to_owned()),
             },
             None => Function {
                 name: format!("function {function}"),

@@ -1,8 +1,10 @@
 //! The subcommands, each in a file of its own.
 
+pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod dump;
 pub(crate) mod export;
+pub(crate) mod functions;
 pub(crate) mod graph;
 pub(crate) mod info;
 pub(crate) mod live;
@@ -46,6 +48,10 @@ pub(crate) enum Command {
     Tui(tui::Args),
     Dump(dump::Args),
     Export(export::Args),
+    Functions(functions::Args),
+    Attach(attach::Attach),
+    Detach(attach::Detach),
+    Ctl(attach::Ctl),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -64,6 +70,10 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Functions(args) => functions::run(args),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Detach(args) => attach::detach(&args),
+        Command::Ctl(args) => attach::ctl(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

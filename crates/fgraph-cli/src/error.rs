@@ -20,7 +20,7 @@ Exit codes:
 
 Where a program is started, the code is the program's own, or 128 and the signal
 that has ended it; else
-  126  the program, or the process of -p, cannot be recorded
+  126  the program, or the process, cannot be recorded
   127  there is no such program";
 
 /// Why a subcommand ended early.

@@ -2,8 +2,10 @@
 
 mod attach;
 mod check;
+pub(crate) mod control;
 pub(crate) mod events;
 mod gone;
+mod guard;
 pub(crate) mod interrupt;
 mod library;
 
@@ -59,12 +61,26 @@ pub(crate) struct What {
     /// Leave out calls inside this many recorded ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
-    /// Record the six arguments in integer registers
-    #[arg(long)]
-    args: bool,
-    /// Record results in integer registers
-    #[arg(long)]
-    retval: bool,
+    /// Record arguments: by their types where debug information tells them, else, or with
+    /// `registers`, the six in integer registers
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "types"
+    )]
+    args: Option<Values>,
+    /// Record results: by their types where debug information tells them, else, or with
+    /// `registers`, as the integer register has them
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "types"
+    )]
+    retval: Option<Values>,
     /// Record neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
@@ -79,6 +95,15 @@ pub(crate) struct What {
         allow_hyphen_values = true
     )]
     command: Vec<OsString>,
+}
+
+/// How arguments and results are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Values {
+    /// By their types
+    Types,
+    /// As words
+    Registers,
 }
 
 impl What {
@@ -104,9 +129,14 @@ impl What {
             notrace: self.notrace.clone(),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
-            arguments: if self.args { 6 } else { 0 },
-            result: self.retval,
+            arguments: if self.args.is_some() { 6 } else { 0 },
+            result: self.retval.is_some(),
+            types: [self.args, self.retval].contains(&Some(Values::Types)),
         };
+        if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
+            let why = "--args and --retval are both of types or both of registers";
+            return Err(Error::Usage(why.to_owned()));
+        }
         let program = self.command.first().cloned().unwrap_or_default();
         let path = match self.pid {
             Some(pid) => attach::program(pid)?,

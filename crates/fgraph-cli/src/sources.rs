@@ -1,20 +1,24 @@
-//! The source files of functions, from the debug information of modules on this machine.
+//! The files of modules on this machine: whether they are what was recorded, and what their debug
+//! information says of source files and lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read as _};
+use std::path::{Path, PathBuf};
 
 use fgraph_symbols::elf::ElfFile;
-use fgraph_symbols::lines::Lines;
-use fgraph_trace::names::Names;
+use fgraph_symbols::lines::{self, Lines};
+use fgraph_trace::names::{Description, DescriptionKind, ModuleName, Names, process_id};
 
-use crate::calls::Function;
+use crate::text::escaped;
+
+/// Where debug files are installed.
+const DEBUG: &str = "/usr/lib/debug";
 
 /// Looks source files up. Modules are read when they are first asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sources {
-    /// Where each module begins in each process.
-    starts: HashMap<(u32, String), u64>,
     modules: HashMap<String, Option<Module>>,
 }
 
@@ -26,45 +30,173 @@ struct Module {
 }
 
 impl Sources {
-    /// Knows where the modules were loaded.
-    pub(crate) fn new(names: &Names) -> Self {
-        let mut starts = HashMap::new();
-        for module in names.modules() {
-            let start = starts.entry((module.process, module.path.clone()));
-            let start: &mut u64 = start.or_insert(module.start);
-            *start = module.start.min(*start);
-        }
-        Self {
-            starts,
-            modules: HashMap::new(),
-        }
-    }
-
-    /// The source file of a function; `None` if there is no debug information for it here.
-    pub(crate) fn file(&mut self, function: &Function) -> Option<String> {
-        let path = &function.module;
-        let here = (function.process, path.clone());
-        let known = self.starts.get(&here).copied();
-        // A child has its parent's modules.
-        let start = known.or_else(|| {
-            let mut all = self.starts.iter();
-            all.find(|((_, of), _)| of == path).map(|(_, &start)| start)
-        })?;
-        let module = self.modules.entry(path.clone());
-        let module = module.or_insert_with(|| Module::read(path)).as_ref()?;
-        let address = function.address.checked_sub(start)?;
-        let found = module.lines.at(address.checked_add(module.first)?);
-        found.map(|(file, _)| file)
+    /// Source file and line of what is at an address of a process, in a module of this path; `None`
+    /// if there is no debug information of that build here.
+    pub(crate) fn at(
+        &mut self,
+        names: &Names,
+        process: u32,
+        path: &str,
+        address: u64,
+    ) -> Option<(String, u32)> {
+        let known = module(names, process, path)?;
+        let lines = self.modules.entry(path.to_owned());
+        let lines = lines.or_insert_with(|| Module::read(known)).as_ref()?;
+        let address = address.checked_sub(start(names, known))?;
+        lines.lines.at(address.checked_add(lines.first)?)
     }
 }
 
+/// The debug information of a program or library, in it or in its debug file.
+pub(crate) fn lines_of(path: &Path) -> Option<Lines> {
+    Module::read_if(path, |_| true).map(|module| module.lines)
+}
+
+/// The module of a path; a child has its parent's.
+fn module<'n>(names: &'n Names, process: u32, path: &str) -> Option<&'n ModuleName> {
+    let of_path = || names.modules().iter().filter(|it| it.path == path);
+    let own = of_path().find(|it| it.process == process);
+    own.or_else(|| of_path().next())
+}
+
+/// Its first address: where it is in pieces, that of the first one.
+fn start(names: &Names, module: &ModuleName) -> u64 {
+    let is_part = |it: &&ModuleName| it.process == module.process && it.path == module.path;
+    let starts = names.modules().iter().filter(is_part).map(|it| it.start);
+    starts.min().unwrap_or(module.start)
+}
+
 impl Module {
-    fn read(path: &str) -> Option<Self> {
-        let bytes = std::fs::read(path).ok()?;
+    /// From the file itself, or else from its debug file.
+    fn read(module: &ModuleName) -> Option<Self> {
+        let path = place(module);
+        let is_it = |id: &[u8]| module.build_id.is_empty() || hexadecimal(id) == module.build_id;
+        Self::read_if(&path, is_it)
+    }
+
+    /// If the build id is the right one.
+    fn read_if(path: &Path, is_it: impl Fn(&[u8]) -> bool) -> Option<Self> {
+        let mut bytes = Vec::new();
+        open(path)?.read_to_end(&mut bytes).ok()?;
         let elf = ElfFile::parse(&bytes).ok()?;
-        let lines = Lines::read(BufReader::new(File::open(path).ok()?), &elf)?;
+        let build_id = elf.build_id().unwrap_or_default();
+        if !is_it(build_id) {
+            return None;
+        }
+        let debug = Path::new(DEBUG).join(lines::debug_file(build_id));
+        let places = [path.to_owned(), debug].into_iter();
+        let mut files = places.filter_map(|place| open(&place));
+        let lines = files.find_map(|file| Lines::read(BufReader::new(file), &elf))?;
         // Segments are mapped from the page on that they begin in.
         let first = elf.load_addresses().map(|(start, _)| start).min()? & !0xfff;
         Some(Self { lines, first })
     }
+}
+
+/// Larger files are not looked at.
+const MAX_FILE: u64 = 2 << 30;
+
+/// Opens a file, if it is one: a program may say of anything that it is its module.
+fn open(path: &Path) -> Option<File> {
+    let is_file = |path: &Path| {
+        path.metadata()
+            .is_ok_and(|it| it.is_file() && it.len() < MAX_FILE)
+    };
+    is_file(path).then(|| File::open(path).ok())?
+}
+
+/// Where the file of a module is, as its process sees it if that is still there.
+fn place(module: &ModuleName) -> PathBuf {
+    let root = PathBuf::from(format!("/proc/{}/root", process_id(module.process)));
+    let inside = root.join(module.path.trim_start_matches('/'));
+    match inside.is_file() {
+        true => inside,
+        false => module.path.clone().into(),
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The build id of a file, in hexadecimal.
+fn build_id(path: &Path) -> Option<String> {
+    let file = BufReader::new(open(path)?);
+    lines::build_id(file).map(|id| hexadecimal(&id))
+}
+
+/// The build ids of modules.
+pub(crate) fn build_ids(modules: &[ModuleName]) -> Vec<Description> {
+    let describe = |module: &ModuleName| {
+        let id = build_id(&place(module))?;
+        Some(Description {
+            kind: DescriptionKind::BuildId,
+            fields: [module.process.into(), module.start, 0, 0],
+            texts: [module.path.clone(), id],
+        })
+    };
+    modules.iter().filter_map(describe).collect()
+}
+
+/// The sources of all functions that are known, as far as there is debug information here; what is
+/// found until `is_enough` says so.
+pub(crate) fn of_functions(names: &Names, is_enough: impl Fn() -> bool) -> Vec<Description> {
+    let mut sources = Sources::default();
+    let mut found = Vec::new();
+    for (process, index, function) in names.functions() {
+        if is_enough() {
+            break;
+        }
+        let source = sources.at(names, process, &function.module, function.address);
+        let Some((file, line)) = source else { continue };
+        found.push(Description {
+            kind: DescriptionKind::Source,
+            fields: [process.into(), index.into(), line.into(), 0],
+            texts: [file, String::new()],
+        });
+    }
+    found
+}
+
+/// How many modules are shown by name whose files have changed.
+const SHOWN: usize = 3;
+
+/// Says on stderr if files of a recording's modules are missing or have changed.
+pub(crate) fn say_changes(recording: &Path, names: &Names) {
+    if let Some(changes) = changes(names) {
+        let message = format!("{}: {changes}", recording.display());
+        eprintln!("fgraph: {}", escaped(&message));
+    }
+}
+
+/// The modules with functions that were called, whose files here are missing or of another build
+/// than was recorded, in one line; `None` if there are none.
+pub(crate) fn changes(names: &Names) -> Option<String> {
+    let called = names.functions().map(|(_, _, it)| it.module.as_str());
+    let called: HashSet<&str> = called.collect();
+    let mut found = Vec::new();
+    let modules = names.modules().iter();
+    for module in modules.filter(|it| called.contains(it.path.as_str())) {
+        let path = Path::new(&module.path);
+        let why = match build_id(path) {
+            _ if module.build_id.is_empty() => continue,
+            Some(id) if id == module.build_id => continue,
+            None if !path.exists() => "missing",
+            _ => "of another build",
+        };
+        let text = format!("{} is {why}", module.path);
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    let more = match found.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    found.truncate(SHOWN);
+    (!found.is_empty()).then(|| format!("not as recorded: {}{more}", found.join(", ")))
 }

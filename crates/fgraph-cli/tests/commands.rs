@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use fgraph_needs::{CHROMIUM, needs};
+use fgraph_needs::{CC, CHROMIUM, needs};
 
 mod support;
 
@@ -412,4 +412,50 @@ fn a_full_disk_is_told() {
     assert_eq!(output.status.code(), Some(4), "{complaint}");
     let expected = "fgraph: the output cannot be written: No space left on device\n";
     assert_eq!(complaint, expected);
+}
+
+#[test]
+fn functions_are_listed_with_how_they_are_traced() {
+    let compiler = needs!(CC.find());
+    let directory = tempfile::tempdir().unwrap();
+    let library = directory.path().join("libtyped.so");
+    let mut build = Command::new(compiler);
+    let build = build.args(["-g", "-O1", "-shared", "-fPIC", "-o"]);
+    let build = build.arg(&library).arg("tests/record/typed.c");
+    assert!(build.status().unwrap().success());
+    let shown = |arguments: &[&str]| {
+        let fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"))
+            .arg("functions")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let [out, err] = [fgraph.stdout, fgraph.stderr].map(|it| String::from_utf8(it).unwrap());
+        (fgraph.status.code().unwrap(), out, err)
+    };
+    let path = library.to_str().unwrap();
+    let (_, listed, _) = shown(&[path]);
+    let paint = "paint(name: const char *, times: int) -> enum color  relocated\n";
+    assert!(
+        listed.contains(paint) && listed.contains(" can be traced: "),
+        "{listed}"
+    );
+    let (_, listed, _) = shown(&[path, "pai*"]);
+    assert!(
+        listed.contains("\n1 of 1 functions can be traced: 100.00 %\n"),
+        "{listed}"
+    );
+    let (code, _, said) = shown(&[path, "absent"]);
+    assert_eq!(
+        (code, said.as_str()),
+        (3, "fgraph: no function is selected by absent\n")
+    );
+    let (code, _, said) = shown(&["tests/record/typed.c"]);
+    assert_eq!((code, said.lines().count()), (3, 1), "{said}");
+    let (code, _, said) = shown(&["-p", "4194304"]);
+    assert_eq!((code, said.lines().count()), (3, 1), "{said}");
+    let (_, listed, _) = shown(&["-p", &std::process::id().to_string(), "malloc"]);
+    assert!(
+        listed.contains("libc.so.6\n") && listed.contains("  malloc"),
+        "{listed}"
+    );
 }

@@ -258,6 +258,106 @@ fn a_filter_says_what_is_recorded() {
 }
 
 #[test]
+fn values_are_shown_by_their_types_and_obeyed_by_nothing() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "typed.c", &[]);
+    let command = [program.as_os_str()];
+    let shown = |arguments: &[&str]| {
+        let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = fgraph.args(arguments).current_dir(place.0.path()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    place.same(
+        &["-F", "paint", "-F", "echo", "--args", "--retval"],
+        &command,
+    );
+    let text = r#""\u{1b}[31m=1+1</script>\n""#;
+    let expected = [
+        r#"paint(name="red", times=-3); /* ret=GREEN */"#.to_owned(),
+        format!("echo(text={text}); /* ret={text} */"),
+    ];
+    let replayed = shown(&["replay", "--no-cpu"]);
+    let dumped = shown(&["dump"]);
+    for (replay, dump) in expected.iter().zip([
+        [
+            r#"paint name="red", times=-3"#.to_owned(),
+            "paint GREEN".to_owned(),
+        ],
+        [format!("echo text={text}"), format!("echo {text}")],
+    ]) {
+        assert!(replayed.contains(replay), "{replayed}");
+        assert!(dump.iter().all(|line| dumped.contains(line)), "{dumped}");
+    }
+    assert!(!replayed.contains('\x1b') && !dumped.contains('\x1b'));
+    shown(&["export", "csv"]);
+    let rows = fs::read_to_string(place.path("fgraph.csv")).unwrap();
+    assert!(rows.contains(r#""name=""red"", times=-3",GREEN"#), "{rows}");
+    shown(&["export", "chrome", "-o", "calls.json"]);
+    let json = fs::read_to_string(place.path("calls.json")).unwrap();
+    assert!(
+        json.contains(r#""args":{"name":"\"red\"","times":"-3"}"#),
+        "{json}"
+    );
+    shown(&["export", "perfetto"]);
+
+    place.same(&["-F", "paint", "--args=registers"], &command);
+    let replayed = shown(&["replay", "--no-cpu"]);
+    let word = |line: &str| line.split("paint(0x").count() == 2 && !line.contains("ret=");
+    assert!(replayed.lines().any(word), "{replayed}");
+    let mut recorder = place.recorder(&["--args", "--retval=registers"]);
+    assert_eq!(recorder.arg(&program).status().unwrap().code(), Some(2));
+}
+
+#[test]
+fn a_recording_knows_sources_and_builds_without_its_program() {
+    let place = Place::new();
+    let compiler = needs!(CC.find());
+    let flags = ["-Wl,--build-id=0x0102030405"];
+    let program = place.build(&compiler, "typed.c", &flags);
+    place.same(&["-F", "paint"], &[program.as_os_str()]);
+    let shown = |arguments: &[&str]| {
+        let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = fgraph.args(arguments).current_dir(place.0.path()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap())
+    };
+    let [replayed, said] = shown(&["replay"]);
+    assert!(replayed.contains("paint();") && said.is_empty(), "{said}");
+    let name = program.display();
+    let say = |what: &str| format!("fgraph: fgraph.data: not as recorded: {name} is {what}\n");
+    place.build(&compiler, "typed.c", &["-Wl,--build-id=0x0102030406"]);
+    assert_eq!(
+        shown(&["replay"]),
+        [replayed.clone(), say("of another build")]
+    );
+    fs::remove_file(&program).unwrap();
+    assert_eq!(shown(&["replay"]), [replayed, say("missing")]);
+    let [sources, _] = shown(&["report", "--by", "source"]);
+    assert!(sources.contains("record/typed.c"), "{sources}");
+    let [dumped, _] = shown(&["dump"]);
+    assert!(dumped.contains("record/typed.c:10]"), "{dumped}");
+    let [info, _] = shown(&["info"]);
+    assert!(
+        info.contains("sources    1\n") && info.contains("is missing"),
+        "{info}"
+    );
+    for (format, wanted) in [
+        ("callgrind", "typed.c\nfn=(1) paint\n10 "),
+        ("firefox", "typed.c\""),
+    ] {
+        shown(&["export", format, "-o", "exported"]);
+        let exported = fs::read_to_string(place.path("exported")).unwrap();
+        assert!(exported.contains(wanted), "{exported}");
+    }
+    for format in ["pprof", "perfetto"] {
+        shown(&["export", format, "-o", "exported"]);
+    }
+}
+
+#[test]
 fn the_command_works_alone() {
     let place = Place::new();
     let command = place.path("alone");

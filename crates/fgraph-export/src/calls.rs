@@ -5,10 +5,10 @@ use std::io;
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::{What, mark_text};
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{FunctionTypes, Names};
 use fgraph_trace::{Source, source::SourceError};
 
-use crate::symbols::{Symbol, Symbols};
+use crate::symbols::{Symbol, Symbols, one_line};
 
 /// A thread of the source.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,45 @@ pub(crate) struct Call {
     pub(crate) ending: Ending,
 }
 
+/// What was recorded of a call's arguments or of its result.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Values<'a> {
+    /// As words.
+    pub(crate) words: &'a [u64],
+    /// By their types, as text without control characters, each with its name.
+    pub(crate) typed: Vec<(String, String)>,
+}
+
+impl<'a> Values<'a> {
+    fn arguments(words: &'a [u64], values: &[u64], types: Option<&FunctionTypes>) -> Self {
+        let mut typed = Vec::new();
+        if let Some(types) = types.filter(|_| !values.is_empty()) {
+            let each = types.layout.each_argument(values);
+            for (place, (name, value)) in each.into_iter().enumerate() {
+                let name = match name {
+                    "" => format!("argument{place}"),
+                    name => one_line(name),
+                };
+                typed.push((name, value));
+            }
+        }
+        Self { words, typed }
+    }
+
+    fn result(words: &'a [u64], values: &[u64], types: Option<&FunctionTypes>) -> Self {
+        let result = types.and_then(|types| types.layout.result(values));
+        let typed = result.map(|result| ("result".to_owned(), result.to_string()));
+        Self {
+            words,
+            typed: typed.into_iter().collect(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words.is_empty() && self.typed.is_empty()
+    }
+}
+
 /// What a format does with the steps of threads.
 ///
 /// Of each thread, every call that begins ends later, after the calls that have begun in it.
@@ -81,9 +120,9 @@ pub(crate) trait Sink: Send {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &[u64]) -> io::Result<()>;
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()>;
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &[u64]) -> io::Result<()>;
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()>;
 
     /// The program has said something.
     fn mark(&mut self, at: &At<'_>, text: &str) -> io::Result<()> {
@@ -181,6 +220,7 @@ pub(crate) struct Calls {
     span: Option<(u64, u64)>,
     summary: Summary,
     words: Vec<u64>,
+    values: Vec<u64>,
 }
 
 /// The words of an event are copied out, to ask the source for names.
@@ -222,6 +262,8 @@ impl Calls {
             return Ok(false);
         };
         self.words.clear();
+        self.values.clear();
+        self.values.extend_from_slice(event.values);
         let (ticks, process, id) = (event.time, event.process, event.thread);
         let step = match event.what {
             What::Entry {
@@ -289,7 +331,7 @@ impl Calls {
             }
             if state.open.len() >= MAX_DEPTH {
                 self.summary.missing_returns += state.open.len() as u64;
-                while state.end(&at, Ending::Missing, &[], sink)? {}
+                while state.end(&at, Ending::Missing, &Values::default(), sink)? {}
             }
             self.summary.calls += 1;
             state.open.push(Open {
@@ -298,7 +340,9 @@ impl Calls {
                 begin: time,
                 inner: 0,
             });
-            return sink.begin(&at, symbol, &self.words);
+            let types = names.types(process, function);
+            let arguments = Values::arguments(&self.words, &self.values, types);
+            return sink.begin(&at, symbol, &arguments);
         }
         let at = state.at(time, &self.symbols, names, &clock);
         if is_new {
@@ -314,9 +358,11 @@ impl Calls {
                 };
                 while state.open.len() > depth + 1 {
                     self.summary.missing_returns += 1;
-                    state.end(&at, Ending::Missing, &[], sink)?;
+                    state.end(&at, Ending::Missing, &Values::default(), sink)?;
                 }
-                state.end(&at, ending, &self.words, sink)?;
+                let types = names.types(process, function);
+                let result = Values::result(&self.words, &self.values, types);
+                state.end(&at, ending, &result, sink)?;
             }
             Step::Mark => {
                 self.summary.marks += 1;
@@ -341,7 +387,7 @@ impl Calls {
         for state in &mut self.states {
             self.summary.open_calls += state.open.len() as u64;
             let at = state.at(end, &self.symbols, source.names(), &clock);
-            while state.end(&at, Ending::Open, &[], &mut *sink)? {}
+            while state.end(&at, Ending::Open, &Values::default(), &mut *sink)? {}
         }
         let threads: Vec<Thread> = self.states.iter().map(|state| state.thread).collect();
         sink.finish(&Trace {
@@ -382,7 +428,7 @@ impl State {
         &mut self,
         at: &At<'_>,
         ending: Ending,
-        result: &[u64],
+        result: &Values<'_>,
         sink: &mut dyn Sink,
     ) -> io::Result<bool> {
         let Some(open) = self.open.pop() else {

@@ -80,8 +80,9 @@ pub enum Format {
     /// A directory in the Common Trace Format 1.8: begin and end of calls, marks, losses.
     Ctf,
     /// A row for each call, at its end: process, thread, function, module, start by the monotonic
-    /// clock, duration, own time (all in nanoseconds), depth from 0, caller, and how it ended:
-    /// `returned`, `unwound`, `missing` or `open`.
+    /// clock, duration, own time (all in nanoseconds), depth from 0, caller, how it ended
+    /// (`returned`, `unwound`, `missing` or `open`), and arguments and result as they were
+    /// recorded. A text that spreadsheets would take for a formula has an apostrophe before it.
     Csv,
 }
 

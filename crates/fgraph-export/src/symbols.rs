@@ -18,6 +18,8 @@ pub(crate) struct Function {
     pub(crate) module: usize,
     /// 0 if it is not known.
     pub(crate) address: u64,
+    /// Its source file and line, if that was recorded.
+    pub(crate) source: Option<(String, u32)>,
 }
 
 /// Functions and modules, numbered in the order in which they were met.
@@ -47,11 +49,16 @@ impl Symbols {
                 },
                 module: self.module(&known.module),
                 address: known.address,
+                source: {
+                    let source = names.source(process, index);
+                    source.map(|(file, line)| (file.to_owned(), line))
+                },
             },
             None => Function {
                 name: format!("function {index}"),
                 module: self.module(""),
                 address: 0,
+                source: None,
             },
         };
         let symbol = match self.distinct.entry(function) {

@@ -7,7 +7,9 @@
 
 use core::cell::RefCell;
 use core::fmt;
+use core::fmt::Write as _;
 use std::io::{Read, Seek};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use addr2line::Context;
@@ -106,6 +108,29 @@ impl Lines {
         let unit = unit.skip_all_loads()?;
         self.functions.borrow_mut().signature(unit, address)
     }
+}
+
+/// The build id of a program or library, of which no more is read than that takes: see
+/// [`ElfFile::build_id`].
+#[must_use]
+pub fn build_id(file: impl Read + Seek) -> Option<Vec<u8>> {
+    let cache = ReadCache::new(file);
+    let file = AnyElfFile::<FileHeader64<Le>, _>::parse(&cache).ok()?;
+    let (segments, sections) = (file.elf_program_headers(), file.elf_section_table());
+    elf::build_id(segments, sections, file.data()).map(<[u8]>::to_vec)
+}
+
+/// Where a distribution installs the debug file with a build id, in its directory of debug files.
+#[must_use]
+pub fn debug_file(build_id: &[u8]) -> PathBuf {
+    let mut name = String::from(".build-id/");
+    for (index, byte) in build_id.iter().enumerate() {
+        let slash = if index == 1 { "/" } else { "" };
+        // Writing to a string does not fail.
+        _ = write!(name, "{slash}{byte:02x}");
+    }
+    name.push_str(".debug");
+    name.into()
 }
 
 /// Whether a file and `of` are of one build, as far as they say.
@@ -249,6 +274,10 @@ mod tests {
         let objcopy = needs!(OBJCOPY.find());
         for id in ["", "-Wl,--build-id=none"] {
             let library = needs!(compile_c(&directory, &format!("-g {id}")));
+            let found = build_id(Cursor::new(&library));
+            with_file(&library, |file| {
+                assert_eq!(found.as_deref(), file.build_id())
+            });
             directory.run(&objcopy, "--only-keep-debug c.so c.debug");
             let debug = directory.read("c.debug");
             check(&library, &debug, "/code.c");

@@ -48,6 +48,11 @@ pub enum DescriptionKind {
     /// What a function takes and gives back: process, index; its [layout](Layout) as text, and its
     /// parameters and result as programmers write them.
     Types = 6,
+    /// Which build of its file a loaded module is: process, start; its path, and the build id in
+    /// hexadecimal.
+    BuildId = 7,
+    /// Where a function is in its source: process, index, line; the path of the source file.
+    Source = 8,
 }
 
 impl DescriptionKind {
@@ -59,6 +64,8 @@ impl DescriptionKind {
             4 => Self::Thread,
             5 => Self::Process,
             6 => Self::Types,
+            7 => Self::BuildId,
+            8 => Self::Source,
             _ => return None,
         })
     }
@@ -115,6 +122,8 @@ pub struct ModuleName {
     pub loaded: u64,
     /// When it was unloaded.
     pub unloaded: Option<u64>,
+    /// The build id of its file, in hexadecimal; empty if it has none, or it is not known.
+    pub build_id: String,
 }
 
 /// Functions, modules, threads and processes of a recording, as far as they were described.
@@ -124,6 +133,8 @@ pub struct Names {
     process: u32,
     functions: HashMap<(u32, u32), FunctionName>,
     types: HashMap<(u32, u32), FunctionTypes>,
+    /// Files and lines.
+    sources: HashMap<(u32, u32), (String, u32)>,
     threads: HashMap<(u32, u32), String>,
     /// Parent and name.
     processes: HashMap<u32, (u32, String)>,
@@ -171,6 +182,7 @@ impl Names {
                 end: third,
                 loaded: fourth,
                 unloaded: None,
+                build_id: String::new(),
             }),
             DescriptionKind::UnloadedModule => {
                 let is_it = |module: &&mut ModuleName| {
@@ -179,6 +191,18 @@ impl Names {
                 if let Some(module) = self.modules.iter_mut().rev().find(is_it) {
                     module.unloaded = Some(fourth);
                 }
+            }
+            DescriptionKind::BuildId => {
+                let is_it = |known: &&mut ModuleName| {
+                    known.process == process && known.start == second && known.path == name
+                };
+                if let Some(known) = self.modules.iter_mut().rev().find(is_it) {
+                    known.build_id = module;
+                }
+            }
+            DescriptionKind::Source => {
+                let source = (name, u32::try_from(third).unwrap_or(0));
+                _ = self.sources.insert((process, second as u32), source);
             }
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {
@@ -206,6 +230,14 @@ impl Names {
     #[must_use]
     pub fn types(&self, process: u32, index: u32) -> Option<&FunctionTypes> {
         self.find(&self.types, process, index)
+    }
+
+    /// The source file of a function of a process, and the line where it begins, if that was
+    /// recorded; what the process does not know itself its parents do.
+    #[must_use]
+    pub fn source(&self, process: u32, index: u32) -> Option<(&str, u32)> {
+        let (file, line) = self.find(&self.sources, process, index)?;
+        Some((file, *line))
     }
 
     fn find<'n, T>(

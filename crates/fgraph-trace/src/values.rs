@@ -18,6 +18,7 @@ mod parse;
 mod tests;
 mod write;
 
+use std::cell::Cell;
 use std::fmt;
 
 /// Bit of a head: there are more bytes.
@@ -239,6 +240,22 @@ impl Layout {
         Arguments(self, words)
     }
 
+    /// The arguments of a call one by one, each with its name, as [`arguments`](Self::arguments)
+    /// writes them.
+    #[must_use]
+    pub fn each_argument(&self, words: &[u64]) -> Vec<(&str, String)> {
+        let rest = Cell::new(words);
+        let each = self.arguments.iter().map(|argument| {
+            let value = argument.value.as_ref();
+            let text = value.map(|value| Taking(value, &rest).to_string());
+            (
+                argument.name.as_str(),
+                text.unwrap_or_else(|| "?".to_owned()),
+            )
+        });
+        each.collect()
+    }
+
     /// The result of a call, from the words that were recorded; `None` if it is not.
     pub fn result<'a>(&'a self, words: &'a [u64]) -> Option<impl fmt::Display> {
         let recorded = self.result.as_ref()?;
@@ -260,6 +277,18 @@ impl fmt::Display for Arguments<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// A value whose words are the first ones, which are taken away.
+struct Taking<'a, 'w>(&'a Recorded, &'a Cell<&'w [u64]>);
+
+impl fmt::Display for Taking<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = self.1.get();
+        let written = write::value(f, self.0, &mut words);
+        self.1.set(words);
+        written
     }
 }
 

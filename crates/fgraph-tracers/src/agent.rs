@@ -3,23 +3,31 @@
 //! The command makes rings in shared memory, and starts the program with the agent and these
 //! [`Settings`] in its environment. The agent takes both out again before the program's `main`, and
 //! puts them back for programs that this one executes.
+//!
+//! In a process that runs already the agent is sent [`Request`]s, and writes a [`Reply`] to each.
 
+mod request;
+
+use std::fmt::Display;
+use std::io;
 use std::path::PathBuf;
 
 use fgraph::{Filter, FilterError};
+
+pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 
 /// The variable that holds the settings.
 pub const VARIABLE: &str = "FGRAPH_AGENT";
 
 /// What a variable begins with whose settings this version knows.
 const VERSION: &str = "fgraph 1";
-/// Stands between the fields, and is in none of them.
+/// Stands between the fields, `name=value`, and is in none of them.
 const SEPARATOR: char = '\x1f';
 
 /// Where the system keeps its libraries.
 const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
-/// What never is the program's: the kernel's functions, and the agent itself.
-const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
+/// Modules that never are the program's: the kernel's functions, and the agent itself.
+pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 
 /// What is recorded of a program, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +51,9 @@ pub struct Settings {
     pub arguments: usize,
     /// Whether results are recorded.
     pub result: bool,
+    /// Whether what is recorded of arguments and results goes by their types, where debug
+    /// information tells these.
+    pub types: bool,
 }
 
 impl Settings {
@@ -61,20 +72,25 @@ impl Settings {
     /// ```
     #[must_use]
     pub fn to_value(&self) -> String {
-        let mut fields = vec![
-            VERSION.to_owned(),
-            self.rings.to_string_lossy().into_owned(),
-            self.executed.to_string(),
-            u8::from(self.follow).to_string(),
-            u8::from(self.libraries).to_string(),
-            self.depth.to_string(),
-            self.arguments.to_string(),
-            u8::from(self.result).to_string(),
-            self.trace.len().to_string(),
-        ];
-        fields.extend(self.trace.iter().chain(&self.notrace).cloned());
-        let without = |field: &String| field.replace([SEPARATOR, '\0'], " ");
-        let fields: Vec<String> = fields.iter().map(without).collect();
+        let mut fields = vec![VERSION.to_owned()];
+        let mut field = |name: &str, value: &dyn Display| {
+            let field = format!("{name}={value}");
+            fields.push(field.replace([SEPARATOR, '\0'], " "));
+        };
+        field("rings", &self.rings.display());
+        field("executed", &self.executed);
+        field("follow", &self.follow);
+        for word in &self.trace {
+            field("trace", word);
+        }
+        for word in &self.notrace {
+            field("notrace", word);
+        }
+        field("libraries", &self.libraries);
+        field("depth", &self.depth);
+        field("arguments", &self.arguments);
+        field("result", &self.result);
+        field("types", &self.types);
         fields.join(&SEPARATOR.to_string())
     }
 
@@ -83,27 +99,24 @@ impl Settings {
     pub fn parse(value: &str) -> Option<Self> {
         let mut fields = value.split(SEPARATOR);
         (fields.next()? == VERSION).then_some(())?;
-        let rings = fields.next()?.into();
-        let mut number = || fields.next()?.parse::<usize>().ok();
-        let executed = u32::try_from(number()?).ok()?;
-        let [follow, libraries] = [number()? != 0, number()? != 0];
-        let [depth, arguments] = [number()?, number()?];
-        let result = number()? != 0;
-        let count = number()?;
-        let mut trace: Vec<String> = fields.map(str::to_owned).collect();
-        (count <= trace.len()).then_some(())?;
-        let notrace = trace.split_off(count);
-        Some(Self {
-            rings,
-            executed,
-            follow,
-            trace,
-            notrace,
-            libraries,
-            depth,
-            arguments,
-            result,
-        })
+        let mut settings = Self::default();
+        for field in fields {
+            let (name, value) = field.split_once('=')?;
+            match name {
+                "rings" => settings.rings = value.into(),
+                "executed" => settings.executed = value.parse().ok()?,
+                "follow" => settings.follow = value.parse().ok()?,
+                "trace" => settings.trace.push(value.to_owned()),
+                "notrace" => settings.notrace.push(value.to_owned()),
+                "libraries" => settings.libraries = value.parse().ok()?,
+                "depth" => settings.depth = value.parse().ok()?,
+                "arguments" => settings.arguments = value.parse().ok()?,
+                "result" => settings.result = value.parse().ok()?,
+                "types" => settings.types = value.parse().ok()?,
+                _ => return None,
+            }
+        }
+        Some(settings)
     }
 
     /// The process that `rings` is of, by its path; 0 if that does not say.
@@ -143,95 +156,15 @@ fn quoted(path: &str) -> String {
     path.chars().flat_map(quote).flatten().collect()
 }
 
-/// What the command asks of the agent in a process that runs already.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// To record into the rings of this descriptor. `settings.rings` says nothing.
-    Attach {
-        /// The descriptor of the file with the rings.
-        rings: u32,
-        /// The process that reads them.
-        reader: u32,
-        /// What is recorded.
-        settings: Settings,
-    },
-    /// To end recording, and to put all functions back as they were.
-    Detach,
-}
-
-impl Request {
-    /// The request as the agent is given it, with the descriptor of the file for the
-    /// [`Reply`].
-    ///
-    /// ```
-    /// use fgraph_tracers::agent::Request;
-    ///
-    /// let bytes = Request::Detach.to_bytes(5);
-    /// assert_eq!(Request::parse(&bytes), Some((Request::Detach, 5)));
-    /// ```
-    #[must_use]
-    pub fn to_bytes(&self, reply: u32) -> Vec<u8> {
-        let (rings, reader, settings) = match self {
-            Self::Attach {
-                rings,
-                reader,
-                settings,
-            } => (*rings, *reader, settings.to_value()),
-            Self::Detach => (0, 0, String::new()),
-        };
-        format!("{reply} {rings} {reader} {settings}").into_bytes()
-    }
-
-    /// The request, and the descriptor for the reply; `None` if it is of another version.
-    #[must_use]
-    pub fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
-        let text = str::from_utf8(bytes).ok()?;
-        let mut words = text.splitn(4, ' ');
-        let mut number = || words.next()?.parse().ok();
-        let [reply, rings, reader] = [number()?, number()?, number()?];
-        let request = match words.next()? {
-            "" => Self::Detach,
-            settings => Self::Attach {
-                rings,
-                reader,
-                settings: Settings::parse(settings)?,
-            },
-        };
-        Some((request, reply))
-    }
-}
-
-/// What the agent answers to a [`Request`], in a file: nothing yet, or a text that ends with a
-/// zero, which is empty when it has done what it was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply(pub Result<(), String>);
-
-impl Reply {
-    /// The bytes of the file.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = match &self.0 {
-            Ok(()) => Vec::new(),
-            // An empty one would be no error.
-            Err(error) => format!("{error} ").replace('\0', " ").into_bytes(),
-        };
-        bytes.push(0);
-        bytes
-    }
-
-    /// The answer, if all of it is in the file.
-    #[must_use]
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (last, text) = bytes.split_last()?;
-        if *last != 0 {
-            return None;
-        }
-        let text = String::from_utf8_lossy(text);
-        Some(Self(match text.trim_end() {
-            "" => Ok(()),
-            error => Err(error.to_owned()),
-        }))
-    }
+/// Whether there is a process of this number, be it one that may be sent no signal.
+#[must_use]
+pub fn is_there(process: u32) -> bool {
+    let Some(process) = i32::try_from(process).ok().filter(|&process| process > 0) else {
+        return false;
+    };
+    // SAFETY: signal 0 is not sent.
+    let sent = unsafe { libc::kill(process, 0) } == 0;
+    sent || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
 #[cfg(test)]
@@ -241,25 +174,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_and_replies_come_back_as_they_were() {
-        let request = Request::Attach {
-            rings: 7,
-            reader: 99,
-            settings: Settings {
-                trace: vec!["a b".to_owned()],
-                ..Settings::default()
-            },
-        };
-        let parsed = Request::parse(&request.to_bytes(3));
-        assert_eq!(parsed, Some((request, 3)));
-        for reply in [Reply(Ok(())), Reply(Err("no room".to_owned()))] {
-            let bytes = reply.to_bytes();
-            assert_eq!(Reply::parse(&bytes[..bytes.len() - 1]), None);
-            assert_eq!(Reply::parse(&bytes), Some(reply));
-        }
-        for bad in [&b""[..], b"1", b"1 2 3", b"1 2 3 x", b"1 2 -3 ", b"\xff"] {
-            assert_eq!(Request::parse(bad), None);
-        }
+    fn a_process_is_there_until_it_was_waited_for() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        assert!(is_there(child.id()) && is_there(std::process::id()) && is_there(1));
+        child.wait().unwrap();
+        assert!(!is_there(child.id()) && !is_there(0) && !is_there(u32::MAX));
     }
 
     #[test]
@@ -274,11 +193,12 @@ mod tests {
             depth: 7,
             arguments: 2,
             result: true,
+            types: true,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();
         assert_eq!(Settings::parse(&plain.to_value()), Some(plain));
-        for bad in ["", "fgraph 2", "fgraph 1\x1fa", "fgraph 1\x1fa\x1fx"] {
+        for bad in ["", "fgraph 2", "fgraph 1\x1fdepth", "fgraph 1\x1fx=1"] {
             assert_eq!(Settings::parse(bad), None, "{bad:?}");
         }
     }

@@ -189,6 +189,8 @@ struct Words {
     trace: Functions,
     notrace: Functions,
     threads: Vec<u32>,
+    /// What no tracer watches, as the end of a filter.
+    never: String,
 }
 
 impl Work {
@@ -204,7 +206,7 @@ impl Work {
 impl Words {
     fn filter(&self) -> Result<Filter, ControlError> {
         let all = self.trace.text().unwrap_or_else(|| "*".to_owned());
-        let text = all + &self.notrace.without()?;
+        let text = all + &self.notrace.without()? + &self.never;
         match &*text {
             "*" => Ok(Filter::all()),
             text => Ok(text.parse()?),
@@ -217,6 +219,21 @@ impl Control {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Without tracers, of which none will watch functions of these modules: globs as those of
+    /// `:mod:` in filters.
+    #[must_use]
+    pub fn without_modules(modules: &[&str]) -> Self {
+        let never = modules.iter().map(|module| format!(" !:mod:{module}"));
+        let words = Words {
+            never: never.collect(),
+            ..Words::default()
+        };
+        Self {
+            words,
+            ..Self::default()
+        }
     }
 
     /// The names of the files: those of threads are there while a tracer knows these.
@@ -273,7 +290,7 @@ impl Control {
             "tracing_on" => number(self.commands.switch.is_on().into()),
             "enabled_functions" => self.enabled()?,
             "available_filter_functions" => {
-                let sites = fgraph::sites()?;
+                let sites = fgraph::sites_of(self.no_words().filter()?)?;
                 let names = sites.iter().filter(|site| site.how.is_ok());
                 names.map(|site| site.name + "\n").collect()
             }
@@ -455,7 +472,14 @@ impl Control {
     fn new_words(&self) -> Words {
         match self.tracers.is_empty() {
             true => self.words.clone(),
-            false => Words::default(),
+            false => self.no_words(),
+        }
+    }
+
+    fn no_words(&self) -> Words {
+        Words {
+            never: self.words.never.clone(),
+            ..Words::default()
         }
     }
 

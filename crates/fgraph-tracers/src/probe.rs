@@ -43,34 +43,94 @@ pub const MAX_DATA_SIZE: usize = mux::ROOM;
 /// A probe of the functions that `filter` selects, which does nothing yet.
 ///
 /// What is wrong with the filter is said when the probe is started.
-pub fn probe(filter: impl IntoFilter) -> Builder<()> {
+pub fn probe(filter: impl IntoFilter) -> Builder<Closures<EntryFn, NoReturn>> {
     Builder {
         filter: filter.into_filter(),
-        closures: Closures {
-            entry: Box::new(|_| Some(())),
-            ret: None,
+        callbacks: Closures {
+            entry: |_| Some(()),
+            ret: NoReturn(()),
         },
     }
 }
 
-/// A probe that is not started. `D` is what it keeps from entry to return.
+/// A probe that is not started. `C` is what it calls: see [`Closures`].
 #[must_use = "it does nothing before it is started"]
-pub struct Builder<D> {
+pub struct Builder<C> {
     filter: Result<Filter, FilterError>,
-    closures: Closures<D>,
+    callbacks: C,
 }
 
-type EntryFn<D> = Box<dyn Fn(&mut EntryCall<'_, '_>) -> Option<D> + Send + Sync>;
-type ReturnFn<D> = Box<dyn Fn(&mut ReturnCall<'_, '_>, D) + Send + Sync>;
-
-/// What a probe calls.
-struct Closures<D> {
-    entry: EntryFn<D>,
-    /// Without one no return is asked for.
-    ret: Option<ReturnFn<D>>,
+/// What a probe calls: one closure at entry, and one at return or [`NoReturn`].
+#[derive(Clone, Copy)]
+pub struct Closures<E, R> {
+    entry: E,
+    ret: R,
 }
 
-impl<D> fmt::Debug for Builder<D> {
+/// The entry of a probe that was given no closure for it.
+pub type EntryFn = fn(&mut EntryCall<'_, '_>) -> Option<()>;
+
+/// In the place of a closure at return: no return is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct NoReturn(());
+
+/// What a probe can call. Only [`Closures`] are.
+pub trait Callbacks: sealed::Callbacks {}
+
+impl<C: sealed::Callbacks> Callbacks for C {}
+
+mod sealed {
+    use super::{Closures, EntryCall, NoReturn, ReturnCall};
+
+    pub trait Callbacks: Send + Sync + 'static {
+        /// What is kept from entry to return.
+        type Data: Copy + Send + 'static;
+        /// Whether returns are asked for.
+        const HAS_RETURN: bool;
+
+        fn entry(&self, call: &mut EntryCall<'_, '_>) -> Option<Self::Data>;
+
+        fn ret(&self, call: &mut ReturnCall<'_, '_>, data: Self::Data);
+    }
+
+    impl<D, E> Callbacks for Closures<E, NoReturn>
+    where
+        D: Copy + Send + 'static,
+        E: Fn(&mut EntryCall<'_, '_>) -> Option<D> + Send + Sync + 'static,
+    {
+        type Data = D;
+        const HAS_RETURN: bool = false;
+
+        #[inline]
+        fn entry(&self, call: &mut EntryCall<'_, '_>) -> Option<D> {
+            (self.entry)(call)
+        }
+
+        fn ret(&self, _: &mut ReturnCall<'_, '_>, _: D) {}
+    }
+
+    impl<D, E, R> Callbacks for Closures<E, R>
+    where
+        D: Copy + Send + 'static,
+        E: Fn(&mut EntryCall<'_, '_>) -> Option<D> + Send + Sync + 'static,
+        R: Fn(&mut ReturnCall<'_, '_>, D) + Send + Sync + 'static,
+    {
+        type Data = D;
+        const HAS_RETURN: bool = true;
+
+        #[inline]
+        fn entry(&self, call: &mut EntryCall<'_, '_>) -> Option<D> {
+            (self.entry)(call)
+        }
+
+        #[inline]
+        fn ret(&self, call: &mut ReturnCall<'_, '_>, data: D) {
+            (self.ret)(call, data);
+        }
+    }
+}
+
+impl<C> fmt::Debug for Builder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("filter", &self.filter)
@@ -78,12 +138,16 @@ impl<D> fmt::Debug for Builder<D> {
     }
 }
 
-impl Builder<()> {
+impl<E, R> fmt::Debug for Closures<E, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Closures").finish_non_exhaustive()
+    }
+}
+
+impl Builder<Closures<EntryFn, NoReturn>> {
     /// Has `entry` called when a function is entered. `Some` asks for the return, and is kept for
     /// it: at most [`MAX_DATA_SIZE`] bytes, aligned to at most 16. `None` lets the call go by.
-    ///
-    /// A closure at return that was given before is taken away, as it gets other data.
-    pub fn on_entry<D, E>(self, entry: E) -> Builder<D>
+    pub fn on_entry<D, E>(self, entry: E) -> Builder<Closures<E, NoReturn>>
     where
         D: Copy + Send + 'static,
         E: Fn(&mut EntryCall<'_, '_>) -> Option<D> + Send + Sync + 'static,
@@ -97,28 +161,32 @@ impl Builder<()> {
         }
         Builder {
             filter: self.filter,
-            closures: Closures {
-                entry: Box::new(entry),
-                ret: None,
+            callbacks: Closures {
+                entry,
+                ret: self.callbacks.ret,
             },
         }
     }
 }
 
-impl<D: Copy + Send + 'static> Builder<D> {
+impl<E> Builder<Closures<E, NoReturn>> {
     /// Has `ret` called when a function returns, or is unwound, with what its entry has kept.
-    pub fn on_return<R>(self, ret: R) -> Self
+    pub fn on_return<D, R>(self, ret: R) -> Builder<Closures<E, R>>
     where
+        E: Fn(&mut EntryCall<'_, '_>) -> Option<D>,
         R: Fn(&mut ReturnCall<'_, '_>, D) + Send + Sync + 'static,
     {
-        let ret: ReturnFn<D> = Box::new(ret);
-        let closures = Closures {
-            ret: Some(ret),
-            ..self.closures
-        };
-        Self { closures, ..self }
+        Builder {
+            filter: self.filter,
+            callbacks: Closures {
+                entry: self.callbacks.entry,
+                ret,
+            },
+        }
     }
+}
 
+impl<C: Callbacks> Builder<C> {
     /// Starts the probe.
     ///
     /// The first four have a slot each, while slots are free, and cost little more than a user with
@@ -138,10 +206,10 @@ impl<D: Copy + Send + 'static> Builder<D> {
     pub unsafe fn start(self) -> Result<Probe, Error> {
         let filter = without_predicate(self.filter)?;
         // SAFETY: handed on.
-        let running: Box<dyn Running> = match unsafe { Alone::start(&filter, self.closures) }? {
+        let running: Box<dyn Running> = match unsafe { Alone::start(&filter, self.callbacks) }? {
             Ok(alone) => Box::new(alone),
-            Err(closures) => {
-                let member = Member::new(filter, closures);
+            Err(callbacks) => {
+                let member = Member::new(filter, callbacks);
                 // SAFETY: handed on.
                 Box::new(unsafe { Membership::join(member) }?)
             }

@@ -47,10 +47,10 @@ pub struct Options {
     pub arguments: usize,
     /// Whether the integer result of each call is recorded.
     pub result: bool,
-    /// Whether arguments and results are recorded by their types, where debug information of C, C++
-    /// or Rust tells them, and how long finding that out may take at the start and with each new
-    /// filter. What is not found by then is recorded as `arguments` and `result` say, and so are
-    /// functions of libraries that are loaded later.
+    /// Whether what `arguments` and `result` ask for is recorded by its types, where debug
+    /// information of C, C++ or Rust tells them, and how long finding that out may take at the
+    /// start and with each new filter: all arguments if `arguments` is not 0. What is not found by
+    /// then is recorded in words, and so are functions of libraries that are loaded later.
     ///
     /// It takes the feature `dwarf`. A number in a register costs about as much as one of
     /// `arguments`; a text, a row of values, or what a reference leads to costs half a microsecond,

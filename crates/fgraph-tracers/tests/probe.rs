@@ -13,7 +13,7 @@ use std::thread;
 use common::scenario;
 use fgraph::{Error, Filter, FilterError};
 use fgraph_tracers::probe::fault::Fault;
-use fgraph_tracers::probe::{Builder, Probe, probe};
+use fgraph_tracers::probe::{Builder, Callbacks, Probe, probe};
 
 macro_rules! functions {
     ($($name:ident)*) => {
@@ -47,7 +47,7 @@ extern "C" fn waits(entered: &Barrier) {
     }
 }
 
-fn start<D: Copy + Send + 'static>(probe: Builder<D>) -> Result<Probe, Error> {
+fn start(probe: Builder<impl Callbacks>) -> Result<Probe, Error> {
     // SAFETY: the closures of these scenarios run in functions that only the scenarios call.
     unsafe { probe.start() }
 }

@@ -454,17 +454,34 @@ fn a_new_filter_brings_types_and_a_time_that_is_over_none() {
 }
 
 #[test]
+fn only_what_is_asked_for_is_recorded_by_its_type() {
+    scenario("only_what_is_asked_for_is_recorded_by_its_type", || {
+        let library = needs!(library("typed-part", &GCC, "typed.c", C, &[]));
+        // SAFETY: its type.
+        let color = unsafe { library.get::<extern "C" fn(i64) -> u32>("color") };
+        for (arguments, result, expected) in [
+            (1, false, "color(n=0);"),
+            (0, true, "color(); /* ret=GREEN */"),
+        ] {
+            let options = Options {
+                arguments,
+                result,
+                ..typed()
+            };
+            let found = recorded(&options, "color:mod:libtyped.so", || _ = color(0));
+            assert_eq!(found, [expected]);
+        }
+    });
+}
+
+#[test]
 fn a_recording_has_the_types_with_it() {
     scenario("a_recording_has_the_types_with_it", || {
         let library = needs!(library("typed-file", &GCC, "typed.c", C, &[]));
         // SAFETY: its type.
         let run = unsafe { library.get::<extern "C" fn()>("run") };
         let path = directory("typed-recording").join("typed.fgraph");
-        let options = Options {
-            types: typed().types,
-            ..Options::default()
-        };
-        let recorder = FileRecorder::start(&path, C_FILTER, &options).unwrap();
+        let recorder = FileRecorder::start(&path, C_FILTER, &typed()).unwrap();
         run();
         recorder.finish().unwrap();
         let mut recording = Recording::open(&path).unwrap();

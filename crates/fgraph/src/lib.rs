@@ -66,7 +66,7 @@ mod unwinding;
 #[doc(hidden)]
 pub use api::testing;
 
-pub use api::functions::{allow_breakpoints, sites, sites_of};
+pub use api::functions::{allow_breakpoints, sites, sites_of, sites_of_file};
 pub use api::generated::{GeneratedFunctions, RemoveError, add_functions};
 pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
@@ -87,8 +87,8 @@ pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use fgraph_symbols::signature;
 pub use process::generated::GeneratedFunction;
 pub use report::error::{
-    Error, FilterReport, GeneratedError, RefusalReason, RefusedFunction, StopReason, Unsupported,
-    WordReport,
+    Error, FileError, FilterReport, GeneratedError, RefusalReason, RefusedFunction, StopReason,
+    Unsupported, WordReport,
 };
 pub use report::functions::{ModuleCount, SiteInfo, SiteIter, SiteList, TraceMethod};
 pub use threads::set_shadow_stack_size;

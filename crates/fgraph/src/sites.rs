@@ -43,7 +43,8 @@ pub(crate) use classify::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use indices::Indices;
 #[cfg(feature = "testing")]
-pub(crate) use listing::{list, of_file};
+pub(crate) use listing::list;
+pub(crate) use listing::of_file;
 pub(crate) use module::ModuleChange;
 use module::{KnownFile, ModuleSites};
 pub(crate) use record::{

@@ -45,6 +45,17 @@ const WITHOUT: &str = "FGRAPH_WITHOUT";
 /// Names the file that lists what was skipped, in processes that a test starts.
 pub const RECORD: &str = "FGRAPH_SKIPPED";
 
+/// What the kernel calls the processor, which every figure is of.
+#[must_use]
+pub fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut names = text.lines().filter_map(|line| {
+        let (key, name) = line.split_once(':')?;
+        (key.trim_end() == "model name").then(|| name.trim().to_owned())
+    });
+    names.next().unwrap_or_else(|| "unknown".to_owned())
+}
+
 /// Something that a test needs, and how it is installed.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {

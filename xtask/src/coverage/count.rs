@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fgraph::{RefusalReason, RelocateError, SiteInfo, TraceMethod, testing};
+use fgraph::{RefusalReason, SiteInfo, TraceMethod};
 
 use crate::json;
 
@@ -39,9 +39,9 @@ impl Count {
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let start = Instant::now();
         let failed = |error| io::Error::other(format!("{}: {error}", path.display()));
-        let sites = testing::coverage(path).map_err(failed)?;
+        let sites = fgraph::sites_of_file(path, false).map_err(failed)?;
         let time = start.elapsed();
-        let with_breakpoints = testing::coverage_with_breakpoints(path).map_err(failed)?;
+        let with_breakpoints = fgraph::sites_of_file(path, true).map_err(failed)?;
         let name = path.file_name().unwrap_or(path.as_os_str());
         let mut count = Self {
             name: name.to_string_lossy().into_owned(),
@@ -62,7 +62,7 @@ impl Count {
         match &site.how {
             Err(RefusalReason::Resolver) => return self.resolvers.push(name()),
             Err(refusal) => {
-                let names = self.refused.entry(reason(refusal)).or_default();
+                let names = self.refused.entry(refusal.in_general()).or_default();
                 return names.push(name());
             }
             Ok(TraceMethod::Nop) => self.nops += 1,
@@ -180,27 +180,6 @@ impl fmt::Display for Count {
     }
 }
 
-/// A refusal without its addresses, so that those of a kind are one reason.
-fn reason(refusal: &RefusalReason) -> String {
-    use RelocateError as E;
-    let text = match refusal {
-        RefusalReason::Displace(error) => match error {
-            E::TooShort { .. } => "shorter than a jump, and no padding behind",
-            E::Undecodable { .. } => "has bytes that are no instruction",
-            E::Breakpoint { .. } => "has a breakpoint in its first instructions",
-            E::Unmovable { .. } => "has an instruction that depends on where it is",
-            E::Returns { .. } => "has a call that returns into the bytes of the jump",
-            E::Target { .. } => "has a branch into the bytes of the jump",
-            E::Loop { .. } => "has a branch back to its entry: every round would be a call",
-            E::StackPointer { .. } => "changes rsp so that its caller's frame cannot be found",
-            other => return other.to_string(),
-        },
-        RefusalReason::Patched { .. } => "was patched by something else",
-        other => return other.to_string(),
-    };
-    text.to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,11 +214,5 @@ mod tests {
         assert!(count.json(1).ends_with(
             r#""reasons":[{"reason":"usual","count":3,"names":["b"]},{"reason":"rare","count":1,"names":["a"]}]}"#
         ));
-    }
-
-    #[test]
-    fn refusals_that_differ_in_addresses_only_are_one_reason() {
-        let at = |at| reason(&RefusalReason::Displace(RelocateError::Undecodable { at }));
-        assert_eq!(at(1), at(2));
     }
 }

@@ -19,6 +19,7 @@ use fgraph_bench::sites::{Batch, Times};
 use fgraph_bench::tracers::{Own, Tracer};
 use fgraph_bench::two_threads;
 use fgraph_bench::whole_process::Whole;
+use fgraph_needs::processor;
 use fgraph_trace::clock::ClockKind;
 use fgraph_x86_64::cpu;
 
@@ -239,16 +240,6 @@ fn parents() -> Result<[(usize, f64); parent::BETWEEN.len()], Error> {
         *ns = best[0] - best[1];
     }
     Ok(rows)
-}
-
-/// What the kernel calls the processor.
-fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut names = text.lines().filter_map(|line| {
-        let (key, name) = line.split_once(':')?;
-        (key.trim_end() == "model name").then(|| name.trim().to_owned())
-    });
-    names.next().unwrap_or_else(|| "unknown".to_owned())
 }
 
 fn patching() -> Result<Vec<Patching>, Error> {

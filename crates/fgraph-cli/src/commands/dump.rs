@@ -32,13 +32,15 @@ enum Line {
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let mut view = args.input.view(&args.part)?;
     let mut out = Out::new();
-    let (mut text, mut words) = (String::new(), Vec::new());
+    let (mut text, mut words, mut values) = (String::new(), Vec::new(), Vec::new());
     loop {
         let event = view.next();
         let event = event.map_err(|error| Error::source(&args.input.path, error))?;
         let Some(event) = event else { break };
         text.clear();
         words.clear();
+        values.clear();
+        values.extend_from_slice(event.values);
         let (process, thread, ticks, cpu) = (event.process, event.thread, event.time, event.cpu);
         let line = match event.what {
             What::Entry {
@@ -82,6 +84,22 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 };
                 for word in &words {
                     _ = write!(text, " {word:#x}");
+                }
+                let types = view.names().types(process, function);
+                let types = types.filter(|_| !values.is_empty());
+                _ = match (types, kind) {
+                    (Some(types), "entry") => {
+                        write!(text, " {}", types.layout.arguments(&values))
+                    }
+                    (Some(types), _) => match types.layout.result(&values) {
+                        Some(result) => write!(text, " {result}"),
+                        None => Ok(()),
+                    },
+                    (None, _) => Ok(()),
+                };
+                let source = view.names().source(process, function);
+                if let Some((file, line)) = source.filter(|_| kind == "entry") {
+                    _ = write!(text, " [{file}:{line}]");
                 }
                 match caller {
                     Some(caller) => write!(text, " <-{caller:#x}"),

@@ -9,6 +9,7 @@ use fgraph_trace::event::What;
 use crate::error::Error;
 use crate::input::Input;
 use crate::output::{Out, Style};
+use crate::sources;
 use crate::text::{escaped, grouped, size, time};
 
 /// Show what a recording is of, and how much is in it
@@ -90,6 +91,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let names = recording.names();
     row("functions", &grouped(names.functions().count() as u64))?;
     row("modules", &grouped(names.modules().len() as u64))?;
+    let all = names.functions();
+    let sources = all.filter(|&(process, index, _)| names.source(process, index).is_some());
+    row("sources", &grouped(sources.count() as u64))?;
     let each = bytes
         .checked_div(counts.entries)
         .map_or(String::new(), |_| {
@@ -99,6 +103,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     row("ends", &grouped(counts.ends))?;
     row("marks", &grouped(counts.marks))?;
     row("lost", &format!("{} events", grouped(counts.lost)))?;
+    if let Some(changes) = sources::changes(names) {
+        row("files", &changes)?;
+    }
     let damages = recording.lanes().damages();
     if !damages.is_empty() {
         let bytes = damages

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP, What};
+use crate::sources;
 use crate::text::{grouped, size};
 
 const EXAMPLES: &str = "\
@@ -51,6 +52,9 @@ pub(crate) struct Args {
     /// End the recording after this time, as 500ms, 10s or 2m; the program goes on
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
+    /// Do not look up at the end where functions are in their source
+    #[arg(long)]
+    no_source: bool,
     /// Say nothing but what goes wrong
     #[arg(short, long)]
     quiet: bool,
@@ -130,6 +134,7 @@ fn record(
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
+    let mut identified = 0;
     loop {
         let is_ended = launched.is_over(interrupts);
         let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
@@ -140,6 +145,7 @@ fn record(
         if args.ring == RingMode::Overwrite || drain.drain()? == 0 {
             launched.wait_for(NAP);
         }
+        identify(&mut drain, &mut identified)?;
         launched.give_back_rings();
         progress.show(rings, drain.len());
     }
@@ -148,6 +154,13 @@ fn record(
         eprintln!("fgraph: {}", error.message().unwrap_or_default());
     }
     rings.finish();
+    while drain.drain()? > 0 {}
+    identify(&mut drain, &mut identified)?;
+    if !args.no_source {
+        let count = interrupts.count();
+        let sources = sources::of_functions(drain.names(), || interrupts.count() > count);
+        drain.add(&sources)?;
+    }
     let len = drain.finish()?.metadata()?.len();
     progress.end();
     if !args.quiet {
@@ -164,6 +177,14 @@ fn record(
         }
     }
     Ok(())
+}
+
+/// Writes the build ids of the modules that are new, while their files are what was loaded.
+fn identify(drain: &mut Drain<File>, known: &mut usize) -> io::Result<()> {
+    let new = drain.names().modules().get(*known..).unwrap_or(&[]);
+    *known += new.len();
+    let ids = sources::build_ids(new);
+    drain.add(&ids)
 }
 
 /// What went through the rings.

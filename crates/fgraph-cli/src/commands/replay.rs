@@ -1,11 +1,13 @@
 //! `fgraph replay`: what happened, call by call.
 
 use clap::ValueEnum;
+use fgraph_trace::Source;
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
 
 use crate::error::Error;
 use crate::input::{Input, Part, matcher, nanoseconds};
 use crate::output::Out;
+use crate::sources::say_changes;
 
 /// Show what happened: each call with its time, indented, as the kernel's function graph
 #[derive(Debug, clap::Args)]
@@ -81,6 +83,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         }),
         ..Options::default()
     };
+    say_changes(&args.input.path, view.names());
     let mut graph = FunctionGraph::new(options);
     let (mut out, mut text) = (Out::new(), String::new());
     let failed = |error| Error::source(&args.input.path, error);

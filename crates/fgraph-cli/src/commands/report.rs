@@ -7,12 +7,13 @@ use clap::ValueEnum;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
+use fgraph_trace::names::Names;
 
 use crate::calls::{self, Call, Function, Open, Slot, Watch};
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
 use crate::output::Out;
-use crate::sources::Sources;
+use crate::sources::{Sources, say_changes};
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::text::{grouped, named, percent, signed_time, time};
@@ -78,7 +79,7 @@ enum By {
     Function,
     Thread,
     Module,
-    /// The source file, where the module's debug information is here
+    /// The source file, as it was recorded, or where the module's debug information is here
     Source,
 }
 
@@ -87,7 +88,7 @@ struct Profile {
     clock: Clock,
     by: By,
     is_wanted: Option<Matcher>,
-    sources: Option<Sources>,
+    sources: Option<(Sources, Names)>,
     /// The line of each function; `None` for those that are not asked for.
     line_of: Vec<Option<usize>>,
     /// Name and module of each line, but where threads have the lines.
@@ -103,6 +104,18 @@ impl Profile {
     fn line(&self, thread: usize, slot: Slot) -> Option<usize> {
         let line = self.line_of[slot as usize]?;
         Some(if self.by == By::Thread { thread } else { line })
+    }
+
+    /// The source file of a function: as it was recorded, or else by the debug information that is
+    /// here.
+    fn file(&mut self, function: &Function) -> Option<String> {
+        let (sources, names) = self.sources.as_mut()?;
+        if let Some(file) = &function.source {
+            return Some(file.clone());
+        }
+        let (path, address) = (&function.module, function.address);
+        let found = sources.at(names, function.process, path, address);
+        found.map(|(file, _)| file)
     }
 }
 
@@ -124,7 +137,7 @@ impl Watch for Profile {
             By::Thread => Default::default(),
             By::Module => (function.module.clone(), String::new()),
             By::Source => {
-                let file = self.sources.as_mut().and_then(|it| it.file(function));
+                let file = self.file(function);
                 let unknown = || format!("? [{}]", function.module_name());
                 (file.unwrap_or_else(unknown), String::new())
             }
@@ -236,11 +249,12 @@ fn heading(by: By) -> &'static str {
 /// The lines of a recording, in no order.
 fn profile(args: &Args, input: &Input) -> Result<Vec<Line>, Error> {
     let mut view = input.view(&args.part)?;
+    say_changes(&input.path, view.names());
     let mut profile = Profile {
         clock: *view.clock(),
         by: args.by,
         is_wanted: matcher(&args.filters)?,
-        sources: (args.by == By::Source).then(|| Sources::new(view.names())),
+        sources: (args.by == By::Source).then(|| (Sources::default(), view.names().clone())),
         line_of: Vec::new(),
         lines: Vec::new(),
         by_name: HashMap::new(),

@@ -11,17 +11,19 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_attach::{Library, Loaded};
+use fgraph_attach::{Files, Library};
 use fgraph_trace::ring::{RingOptions, Rings};
-use fgraph_tracers::agent::{Reply, Request, Settings};
+use fgraph_tracers::agent::{Reply, Request, Settings, is_there};
 
+use super::guard::Guard;
 use super::library::BYTES;
 use crate::error::Error;
 
 /// How long the agent may take to patch a program.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer answers are none.
-const MAX_REPLY: usize = 64 << 10;
+
+/// How long to wait for others that attach.
+const TURN: Duration = Duration::from_secs(10);
 
 const AGENT: Library<'static> = Library {
     name: "fgraph-agent",
@@ -34,8 +36,8 @@ const AGENT: Library<'static> = Library {
 #[derive(Debug)]
 pub(super) struct Attached {
     process: u32,
-    /// Whether it still records.
-    is_recording: bool,
+    /// While it records.
+    guard: Option<Guard>,
 }
 
 /// The program that a process runs.
@@ -69,8 +71,9 @@ impl Attached {
         settings: Settings,
         options: &RingOptions,
     ) -> Result<(Self, Rings, File), Error> {
+        let guard = Guard::start(process);
         let mut made = None;
-        ask(process, |files| {
+        have(process, |files| {
             let (file, rings) = files.create(c"fgraph-rings")?;
             made = Some((Rings::create_in(&file, options)?, file));
             Ok(Request::Attach {
@@ -82,21 +85,18 @@ impl Attached {
         let (rings, file) = made.expect("asked for above");
         let attached = Self {
             process,
-            is_recording: true,
+            guard: Some(guard),
         };
         Ok((attached, rings, file))
     }
 
     /// Ends recording; the agent stays there, idle.
     pub(super) fn end(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.is_recording) {
+        // It is dropped when this is done.
+        let Some(_guard) = self.guard.take() else {
             return Ok(());
-        }
-        match ask(self.process, |_| Ok(Request::Detach)) {
-            // It took all with it.
-            Err(_) if !is_there(self.process) => Ok(()),
-            ended => ended.map(drop),
-        }
+        };
+        end(self.process, std::process::id())
     }
 }
 
@@ -106,51 +106,106 @@ impl Drop for Attached {
     }
 }
 
-/// Asks the agent in a process for something, and waits until it has done it.
-fn ask(
-    process: u32,
-    request: impl FnOnce(&mut fgraph_attach::Files<'_, '_>) -> io::Result<Request>,
-) -> Result<Loaded, Error> {
-    let mut reply = None;
-    let loaded = fgraph_attach::load_with(process, &AGENT, |files| {
-        let (file, descriptor) = files.create(c"fgraph-reply")?;
-        reply = Some(file);
-        Ok(request(files)?.to_bytes(descriptor))
-    });
-    let loaded = loaded.map_err(|error| refused(process, error))?;
-    let failed = |why: &str| Error::Process {
-        process,
-        why: why.to_owned(),
-    };
-    if loaded.result != 0 {
-        return Err(failed(
-            "its agent has no room for a thread, or is of another version",
-        ));
+/// Ends what a process has the agent do in another one.
+pub(super) fn end(process: u32, holder: u32) -> Result<(), Error> {
+    match have(process, |_| Ok(Request::Detach { holder })) {
+        // It took all with it.
+        Err(_) if !is_there(process) => Ok(()),
+        ended => ended,
     }
-    let reply = reply.expect("made above");
+}
+
+/// Has the agent in a process do something, and waits until it is done.
+pub(super) fn have(
+    process: u32,
+    request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
+) -> Result<(), Error> {
+    let answer = ask(process, request)?;
+    answer
+        .map(drop)
+        .map_err(|why| Error::Process { process, why })
+}
+
+/// Asks the agent in a process for something, and waits for what it answers: a text, or why there
+/// is none.
+pub(super) fn ask(
+    process: u32,
+    request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
+) -> Result<Result<String, String>, Error> {
+    let reply = send(process, request)?;
     let until = Instant::now() + PATIENCE;
     loop {
-        let len = reply.metadata().map_or(0, |file| file.len()) as usize;
-        let mut bytes = vec![0; len.min(MAX_REPLY)];
-        if len > 0
-            && reply.read_exact_at(&mut bytes, 0).is_ok()
-            && let Some(Reply(answer)) = Reply::parse(&bytes)
-        {
-            return answer.map(|()| loaded).map_err(|why| failed(&why));
+        let len = reply.metadata().map_or(0, |file| file.len());
+        let mut last = [1];
+        let is_whole = len
+            .checked_sub(1)
+            .is_some_and(|at| reply.read_exact_at(&mut last, at).is_ok() && last == [0]);
+        if is_whole {
+            let mut bytes = vec![0; Reply::MAX.min(len as usize)];
+            let answer = reply.read_exact_at(&mut bytes, 0).ok();
+            let answer = answer.and_then(|()| Reply::parse(&bytes));
+            let Reply(answer) = answer.ok_or_else(|| silent(process))?;
+            return Ok(answer);
         }
-        if !is_there(process) {
-            return Err(failed("it has ended"));
-        }
-        if Instant::now() >= until {
-            return Err(failed("its agent does not answer"));
-        }
+        check_answers(process, until)?;
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-fn is_there(process: u32) -> bool {
-    // SAFETY: signal 0 is not sent.
-    unsafe { libc::kill(process as i32, 0) == 0 }
+/// Has the agent in a process begin with something. It answers in the file.
+pub(super) fn send(
+    process: u32,
+    request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
+) -> Result<File, Error> {
+    let _turn = turn(process);
+    let mut reply = None;
+    let loaded = fgraph_attach::load_with(process, &AGENT, |files| {
+        let (file, descriptor) = files.create(c"fgraph-reply")?;
+        // For as long as this is there, the agent knows that it is waited for.
+        // SAFETY: it only locks.
+        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        reply = Some(file);
+        Ok(request(files)?.to_bytes(descriptor))
+    });
+    let loaded = loaded.map_err(|error| refused(process, error))?;
+    match reply {
+        Some(reply) if loaded.result == 0 => Ok(reply),
+        _ => Err(Error::Process {
+            process,
+            why: "its agent has no room for a thread, or is of another version".to_owned(),
+        }),
+    }
+}
+
+/// Waits until no other one of us attaches to a process: two at once cannot. Whoever does not let
+/// go, to no purpose, is not waited for.
+fn turn(process: u32) -> Option<File> {
+    let turn = File::open(format!("/proc/{process}")).ok()?;
+    let until = Instant::now() + TURN;
+    // SAFETY: it only locks.
+    while unsafe { libc::flock(turn.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0
+        && Instant::now() < until
+    {
+        thread::sleep(Duration::from_millis(1));
+    }
+    Some(turn)
+}
+
+/// An error if no more answers are to be expected.
+pub(super) fn check_answers(process: u32, until: Instant) -> Result<(), Error> {
+    if !is_there(process) {
+        let why = "it has ended".to_owned();
+        return Err(Error::Process { process, why });
+    }
+    if Instant::now() >= until {
+        return Err(silent(process));
+    }
+    Ok(())
+}
+
+fn silent(process: u32) -> Error {
+    let why = "its agent does not answer".to_owned();
+    Error::Process { process, why }
 }
 
 /// Waits for the end of a process that is not our child, in a thread of its own. The sender is

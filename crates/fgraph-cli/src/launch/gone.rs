@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use fgraph_trace::names::process_id;
 use fgraph_trace::ring::Rings;
+use fgraph_tracers::agent::is_there;
 
 /// Gives rings back whose processes have ended.
 #[derive(Debug, Default)]
@@ -22,10 +23,7 @@ impl Gone {
             if process == 0 || self.alive.contains(&process) {
                 continue;
             }
-            // SAFETY: signal 0 is not sent.
-            let is_there = unsafe { libc::kill(process as i32, 0) } == 0
-                || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
-            if is_there {
+            if is_there(process) {
                 self.alive.insert(process);
             } else if before.contains(&process) {
                 // SAFETY: the process that has the writer is gone.

@@ -35,13 +35,21 @@ pub(crate) fn callgrind(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io
     for (symbol, own) in (0..).zip(own) {
         writeln!(out)?;
         write_function(out, trace, symbol, "", &mut known, &mut known_modules)?;
-        writeln!(out, "0 {own}")?;
+        let line = line(trace, symbol);
+        writeln!(out, "{line} {own}")?;
         for (callee, edge) in edges.remove(&symbol).into_iter().flatten() {
             write_function(out, trace, callee, "c", &mut known, &mut known_modules)?;
-            writeln!(out, "calls={} 0\n0 {}", edge.calls, edge.total)?;
+            let begins = self::line(trace, callee);
+            writeln!(out, "calls={} {begins}\n{line} {}", edge.calls, edge.total)?;
         }
     }
     writeln!(out, "\ntotals: {summary}")
+}
+
+/// The line where a function begins; 0 if that is not known.
+fn line(trace: &Trace<'_>, symbol: Symbol) -> u32 {
+    let source = trace.symbols.function(symbol).source.as_ref();
+    source.map_or(0, |(_, line)| *line)
 }
 
 fn write_function(
@@ -63,7 +71,9 @@ fn write_function(
         write!(out, " {}", one_line(path))?;
     }
     let file = if prefix.is_empty() { "fl" } else { "cfi" };
-    write!(out, "\n{file}=???\n{prefix}fn=({})", symbol + 1)?;
+    let source = function.source.as_ref();
+    let source = source.map_or("???".into(), |(file, _)| one_line(file));
+    write!(out, "\n{file}={source}\n{prefix}fn=({})", symbol + 1)?;
     if !std::mem::replace(&mut known[symbol as usize], true) {
         write!(out, " {}", one_line(&function.name))?;
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::text::{Out, push, push_fraction, quoted};
-use crate::calls::{At, Call, Ending, Sink, Trace};
+use crate::calls::{At, Call, Ending, Sink, Trace, Values};
 use crate::symbols::{Symbol, process_name, thread_name};
 
 pub(crate) struct Chrome {
@@ -57,8 +57,12 @@ impl Chrome {
         self.line.extend_from_slice(name);
     }
 
-    fn values(&mut self, words: &[u64], letter: u8) {
-        for (n, &word) in words.iter().enumerate() {
+    /// The names and values of an object, each with a comma behind it.
+    fn values(&mut self, values: &Values<'_>, letter: u8) {
+        for (name, value) in &values.typed {
+            let _ = write!(self.line, "{}:{},", quoted(name), quoted(value));
+        }
+        for (n, &word) in values.words.iter().enumerate() {
             self.line.push(b'"');
             self.line.push(letter);
             push(&mut self.line, n);
@@ -76,7 +80,7 @@ impl Chrome {
 }
 
 impl Sink for Chrome {
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()> {
         self.open("B", at);
         self.name(at, symbol);
         if !arguments.is_empty() {
@@ -88,7 +92,7 @@ impl Sink for Chrome {
         self.close()
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
         self.open("E", at);
         self.name(at, call.symbol);
         if call.ending != Ending::Returned || !result.is_empty() {

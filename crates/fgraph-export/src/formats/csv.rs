@@ -1,21 +1,34 @@
 //! A row for each call, at its end.
 
+use std::borrow::Cow;
 use std::io;
 
 use fgraph_trace::names::process_id;
 
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace};
+use crate::calls::{At, Call, Sink, Trace, Values};
 use crate::symbols::Symbol;
 
 pub(crate) struct Csv {
     rows: csv::Writer<Out>,
     is_begun: bool,
+    /// The arguments of the open calls of each thread.
+    arguments: Vec<Vec<String>>,
 }
 
-const COLUMNS: [&str; 10] = [
-    "process", "thread", "function", "module", "start", "duration", "self", "depth", "caller",
+const COLUMNS: [&str; 12] = [
+    "process",
+    "thread",
+    "function",
+    "module",
+    "start",
+    "duration",
+    "self",
+    "depth",
+    "caller",
     "ended",
+    "arguments",
+    "result",
 ];
 
 impl Csv {
@@ -25,6 +38,7 @@ impl Csv {
                 .buffer_capacity(1 << 16)
                 .from_writer(out),
             is_begun: false,
+            arguments: Vec::new(),
         }
     }
 
@@ -36,21 +50,51 @@ impl Csv {
         Ok(())
     }
 
-    fn write_row(&mut self, at: &At<'_>, call: &Call) -> csv::Result<()> {
+    fn write_row(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> csv::Result<()> {
         self.begin_rows()?;
+        let open = self.arguments.get_mut(at.thread.index);
+        let arguments = open.and_then(Vec::pop).unwrap_or_default();
         let mut buffer = itoa::Buffer::new();
         let rows = &mut self.rows;
         rows.write_field(buffer.format(process_id(at.thread.process)))?;
         rows.write_field(buffer.format(at.thread.id))?;
-        rows.write_field(at.symbols.name(call.symbol))?;
-        rows.write_field(at.symbols.module_of(call.symbol))?;
+        rows.write_field(&*cell(at.symbols.name(call.symbol)))?;
+        rows.write_field(&*cell(at.symbols.module_of(call.symbol)))?;
         rows.write_field(buffer.format(call.begin))?;
         rows.write_field(buffer.format(call.duration))?;
         rows.write_field(buffer.format(call.own))?;
         rows.write_field(buffer.format(call.depth))?;
-        rows.write_field(call.caller.map_or("", |caller| at.symbols.name(caller)))?;
+        let caller = call.caller.map_or("", |caller| at.symbols.name(caller));
+        rows.write_field(&*cell(caller))?;
         rows.write_field(call.ending.name())?;
+        rows.write_field(&*cell(&arguments))?;
+        rows.write_field(&*cell(&written(result, false)))?;
         rows.write_record(None::<&[u8]>)
+    }
+}
+
+/// What was recorded of values, in one cell.
+fn written(values: &Values<'_>, has_names: bool) -> String {
+    let words = values.words.iter().map(|word| format!("{word:#x}"));
+    let typed = values.typed.iter().map(|(name, value)| match has_names {
+        true => format!("{name}={value}"),
+        false => value.clone(),
+    });
+    let mut text = String::new();
+    for each in typed.chain(words) {
+        text.push_str(if text.is_empty() { "" } else { ", " });
+        text.push_str(&each);
+    }
+    text
+}
+
+/// A text that spreadsheets do not take for a formula, whatever the program has in it: an
+/// apostrophe is put before one that looks so.
+fn cell(text: &str) -> Cow<'_, str> {
+    let looks_so = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    match looks_so && text.parse::<f64>().is_err() {
+        true => Cow::Owned(format!("'{text}")),
+        false => Cow::Borrowed(text),
     }
 }
 
@@ -63,16 +107,38 @@ fn plain(error: csv::Error) -> io::Error {
 }
 
 impl Sink for Csv {
-    fn begin(&mut self, _: &At<'_>, _: Symbol, _: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, _: Symbol, arguments: &Values<'_>) -> io::Result<()> {
+        if self.arguments.len() <= at.thread.index {
+            self.arguments.resize_with(at.thread.index + 1, Vec::new);
+        }
+        self.arguments[at.thread.index].push(written(arguments, true));
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
-        self.write_row(at, call).map_err(plain)
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
+        self.write_row(at, call, result).map_err(plain)
     }
 
     fn finish(mut self: Box<Self>, _: &Trace<'_>) -> io::Result<()> {
         self.begin_rows().map_err(plain)?;
         self.rows.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_is_a_formula() {
+        for (text, shown) in [
+            ("main", "main"),
+            ("-5", "-5"),
+            ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+            ("+1+1", "'+1+1"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+        ] {
+            assert_eq!(cell(text), shown);
+        }
     }
 }

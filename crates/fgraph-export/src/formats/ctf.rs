@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::text::Appender;
-use crate::calls::{At, Call, Ending, Sink, Thread, Trace};
+use crate::calls::{At, Call, Ending, Sink, Thread, Trace, Values};
 use crate::symbols::{Symbol, Symbols, base_name};
 
 const MAGIC: u32 = 0xc1fc_1fc1;
@@ -114,20 +114,20 @@ impl Sink for Ctf {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()> {
         let stream = &mut self.streams[at.thread.index];
         let event = stream.event(ENTRY, at.time);
         event.extend_from_slice(&symbol.to_le_bytes());
-        push_words(event, arguments);
+        push_words(event, arguments.words);
         stream.flush_long()
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
         let stream = &mut self.streams[at.thread.index];
         let event = stream.event(EXIT, at.time);
         event.extend_from_slice(&call.symbol.to_le_bytes());
         event.push(call.ending as u8);
-        push_words(event, result);
+        push_words(event, result.words);
         stream.flush_long()
     }
 

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::text::{Out, push, push_fraction, quoted, write_items};
-use crate::calls::{At, Call, Sink, Trace};
+use crate::calls::{At, Call, Sink, Trace, Values};
 use crate::spool::Spool;
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::{Symbol, base_name, process_name, thread_name};
@@ -119,12 +119,30 @@ impl Firefox {
         for (name, value) in [
             ("isJS", "false"),
             ("relevantForJS", "false"),
-            ("source", "null"),
-            ("lineNumber", "null"),
             ("columnNumber", "null"),
         ] {
             write_same(out, name, frames, value)?;
         }
+        let source = |n: usize| functions.get(n)?.source.as_ref();
+        let mut files: Vec<&str> = (0..root)
+            .filter_map(|n| source(n).map(|(file, _)| file.as_str()))
+            .collect();
+        files.sort_unstable();
+        files.dedup();
+        let files = files;
+        out.write_all(b",\"source\":")?;
+        write_items(out, all(), |line, n| {
+            let file = source(n).and_then(|(file, _)| files.binary_search(&file.as_str()).ok());
+            match file {
+                Some(file) => push(line, file),
+                None => line.extend_from_slice(b"null"),
+            }
+        })?;
+        out.write_all(b",\"lineNumber\":")?;
+        write_items(out, all(), |line, n| match source(n) {
+            Some((_, number)) => push(line, *number),
+            None => line.extend_from_slice(b"null"),
+        })?;
         let count = modules.len();
         write!(out, "}},\n\"resourceTable\":{{\"length\":{count},\"name\":")?;
         write_items(out, 0..count, |line, n| push(line, frames + n))?;
@@ -133,16 +151,22 @@ impl Firefox {
         write_same(out, "type", count, "1")?;
         out.write_all(
             b"},\n\"nativeSymbols\":{\"length\":0,\"libIndex\":[],\"address\":[],\"name\":[],\
-              \"functionSize\":[]},\"sources\":{\"length\":0,\"id\":[],\"filename\":[]},\n\
-              \"stringArray\":",
+              \"functionSize\":[]},\n",
         )?;
+        write!(out, "\"sources\":{{\"length\":{}", files.len())?;
+        write_same(out, "id", files.len(), "null")?;
+        out.write_all(b",\"filename\":")?;
+        // Their names come behind that of the markers.
+        let first = frames + count + 1;
+        write_items(out, 0..files.len(), |line, n| push(line, first + n))?;
+        out.write_all(b"},\n\"stringArray\":")?;
         let names = functions.iter().map(|function| quoted(&function.name));
         let libraries = modules.iter().map(|path| quoted(base_name(path)));
-        // The names of markers come last.
         let texts = names
             .chain([quoted("(outside)")])
             .chain(libraries)
-            .chain([quoted("Mark")]);
+            .chain([quoted("Mark")])
+            .chain(files.iter().map(|file| quoted(file)));
         write_items(out, texts, |line, text| {
             line.extend_from_slice(text.as_bytes());
         })?;
@@ -263,13 +287,13 @@ impl Sink for Firefox {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
         self.sample(at)?;
         self.stacks.begin(at.thread, symbol);
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
         self.sample(at)?;
         self.stacks.end(at.thread, call);
         Ok(())

@@ -15,7 +15,7 @@ use flate2::write::GzEncoder;
 use serde_json::json;
 
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace};
+use crate::calls::{At, Call, Sink, Trace, Values};
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::{Symbol, process_name, thread_name};
 
@@ -167,7 +167,7 @@ impl Sink for Html {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
         self.stacks.begin(at.thread, symbol);
         let active = &mut self.active[at.thread.index];
         if active.len() <= symbol as usize {
@@ -177,7 +177,7 @@ impl Sink for Html {
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
         self.stacks.end(at.thread, call);
         let symbol = call.symbol as usize;
         if self.rows.len() <= symbol {

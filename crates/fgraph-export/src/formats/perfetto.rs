@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use prost::Message;
 
 use super::text::Out;
-use crate::calls::{At, Call, Ending, Sink, Thread, Trace};
+use crate::calls::{At, Call, Ending, Sink, Thread, Trace, Values};
 use crate::symbols::{Symbol, process_name, thread_name};
 
 #[derive(Clone, PartialEq, Message)]
@@ -62,6 +62,8 @@ struct TrackEvent {
     track_uuid: Option<u64>,
     #[prost(string, optional, tag = "23")]
     name: Option<String>,
+    #[prost(uint64, optional, tag = "34")]
+    source_location_iid: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -80,6 +82,20 @@ struct DebugAnnotation {
 struct InternedData {
     #[prost(message, repeated, tag = "2")]
     event_names: Vec<EventName>,
+    #[prost(message, repeated, tag = "4")]
+    source_locations: Vec<SourceLocation>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SourceLocation {
+    #[prost(uint64, optional, tag = "1")]
+    iid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    file_name: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    function_name: Option<String>,
+    #[prost(uint32, optional, tag = "4")]
+    line_number: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -219,8 +235,17 @@ impl Perfetto {
         while self.interned <= symbol {
             let next = self.interned;
             self.interned += 1;
+            let function = at.symbols.function(next);
+            let source = function.source.as_ref();
+            let location = source.map(|(file, line)| SourceLocation {
+                iid: Some(u64::from(next) + 1),
+                file_name: Some(file.clone()),
+                function_name: Some(function.name.clone()),
+                line_number: Some(*line),
+            });
             self.put(&mut TracePacket {
                 interned_data: Some(InternedData {
+                    source_locations: location.into_iter().collect(),
                     event_names: vec![EventName {
                         iid: Some(u64::from(next) + 1),
                         name: Some(at.symbols.name(next).to_owned()),
@@ -234,14 +259,20 @@ impl Perfetto {
     }
 }
 
-fn annotations(words: &[u64], name: &str) -> Vec<DebugAnnotation> {
-    let all = words.iter().enumerate();
-    all.map(|(n, &word)| DebugAnnotation {
+fn annotations(values: &Values<'_>, name: &str) -> Vec<DebugAnnotation> {
+    let words = values.words.iter().enumerate();
+    let words = words.map(|(n, &word)| DebugAnnotation {
         name: Some(format!("{name}{n}")),
         pointer_value: Some(word),
         ..DebugAnnotation::default()
-    })
-    .collect()
+    });
+    let typed = values.typed.iter();
+    let typed = typed.map(|(name, value)| DebugAnnotation {
+        name: Some(name.clone()),
+        string_value: Some(value.clone()),
+        ..DebugAnnotation::default()
+    });
+    typed.chain(words).collect()
 }
 
 impl Sink for Perfetto {
@@ -280,20 +311,24 @@ impl Sink for Perfetto {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()> {
         self.intern(at, symbol)?;
         self.event(
             at,
             TrackEvent {
                 kind: Some(SLICE_BEGIN),
                 name_iid: Some(u64::from(symbol) + 1),
+                source_location_iid: {
+                    let source = &at.symbols.function(symbol).source;
+                    source.is_some().then_some(u64::from(symbol) + 1)
+                },
                 debug_annotations: annotations(arguments, "argument"),
                 ..TrackEvent::default()
             },
         )
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
         let mut debug_annotations = annotations(result, "result");
         if call.ending != Ending::Returned {
             debug_annotations.push(DebugAnnotation {

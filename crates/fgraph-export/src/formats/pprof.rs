@@ -76,8 +76,14 @@ struct Mapping {
     memory_limit: u64,
     #[prost(int64, tag = "5")]
     filename: i64,
+    #[prost(int64, tag = "6")]
+    build_id: i64,
     #[prost(bool, tag = "7")]
     has_functions: bool,
+    #[prost(bool, tag = "8")]
+    has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    has_line_numbers: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -96,6 +102,8 @@ struct Location {
 struct Line {
     #[prost(uint64, tag = "1")]
     function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -108,6 +116,8 @@ struct Function {
     system_name: i64,
     #[prost(int64, tag = "4")]
     filename: i64,
+    #[prost(int64, tag = "5")]
+    start_line: i64,
 }
 
 /// Texts, each once; the first one is empty.
@@ -140,29 +150,41 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
         let is_it = |module: &&fgraph_trace::names::ModuleName| module.path == *path;
         let mut all = trace.names.modules().iter();
         // Its addresses in the process that loaded it first.
-        let range = all.find(is_it).map(|module| (module.start, module.end));
+        let module = all.find(is_it);
+        let range = module.map(|module| (module.start, module.end));
         let (memory_start, memory_limit) = range.unwrap_or_default();
+        let mut functions = trace.symbols.functions().iter();
+        let has_sources = functions.any(|it| it.source.is_some() && it.module as u64 + 1 == id);
         profile.mapping.push(Mapping {
             id,
             memory_start,
             memory_limit,
             filename: strings.number(path),
+            build_id: strings.number(module.map_or("", |it| &it.build_id)),
             has_functions: true,
+            has_filenames: has_sources,
+            has_line_numbers: has_sources,
         });
     }
     for (function, id) in trace.symbols.functions().iter().zip(1..) {
         let name = strings.number(&function.name);
+        let source = function.source.as_ref();
+        let (file, line) = source.map_or(("", 0), |(file, line)| (file, *line));
         profile.function.push(Function {
             id,
             name,
             system_name: name,
-            filename: 0,
+            filename: strings.number(file),
+            start_line: line.into(),
         });
         profile.location.push(Location {
             id,
             mapping_id: function.module as u64 + 1,
             address: function.address,
-            line: vec![Line { function_id: id }],
+            line: vec![Line {
+                function_id: id,
+                line: line.into(),
+            }],
         });
     }
     let mut gzip = GzEncoder::new(out, Compression::fast());

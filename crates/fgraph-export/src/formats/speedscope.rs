@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::text::{Out, push, quoted, write_items};
-use crate::calls::{At, Call, Sink, Trace};
+use crate::calls::{At, Call, Sink, Trace, Values};
 use crate::spool::Spool;
 use crate::symbols::{Symbol, process_name, thread_name};
 
@@ -71,11 +71,11 @@ impl Sink for Speedscope {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
         self.push(at, 2 * u64::from(symbol))
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
         self.push(at, 2 * u64::from(call.symbol) + 1)
     }
 

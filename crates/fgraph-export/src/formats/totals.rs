@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace};
+use crate::calls::{At, Call, Sink, Trace, Values};
 use crate::stacks::Stacks;
 use crate::symbols::Symbol;
 
@@ -33,12 +33,12 @@ impl Sink for Totals {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
         self.stacks.begin(at.thread, symbol);
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
         self.stacks.end(at.thread, call);
         Ok(())
     }

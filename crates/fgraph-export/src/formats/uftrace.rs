@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::text::Appender;
-use crate::calls::{At, Call, Sink, Trace};
+use crate::calls::{At, Call, Sink, Trace, Values};
 use crate::symbols::{Symbol, Symbols, base_name, one_line};
 
 const ENTRY: u64 = 0;
@@ -194,7 +194,7 @@ impl Sink for Uftrace {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &[u64]) -> io::Result<()> {
+    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
         let state = &mut self.threads[at.thread.index];
         if state.depth < MAX_DEPTH {
             state.record(at.time, ENTRY, address(at.symbols, symbol))?;
@@ -203,7 +203,7 @@ impl Sink for Uftrace {
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &[u64]) -> io::Result<()> {
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
         let state = &mut self.threads[at.thread.index];
         state.depth -= 1;
         if state.depth < MAX_DEPTH {

@@ -201,7 +201,7 @@ def read_svg(path):
 def read_callgrind(path):
     def rows(*options):
         shown = run("callgrind_annotate", "--threshold=100", *options, path).stdout
-        number = re.compile(r"([\d,]+) \([ \d.]+%\)  (?:([*>])  +)?\?\?\?:(.*) \[(.*)\]")
+        number = re.compile(r"([\d,]+) \([ \d.]+%\)  (?:([*>])  +)?(?:\?\?\?|src/.*?\.c):(.*) \[(.*)\]")
         for text in shown.splitlines():
             if found := number.fullmatch(text.strip()):
                 yield int(found[1].replace(",", "")), *found.groups()[1:]

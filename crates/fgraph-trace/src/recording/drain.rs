@@ -11,6 +11,7 @@ use super::{Info, RecordingWriter};
 use crate::clock::Anchor;
 use crate::event::Walk;
 use crate::live::RingLanes;
+use crate::names::{Description, Names};
 use crate::ring::{Busy, Chunk, Consumer, Rings};
 use crate::source::Lanes;
 
@@ -84,6 +85,24 @@ impl<W: Write> Drain<W> {
         self.writer.describe(new)?;
         self.described = all.len();
         Ok(())
+    }
+
+    /// What was described so far.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        self.lanes.names()
+    }
+
+    /// Writes more of what events speak of: [build ids](crate::names::DescriptionKind::BuildId) and
+    /// [sources](crate::names::DescriptionKind::Source), which the program does not tell.
+    ///
+    /// # Errors
+    ///
+    /// As for [`drain`](Self::drain).
+    pub fn add(&mut self, descriptions: &[Description]) -> io::Result<()> {
+        // They are about what is described before.
+        self.describe()?;
+        self.writer.describe(descriptions)
     }
 
     /// Bytes that are written.

@@ -168,15 +168,45 @@ impl Writer {
     #[inline(always)]
     #[must_use]
     pub unsafe fn event(&self, words: &[u64], now: u64) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.first_words(words, words.len(), now) }
+    }
+
+    /// As [`event`](Self::event) with the first `len` of these words, 1 to `N`. That `N` is known
+    /// when this is compiled makes it faster where it is small.
+    ///
+    /// # Safety
+    ///
+    /// As for [`attach`](Self::attach).
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn short_event<const N: usize>(
+        &self,
+        words: [u64; N],
+        len: usize,
+        now: u64,
+    ) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.first_words(&words, len, now) }
+    }
+
+    /// Writes all `words` where there is room for them, and an event that has `len` of them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`attach`](Self::attach).
+    #[inline(always)]
+    unsafe fn first_words(&self, words: &[u64], len: usize, now: u64) -> bool {
         let used = self.used.get();
-        let (at, len) = (u64::from(used as u32), words.len() as u64);
+        let (at, all) = (u64::from(used as u32), words.len() as u64);
         let delta = now.wrapping_sub(self.time.get());
         let Some((first, rest)) = words.split_first() else {
             return true;
         };
-        if at + len > self.room.get() || delta >= MAX_DELTA {
+        if at + all > self.room.get() || delta >= MAX_DELTA {
             return false;
         }
+        let len = (len as u64).clamp(1, all);
         // SAFETY: the sub-buffer has `room` words behind its header, which ends with its length.
         unsafe {
             let data = self.data.get().add(at as usize);

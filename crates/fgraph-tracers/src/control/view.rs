@@ -221,6 +221,24 @@ impl TracePipe {
     }
 }
 
+impl TracePipe {
+    /// What has come since it was read last, after waiting so long for something; empty if nothing
+    /// has come. `None` when the tracer has ended.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the events.
+    pub fn next_text(&mut self, wait: Duration) -> Result<Option<&str>, SourceError> {
+        if !self.fill(wait)? {
+            let live = &mut self.events.live;
+            let is_over = live.is_over() && !live.is_ready()?;
+            return Ok((!is_over).then_some(""));
+        }
+        let from = std::mem::replace(&mut self.read, self.text.len());
+        Ok(Some(&self.text[from..]))
+    }
+}
+
 impl Read for TracePipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while !self.fill(WAIT).map_err(io::Error::other)? {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use fgraph::{Counters, Entry, Error, FgraphOps, Filter, Handle, PerThread, Return, UserStatus};
 
-use super::{Closures, EntryCall, ReturnCall};
+use super::{Callbacks, EntryCall, ReturnCall};
 
 /// How many probes have a slot each.
 const SLOTS: usize = 4;
@@ -33,17 +33,17 @@ impl Drop for Slot {
 }
 
 /// The callbacks.
-struct Ops<D> {
-    closures: Closures<D>,
+struct Ops<C> {
+    callbacks: C,
     hits: PerThread<AtomicU64>,
     /// Calls in threads that found no memory for their count.
     without_memory: AtomicU64,
 }
 
-impl<D: Copy + Send + 'static> FgraphOps for Ops<D> {
-    type Data = D;
+impl<C: Callbacks> FgraphOps for Ops<C> {
+    type Data = C::Data;
 
-    fn entry(&self, call: &mut Entry<'_, D>) -> Option<D> {
+    fn entry(&self, call: &mut Entry<'_, C::Data>) -> Option<C::Data> {
         let Some(hits) = call.per_thread(&self.hits) else {
             self.without_memory.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -51,40 +51,35 @@ impl<D: Copy + Send + 'static> FgraphOps for Ops<D> {
         // The thread alone writes.
         let before = hits.load(Ordering::Relaxed);
         hits.store(before.wrapping_add(1), Ordering::Relaxed);
-        let data = (self.closures.entry)(&mut EntryCall(call))?;
-        self.closures.ret.is_some().then_some(data)
+        let data = self.callbacks.entry(&mut EntryCall(call))?;
+        C::HAS_RETURN.then_some(data)
     }
 
-    fn ret(&self, call: &mut Return<'_, D>, data: D) {
-        if let Some(ret) = &self.closures.ret {
-            ret(&mut ReturnCall(call), data);
-        }
+    fn ret(&self, call: &mut Return<'_, C::Data>, data: C::Data) {
+        self.callbacks.ret(&mut ReturnCall(call), data);
     }
 }
 
 /// A probe at work in a slot of its own; dropping it ends it.
-pub(super) struct Alone<D: Copy + Send + 'static> {
-    user: Handle<Ops<D>>,
+pub(super) struct Alone<C: Callbacks> {
+    user: Handle<Ops<C>>,
     panicked: OnceLock<String>,
     /// Dropped last.
     _slot: Slot,
 }
 
-impl<D: Copy + Send + 'static> Alone<D> {
-    /// Starts the probe, or gives its closures back if there is no slot.
+impl<C: Callbacks> Alone<C> {
+    /// Starts the probe, or gives its callbacks back if there is no slot.
     ///
     /// # Safety
     ///
     /// As for [`fgraph::register`], for what the closures do.
-    pub(super) unsafe fn start(
-        filter: &Filter,
-        closures: Closures<D>,
-    ) -> Result<Result<Self, Closures<D>>, Error> {
+    pub(super) unsafe fn start(filter: &Filter, callbacks: C) -> Result<Result<Self, C>, Error> {
         let Some(slot) = Slot::take() else {
-            return Ok(Err(closures));
+            return Ok(Err(callbacks));
         };
         let ops = Ops {
-            closures,
+            callbacks,
             hits: PerThread::new(),
             without_memory: AtomicU64::new(0),
         };
@@ -95,7 +90,7 @@ impl<D: Copy + Send + 'static> Alone<D> {
                 panicked: OnceLock::new(),
                 _slot: slot,
             })),
-            Err(failed) if failed.error == Error::NoFreeSlot => Ok(Err(failed.ops.closures)),
+            Err(failed) if failed.error == Error::NoFreeSlot => Ok(Err(failed.ops.callbacks)),
             Err(failed) => Err(failed.error),
         }
     }
@@ -109,7 +104,7 @@ pub(super) trait Running: fmt::Debug + Send + Sync {
     fn panic(&self) -> Option<&str>;
 }
 
-impl<D: Copy + Send + 'static> fmt::Debug for Alone<D> {
+impl<C: Callbacks> fmt::Debug for Alone<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Alone")
             .field("hits", &self.hits())
@@ -117,7 +112,7 @@ impl<D: Copy + Send + 'static> fmt::Debug for Alone<D> {
     }
 }
 
-impl<D: Copy + Send + 'static> Running for Alone<D> {
+impl<C: Callbacks> Running for Alone<C> {
     fn hits(&self) -> u64 {
         let hits = self.user.hits.iter();
         hits.map(|(_, hits)| hits.load(Ordering::Relaxed)).sum()

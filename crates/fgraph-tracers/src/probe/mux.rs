@@ -35,7 +35,7 @@ use std::{fs, thread};
 use fgraph::{Counters, Entry, Error, FgraphOps, Filter, Handle, PerThread, Return, untraced};
 
 use super::alone::Running;
-use super::{Closures, EntryCall, ReturnCall};
+use super::{Callbacks, EntryCall, ReturnCall};
 use crate::support::classes::{Classes, FILTERS};
 
 /// Slots for probes that share, which they take before they do.
@@ -108,23 +108,24 @@ impl fmt::Debug for Member {
 
 impl Member {
     /// A probe of the functions that `filter` selects, which callbacks may ask.
-    pub(super) fn new<D: Copy + Send + 'static>(filter: Filter, closures: Closures<D>) -> Self {
-        let Closures { entry, ret } = closures;
-        let data = Layout::new::<D>();
+    pub(super) fn new<C: Callbacks>(filter: Filter, callbacks: C) -> Self {
+        let callbacks = Arc::new(callbacks);
+        let at_entry = Arc::clone(&callbacks);
+        let data = Layout::new::<C::Data>();
         Self {
             filter,
-            entry: Box::new(move |call, place| match entry(call) {
+            entry: Box::new(move |call, place| match at_entry.entry(call) {
                 Some(data) => {
-                    // SAFETY: the place is fit for a `D`, by the layout.
-                    unsafe { place.cast::<D>().write(data) };
+                    // SAFETY: the place is fit for it, by the layout.
+                    unsafe { place.cast::<C::Data>().write(data) };
                     true
                 }
                 None => false,
             }),
-            ret: ret.map(|ret| -> ReturnFn {
+            ret: C::HAS_RETURN.then(|| -> ReturnFn {
                 Box::new(move |call, place| {
-                    // SAFETY: the entry has kept a `D` there.
-                    ret(call, unsafe { place.cast::<D>().read() });
+                    // SAFETY: the entry has kept it there.
+                    callbacks.ret(call, unsafe { place.cast::<C::Data>().read() });
                 })
             }),
             units: data.size().div_ceil(size_of::<Unit>()),

@@ -1,5 +1,6 @@
 //! The recorder's callbacks.
 
+use core::array;
 use core::cell::Cell;
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -16,6 +17,7 @@ use fgraph_trace::ring::{Rings, Writer};
 
 use super::Options;
 use super::fetch::Words;
+use super::shapes::Wanted;
 use super::types::Types;
 use super::writers::{Owner, WriterOffset, Writers};
 use crate::support::kernel;
@@ -26,8 +28,7 @@ use crate::support::processor::ProcessorWord;
 pub(super) struct Record {
     rings: Arc<Rings>,
     clock: ClockKind,
-    /// Whether a call is its function and its time, and nothing else.
-    is_plain: bool,
+    shape: Shape,
     arguments: usize,
     result: bool,
     caller: bool,
@@ -48,22 +49,45 @@ pub(super) struct Record {
     depth: usize,
 }
 
+/// What is written of each call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Its function and its time.
+    Plain,
+    /// These, arguments, and the result.
+    Registers,
+    /// Whatever the options say.
+    Any,
+}
+
+impl Shape {
+    fn of(options: &Options) -> Self {
+        let is_more =
+            options.caller || options.running || options.types.is_some() || options.depth.is_some();
+        match is_more {
+            true => Self::Any,
+            false if options.arguments > 0 || options.result => Self::Registers,
+            false => Self::Plain,
+        }
+    }
+}
+
 impl Record {
     /// `None` if there is no memory.
     pub(super) fn new(rings: Arc<Rings>, options: &Options) -> Option<Self> {
         Some(Self {
             clock: rings.clock().kind(),
-            is_plain: options.arguments == 0
-                && !options.result
-                && !options.caller
-                && !options.running
-                && options.types.is_none()
-                && options.depth.is_none(),
+            shape: Shape::of(options),
             arguments: options.arguments.min(6),
             result: options.result,
             caller: options.caller,
             running: options.running,
-            types: options.types.map(|_| Types::new()),
+            types: options.types.map(|_| {
+                Types::new(Wanted {
+                    arguments: options.arguments != 0,
+                    result: options.result,
+                })
+            }),
             processor: ProcessorWord::find(),
             writers: Writers::new(rings.capacity())?,
             described: Described::new()?,
@@ -154,6 +178,23 @@ impl Record {
         // SAFETY: the writer is the running thread's.
         writer.is_on(cpu) && unsafe { writer.event(event, now) }
             || self.write_slowly(word, thread, event, now, cpu)
+    }
+
+    /// Writes an event of the first `len` of these words; `false` if it was lost.
+    #[inline(always)]
+    fn write_short<const N: usize>(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: [u64; N],
+        len: usize,
+        now: u64,
+    ) -> bool {
+        let cpu = self.processor.read();
+        let writer = self.writer(word.get());
+        // SAFETY: the writer is the running thread's.
+        writer.is_on(cpu) && unsafe { writer.short_event(event, len, now) }
+            || self.write_slowly(word, thread, &event[..len], now, cpu)
     }
 
     /// Writes an event before which the processor is written, or for which the thread has no room;
@@ -261,9 +302,24 @@ impl FgraphOps for Record {
             call.thread_word(),
             event::call(Kind::Entry, function.index()),
         );
-        if self.is_plain {
-            let is_written = self.write_word(word, call.thread_id(), event);
-            return is_written.then_some(());
+        match self.shape {
+            Shape::Plain => {
+                let is_written = self.write_word(word, call.thread_id(), event);
+                return is_written.then_some(());
+            }
+            Shape::Registers => {
+                let now = self.clock.now();
+                let head = event::extension(Extension::Arguments, self.arguments as u16);
+                let [a, b, c, d, e, f] = array::from_fn(|index| call.arg(index).unwrap_or(0));
+                let event = [event, head, a, b, c, d, e, f];
+                let len = match self.arguments {
+                    0 => 1,
+                    count => 2 + count,
+                };
+                let is_written = self.write_short(word, call.thread_id(), event, len, now);
+                return is_written.then_some(());
+            }
+            Shape::Any => {}
         }
         if self.depth != usize::MAX && call.own_depth() >= self.depth {
             return None;
@@ -302,9 +358,21 @@ impl FgraphOps for Record {
             call.thread_word(),
             event::call(kind, call.function().index()),
         );
-        if self.is_plain {
-            self.write_word(word, call.thread_id(), event);
-            return;
+        match self.shape {
+            Shape::Plain => {
+                self.write_word(word, call.thread_id(), event);
+                return;
+            }
+            Shape::Registers => {
+                let now = self.clock.now();
+                let result = call.result().filter(|_| self.result);
+                let len = if result.is_some() { 3 } else { 1 };
+                let head = event::extension(Extension::Result, 1);
+                let event = [event, head, result.unwrap_or(0)];
+                self.write_short(word, call.thread_id(), event, len, now);
+                return;
+            }
+            Shape::Any => {}
         }
         // What is fetched then is no time of the call's.
         let now = self.clock.now();

@@ -1,12 +1,19 @@
 //! What is recorded of a function's values, by its signature.
 
-use fgraph::signature::{self, Signature, Type, TypeKind, Value};
+use fgraph::signature::{self, Parameter, Signature, Type, TypeKind, Value};
 use fgraph_trace::values::{Argument, Layout, Recorded, Shape, ShapeField, ShapeVariant};
 
 use super::fetch::{Fetch, Program};
 
 /// What is referred to is recorded if it has at most so many bytes.
 const MAX_TARGET: usize = 64;
+
+/// Which values of functions are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) arguments: bool,
+    pub(super) result: bool,
+}
 
 /// What becomes of a function's calls: how their values are recorded, and fetched.
 #[derive(Debug)]
@@ -18,19 +25,23 @@ pub(super) struct Compiled {
 }
 
 impl Compiled {
-    /// `None` if it is not known where any of the function's values is.
-    pub(super) fn new(signature: &Signature) -> Option<Self> {
+    /// `None` if it is not known where any of the function's values is that are wanted.
+    pub(super) fn new(signature: &Signature, wanted: Wanted) -> Option<Self> {
         let (mut entry, mut ret) = (Fetch::new(), Fetch::new());
-        let arguments = signature.parameters.iter().map(|parameter| Argument {
+        let parameters: &[Parameter] = match wanted.arguments {
+            true => &signature.parameters,
+            false => &[],
+        };
+        let arguments = parameters.iter().map(|parameter| Argument {
             name: parameter.name.clone(),
             value: recorded(&parameter.value, &mut entry),
         });
         let arguments = arguments.collect();
-        let result = signature.result.as_ref();
+        let result = signature.result.as_ref().filter(|_| wanted.result);
+        let has_values = !parameters.is_empty() || result.is_some();
         let result = result.and_then(|value| recorded(value, &mut ret));
         let layout = Layout { arguments, result };
         let (entry, ret) = (entry.finish(), ret.finish());
-        let has_values = !signature.parameters.is_empty() || signature.result.is_some();
         let is_known = !has_values || !entry.is_empty() || !ret.is_empty();
         is_known.then_some(Self { layout, entry, ret })
     }

@@ -8,23 +8,29 @@ use fgraph::{Function, function_at};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::Rings;
 
-use super::shapes::Compiled;
+use super::shapes::{Compiled, Wanted};
 use crate::support::by_function::ByFunction;
 
 /// What is known of each function; null of one without types.
 #[derive(Debug)]
-pub(super) struct Types(ByFunction<AtomicPtr<Compiled>>);
+pub(super) struct Types {
+    by_function: ByFunction<AtomicPtr<Compiled>>,
+    wanted: Wanted,
+}
 
 impl Types {
-    pub(super) fn new() -> Self {
-        Self(ByFunction::new())
+    pub(super) fn new(wanted: Wanted) -> Self {
+        Self {
+            by_function: ByFunction::new(),
+            wanted,
+        }
     }
 
     /// The function's programs, if it has some.
     #[inline]
     pub(super) fn of(&self, function: Function) -> Option<&Compiled> {
         // Acquire: the programs, and in the rings their layout.
-        let compiled = self.0.of(function)?.load(Ordering::Acquire);
+        let compiled = self.by_function.of(function)?.load(Ordering::Acquire);
         // SAFETY: null, or one that stays for as long as this.
         unsafe { compiled.as_ref() }
     }
@@ -47,12 +53,12 @@ impl Types {
     }
 
     fn learn_one(&self, function: Function, rings: &Rings, process: u32) -> Option<()> {
-        let place = self.0.of(function)?;
+        let place = self.by_function.of(function)?;
         if !place.load(Ordering::Relaxed).is_null() {
             return None;
         }
         let signature = function_at(function.address())?.signature()?;
-        let compiled = Compiled::new(&signature)?;
+        let compiled = Compiled::new(&signature, self.wanted)?;
         let fields = [process.into(), function.index().into(), 0, 0];
         let texts = [compiled.layout.to_string(), signature.to_string()];
         let texts = [texts[0].as_str(), texts[1].as_str()];
@@ -73,7 +79,7 @@ impl Types {
 
 impl Drop for Types {
     fn drop(&mut self) {
-        for place in self.0.iter() {
+        for place in self.by_function.iter() {
             let compiled = place.swap(ptr::null_mut(), Ordering::Acquire);
             if !compiled.is_null() {
                 // SAFETY: from `learn_one`; references to it end with this.

@@ -1,11 +1,14 @@
 //! Listing the functions that can be traced, and how they may be.
 
+use std::path::Path;
+
 use fgraph_symbols::filter::Filter;
 
 use super::into_filter::IntoFilter;
 use crate::control;
-use crate::report::error::Error;
+use crate::report::error::{Error, FileError};
 use crate::report::functions::SiteList;
+use crate::sites::of_file;
 
 /// Every function of the program and its libraries, and how it can be traced, or why it cannot.
 ///
@@ -49,6 +52,29 @@ pub fn sites() -> Result<SiteList, Error> {
 pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
     let filter = filter.into_filter()?;
     control::lock()?.control.inventory(&filter)
+}
+
+/// The functions of a program or library that need not be loaded, and how they could be traced, or
+/// why they could not. Their addresses are those in the file.
+///
+/// It takes the file at its word: what the process around it adds is not known, such as text that
+/// another tool has patched. `breakpoints` says whether functions may get
+/// [breakpoints](crate::TraceMethod::Breakpoint).
+///
+/// What was read of the file stays in memory for as long as the process lives.
+///
+/// ```
+/// # use std::path::Path;
+/// let sites = fgraph::sites_of_file(Path::new("/proc/self/exe"), false)?;
+/// assert!(sites.iter().any(|site| site.how.is_ok()));
+/// # Ok::<(), fgraph::FileError>(())
+/// ```
+///
+/// # Errors
+///
+/// If the file cannot be read, or is not a 64-bit ELF file for x86-64.
+pub fn sites_of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileError> {
+    of_file(path, breakpoints)
 }
 
 /// Says whether users that are registered from now on may watch functions by a breakpoint that have

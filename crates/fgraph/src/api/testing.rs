@@ -7,7 +7,6 @@ use crate::arch::trap::TRAPS;
 use crate::control;
 use crate::control::filters::SITE_PATCHES;
 use crate::report::error::Error;
-use crate::report::functions::SiteList;
 use crate::sites::{self, Callers, Reliance};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
@@ -30,24 +29,6 @@ pub fn site_patches() -> u64 {
 pub fn leave_out(steps: Skip) -> Result<(), Error> {
     control::lock()?.control.leave_out(steps);
     Ok(())
-}
-
-/// Every function of the file of a program or library, and whether it could be traced.
-///
-/// # Errors
-///
-/// Why the file cannot be read.
-pub fn coverage(path: &Path) -> Result<SiteList, String> {
-    sites::of_file(path, false)
-}
-
-/// [`coverage`] where functions may get breakpoints.
-///
-/// # Errors
-///
-/// As [`coverage`].
-pub fn coverage_with_breakpoints(path: &Path) -> Result<SiteList, String> {
-    sites::of_file(path, true)
 }
 
 /// Reads all that there is in bytes that claim to be an ELF file, and decides what would be done

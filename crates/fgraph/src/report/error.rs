@@ -240,6 +240,18 @@ impl fmt::Display for StopReason {
     }
 }
 
+/// Why the functions of a file cannot be listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileError(pub(crate) String);
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for FileError {}
+
 /// Why a function that a filter selects cannot be traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -292,6 +304,39 @@ pub enum RefusalReason {
     NotExecutable(i32),
     /// Its module cannot be read.
     Module(String),
+}
+
+impl RefusalReason {
+    /// The reason without what is of one function only, such as addresses: to count functions by.
+    ///
+    /// ```
+    /// use fgraph::RefusalReason;
+    ///
+    /// let [near, far] = [1, 4].map(|to| RefusalReason::Entered { to });
+    /// assert_eq!(near.in_general(), far.in_general());
+    /// ```
+    #[must_use]
+    pub fn in_general(&self) -> String {
+        use RelocateError as E;
+        let text = match self {
+            Self::Displace(error) => match error {
+                E::TooShort { .. } => "shorter than a jump, and no padding behind",
+                E::Undecodable { .. } => "has bytes that are no instruction",
+                E::Breakpoint { .. } => "has a breakpoint in its first instructions",
+                E::Unmovable { .. } => "has an instruction that depends on where it is",
+                E::Returns { .. } => "has a call that returns into the bytes of the jump",
+                E::Target { .. } => "has a branch into the bytes of the jump",
+                E::Loop { .. } => "has a branch back to its entry: every round would be a call",
+                E::StackPointer { .. } => "changes rsp so that its caller's frame cannot be found",
+                other => return other.to_string(),
+            },
+            Self::Entered { .. } => "another function jumps to where the jump would be",
+            Self::Patched { .. } => "was patched by something else",
+            Self::Changed { .. } => "has changed since it was first read",
+            other => return other.to_string(),
+        };
+        text.to_owned()
+    }
 }
 
 impl fmt::Display for RefusalReason {

@@ -1,33 +1,25 @@
 //! What lists tell of functions, of modules and of files that are not loaded.
 
 use core::sync::atomic::Ordering;
-#[cfg(feature = "testing")]
 use std::path::Path;
-#[cfg(feature = "testing")]
 use std::sync::Arc;
 
 use fgraph_core::site::Site;
 
-#[cfg(feature = "testing")]
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::filter::{FilterError, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
 
 use super::ON;
-#[cfg(feature = "testing")]
 use super::branch_targets::Entered;
-#[cfg(feature = "testing")]
 use super::candidates::gap;
 use super::candidates::{Candidates, Source};
 use super::classify::{self, Callers, Candidate, ENTRY_BYTES, classify};
 use super::facts::{ModuleFacts, is_selected, write_name};
-#[cfg(feature = "testing")]
 use super::facts::{parse, relocated_behind, symbol};
-#[cfg(feature = "testing")]
 use super::toolchain::{NotraceRules, blocks_signals, callers};
 use crate::os::memory;
-use crate::report::error::RefusalReason;
-#[cfg(feature = "testing")]
+use crate::report::error::{FileError, RefusalReason};
 use crate::report::functions::SiteList;
 use crate::report::functions::{Listing, SiteInfo, TraceMethod};
 
@@ -187,7 +179,6 @@ fn info(
 }
 
 /// The functions of a file that is not loaded.
-#[cfg(feature = "testing")]
 #[derive(Debug)]
 struct FileListing {
     path: String,
@@ -195,7 +186,6 @@ struct FileListing {
     all: Vec<SiteInfo>,
 }
 
-#[cfg(feature = "testing")]
 impl Listing for FileListing {
     fn path(&self) -> &str {
         &self.path
@@ -228,14 +218,13 @@ impl Listing for FileListing {
 /// # Errors
 ///
 /// Why the file cannot be read.
-#[cfg(feature = "testing")]
-pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, String> {
-    let (file, functions) = parse(crate::process::image::read_file(path), path, |_| Ok(()))?;
+pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileError> {
+    let read = parse(crate::process::image::read_file(path), path, |_| Ok(()));
+    let (file, functions) = read.map_err(FileError)?;
     Ok(list(&file, &functions, path, breakpoints))
 }
 
 /// [`of_file`] for a file that was read.
-#[cfg(feature = "testing")]
 pub(crate) fn list(
     file: &ElfFile<'_>,
     functions: &Functions<'_>,

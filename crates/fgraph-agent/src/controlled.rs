@@ -1,0 +1,128 @@
+//! The files of tracefs, for a process that runs.
+//!
+//! # Safety
+//!
+//! The unsafe code makes system calls.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use fgraph_tracers::agent::{NEVER, Reply, STREAM_END, STREAM_HEAD, is_there};
+use fgraph_tracers::control::{Control, TracePipe};
+
+use crate::attached::{Failed, lock};
+
+/// Text that waits to be read; more is not made.
+const AHEAD: u64 = 4 << 20;
+/// How long to wait for calls, and for room.
+const NAP: Duration = Duration::from_millis(20);
+
+/// Tracers that are controlled by text.
+#[derive(Debug, Default)]
+pub(crate) struct Controlled {
+    /// Made when it is first needed.
+    control: Option<Control>,
+    /// The process with which this ends; 0 if it does with none.
+    pub(crate) holder: u32,
+}
+
+static CONTROLLED: Mutex<Controlled> = Mutex::new(Controlled {
+    control: None,
+    holder: 0,
+});
+
+/// The one of this process.
+pub(crate) fn get() -> Result<MutexGuard<'static, Controlled>, Failed> {
+    lock(&CONTROLLED)
+}
+
+impl Controlled {
+    fn control(&mut self) -> &mut Control {
+        self.control
+            .get_or_insert_with(|| Control::without_modules(&NEVER))
+    }
+
+    /// An error if a process holds it.
+    pub(crate) fn check(&self) -> Result<(), Failed> {
+        match is_there(self.holder) {
+            true => Err(format!("process {} is attached to it already", self.holder).into()),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn list(&mut self) -> String {
+        let files = self.control().files();
+        files.into_iter().map(|file| file + "\n").collect()
+    }
+
+    pub(crate) fn read(&mut self, file: &str) -> Result<String, Failed> {
+        Ok(self.control().read(file)?)
+    }
+
+    pub(crate) fn write(&mut self, file: &str, text: &str, append: bool) -> Result<(), Failed> {
+        let control = self.control();
+        match append {
+            true => control.append(file, text)?,
+            false => control.write(file, text)?,
+        }
+        Ok(())
+    }
+}
+
+/// Writes what is traced to a file until the tracer ends, or the command that reads it does.
+pub(crate) fn stream(file: &File) {
+    let pipe = get().and_then(|mut controlled| Ok(controlled.control().trace_pipe()?));
+    let mut out = Stream {
+        file,
+        len: STREAM_HEAD,
+    };
+    // What cannot be written has no reader.
+    let _ = match pipe {
+        Ok(pipe) => out.copy(pipe),
+        Err(error) => out.write(&Reply(Err(error.to_string())).to_bytes()),
+    };
+}
+
+struct Stream<'a> {
+    file: &'a File,
+    /// Bytes that are in the file.
+    len: u64,
+}
+
+impl Stream<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.len)?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn copy(&mut self, mut pipe: TracePipe) -> io::Result<()> {
+        self.write(&[Reply::DONE])?;
+        while let Some(read) = self.read_by_command() {
+            if self.len - read.min(self.len) > AHEAD {
+                thread::sleep(NAP);
+                continue;
+            }
+            match pipe.next_text(NAP).map_err(io::Error::other)? {
+                Some(text) => self.write(text.replace('\0', " ").as_bytes())?,
+                None => return self.write(&[0]),
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to which byte the command has read; `None` if it wants no more or has ended.
+    fn read_by_command(&self) -> Option<u64> {
+        let mut head = [0; STREAM_HEAD as usize];
+        self.file.read_exact_at(&mut head, 0).ok()?;
+        let read = u64::from_ne_bytes(head);
+        // SAFETY: it only locks.
+        let is_free = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        (read != STREAM_END && is_free != 0).then_some(read)
+    }
+}

@@ -1,0 +1,132 @@
+//! `fgraph attach`, `fgraph detach` and `fgraph ctl`: tracers in a process that runs, by text.
+
+use crate::error::Error;
+use crate::launch::control::Controlled;
+use crate::launch::interrupt::Interrupts;
+use crate::output::Out;
+use crate::text::escaped;
+
+const ATTACH: &str = "\
+Example:
+  fgraph attach 1234
+  fgraph ctl 1234 write set_ftrace_filter 'malloc free'
+  fgraph ctl 1234 write current_tracer function_graph
+  fgraph ctl 1234 cat trace
+  fgraph detach 1234";
+
+/// Load the agent into a process that runs, for `fgraph ctl`
+///
+/// Nothing is traced yet. A process that is recorded, or that has the agent of another version, is
+/// refused.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ATTACH)]
+pub(crate) struct Attach {
+    /// The process
+    #[arg(value_name = "PID")]
+    pid: u32,
+}
+
+/// Loads the agent.
+pub(crate) fn attach(args: &Attach) -> Result<(), Error> {
+    Controlled(args.pid).attach()
+}
+
+/// End all tracers of `fgraph ctl` in a process, whose functions are then as they were
+///
+/// The agent stays in it, idle.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  fgraph detach 1234")]
+pub(crate) struct Detach {
+    /// The process
+    #[arg(value_name = "PID")]
+    pid: u32,
+    /// Wait until standard input is closed, then end what this process has begun
+    #[arg(long, hide = true, value_name = "PID")]
+    guard: Option<u32>,
+}
+
+/// Ends them.
+pub(crate) fn detach(args: &Detach) -> Result<(), Error> {
+    let process = Controlled(args.pid);
+    match args.guard {
+        Some(holder) => process.guard(holder),
+        None => process.detach(),
+    }
+}
+
+const CTL: &str = "\
+Examples:
+  fgraph ctl 1234 ls
+  fgraph ctl 1234 write current_tracer function
+  fgraph ctl 1234 write --append set_ftrace_filter 'parse*'
+  fgraph ctl 1234 cat trace_pipe";
+
+/// Read and write the files of tracefs, for a process that runs
+///
+/// The files mean what the kernel's do, for the functions of the process: `current_tracer`,
+/// `set_ftrace_filter`, `trace` and more.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CTL)]
+pub(crate) struct Ctl {
+    /// The process
+    #[arg(value_name = "PID")]
+    pid: u32,
+    #[command(subcommand)]
+    what: What,
+}
+
+/// What is done with the files.
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// List the files
+    Ls,
+    /// Show a file; `trace_pipe` until Ctrl-C, or until the tracer ends
+    Cat {
+        /// The file
+        file: String,
+    },
+    /// Write a text to a file, in the place of what is there
+    Write {
+        /// Add it to what is there
+        #[arg(short, long)]
+        append: bool,
+        /// The file
+        file: String,
+        /// The text
+        #[arg(allow_hyphen_values = true)]
+        text: String,
+    },
+}
+
+/// Reads or writes.
+pub(crate) fn ctl(args: &Ctl) -> Result<(), Error> {
+    let process = Controlled(args.pid);
+    let mut out = Out::new();
+    match &args.what {
+        What::Ls => show(&mut out, &process.list()?)?,
+        What::Cat { file } if file == "trace_pipe" => {
+            let interrupts = Interrupts::catch();
+            process.stream(&interrupts, |text| {
+                show(&mut out, text)?;
+                out.flush()
+            })?;
+        }
+        What::Cat { file } => show(&mut out, &process.read(file)?)?,
+        What::Write { append, file, text } => process.write(file, text, *append)?,
+    }
+    out.finish()
+}
+
+/// Lines, without what a terminal obeys.
+fn show(out: &mut Out, text: &str) -> Result<(), Error> {
+    for line in text.split_inclusive('\n') {
+        let is_whole = line.ends_with('\n');
+        let line = line.strip_suffix('\n').unwrap_or(line);
+        let columns: Vec<_> = line.split('\t').map(escaped).collect();
+        out.text(&columns.join("\t"))?;
+        if is_whole {
+            out.text("\n")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! `fgraph functions`: what can be traced of a program, a library or a process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fgraph::{RefusalReason, SiteInfo};
+use fgraph_symbols::filter::{Filter, FunctionFacts};
+use fgraph_symbols::lines::Lines;
+
+use crate::error::Error;
+use crate::output::{Out, Style};
+use crate::sources;
+use crate::text::{cut, escaped, grouped};
+
+/// List the functions of a program or library: how each can be traced, or why it cannot
+///
+/// Where there is debug information, functions have their arguments and results. Below the list it
+/// says how many of them can be traced, and for which reasons others cannot.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph functions /lib/x86_64-linux-gnu/libc.so.6 --refused
+  fgraph functions python3 'PyObject_*'
+  fgraph functions -p 1234 'malloc' 'free'")]
+pub(crate) struct Args {
+    /// The program or library, a path or the name of a program in PATH; then globs over names of
+    /// functions, or other words of a filter. With -p, all of these are globs
+    #[arg(value_name = "FILE|GLOB", required_unless_present = "pid")]
+    words: Vec<String>,
+    /// The functions of all modules of a process
+    #[arg(short, long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Only functions that cannot be traced
+    #[arg(long)]
+    refused: bool,
+    /// As where functions may get breakpoints, at which each call traps
+    #[arg(long)]
+    breakpoints: bool,
+}
+
+/// The file that a path or a name stands for.
+fn find(file: &str) -> PathBuf {
+    let path = PathBuf::from(file);
+    if file.contains('/') || path.is_file() {
+        return path;
+    }
+    let paths = env::var_os("PATH").unwrap_or_default();
+    let mut all = env::split_paths(&paths).map(|directory| directory.join(file));
+    all.find(|path| path.is_file()).unwrap_or(path)
+}
+
+/// The files with code that a process has loaded, as it sees them.
+fn modules(process: u32) -> Result<Vec<PathBuf>, Error> {
+    let place = PathBuf::from(format!("/proc/{process}"));
+    let path = place.join("maps");
+    let maps = fs::read(&path).map_err(|error| Error::Input { path, error })?;
+    let maps = String::from_utf8_lossy(&maps);
+    let mut paths = BTreeSet::new();
+    for line in maps.lines() {
+        let access = line.split_ascii_whitespace().nth(1).unwrap_or_default();
+        if let (true, Some(at)) = (access.contains('x'), line.find(" /")) {
+            paths.insert(&line[at + 2..]);
+        }
+    }
+    let root = place.join("root");
+    let paths = paths.into_iter().map(|path| root.join(path));
+    Ok(paths.filter(|path| path.is_file()).collect())
+}
+
+/// How many functions there are.
+#[derive(Debug, Default)]
+struct Counts {
+    traced: u64,
+    /// Of these, whose returns go untold.
+    entry_only: u64,
+    /// Those that cannot be traced, by the reason.
+    refused: BTreeMap<String, u64>,
+    /// IFUNC resolvers, which a program never calls: no functions of it.
+    resolvers: u64,
+}
+
+impl Counts {
+    fn add(&mut self, site: &SiteInfo) {
+        let reason = match &site.how {
+            Ok(_) => {
+                self.traced += 1;
+                self.entry_only += u64::from(!site.returns);
+                return;
+            }
+            Err(RefusalReason::Resolver) => {
+                self.resolvers += 1;
+                return;
+            }
+            Err(other) => other.in_general(),
+        };
+        *self.refused.entry(reason).or_default() += 1;
+    }
+
+    fn functions(&self) -> u64 {
+        self.traced + self.refused.values().sum::<u64>()
+    }
+}
+
+/// Prints them.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let (files, globs) = match (args.pid, args.words.split_first()) {
+        (Some(process), _) => (modules(process)?, &args.words[..]),
+        (None, Some((file, globs))) => (vec![find(file)], globs),
+        (None, None) => (Vec::new(), &[][..]),
+    };
+    let filter: Option<Filter> =
+        match globs {
+            [] => None,
+            globs => {
+                let filter = globs.join(" ").parse();
+                Some(filter.map_err(|error: fgraph_symbols::FilterError| {
+                    Error::Usage(error.to_string())
+                })?)
+            }
+        };
+    let mut out = Out::new();
+    let (mut counts, mut shown) = (Counts::default(), 0_u64);
+    for path in &files {
+        let sites = match fgraph::sites_of_file(path, args.breakpoints) {
+            Ok(sites) => sites,
+            // What a process has mapped may be anything.
+            Err(_) if args.pid.is_some() => continue,
+            Err(why) => {
+                let (path, error) = (path.clone(), io::Error::other(why));
+                return Err(Error::Input { path, error });
+            }
+        };
+        let module = in_process(path, args.pid);
+        let mut lines = None;
+        for site in &sites {
+            let names = [site.name.as_str()];
+            let facts = FunctionFacts::new(&names, &module);
+            if filter
+                .as_ref()
+                .is_some_and(|filter| !filter.matches(&facts))
+            {
+                continue;
+            }
+            counts.add(&site);
+            if args.refused && site.how.is_ok() {
+                continue;
+            }
+            if lines.is_none() && files.len() > 1 {
+                out.line(Style::Bold.paint(escaped(&module)))?;
+            }
+            shown += 1;
+            let lines = lines.get_or_insert_with(|| sources::lines_of(path));
+            let line = line(&site, lines.as_ref());
+            out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
+        }
+    }
+    if counts.functions() + counts.resolvers == 0 && filter.is_some() {
+        let why = format!("no function is selected by {}", globs.join(" "));
+        return Err(Error::Nothing(why));
+    }
+    if shown > 0 {
+        out.line("")?;
+    }
+    summarize(&counts, &mut out)?;
+    out.finish()
+}
+
+/// The path of a module as its process names it.
+fn in_process(path: &Path, process: Option<u32>) -> String {
+    let root = process.map(|process| format!("/proc/{process}/root"));
+    let inside = root.and_then(|root| path.strip_prefix(root).ok());
+    match inside {
+        Some(inside) => format!("/{}", inside.display()),
+        None => path.display().to_string(),
+    }
+}
+
+fn line(site: &SiteInfo, lines: Option<&Lines>) -> String {
+    let how = match &site.how {
+        Ok(how) if site.returns => how.to_string(),
+        Ok(how) => format!("{how}, entries only"),
+        Err(refusal) => format!("refused: {refusal}"),
+    };
+    let signature = lines.and_then(|lines| lines.signature(site.address as u64));
+    let signature = match signature {
+        // Names of C++ have their arguments.
+        Some(signature) if site.name.contains('(') => format!(" {signature}"),
+        Some(signature) => signature.to_string(),
+        None => String::new(),
+    };
+    let name = format!("{}{signature}", site.name);
+    format!("{:>10x}  {}  {how}", site.address, escaped(&name))
+}
+
+fn summarize(counts: &Counts, out: &mut Out) -> Result<(), Error> {
+    let (traced, all) = (counts.traced, counts.functions());
+    // Rounded down: 100 % means all.
+    let hundredths = (traced * 10_000).checked_div(all).unwrap_or(10_000);
+    let summary = format!(
+        "{} of {} functions can be traced: {}.{:02} %",
+        grouped(traced),
+        grouped(all),
+        hundredths / 100,
+        hundredths % 100
+    );
+    out.line(Style::Bold.paint(summary))?;
+    if counts.entry_only > 0 {
+        let only = grouped(counts.entry_only);
+        out.line(format_args!("{only:>8}  of these without their returns"))?;
+    }
+    let mut reasons: Vec<_> = counts.refused.iter().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    for (reason, count) in reasons {
+        let count = grouped(*count);
+        out.line(format_args!("{count:>8}  refused: {}", escaped(reason)))?;
+    }
+    if counts.resolvers > 0 {
+        let resolvers = grouped(counts.resolvers);
+        out.line(format_args!(
+            "{resolvers:>8}  not counted: resolvers of IFUNCs"
+        ))?;
+    }
+    Ok(())
+}

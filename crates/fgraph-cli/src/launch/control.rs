@@ -1,0 +1,190 @@
+//! The files of a process that runs, as tracefs has them.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fgraph_tracers::agent::{Reply, Request, STREAM_END, STREAM_HEAD, is_there};
+
+use super::interrupt::Interrupts;
+use super::{attach, guard};
+use crate::error::Error;
+
+/// Bytes that are read at once.
+const BLOCK: usize = 64 << 10;
+/// How long a stream's beginning may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a stream is looked at that had nothing.
+const NAP: Duration = Duration::from_millis(20);
+/// More text than this is not handed over in one request.
+const MAX_TEXT: usize = 48 << 10;
+
+/// A process whose files are read and written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Controlled(pub(crate) u32);
+
+impl Controlled {
+    /// Has the agent in it, unless another process has.
+    pub(crate) fn attach(self) -> Result<(), Error> {
+        attach::have(self.0, |_| Ok(Request::Control { holder: 0 }))
+    }
+
+    /// Ends all tracers, and puts all functions back as they were.
+    pub(crate) fn detach(self) -> Result<(), Error> {
+        attach::have(self.0, |_| Ok(Request::Detach { holder: 0 }))
+    }
+
+    /// Waits for the end of a process that has attached to it, and does what that one should have.
+    pub(crate) fn guard(self, holder: u32) -> Result<(), Error> {
+        guard::guard(self.0, holder)
+    }
+
+    fn ask(self, request: Request) -> Result<String, Error> {
+        let answer = attach::ask(self.0, |_| Ok(request))?;
+        answer.map_err(|why| self.failed(&why))
+    }
+
+    fn failed(self, why: &str) -> Error {
+        Error::Nothing(format!("process {}: {why}", self.0))
+    }
+
+    /// The names of the files, in lines.
+    pub(crate) fn list(self) -> Result<String, Error> {
+        self.ask(Request::List)
+    }
+
+    /// The text of a file.
+    pub(crate) fn read(self, file: &str) -> Result<String, Error> {
+        let file = file.to_owned();
+        self.ask(Request::Read { file })
+    }
+
+    /// Writes to a file.
+    pub(crate) fn write(self, file: &str, text: &str, append: bool) -> Result<(), Error> {
+        if text.len() + file.len() > MAX_TEXT {
+            let why = "more than 48 KiB of text cannot be written at once".to_owned();
+            return Err(Error::Usage(why));
+        }
+        let request = Request::Write {
+            file: file.to_owned(),
+            text: text.to_owned(),
+            append,
+        };
+        self.ask(request).map(drop)
+    }
+
+    /// Hands over the text of `trace_pipe` as it comes, until there is no more or an interrupt.
+    pub(crate) fn stream(
+        self,
+        interrupts: &Interrupts,
+        mut show: impl FnMut(&str) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let process = self.0;
+        let file = attach::send(process, |_| Ok(Request::Stream))?;
+        let mut stream = Stream {
+            file,
+            at: STREAM_HEAD,
+        };
+        let until = Instant::now() + PATIENCE;
+        let kind = loop {
+            if let [kind, ..] = *stream.read(1) {
+                break kind;
+            }
+            attach::check_answers(process, until)?;
+            thread::sleep(Duration::from_millis(1));
+        };
+        let is_done = kind == Reply::DONE;
+        let (mut pending, mut error) = (Vec::new(), String::new());
+        while interrupts.count() == 0 {
+            let block = stream.read(BLOCK);
+            pending.extend_from_slice(&block);
+            let is_last = pending.pop_if(|byte| *byte == 0).is_some();
+            let text = take_text(&mut pending, is_last);
+            match is_done {
+                true => show(&text)?,
+                false => error.push_str(&text),
+            }
+            if is_last || error.len() > BLOCK {
+                break;
+            }
+            if block.is_empty() {
+                if !is_there(process) {
+                    break;
+                }
+                thread::sleep(NAP);
+            }
+        }
+        match is_done {
+            true => Ok(()),
+            false => Err(self.failed(&error)),
+        }
+    }
+}
+
+/// Takes what is whole out of the bytes of a text.
+fn take_text(bytes: &mut Vec<u8>, is_last: bool) -> String {
+    let end = match str::from_utf8(bytes) {
+        // The beginning of a character, of which the rest is to come.
+        Err(error) if error.error_len().is_none() && !is_last => error.valid_up_to(),
+        _ => bytes.len(),
+    };
+    let rest = bytes.split_off(end);
+    String::from_utf8_lossy(&std::mem::replace(bytes, rest)).into_owned()
+}
+
+/// The file of a reply that grows. Dropping it ends that.
+#[derive(Debug)]
+struct Stream {
+    file: File,
+    /// Up to where it was read.
+    at: u64,
+}
+
+impl Stream {
+    /// What is there, at most so many bytes.
+    fn read(&mut self, most: usize) -> Vec<u8> {
+        let mut bytes = vec![0; most];
+        let len = self.file.read_at(&mut bytes, self.at).unwrap_or(0);
+        bytes.truncate(len);
+        if len == 0 {
+            return bytes;
+        }
+        self.at += len as u64;
+        self.say(self.at);
+        // What was read needs no memory any more.
+        let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let head = STREAM_HEAD as i64;
+        // SAFETY: it changes the file, which is not mapped.
+        unsafe { libc::fallocate(self.file.as_raw_fd(), flags, head, self.at as i64 - head) };
+        bytes
+    }
+
+    fn say(&self, word: u64) {
+        // Who cannot be told sees that the lock is gone.
+        let _ = self.file.write_all_at(&word.to_ne_bytes(), 0);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.say(STREAM_END);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::take_text;
+
+    #[test]
+    fn characters_come_whole() {
+        let mut bytes = "ab€".as_bytes()[..4].to_vec();
+        assert_eq!(take_text(&mut bytes, false), "ab");
+        bytes.push(0xac);
+        assert_eq!(take_text(&mut bytes, false), "€");
+        bytes.extend([b'a', 0xe2]);
+        assert_eq!(take_text(&mut bytes, true), "a\u{fffd}");
+        assert_eq!(take_text(&mut bytes, true), "");
+    }
+}
