@@ -434,10 +434,9 @@ mod steps {
         // The callee is not there before its first instruction nor after its last.
         let rip = registers[libc::REG_RIP as usize] as usize;
         let in_driver = rip.wrapping_sub(FUNCTIONS[1].load(Ordering::Relaxed)) < 64;
-        if found != FUNCTIONS.len() && !in_driver {
-            if WRONG.fetch_add(1, Ordering::Relaxed) == 0 {
-                FIRST.store(ptr::without_provenance_mut(rip), Ordering::Relaxed);
-            }
+        let is_wrong = found != FUNCTIONS.len() && !in_driver;
+        if is_wrong && WRONG.fetch_add(1, Ordering::Relaxed) == 0 {
+            FIRST.store(ptr::without_provenance_mut(rip), Ordering::Relaxed);
         }
         if rip == steps_end as *const () as usize {
             registers[libc::REG_EFL as usize] &= !TRAP_FLAG;

@@ -330,6 +330,9 @@ impl RefusalReason {
                 E::StackPointer { .. } => "changes rsp so that its caller's frame cannot be found",
                 other => return other.to_string(),
             },
+            Self::SystemCall(SystemCallError::Special { .. }) => {
+                "may end or move the stack, or come back elsewhere"
+            }
             Self::Entered { .. } => "another function jumps to where the jump would be",
             Self::Patched { .. } => "was patched by something else",
             Self::Changed { .. } => "has changed since it was first read",
