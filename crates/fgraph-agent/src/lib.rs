@@ -115,6 +115,8 @@ fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::
         result: settings.result,
         types: settings.types.then_some(TYPES),
         depth: Some(settings.depth).filter(|&depth| depth != 0),
+        within: settings.within()?,
+        threshold: Some(Duration::from_nanos(settings.threshold)),
         executed: settings.executed,
         ..Options::default()
     };

@@ -130,10 +130,7 @@ impl View {
         }
         let first = recording.next_time()?.unwrap_or(0);
         let clock = recording.clock();
-        let ticks = |ns: u64| {
-            let ticks = u128::from(ns) * u128::from(clock.ticks_per_second()) / 1_000_000_000;
-            first.saturating_add(u64::try_from(ticks).unwrap_or(u64::MAX))
-        };
+        let ticks = |ns: u64| first.saturating_add(clock.ticks(ns));
         Ok(Self {
             names,
             first,

@@ -26,6 +26,7 @@ use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{self, Settings};
 
 use crate::error::Error;
+use crate::input::nanoseconds;
 use attach::Attached;
 use gone::Gone;
 use interrupt::Interrupts;
@@ -55,6 +56,13 @@ pub(crate) struct What {
     /// Do not record these functions
     #[arg(short = 'N', long = "notrace", value_name = "GLOB")]
     notrace: Vec<String>,
+    /// Record only calls of these functions, and what is called inside them
+    #[arg(long = "graph-function", value_name = "GLOB")]
+    within: Vec<String>,
+    /// Record only calls that took at least this time, and those that they are inside of: `10us`.
+    /// A call is recorded when it ends
+    #[arg(short, long, value_name = "TIME", value_parser = nanoseconds)]
+    threshold: Option<u64>,
     /// Record the functions of the system's libraries as well
     #[arg(long)]
     libs: bool,
@@ -132,6 +140,8 @@ impl What {
             arguments: if self.args.is_some() { 6 } else { 0 },
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
+            within: self.within.clone(),
+            threshold: self.threshold.unwrap_or(0),
         };
         if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
             let why = "--args and --retval are both of types or both of registers";
@@ -143,6 +153,7 @@ impl What {
             None => check::find(&program)?,
         };
         let filter = settings.filter(&path.to_string_lossy());
+        let filter = filter.and_then(|_| settings.within());
         filter.map_err(|error| Error::Usage(error.to_string()))?;
         Ok(Program {
             path,
@@ -228,7 +239,7 @@ impl Program {
             rings: Arc::new(rings),
             gone: Gone::default(),
             process: pid,
-            command: attach::command_line(pid),
+            command: attach::strings(pid, "cmdline"),
             ended,
             waiter: attach::wait_for_end(pid, sender),
             attached: Some(attached),
@@ -312,6 +323,20 @@ impl Launched {
     /// The command line.
     pub(crate) fn command(&self) -> &[String] {
         &self.command
+    }
+
+    /// The environment that the program was started with.
+    pub(crate) fn environment(&self) -> Vec<String> {
+        match self.is_attached() {
+            true => attach::strings(self.process, "environ"),
+            false => {
+                let variables = std::env::vars_os();
+                let text = |text: OsString| text.to_string_lossy().into_owned();
+                variables
+                    .map(|(name, value)| format!("{}={}", text(name), text(value)))
+                    .collect()
+            }
+        }
     }
 
     /// Lets others have the rings of processes that have ended. To be called now and then.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -246,6 +246,12 @@ fn a_filter_says_what_is_recorded() {
     assert_eq!(found.calls, BTreeMap::from([("leaf".to_owned(), (10, 10))]));
     let found = place.same(&["-N", "leaf"], &command);
     assert_eq!((found.entries("leaf"), found.entries("main")), (0, 1));
+    let found = place.same(&["--graph-function", "leaf"], &command);
+    assert_eq!((found.entries("leaf"), found.entries("main")), (10, 0));
+    let found = place.same(&["--threshold", "1ns"], &command);
+    assert_eq!((found.entries("leaf"), found.entries("main")), (10, 1));
+    let found = place.same(&["-t", "60min"], &command);
+    assert!(found.calls.is_empty());
     let found = place.same(&["--depth", "1"], &command);
     assert_eq!((found.entries("leaf"), found.entries("main")), (0, 1));
     assert_eq!(found.entries("write"), 0);
@@ -255,6 +261,138 @@ fn a_filter_says_what_is_recorded() {
     assert_eq!(found.entries("leaf"), 10);
     let mut recorder = place.recorder(&["-F", "a:mod:"]);
     assert_eq!(recorder.arg(&program).status().unwrap().code(), Some(2));
+}
+
+/// A program that runs until it is told to end, with its recorder.
+struct Running {
+    recorder: Child,
+    lines: BufReader<ChildStdout>,
+    place: Place,
+}
+
+impl Running {
+    /// Starts `waits.c`, with so many arguments.
+    fn start(cc: &Path, options: &[&str], arguments: &[&str]) -> Self {
+        let place = Place::new();
+        let program = place.build(cc, "waits.c", &[]);
+        let mut recorder = place.recorder(options);
+        recorder.arg(&program).args(arguments).process_group(0);
+        let pipes = recorder.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut recorder = pipes.spawn().unwrap();
+        let lines = BufReader::new(recorder.stdout.take().unwrap());
+        Self {
+            recorder,
+            lines,
+            place,
+        }
+    }
+
+    /// Waits until the recording is as it should be.
+    fn wait(&self, is_so: impl Fn(&[u8]) -> bool) {
+        let begin = Instant::now();
+        while !is_so(&fs::read(self.place.recording()).unwrap_or_default()) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it is not so");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// As Ctrl-C does it, to all processes of the terminal.
+    fn interrupt(&self) {
+        // SAFETY: a signal to the processes that we have started.
+        let sent = unsafe { libc::killpg(self.recorder.id() as i32, libc::SIGINT) };
+        assert_eq!(sent, 0);
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.lines.read_line(&mut line).unwrap() > 0);
+        line
+    }
+
+    /// Has the program end.
+    fn end(&mut self) {
+        let input = self.recorder.stdin.as_mut().unwrap();
+        input.write_all(b"x").unwrap();
+        while self.line() != "the end\n" {}
+    }
+
+    /// What the recorder has ended with, and what it has found.
+    fn ended(mut self) -> (Option<i32>, Found) {
+        let code = self.recorder.wait().unwrap().code();
+        (code, Found::of(&self.place.recording()))
+    }
+}
+
+fn has_begun(recording: &[u8]) -> bool {
+    recording.len() > 10_000
+}
+
+/// Whether the last block is there, by which a recording says that it is whole.
+fn is_whole(recording: &[u8]) -> bool {
+    let end = recording.last_chunk::<28>();
+    end.is_some_and(|end| end.starts_with(b"FGBK\x06"))
+}
+
+#[test]
+fn an_interrupt_ends_the_program_and_keeps_the_recording() {
+    let running = Running::start(&needs!(CC.find()), &[], &["dies"]);
+    running.wait(has_begun);
+    running.interrupt();
+    let (code, found) = running.ended();
+    assert_eq!(code, Some(128 + libc::SIGINT));
+    assert!(found.entries("leaf") > 1000);
+}
+
+#[test]
+fn a_second_interrupt_ends_the_recording_of_a_program_that_goes_on() {
+    let mut running = Running::start(&needs!(CC.find()), &[], &[]);
+    running.wait(has_begun);
+    running.interrupt();
+    assert_eq!(running.line(), "interrupted\n");
+    // Two that come at once are one to the recorder.
+    let interrupt = |recording: &[u8]| {
+        is_whole(recording) || {
+            running.interrupt();
+            false
+        }
+    };
+    running.wait(interrupt);
+    running.end();
+    let (code, found) = running.ended();
+    assert_eq!(code, Some(130));
+    assert!(found.entries("leaf") > 1000);
+}
+
+#[test]
+fn a_recording_ends_at_its_size_or_time_and_the_program_goes_on() {
+    let cc = needs!(CC.find());
+    for limit in [["--max-size", "20K"], ["--time", "50ms"]] {
+        let mut running = Running::start(&cc, &limit, &[]);
+        running.wait(is_whole);
+        running.end();
+        let (code, found) = running.ended();
+        // The program's own.
+        assert_eq!(code, Some(7), "{limit:?}");
+        // It may not have begun yet when the time is over.
+        assert!(found.entries("leaf") > 0 || limit[0] == "--time");
+    }
+}
+
+#[test]
+fn the_environment_is_in_the_recording_only_if_asked_for() {
+    let place = Place::new();
+    let info = |options: &[&str]| {
+        let mut recorder = place.recorder(options);
+        let status = recorder.arg("true").env("SECRET", "a\nb").status();
+        assert!(status.unwrap().success());
+        let mut info = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = info.arg("info").arg(place.recording()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(!info(&[]).contains("SECRET"));
+    let shown = info(&["--env"]);
+    assert!(shown.contains(r"SECRET=a\nb"), "{shown}");
+    assert!(!shown.contains("FGRAPH_AGENT"), "{shown}");
 }
 
 #[test]

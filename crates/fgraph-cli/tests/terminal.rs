@@ -142,3 +142,21 @@ fn a_terminal_of_20_columns_is_wide_enough() {
         }
     }
 }
+
+#[test]
+fn a_line_says_how_far_a_recording_is() {
+    let tmux = needs!(TMUX.find());
+    let directory = tempfile::tempdir().unwrap();
+    let tmux = tmux.display().to_string();
+    let record = "record sh -c 'read line; exit 3'";
+    let terminal = Terminal::new(&tmux, directory.path(), (80, 10), record);
+    let screen = terminal.shows(" lost, ");
+    assert!(
+        screen.contains(" calls, ") && screen.contains("/s, "),
+        "{screen}"
+    );
+    terminal.keys(&["Enter"]);
+    let screen = terminal.shows("code 3.");
+    assert!(screen.contains(" in fgraph.data"), "{screen}");
+    assert!(!screen.contains(" lost, "), "{screen}");
+}

@@ -34,6 +34,10 @@ impl FgraphOps for User {
     fn entry(&self, call: &mut Entry<'_, u64>) -> Option<u64> {
         let parent = call.parent_data().copied();
         let shown = (parent, call.parent_data_mut().map(|data| *data));
+        let all: Vec<u64> = call.ancestors_data_mut().map(|data| *data).collect();
+        assert_eq!(all.first(), shown.1.as_ref());
+        let each = |generation| call.ancestor_data(generation).copied();
+        assert!(all.iter().copied().map(Some).eq((0..all.len()).map(each)));
         SHOWN.lock().unwrap().push(shown);
         call.arg(0)
     }
@@ -41,6 +45,10 @@ impl FgraphOps for User {
     fn ret(&self, call: &mut Return<'_, u64>, _: u64) {
         let parent = call.parent_data().copied();
         let shown = (parent, call.parent_data_mut().map(|data| *data));
+        let all: Vec<u64> = call.ancestors_data_mut().map(|data| *data).collect();
+        assert_eq!(all.first(), shown.1.as_ref());
+        let each = |generation| call.ancestor_data(generation).copied();
+        assert!(all.iter().copied().map(Some).eq((0..all.len()).map(each)));
         SHOWN.lock().unwrap().push(shown);
     }
 }

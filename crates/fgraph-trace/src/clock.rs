@@ -202,6 +202,13 @@ impl Clock {
         ns.min(u64::MAX.into()) as u64
     }
 
+    /// The ticks that so many nanoseconds take.
+    #[must_use]
+    pub fn ticks(&self, nanoseconds: u64) -> u64 {
+        let ticks = u128::from(nanoseconds) * u128::from(self.ticks_per_second) / 1_000_000_000;
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+
     /// The monotonic clock at `ticks`, in nanoseconds.
     #[inline]
     #[must_use]
@@ -324,6 +331,8 @@ mod tests {
     fn ticks_become_nanoseconds_before_and_after_the_anchor() {
         let clock = Clock::new(ClockKind::Tsc, FIRST, 2_000_000_000);
         assert_eq!(clock.nanoseconds(2000), 1000);
+        assert_eq!(clock.ticks(1000), 2000);
+        assert_eq!(clock.ticks(u64::MAX), u64::MAX);
         assert_eq!(clock.monotonic(FIRST.ticks + 2000), 5_000_001_000);
         assert_eq!(clock.monotonic(FIRST.ticks - 2000), 4_999_999_000);
         assert_eq!(clock.realtime(FIRST.ticks + 2000), 7_000_001_000);

@@ -188,6 +188,14 @@ pub(crate) struct Place {
     pub(crate) time: u64,
 }
 
+impl Place {
+    /// Whether extensions belong to the event.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.end > self.at + 1
+    }
+}
+
 /// Walks over the events in words.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walk {

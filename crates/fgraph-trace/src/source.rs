@@ -200,9 +200,13 @@ struct Lane {
     /// The chunk before, which the current event may be in.
     before: Chunk,
     walk: Walk,
-    current: Option<Pending>,
+    /// The current event and the upcoming one. They change places, as copying them takes time.
+    pending: [Pending; 2],
+    /// Which of them is the current one: 0 or 1.
+    turn: usize,
+    has_current: bool,
     is_current_before: bool,
-    upcoming: Option<Pending>,
+    has_upcoming: bool,
     /// What comes before the chunk's events: what is missing of the thread before, and of this one.
     losses: [Option<Pending>; 2],
     /// How many events of the ring were given or are known to be missing.
@@ -212,10 +216,29 @@ struct Lane {
 }
 
 impl Lane {
+    #[inline]
+    fn current(&self) -> Option<&Pending> {
+        self.has_current.then_some(&self.pending[self.turn & 1])
+    }
+
+    #[inline]
+    fn upcoming(&self) -> Option<&Pending> {
+        self.has_upcoming.then_some(&self.pending[!self.turn & 1])
+    }
+
+    /// The place of the upcoming event, which is to be written there.
+    #[inline]
+    fn next_upcoming(&mut self) -> &mut Pending {
+        self.has_upcoming = true;
+        &mut self.pending[!self.turn & 1]
+    }
+
     /// Makes the upcoming event the current one, and looks for what comes then.
     #[inline]
     fn advance(&mut self, index: usize, lanes: &mut impl Lanes) -> Result<(), SourceError> {
-        self.current = self.upcoming.take();
+        self.turn ^= 1;
+        self.has_current = self.has_upcoming;
+        self.has_upcoming = false;
         self.is_current_before = false;
         if let [None, None] = self.losses
             && let Some(place) = self.walk.next(&self.chunk.words)
@@ -231,14 +254,14 @@ impl Lane {
         // A clock that goes back stands still for the reader.
         self.time = self.time.max(place.time);
         self.events = self.events.wrapping_add(1);
-        self.upcoming = Some(Pending {
+        *self.next_upcoming() = Pending {
             place,
             time: self.time,
             process: self.chunk.process,
             thread: self.chunk.thread,
             cpu: self.walk.cpu,
             lost: 0,
-        });
+        };
     }
 
     /// Finds the upcoming event where the chunk's are at an end, or some are missing.
@@ -246,7 +269,7 @@ impl Lane {
     fn refill(&mut self, index: usize, lanes: &mut impl Lanes) -> Result<(), SourceError> {
         loop {
             if let Some(loss) = self.losses.iter_mut().find_map(Option::take) {
-                self.upcoming = Some(loss);
+                *self.next_upcoming() = loss;
                 return Ok(());
             }
             if let Some(place) = self.walk.next(&self.chunk.words) {
@@ -345,7 +368,7 @@ impl<L: Lanes> Merge<L> {
     /// Makes the lane with the earliest event the running one; `false` if nothing can be given now.
     fn choose(&mut self) -> Result<bool, SourceError> {
         if let Some(lane) = self.running.take()
-            && let Some(next) = &self.state[lane].upcoming
+            && let Some(next) = self.state[lane].upcoming()
         {
             self.heap.push(Reverse((next.time, lane)));
         }
@@ -361,9 +384,9 @@ impl<L: Lanes> Merge<L> {
             (self.limit, self.is_over) = self.lanes.refresh();
             self.state.resize_with(self.lanes.count(), Lane::default);
             for (index, lane) in self.state.iter_mut().enumerate() {
-                if lane.upcoming.is_none() {
+                if !lane.has_upcoming {
                     lane.refill(index, &mut self.lanes)?;
-                    if let Some(next) = &lane.upcoming {
+                    if let Some(next) = lane.upcoming() {
                         self.heap.push(Reverse((next.time, index)));
                     }
                 }
@@ -391,7 +414,7 @@ impl<L: Lanes> Merge<L> {
     /// Those of [`next`](Source::next).
     pub fn is_ready(&mut self) -> Result<bool, SourceError> {
         let is_first = |lane: usize| {
-            let next = &self.state[lane].upcoming;
+            let next = self.state[lane].upcoming();
             next.is_some_and(|next| next.time <= self.bound)
         };
         Ok(self.running.is_some_and(is_first) || self.choose()?)
@@ -409,7 +432,7 @@ impl<L: Lanes> Merge<L> {
             return Ok(None);
         }
         let lane = self.running.and_then(|lane| self.state.get(lane));
-        Ok(lane.and_then(|lane| lane.upcoming).map(|next| Peek {
+        Ok(lane.and_then(Lane::upcoming).map(|next| Peek {
             time: next.time,
             process: next.process,
             thread: next.thread,
@@ -444,20 +467,27 @@ impl<L: Lanes> Source for Merge<L> {
         } else {
             &lane.chunk
         };
-        Ok(lane.current.map(|event| Event {
-            time: event.time,
-            process: event.process,
-            thread: event.thread,
-            cpu: event.cpu.checked_sub(1),
-            running: event.running(&chunk.words),
-            values: event.values(&chunk.words),
-            what: event.what(&chunk.words),
+        Ok(lane.current().map(|event| {
+            let mut given = Event {
+                time: event.time,
+                process: event.process,
+                thread: event.thread,
+                cpu: event.cpu.checked_sub(1),
+                running: None,
+                values: &[],
+                what: event.what(&chunk.words),
+            };
+            if event.place.has_more() {
+                given.running = event.running(&chunk.words);
+                given.values = event.values(&chunk.words);
+            }
+            given
         }))
     }
 
     fn upcoming(&self) -> Option<Upcoming<'_>> {
         let lane = self.state.get(self.running?)?;
-        let (next, current) = (lane.upcoming?, lane.current?);
+        let (next, current) = (lane.upcoming()?, lane.current()?);
         let is_same = (next.process, next.thread) == (current.process, current.thread);
         is_same.then(|| Upcoming {
             time: next.time,

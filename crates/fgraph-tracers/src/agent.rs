@@ -51,6 +51,11 @@ pub struct Settings {
     pub arguments: usize,
     /// Whether results are recorded.
     pub result: bool,
+    /// Words of filters: only these functions are recorded, and what is called inside them. Without
+    /// any it is all.
+    pub within: Vec<String>,
+    /// Only calls that take so many nanoseconds are recorded, and those that they are inside of.
+    pub threshold: u64,
     /// Whether what is recorded of arguments and results goes by their types, where debug
     /// information tells these.
     pub types: bool,
@@ -90,6 +95,10 @@ impl Settings {
         field("depth", &self.depth);
         field("arguments", &self.arguments);
         field("result", &self.result);
+        for word in &self.within {
+            field("within", word);
+        }
+        field("threshold", &self.threshold);
         field("types", &self.types);
         fields.join(&SEPARATOR.to_string())
     }
@@ -112,6 +121,8 @@ impl Settings {
                 "depth" => settings.depth = value.parse().ok()?,
                 "arguments" => settings.arguments = value.parse().ok()?,
                 "result" => settings.result = value.parse().ok()?,
+                "within" => settings.within.push(value.to_owned()),
+                "threshold" => settings.threshold = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
                 _ => return None,
             }
@@ -137,15 +148,31 @@ impl Settings {
         let notrace = self.notrace.iter().map(|word| format!("!{word}"));
         let except: Vec<String> = never.chain(notrace).collect();
         let except = except.join(" ");
-        if !self.trace.is_empty() {
-            return format!("{} {except}", self.trace.join(" ")).parse();
+        let mut filter = if !self.trace.is_empty() {
+            format!("{} {except}", self.trace.join(" "))
+        } else if self.libraries {
+            format!("* {except}")
+        } else {
+            let system = SYSTEM.map(|module| format!("!:mod:{module}")).join(" ");
+            let program = quoted(program);
+            format!("* {system} {except} + :mod:{program} {except}")
+        };
+        if !self.within.is_empty() {
+            filter = format!("{filter} + {} {except}", self.within.join(" "));
         }
-        if self.libraries {
-            return format!("* {except}").parse();
+        filter.parse()
+    }
+
+    /// The functions inside of which calls are recorded; `None` for all calls.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of the words.
+    pub fn within(&self) -> Result<Option<Filter>, FilterError> {
+        match self.within.is_empty() {
+            true => Ok(None),
+            false => self.within.join(" ").parse().map(Some),
         }
-        let system = SYSTEM.map(|module| format!("!:mod:{module}")).join(" ");
-        let program = quoted(program);
-        format!("* {system} {except} + :mod:{program} {except}").parse()
     }
 }
 
@@ -193,6 +220,8 @@ mod tests {
             depth: 7,
             arguments: 2,
             result: true,
+            within: vec!["parse*".to_owned(), "lex".to_owned()],
+            threshold: 1000,
             types: true,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
@@ -230,6 +259,10 @@ mod tests {
         settings.libraries = true;
         assert!(selected(&settings, "malloc", libc));
         settings.libraries = false;
+        settings.within = vec!["mall*".to_owned()];
+        assert!(selected(&settings, "malloc", libc));
+        assert!(selected(&settings, "main", program));
+        settings.within = Vec::new();
         settings.trace = vec!["mall*".to_owned()];
         assert!(selected(&settings, "malloc", libc));
         assert!(!selected(&settings, "main", program));

@@ -16,6 +16,7 @@
 //! ```
 
 mod fetch;
+mod held;
 mod modules;
 mod record;
 mod shapes;
@@ -28,10 +29,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use fgraph::{Error, Filter, FilterReport, Handle, IntoFilter, Untraced};
+use fgraph::{
+    Counters, Error, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter, Untraced,
+    UserStatus,
+};
 use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
 
+use crate::Tracer as _;
+use held::Held;
 use record::Record;
 pub use to_file::FileRecorder;
 
@@ -67,6 +73,21 @@ pub struct Options {
     /// Calls inside this many recorded ones are left out; `None` records all. Finding out how deep
     /// a call is takes time for each recorded call around it.
     pub depth: Option<usize>,
+    /// Only calls of these functions are recorded, and what is called inside them: the kernel's
+    /// `set_graph_function`. They must be among those that the recorder's filter selects. On a
+    /// stack that several coroutines share, where it is not known what a call is inside of, only
+    /// their own calls are.
+    ///
+    /// What the filter says is found out at each function's first call, where it is called: a
+    /// [predicate](Filter::predicate) must do there what a callback may.
+    pub within: Option<Filter>,
+    /// Only calls that take so long are recorded, and all the calls that these are inside of.
+    ///
+    /// They are written when they end, so what goes on where the program is killed is missing. On
+    /// stacks of coroutines and of signal handlers calls are recorded whatever time they take.
+    /// Values that [`types`](Self::types) tells of arguments are left out where they take more than
+    /// a few words.
+    pub threshold: Option<Duration>,
     /// How many programs the process has executed before this one, whose events are in the rings
     /// as well: see [`process_number`](fgraph_trace::names::process_number). 0 to 1,023.
     pub executed: u32,
@@ -83,19 +104,64 @@ pub struct Options {
 /// `fork` goes on recording, in rings of its own that its parent's readers see.
 #[derive(Debug)]
 pub struct Recorder {
-    user: Handle<Record>,
+    user: User,
     types: Option<Duration>,
+}
+
+/// What is registered.
+#[derive(Debug)]
+enum User {
+    /// Records all calls.
+    Plain(Handle<Record>),
+    /// Records some of them.
+    Held(Handle<Held>),
+}
+
+/// Does something with the handle of a [`User`], whichever it is.
+macro_rules! with_handle {
+    ($user:expr, $handle:ident => $work:expr) => {
+        match $user {
+            User::Plain($handle) => $work,
+            User::Held($handle) => $work,
+        }
+    };
 }
 
 impl crate::Tracer for Recorder {
     fn set_filter(&self, filter: Filter) -> Result<FilterReport, Error> {
         // SAFETY: the callbacks neither allocate nor lock nor panic.
-        let report = unsafe { self.user.set_filter(filter) }?;
+        let report = with_handle!(&self.user, user => unsafe { user.set_filter(filter) })?;
         self.learn_types()?;
         Ok(report)
     }
 
-    crate::tracer::tracer!(@shared);
+    fn report(&self) -> Result<FilterReport, Error> {
+        with_handle!(&self.user, user => user.report())
+    }
+
+    fn functions(&self) -> Result<Vec<Function>, Error> {
+        with_handle!(&self.user, user => user.functions())
+    }
+
+    fn set_enabled(&self, enabled: bool) {
+        with_handle!(&self.user, user => user.set_enabled(enabled));
+    }
+
+    fn is_enabled(&self) -> bool {
+        with_handle!(&self.user, user => user.is_enabled())
+    }
+
+    fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), Error> {
+        with_handle!(&self.user, user => user.set_threads(ids))
+    }
+
+    fn status(&self) -> UserStatus {
+        with_handle!(&self.user, user => user.status())
+    }
+
+    fn counters(&self) -> Counters {
+        with_handle!(&self.user, user => user.counters())
+    }
 }
 
 impl Recorder {
@@ -136,20 +202,26 @@ impl Recorder {
     ) -> Result<Self, RecordError> {
         let rings = Arc::new(rings);
         modules::describe(&rings, options.executed);
-        let record = Record::new(rings, options)
-            .ok_or_else(|| RecordError::Rings(io::Error::from(io::ErrorKind::OutOfMemory)))?;
+        let no_memory = || RecordError::Rings(io::ErrorKind::OutOfMemory.into());
+        let threshold = options.threshold.unwrap_or_default();
+        let threshold = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);
+        let threshold = rings.clock().ticks(threshold);
+        let record = Record::new(rings, options).ok_or_else(no_memory)?;
         let paused = fgraph::Options::new().enabled(options.types.is_none());
-        // SAFETY: the callbacks use the clock, atomics, memory that they have, and system calls
-        // that change nothing.
-        let user = unsafe { fgraph::register_with(record, filter, &paused) }
-            .map_err(|failed| RecordError::Register(failed.error))?;
+        let within = options.within.as_ref();
+        let user = if within.is_none() && threshold == 0 {
+            User::Plain(register(record, filter, &paused)?)
+        } else {
+            let held = Held::new(record, within, threshold).ok_or_else(no_memory)?;
+            User::Held(register(held, filter, &paused)?)
+        };
         let this = Self {
             user,
             types: options.types,
         };
         if this.types.is_some() {
             this.learn_types().map_err(RecordError::Register)?;
-            this.user.set_enabled(true);
+            this.set_enabled(true);
         }
         Ok(this)
     }
@@ -162,15 +234,22 @@ impl Recorder {
         // What is called for it is our work, not the program's.
         let _untraced = Untraced::new();
         let until = Instant::now().checked_add(time);
-        let functions = self.user.functions()?;
-        self.user.learn_types(&functions, until);
+        let functions = self.functions()?;
+        self.record().learn_types(&functions, until);
         Ok(())
+    }
+
+    fn record(&self) -> &Record {
+        match &self.user {
+            User::Plain(user) => user,
+            User::Held(user) => user,
+        }
     }
 
     /// The rings that are written.
     #[must_use]
     pub fn rings(&self) -> &Arc<Rings> {
-        self.user.rings()
+        self.record().rings()
     }
 
     /// A reader that sees what is recorded and leaves it in the rings.
@@ -216,7 +295,7 @@ impl Recorder {
         let _untraced = Untraced::new();
         // SAFETY: the running thread, in which no callback runs now: it is not traced, and the
         // callbacks of this user do not get here.
-        unsafe { self.user.mark(fgraph::thread_id(), text.as_bytes()) }
+        unsafe { self.record().mark(fgraph::thread_id(), text.as_bytes()) }
     }
 
     /// Ends recording. Readers see what is in the rings, and then that it is over.
@@ -225,9 +304,26 @@ impl Recorder {
     ///
     /// [`InsideCallback`](Error::InsideCallback); then it ends when the callback is done.
     pub fn finish(self) -> Result<Arc<Rings>, Error> {
-        let record = self.user.unregister().map_err(|failed| failed.error)?;
+        let record = match self.user {
+            User::Plain(user) => user.unregister().map_err(|failed| failed.error)?,
+            User::Held(user) => {
+                let held = user.unregister().map_err(|failed| failed.error)?;
+                held.into_record()
+            }
+        };
         Ok(record.finish())
     }
+}
+
+fn register<T: FgraphOps>(
+    ops: T,
+    filter: impl IntoFilter,
+    options: &fgraph::Options,
+) -> Result<Handle<T>, RecordError> {
+    // SAFETY: the callbacks use the clock, atomics, memory that they have, and system calls that
+    // change nothing.
+    unsafe { fgraph::register_with(ops, filter, options) }
+        .map_err(|failed| RecordError::Register(failed.error))
 }
 
 /// Why a recorder was not started.

@@ -71,36 +71,33 @@ macro_rules! tracer {
                 unsafe { self.user.set_filter(filter) }
             }
 
-            $crate::tracer::tracer!(@shared);
-        }
-    };
-    (@shared) => {
-        fn report(&self) -> Result<::fgraph::FilterReport, ::fgraph::Error> {
-            self.user.report()
-        }
+            fn report(&self) -> Result<::fgraph::FilterReport, ::fgraph::Error> {
+                self.user.report()
+            }
 
-        fn functions(&self) -> Result<Vec<::fgraph::Function>, ::fgraph::Error> {
-            self.user.functions()
-        }
+            fn functions(&self) -> Result<Vec<::fgraph::Function>, ::fgraph::Error> {
+                self.user.functions()
+            }
 
-        fn set_enabled(&self, enabled: bool) {
-            self.user.set_enabled(enabled);
-        }
+            fn set_enabled(&self, enabled: bool) {
+                self.user.set_enabled(enabled);
+            }
 
-        fn is_enabled(&self) -> bool {
-            self.user.is_enabled()
-        }
+            fn is_enabled(&self) -> bool {
+                self.user.is_enabled()
+            }
 
-        fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), ::fgraph::Error> {
-            self.user.set_threads(ids)
-        }
+            fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), ::fgraph::Error> {
+                self.user.set_threads(ids)
+            }
 
-        fn status(&self) -> ::fgraph::UserStatus {
-            self.user.status()
-        }
+            fn status(&self) -> ::fgraph::UserStatus {
+                self.user.status()
+            }
 
-        fn counters(&self) -> ::fgraph::Counters {
-            self.user.counters()
+            fn counters(&self) -> ::fgraph::Counters {
+                self.user.counters()
+            }
         }
     };
 }

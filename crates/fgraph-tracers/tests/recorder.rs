@@ -223,6 +223,142 @@ fn the_time_that_a_thread_sleeps_is_left_out_on_request() {
     );
 }
 
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn recorded_tree(levels: u64) {
+    black_box(recorded_inner(levels, 1));
+    match levels {
+        0 => recorded_sleep(),
+        _ => recorded_tree(levels - 1),
+    }
+    // Not a tail call.
+    black_box(());
+}
+
+#[test]
+fn only_what_is_called_within_some_functions_is_recorded() {
+    scenario(
+        "only_what_is_called_within_some_functions_is_recorded",
+        || {
+            let options = Options {
+                within: Some("*_outer".parse().unwrap()),
+                ..Options::default()
+            };
+            let recorder = Recorder::start_with(FILTER, &options).unwrap();
+            recorded_inner(1, 2);
+            recorded_outer(3);
+            recorded_inner(1, 2);
+            let rings = recorder.finish().unwrap();
+            let lines = graph(&mut Live::watch(rings), GraphOptions::default());
+            assert_eq!(lines, CALLS);
+        },
+    );
+}
+
+#[test]
+fn calls_that_take_long_are_recorded_inside_those_around_them() {
+    scenario(
+        "calls_that_take_long_are_recorded_inside_those_around_them",
+        || {
+            const FILTER: &str = "recorded_tree recorded_inner recorded_sleep";
+            // More than are written at once.
+            const LEVELS: u64 = 100;
+            let lines = |threshold, levels| {
+                let options = Options {
+                    threshold: Some(threshold),
+                    arguments: 1,
+                    ..Options::default()
+                };
+                let recorder = Recorder::start_with(FILTER, &options).unwrap();
+                recorded_tree(levels);
+                recorded_inner(1, 2);
+                let mut live = Live::watch(recorder.finish().unwrap());
+                let options = GraphOptions {
+                    arguments: true,
+                    ..GraphOptions::default()
+                };
+                graph(&mut live, options)
+            };
+            let found = lines(Duration::from_millis(150), LEVELS);
+            let mut expected: Vec<String> = (0..=LEVELS as usize)
+                .map(|depth| {
+                    let indent = "  ".repeat(depth);
+                    format!("{indent}recorded_tree({:#x}) {{", LEVELS as usize - depth)
+                })
+                .collect();
+            let ends = (0..=LEVELS as usize).rev();
+            expected.extend(ends.map(|depth| format!("{}}}", "  ".repeat(depth))));
+            let is_sleep = |line: &String| line.trim().starts_with("recorded_sleep(");
+            let sleep = found.iter().position(is_sleep).expect("it takes long");
+            assert_eq!(sleep as u64, LEVELS + 1);
+            let others: Vec<_> = found.iter().filter(|line| !is_sleep(line)).collect();
+            assert_eq!(others, expected.iter().collect::<Vec<_>>());
+            // All of them wait, and are written in their order.
+            let names: Vec<String> = lines(Duration::from_nanos(1), 1)
+                .iter()
+                .map(|line| line.split(['(', ')']).next().unwrap().to_owned())
+                .collect();
+            let expected = [
+                "recorded_tree",
+                "  recorded_inner",
+                "  recorded_tree",
+                "    recorded_inner",
+                "    recorded_sleep",
+                "  }",
+                "}",
+                "recorded_inner",
+            ];
+            assert_eq!(names, expected);
+            assert_eq!(lines(Duration::from_secs(3600), 0), [""; 0]);
+        },
+    );
+}
+
+#[test]
+fn a_forked_child_does_not_record_the_calls_that_wait_in_its_parent() {
+    scenario(
+        "a_forked_child_does_not_record_the_calls_that_wait_in_its_parent",
+        || {
+            let options = Options {
+                threshold: Some(Duration::from_nanos(1)),
+                ..Options::default()
+            };
+            let recorder = Recorder::start_with("recorded_fork recorded_inner", &options).unwrap();
+            recorded_fork();
+            let mut live = Live::watch(recorder.finish().unwrap());
+            let mut found = [0; 2];
+            let process = std::process::id();
+            while let Some(event) = live.next().unwrap() {
+                let is_entry = matches!(event.what, What::Entry { .. });
+                found[usize::from(event.process != process)] += usize::from(is_entry);
+            }
+            // The child's own call, and the parent's two.
+            assert_eq!(found, [2, 1]);
+        },
+    );
+}
+
+/// Comes back twice, and ends the child.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn recorded_fork() {
+    fork_inside();
+    recorded_inner(1, 2);
+}
+
+#[inline(never)]
+fn fork_inside() {
+    // SAFETY: the child calls functions of this file only, and ends.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            recorded_inner(1, 2);
+            libc::_exit(0);
+        }
+        assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+    }
+}
+
 #[test]
 fn rings_that_are_there_are_recorded_into() {
     scenario("rings_that_are_there_are_recorded_into", || {

@@ -71,6 +71,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         &format!("{}, {}", args.input.path.display(), size(bytes)),
     )?;
     row("command", &info.command.join(" "))?;
+    for variable in &info.environment {
+        row("variable", variable)?;
+    }
     row("process", &info.process.to_string())?;
     row("host", &format!("{}, {}", info.host, info.system))?;
     let kind = match clock.kind() {

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
 
 use crate::error::Error;
-use crate::input::nanoseconds;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, What};
@@ -19,9 +18,6 @@ use crate::output::Out;
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
-    /// Only calls that took so long, at their ends: `10us`
-    #[arg(short = 't', long, value_name = "TIME", value_parser = nanoseconds)]
-    threshold: Option<u64>,
     /// Show the thread of each line
     #[arg(long)]
     proc: bool,
@@ -38,7 +34,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     let options = Options {
-        threshold: args.threshold.unwrap_or(0),
         thread: args.proc,
         cpu: !args.no_cpu,
         arguments: true,

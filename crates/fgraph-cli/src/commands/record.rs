@@ -25,6 +25,7 @@ Examples:
   fgraph record -- python3 -c 'import json; print(json.dumps([1, 2]))'
   fgraph record -F 'malloc' -F 'free' --args --retval -- ls
   fgraph record -F 'parser::*' -N '*::fmt' -o parser.data -- ./compiler main.src
+  fgraph record --graph-function handle_request -t 1ms -- ./server
   fgraph record --ring overwrite --max-size 100M -- ./server
   fgraph record -p 1234 --time 10s -F 'malloc:mod:libc.so*'";
 
@@ -46,12 +47,18 @@ pub(crate) struct Args {
     /// each thread
     #[arg(long, value_name = "MODE", default_value = "drop")]
     ring: RingMode,
-    /// End the recording at this size, as 500K, 100M or 2G; the program goes on
+    /// End the recording at this size, as 500K, 100M or 2G; the program goes on, and this command
+    /// ends with it
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// End the recording after this time, as 500ms, 10s or 2m; the program goes on
+    /// End the recording after this time, as 500ms, 10s or 2m; the program goes on, and this
+    /// command ends with it unless it ran before
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
+    /// Keep the variables that the program was started with, which may have secrets; `fgraph info`
+    /// shows them
+    #[arg(long)]
+    env: bool,
     /// Do not look up at the end where functions are in their source
     #[arg(long)]
     no_source: bool,
@@ -129,6 +136,10 @@ fn record(
     let info = Info {
         process: launched.process(),
         command: launched.command().to_vec(),
+        environment: match args.env {
+            true => launched.environment(),
+            false => Vec::new(),
+        },
         ..Info::of_this_process()
     };
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;

@@ -46,11 +46,12 @@ pub(super) fn program(process: u32) -> Result<PathBuf, Error> {
     path.map_err(|_| refused(process, fgraph_attach::Error::Gone { pid: process }))
 }
 
-/// The command line of a process.
-pub(super) fn command_line(process: u32) -> Vec<String> {
-    let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    let line = line.strip_suffix(b"\0").unwrap_or(&line);
-    let words = line.split(|&byte| byte == 0);
+/// The texts of a file in the folder of a process, each of which ends with a zero: as of its
+/// command line.
+pub(super) fn strings(process: u32, file: &str) -> Vec<String> {
+    let bytes = std::fs::read(format!("/proc/{process}/{file}")).unwrap_or_default();
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    let words = bytes.split(|&byte| byte == 0);
     words
         .map(|word| String::from_utf8_lossy(word).into_owned())
         .collect()

@@ -66,6 +66,7 @@ pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
         host: "host".to_owned(),
         command: vec!["program".to_owned(), "\x1b[1margument".to_owned()],
         system: "linux x86_64".to_owned(),
+        ..Info::default()
     };
     let file = File::create(&path).unwrap();
     Drain::new(rings.clone(), file, &info)

@@ -101,8 +101,26 @@ macro_rules! common {
         /// Takes about a ns for each generation, else as [`parent_data`](Self::parent_data).
         pub fn ancestor_data(&self, generation: usize) -> Option<&D> {
             // SAFETY: the data stays while this call is told. Only on the thread's own stack it is
-            // changed, by `parent_data_mut`, which `&self` keeps away.
+            // changed, through `&mut self`, which `&self` keeps away.
             self.ancestor(generation).map(|data| unsafe { &*data })
+        }
+
+        /// This user's data of the enclosing calls that it accepted, the nearest first, to change
+        /// it. None where [`parent_data_mut`](Self::parent_data_mut) has none, and for a user
+        /// without data.
+        ///
+        /// Takes about a ns for each, else as [`parent_data`](Self::parent_data).
+        pub fn ancestors_data_mut(&mut self) -> impl Iterator<Item = &mut D> {
+            let is_told = size_of::<D>() != 0 && self.thread().is_home();
+            let mut next = is_told.then(|| self.ancestor(0)).flatten();
+            core::iter::from_fn(move || {
+                let data = next?;
+                // SAFETY: a record of this user's, on the stack that the thread is on.
+                let before = unsafe { frame::record_before(data.cast(), size_of::<D>()) };
+                next = (!before.is_null()).then_some(before.cast());
+                // SAFETY: as in `parent_data_mut`; each record is given once.
+                Some(unsafe { &mut *data })
+            })
         }
 
         fn ancestor(&self, generation: usize) -> Option<*mut D> {

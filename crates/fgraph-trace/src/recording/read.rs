@@ -23,6 +23,9 @@ pub struct Info {
     pub command: Vec<String>,
     /// The operating system and the architecture.
     pub system: String,
+    /// The environment that the process was started with, `NAME=value` each; nothing unless whoever
+    /// recorded it asked for that.
+    pub environment: Vec<String>,
 }
 
 impl Info {
@@ -38,6 +41,7 @@ impl Info {
                 .map(|arg| arg.to_string_lossy().into_owned())
                 .collect(),
             system: format!("{system} {architecture}"),
+            environment: Vec::new(),
         }
     }
 
@@ -55,8 +59,10 @@ impl Info {
         }
         push_text(out, &self.host);
         push_text(out, &self.system);
-        push(out, self.command.len() as u64);
-        self.command.iter().for_each(|arg| push_text(out, arg));
+        for texts in [&self.command, &self.environment] {
+            push(out, texts.len() as u64);
+            texts.iter().for_each(|text| push_text(out, text));
+        }
     }
 
     fn pull(mut body: &[u8]) -> Option<(Self, Clock)> {
@@ -66,16 +72,18 @@ impl Info {
         let first = pull_anchor(body)?;
         let process = pull(body)? as u32;
         let [host, system] = [pull_text(body)?, pull_text(body)?];
-        let count = pull(body)?;
-        let mut command = Vec::new();
-        for _ in 0..count {
-            command.push(pull_text(body)?);
-        }
+        let mut texts = || {
+            let count = pull(body)?;
+            (0..count).map(|_| pull_text(body)).collect()
+        };
+        let command: Option<Vec<String>> = texts();
         let info = Self {
             process,
             host,
-            command,
+            command: command?,
             system,
+            // Earlier recordings have none.
+            environment: texts().unwrap_or_default(),
         };
         Some((info, Clock::new(kind, first, rate)))
     }

@@ -148,7 +148,7 @@ pub(super) trait Machine {
     fn peek(&self, address: u64, into: &mut [u8]) -> usize;
 }
 
-impl Machine for Entry<'_, ()> {
+impl<D> Machine for Entry<'_, D> {
     #[inline]
     fn read(&self, source: Source) -> Option<u64> {
         match source {
@@ -163,7 +163,7 @@ impl Machine for Entry<'_, ()> {
     }
 }
 
-impl Machine for Return<'_, ()> {
+impl<D> Machine for Return<'_, D> {
     #[inline]
     fn read(&self, source: Source) -> Option<u64> {
         match source {

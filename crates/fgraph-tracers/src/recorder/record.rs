@@ -36,7 +36,7 @@ pub(super) struct Record {
     types: Option<Types>,
     processor: ProcessorWord,
     writers: Writers,
-    described: Described,
+    described: FunctionSet,
     /// The process that was described last.
     process: AtomicU32,
     /// What the process was called at the start; empty if the kernel does not say.
@@ -90,7 +90,7 @@ impl Record {
             }),
             processor: ProcessorWord::find(),
             writers: Writers::new(rings.capacity())?,
-            described: Described::new()?,
+            described: FunctionSet::new()?,
             process: AtomicU32::new(0),
             name: fs::read_to_string("/proc/self/comm").unwrap_or_default(),
             first: kernel::process(),
@@ -144,7 +144,7 @@ impl Record {
     /// A thread that has a ring makes no system call here: it may be in a sandbox by now.
     #[cold]
     #[inline(never)]
-    fn describe(&self, function: Function, word: &Cell<u64>) {
+    pub(super) fn describe(&self, function: Function, word: &Cell<u64>) {
         let known = self.writer(word.get()).process();
         let [address, size] = [function.address(), function.size()].map(|it| it as u64);
         let fields = [
@@ -159,6 +159,87 @@ impl Record {
         self.described.set(function.index());
     }
 
+    #[inline(always)]
+    pub(super) fn is_described(&self, function: Function) -> bool {
+        self.described.has(function.index())
+    }
+
+    /// Whether the thread whose word this is has a ring.
+    #[inline(always)]
+    pub(super) fn has_ring(&self, word: &Cell<u64>) -> bool {
+        self.writer(word.get()).ring().is_some()
+    }
+
+    /// Whether a call is inside so many others that it is left out.
+    #[inline(always)]
+    pub(super) fn is_too_deep<D>(&self, call: &Entry<'_, D>) -> bool {
+        self.depth != usize::MAX && call.own_depth() >= self.depth
+    }
+
+    /// What the clock shows.
+    #[inline(always)]
+    pub(super) fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    /// The processor that the calling thread runs on, if the system says.
+    #[inline(always)]
+    pub(super) fn cpu(&self) -> Option<u32> {
+        self.processor.read()
+    }
+
+    /// The event of a call that begins; its arguments by their types only if asked for.
+    #[inline(always)]
+    pub(super) fn entry_event<D>(&self, call: &Entry<'_, D>, with_values: bool) -> Words {
+        let function = call.function();
+        let types = self.types.as_ref().and_then(|types| types.of(function));
+        let mut event = Words::new(event::call(Kind::Entry, function.index()));
+        if let Some(types) = types {
+            if with_values {
+                event.extend_with(Extension::Values, |words| types.entry.run(call, words));
+            }
+        } else if self.arguments > 0 {
+            event.push(event::extension(
+                Extension::Arguments,
+                self.arguments as u16,
+            ));
+            for index in 0..self.arguments {
+                event.push(call.arg(index).unwrap_or(0));
+            }
+        }
+        if self.caller {
+            event.extend(Extension::Caller, call.return_address() as u64);
+        }
+        if self.running {
+            event.extend(Extension::Running, kernel::running());
+        }
+        event
+    }
+
+    /// The event of a call that ends.
+    #[inline(always)]
+    pub(super) fn return_event<D>(&self, call: &Return<'_, D>) -> Words {
+        let kind = end_of(call);
+        let types = self.types.as_ref();
+        let types = types.and_then(|types| types.of(call.function()));
+        let mut event = Words::new(event::call(kind, call.function().index()));
+        match (types, kind) {
+            (Some(types), Kind::Return) => {
+                event.extend_with(Extension::Values, |words| types.ret.run(call, words));
+            }
+            (None, _) if self.result => {
+                if let Some(result) = call.result() {
+                    event.extend(Extension::Result, result);
+                }
+            }
+            _ => {}
+        }
+        if self.running {
+            event.extend(Extension::Running, kernel::running());
+        }
+        event
+    }
+
     /// Writes an event that is a word, at the time that the clock shows; `false` if it was lost.
     #[inline(always)]
     fn write_word(&self, word: &Cell<u64>, thread: u32, event: u64) -> bool {
@@ -170,10 +251,17 @@ impl Record {
             || self.write_slowly(word, thread, &[event], now, cpu)
     }
 
-    /// Writes an event of several words; `false` if it was lost.
+    /// Writes an event of several words, at a time that is not before the one of the thread's event
+    /// before, and on a processor if that is known; `false` if it was lost.
     #[inline(always)]
-    fn write_words(&self, word: &Cell<u64>, thread: u32, event: &[u64], now: u64) -> bool {
-        let cpu = self.processor.read();
+    pub(super) fn write_words(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: &[u64],
+        now: u64,
+        cpu: Option<u32>,
+    ) -> bool {
         let writer = self.writer(word.get());
         // SAFETY: the writer is the running thread's.
         writer.is_on(cpu) && unsafe { writer.event(event, now) }
@@ -242,7 +330,7 @@ impl Record {
     /// Gives the running thread a ring.
     #[cold]
     #[inline(never)]
-    fn attach(&self, word: &Cell<u64>, thread: u32) -> bool {
+    pub(super) fn attach(&self, word: &Cell<u64>, thread: u32) -> bool {
         // Whoever got none asks again now and then: threads end.
         let has_asked = word.get() == WriterOffset::WITHOUT_RING.0;
         if has_asked && !self.rings.events_without_ring().is_multiple_of(ASK_AGAIN) {
@@ -295,7 +383,7 @@ impl FgraphOps for Record {
     #[inline]
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
         let function = call.function();
-        if !self.described.has(function.index()) {
+        if !self.is_described(function) {
             self.describe(function, call.thread_word());
         }
         let (word, event) = (
@@ -321,42 +409,20 @@ impl FgraphOps for Record {
             }
             Shape::Any => {}
         }
-        if self.depth != usize::MAX && call.own_depth() >= self.depth {
+        if self.is_too_deep(call) {
             return None;
         }
-        let types = self.types.as_ref().and_then(|types| types.of(function));
-        let mut event = Words::new(event);
-        if let Some(types) = types {
-            event.extend_with(Extension::Values, |words| types.entry.run(call, words));
-        } else if self.arguments > 0 {
-            event.push(event::extension(
-                Extension::Arguments,
-                self.arguments as u16,
-            ));
-            for index in 0..self.arguments {
-                event.push(call.arg(index).unwrap_or(0));
-            }
-        }
-        if self.caller {
-            event.extend(Extension::Caller, call.return_address() as u64);
-        }
-        if self.running {
-            event.extend(Extension::Running, kernel::running());
-        }
+        let event = self.entry_event(call, true);
         let now = self.clock.now();
-        self.write_words(word, call.thread_id(), event.as_slice(), now)
+        self.write_words(word, call.thread_id(), event.as_slice(), now, self.cpu())
             .then_some(())
     }
 
     #[inline]
     fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
-        let kind = match call.unwinding() {
-            true => Kind::Unwound,
-            false => Kind::Return,
-        };
         let (word, event) = (
             call.thread_word(),
-            event::call(kind, call.function().index()),
+            event::call(end_of(call), call.function().index()),
         );
         match self.shape {
             Shape::Plain => {
@@ -376,24 +442,8 @@ impl FgraphOps for Record {
         }
         // What is fetched then is no time of the call's.
         let now = self.clock.now();
-        let types = self.types.as_ref();
-        let types = types.and_then(|types| types.of(call.function()));
-        let mut event = Words::new(event);
-        match (types, kind) {
-            (Some(types), Kind::Return) => {
-                event.extend_with(Extension::Values, |words| types.ret.run(call, words));
-            }
-            (None, _) if self.result => {
-                if let Some(result) = call.result() {
-                    event.extend(Extension::Result, result);
-                }
-            }
-            _ => {}
-        }
-        if self.running {
-            event.extend(Extension::Running, kernel::running());
-        }
-        self.write_words(word, call.thread_id(), event.as_slice(), now);
+        let event = self.return_event(call);
+        self.write_words(word, call.thread_id(), event.as_slice(), now, self.cpu());
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {
@@ -407,20 +457,30 @@ impl FgraphOps for Record {
     }
 }
 
-/// Which functions were described, a bit for each.
+/// How a call ends.
+#[inline(always)]
+fn end_of<D>(call: &Return<'_, D>) -> Kind {
+    match call.unwinding() {
+        true => Kind::Unwound,
+        false => Kind::Return,
+    }
+}
+
+/// Functions, a bit for each.
 #[derive(Debug)]
-struct Described(NonNull<AtomicU64>);
+pub(super) struct FunctionSet(NonNull<AtomicU64>);
 
 // SAFETY: it is memory with atomics only.
-unsafe impl Send for Described {}
+unsafe impl Send for FunctionSet {}
 // SAFETY: as above.
-unsafe impl Sync for Described {}
+unsafe impl Sync for FunctionSet {}
 
-const DESCRIBED_BYTES: usize = MAX_FUNCTIONS as usize / 8;
+const SET_BYTES: usize = MAX_FUNCTIONS as usize / 8;
 
-impl Described {
-    fn new() -> Option<Self> {
-        NonNull::new(kernel::map(DESCRIBED_BYTES)?.cast()).map(Self)
+impl FunctionSet {
+    /// Of no function; `None` if there is no memory.
+    pub(super) fn new() -> Option<Self> {
+        NonNull::new(kernel::map(SET_BYTES)?.cast()).map(Self)
     }
 
     #[inline(always)]
@@ -431,21 +491,22 @@ impl Described {
     }
 
     #[inline(always)]
-    fn has(&self, function: u32) -> bool {
-        // Acquire: the function's description. So our events of it come after that for readers.
+    pub(super) fn has(&self, function: u32) -> bool {
+        // Acquire: what was done before the function was set. So our events of it come after its
+        // description for readers.
         self.word(function).load(Ordering::Acquire) & 1 << (function % 64) != 0
     }
 
-    fn set(&self, function: u32) {
+    pub(super) fn set(&self, function: u32) {
         // Release: as in `has`.
         self.word(function)
             .fetch_or(1 << (function % 64), Ordering::Release);
     }
 }
 
-impl Drop for Described {
+impl Drop for FunctionSet {
     fn drop(&mut self) {
         // SAFETY: mapped with this length, and nothing refers to it any more.
-        unsafe { kernel::unmap(self.0.as_ptr().cast(), DESCRIBED_BYTES) };
+        unsafe { kernel::unmap(self.0.as_ptr().cast(), SET_BYTES) };
     }
 }

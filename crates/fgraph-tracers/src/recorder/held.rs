@@ -1,0 +1,250 @@
+//! Recording calls that have to show first that they are wanted: by where they are made, and by the
+//! time that they take.
+//!
+//! A call that may turn out to be too short waits with its entry: in its data, until it returns, or
+//! until a call inside it turns out to be long enough. Then all the entries that wait around that
+//! one are written first, the outermost first. Each of them began after the event that was written
+//! last, which is the end of a call inside the same ones: so a thread's events are in the order of
+//! time, and a call that is recorded is inside all the calls that it was made from.
+
+use core::cell::Cell;
+use core::mem::MaybeUninit;
+use core::ops::Deref;
+
+use fgraph::{Entry, FgraphOps, Filter, Function, FunctionFacts, LibraryEvent, Return};
+
+use super::fetch::Words;
+use super::record::{FunctionSet, Record};
+use super::writers::WriterOffset;
+
+/// Writes entries and returns to rings, but only of calls inside some functions, or of calls that
+/// take long enough.
+#[derive(Debug)]
+pub(super) struct Held {
+    record: Record,
+    within: Option<Within>,
+    /// Calls that take fewer ticks are left out.
+    threshold: u64,
+}
+
+/// Functions outside of which nothing is recorded.
+#[derive(Debug)]
+struct Within {
+    filter: Filter,
+    /// Those that the filter selects, of the ones that were called.
+    found: FunctionSet,
+}
+
+/// More names of a function than that are not looked at.
+const NAMES: usize = 8;
+
+impl Within {
+    /// Finds out whether a function is one of these. Neither allocates nor locks.
+    #[cold]
+    #[inline(never)]
+    fn learn(&self, function: Function) {
+        let mut names = [""; NAMES];
+        let mut count = 0;
+        for (place, name) in names.iter_mut().zip(function.names()) {
+            *place = name;
+            count += 1;
+        }
+        let symbols = [function.symbol()];
+        let facts = FunctionFacts::new(&names[..count], function.module().path)
+            .with_symbols(&symbols)
+            .with_place(function.address(), function.size());
+        if self.filter.matches(&facts) {
+            self.found.set(function.index());
+        }
+    }
+}
+
+/// A call that goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldCall {
+    time: u64,
+    /// The thread's word, which says where its ring is.
+    word: u64,
+    state: State,
+    len: u8,
+    words: [MaybeUninit<u64>; WORDS],
+}
+
+/// The words of an entry that can wait: with six arguments, the caller and the time that the thread
+/// ran, and a few more for values.
+const WORDS: usize = 16;
+
+/// What has become of the entry of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waits,
+    Written,
+    Lost,
+}
+
+impl State {
+    fn of(is_written: bool) -> Self {
+        match is_written {
+            true => Self::Written,
+            false => Self::Lost,
+        }
+    }
+}
+
+impl HeldCall {
+    fn new(time: u64, word: u64, state: State) -> Self {
+        Self {
+            time,
+            word,
+            state,
+            len: 0,
+            words: [MaybeUninit::uninit(); WORDS],
+        }
+    }
+
+    /// Keeps an event; `false` if it has too many words.
+    fn keep(&mut self, event: &Words) -> bool {
+        let event = event.as_slice();
+        let Some(place) = self.words.get_mut(..event.len()) else {
+            return false;
+        };
+        for (place, word) in place.iter_mut().zip(event) {
+            place.write(*word);
+        }
+        self.len = event.len() as u8;
+        true
+    }
+
+    fn event(&self) -> &[u64] {
+        // SAFETY: so many were written by `keep`.
+        unsafe { core::slice::from_raw_parts(self.words.as_ptr().cast(), self.len.into()) }
+    }
+}
+
+/// Entries that are looked for at once.
+const BLOCK: usize = 32;
+
+impl Held {
+    /// `None` if there is no memory.
+    pub(super) fn new(record: Record, within: Option<&Filter>, threshold: u64) -> Option<Self> {
+        let within = match within {
+            Some(filter) => Some(Within {
+                filter: filter.clone(),
+                found: FunctionSet::new()?,
+            }),
+            None => None,
+        };
+        Some(Self {
+            record,
+            within,
+            threshold,
+        })
+    }
+
+    pub(super) fn into_record(self) -> Record {
+        self.record
+    }
+
+    /// Writes the entry of a call, with the processor that the thread runs on now. Nothing is
+    /// written of one from before its process was forked, which is the parent's.
+    fn write_entry(&self, word: &Cell<u64>, thread: u32, held: &mut HeldCall) {
+        let is_ours = held.word == WriterOffset::WITHOUT_RING.0
+            || held.word == word.get() && self.has_ring(word);
+        let written =
+            is_ours && self.write_words(word, thread, held.event(), held.time, self.cpu());
+        held.state = State::of(written);
+    }
+
+    /// Writes the entries that wait of the calls around this one.
+    fn write_ancestors(&self, call: &mut Return<'_, HeldCall>) {
+        let waits = |held: &&mut HeldCall| held.state == State::Waits;
+        let thread = call.thread_id();
+        let mut left = call.ancestors_data_mut().take_while(waits).count();
+        // The outermost first, which are found last.
+        while left > 0 {
+            let first = left.saturating_sub(BLOCK);
+            let word = Cell::new(call.thread_word().get());
+            let mut block: [Option<&mut HeldCall>; BLOCK] = [const { None }; BLOCK];
+            let found = call.ancestors_data_mut().take(left).skip(first);
+            for (place, held) in block.iter_mut().zip(found) {
+                *place = Some(held);
+            }
+            for held in block.into_iter().rev().flatten() {
+                self.write_entry(&word, thread, held);
+            }
+            call.thread_word().set(word.get());
+            left = first;
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        &self.record
+    }
+}
+
+impl FgraphOps for Held {
+    type Data = HeldCall;
+
+    #[inline]
+    fn entry(&self, call: &mut Entry<'_, HeldCall>) -> Option<HeldCall> {
+        let function = call.function();
+        if !self.is_described(function) {
+            if let Some(within) = &self.within {
+                within.learn(function);
+            }
+            self.describe(function, call.thread_word());
+        }
+        if let Some(within) = &self.within
+            && !within.found.has(function.index())
+            && call.parent_data().is_none()
+        {
+            return None;
+        }
+        if self.is_too_deep(call) {
+            return None;
+        }
+        let (word, thread) = (call.thread_word(), call.thread_id());
+        let mut event = self.entry_event(call, true);
+        let now = self.now();
+        // On other stacks the calls around cannot be told that they are written.
+        if self.threshold == 0 || call.home_stack().is_none() {
+            let is_written = self.write_words(word, thread, event.as_slice(), now, self.cpu());
+            return Some(HeldCall::new(now, word.get(), State::of(is_written)));
+        }
+        if !self.has_ring(word) {
+            self.attach(word, thread);
+        }
+        let mut held = HeldCall::new(now, word.get(), State::Waits);
+        if !held.keep(&event) {
+            event = self.entry_event(call, false);
+            held.keep(&event);
+        }
+        Some(held)
+    }
+
+    #[inline]
+    fn ret(&self, call: &mut Return<'_, HeldCall>, mut held: HeldCall) {
+        // What is fetched then is no time of the call's.
+        let now = self.now();
+        if held.state == State::Waits {
+            if now.saturating_sub(held.time) < self.threshold {
+                return;
+            }
+            self.write_ancestors(call);
+            self.write_entry(call.thread_word(), call.thread_id(), &mut held);
+        }
+        if held.state == State::Written {
+            let event = self.return_event(call);
+            let (word, thread) = (call.thread_word(), call.thread_id());
+            self.write_words(word, thread, event.as_slice(), now, self.cpu());
+        }
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        self.record.library(event);
+    }
+}
