@@ -9,6 +9,7 @@ pub(crate) mod graph;
 pub(crate) mod info;
 pub(crate) mod live;
 pub(crate) mod man;
+pub(crate) mod mount;
 pub(crate) mod outliers;
 pub(crate) mod record;
 pub(crate) mod replay;
@@ -52,6 +53,7 @@ pub(crate) enum Command {
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
+    Mount(mount::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -74,6 +76,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Ctl(args) => attach::ctl(&args),
+        Command::Mount(args) => mount::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

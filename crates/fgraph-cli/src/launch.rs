@@ -3,11 +3,14 @@
 mod attach;
 mod check;
 pub(crate) mod control;
+pub(crate) mod counts;
+mod directory;
 pub(crate) mod events;
 mod gone;
 mod guard;
 pub(crate) mod interrupt;
 mod library;
+mod socket;
 
 use std::ffi::{CString, OsString, c_char};
 use std::fs::File;
@@ -31,6 +34,7 @@ use attach::Attached;
 use gone::Gone;
 use interrupt::Interrupts;
 use library::Library;
+use socket::Socket;
 
 /// How rings are laid out: a thread that makes ten million calls a second fills its own in 25 ms.
 /// Memory that is not used is not there.
@@ -186,6 +190,8 @@ pub(crate) struct Launched {
     waiter: JoinHandle<io::Result<ExitStatus>>,
     /// Where it ran before.
     attached: Option<Attached>,
+    /// Where others ask.
+    socket: Option<Socket>,
     /// Both stay for as long as the program may execute others.
     _library: Option<Library>,
     _file: File,
@@ -213,13 +219,17 @@ impl Program {
         let process = child.id();
         let (sender, ended) = mpsc::channel();
         let waiter = thread::spawn(move || {
+            // Who attaches to it meanwhile sees it stop, which is no end.
+            attach::wait_until_gone(process);
             let status = child.wait();
             drop::<mpsc::Sender<()>>(sender);
             status
         });
         let shown = self.command.iter().map(|it| it.to_string_lossy().into());
+        let rings = Arc::new(rings);
         Ok(Launched {
-            rings: Arc::new(rings),
+            socket: Socket::listen(process, Some(Arc::clone(&rings))),
+            rings,
             gone: Gone::default(),
             process,
             command: shown.collect(),
@@ -235,8 +245,10 @@ impl Program {
         let options = RingOptions { mode, ..RINGS };
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
+        let rings = Arc::new(rings);
         Ok(Launched {
-            rings: Arc::new(rings),
+            socket: Socket::listen(pid, Some(Arc::clone(&rings))),
+            rings,
             gone: Gone::default(),
             process: pid,
             command: attach::strings(pid, "cmdline"),
@@ -367,13 +379,33 @@ impl Launched {
     /// takes.
     pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
         let enough = if self.is_attached() { 0 } else { 1 };
-        self.has_ended() || interrupts.count() > enough
+        self.has_ended() || interrupts.count() > enough || self.is_stopped()
     }
 
-    /// Where it ran before: ends what the agent does there, so that all it has recorded is in the
-    /// rings.
+    /// Whether a client of the socket wants recording to end.
+    fn is_stopped(&self) -> bool {
+        self.socket.as_ref().is_some_and(Socket::is_stopped)
+    }
+
+    /// Tells who asks how long the recording is; says whether one wants what is in the rings.
+    pub(crate) fn tell(&self, len: u64) -> bool {
+        let Some(socket) = &self.socket else {
+            return false;
+        };
+        socket.set_len(len);
+        socket.takes_snapshot()
+    }
+
+    /// Where it ran before, or goes on: ends what the agent does there, so that all it has recorded
+    /// is in the rings.
     pub(crate) fn detach(&mut self) -> Result<(), Error> {
-        self.attached.as_mut().map_or(Ok(()), Attached::end)
+        if let Some(attached) = &mut self.attached {
+            return attached.end();
+        }
+        match self.is_stopped() && !self.has_ended() {
+            true => attach::end(self.process, std::process::id()),
+            false => Ok(()),
+        }
     }
 
     /// Ends as the program does, unless that ran before or was interrupted twice: then it goes on.
@@ -385,6 +417,8 @@ impl Launched {
     ) -> Result<ExitCode, Error> {
         let detached = self.detach();
         self.rings.finish();
+        // Recording is over.
+        self.socket = None;
         let code = match interrupts.count() > 1 {
             _ if self.is_attached() => ExitCode::SUCCESS,
             true => ExitCode::from(130),

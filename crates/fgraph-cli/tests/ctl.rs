@@ -171,7 +171,11 @@ fn what_cannot_be_done_is_said() {
         assert_eq!(refused(words), (Some(126), expected.to_owned()));
     }
 
-    let recorder = program.recorder(&["-F", "sys_read"]).spawn().unwrap();
+    // Its socket is where we do not look.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut recorder = program.recorder(&["-F", "sys_read"]);
+    let recorder = recorder.env("XDG_RUNTIME_DIR", elsewhere.path());
+    let recorder = recorder.spawn().unwrap();
     let expected = format!("process {} records it already\n", recorder.id());
     while run(&["attach", pid]).status.success() {}
     for words in [["attach", pid], ["detach", pid]] {

@@ -6,6 +6,7 @@
 //!
 //! In a process that runs already the agent is sent [`Request`]s, and writes a [`Reply`] to each.
 
+mod line;
 mod request;
 
 use std::fmt::Display;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 
 use fgraph::{Filter, FilterError};
 
+pub use line::{Line, LineError};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 
 /// The variable that holds the settings.

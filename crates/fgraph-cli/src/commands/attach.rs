@@ -1,5 +1,7 @@
 //! `fgraph attach`, `fgraph detach` and `fgraph ctl`: tracers in a process that runs, by text.
 
+use fgraph_tracers::agent::Line;
+
 use crate::error::Error;
 use crate::launch::control::Controlled;
 use crate::launch::interrupt::Interrupts;
@@ -21,6 +23,9 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = ATTACH)]
 pub(crate) struct Attach {
+    /// Stay, and end all tracers at Ctrl-C, with `fgraph detach`, or when this is killed
+    #[arg(long)]
+    stay: bool,
     /// The process
     #[arg(value_name = "PID")]
     pid: u32,
@@ -28,12 +33,16 @@ pub(crate) struct Attach {
 
 /// Loads the agent.
 pub(crate) fn attach(args: &Attach) -> Result<(), Error> {
-    Controlled(args.pid).attach()
+    let process = Controlled(args.pid);
+    match args.stay {
+        true => process.hold(&Interrupts::catch()),
+        false => process.attach(),
+    }
 }
 
-/// End all tracers of `fgraph ctl` in a process, whose functions are then as they were
+/// End all tracers in a process, whose functions are then as they were
 ///
-/// The agent stays in it, idle.
+/// Its recorder ends, if it has one. The agent stays in it, idle.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  fgraph detach 1234")]
 pub(crate) struct Detach {
@@ -59,9 +68,10 @@ Examples:
   fgraph ctl 1234 ls
   fgraph ctl 1234 write current_tracer function
   fgraph ctl 1234 write --append set_ftrace_filter 'parse*'
-  fgraph ctl 1234 cat trace_pipe";
+  fgraph ctl 1234 cat trace_pipe
+  fgraph ctl 1234 status";
 
-/// Read and write the files of tracefs, for a process that runs
+/// Read and write the files of tracefs, for a process that runs, and ask its recorder
 ///
 /// The files mean what the kernel's do, for the functions of the process: `current_tracer`,
 /// `set_ftrace_filter`, `trace` and more.
@@ -78,6 +88,13 @@ pub(crate) struct Ctl {
 /// What is done with the files.
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    /// Show how far recording is: calls, lost events, calls a second since this was asked last, and
+    /// bytes
+    Status,
+    /// End recording; a program that the recorder has started goes on
+    Stop,
+    /// Have the recorder write what is in the rings
+    Snapshot,
     /// List the files
     Ls,
     /// Show a file; `trace_pipe` until Ctrl-C, or until the tracer ends
@@ -103,6 +120,9 @@ pub(crate) fn ctl(args: &Ctl) -> Result<(), Error> {
     let process = Controlled(args.pid);
     let mut out = Out::new();
     match &args.what {
+        What::Status => show(&mut out, &process.recorder(&Line::Status)?)?,
+        What::Stop => drop(process.recorder(&Line::Stop)?),
+        What::Snapshot => drop(process.recorder(&Line::Snapshot)?),
         What::Ls => show(&mut out, &process.list()?)?,
         What::Cat { file } if file == "trace_pipe" => {
             let interrupts = Interrupts::catch();

@@ -15,6 +15,7 @@ use fgraph_trace::ring::{Mode, Rings};
 
 use crate::error::Error;
 use crate::input::DEFAULT;
+use crate::launch::counts::Counts;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP, What};
 use crate::sources;
@@ -153,7 +154,8 @@ fn record(
         if is_ended || is_late || is_large {
             break;
         }
-        if args.ring == RingMode::Overwrite || drain.drain()? == 0 {
+        let is_wanted = launched.tell(drain.len()) || args.ring == RingMode::Drop;
+        if !is_wanted || drain.drain()? == 0 {
             launched.wait_for(NAP);
         }
         identify(&mut drain, &mut identified)?;
@@ -196,28 +198,6 @@ fn identify(drain: &mut Drain<File>, known: &mut usize) -> io::Result<()> {
     *known += new.len();
     let ids = sources::build_ids(new);
     drain.add(&ids)
-}
-
-/// What went through the rings.
-#[derive(Clone, Copy, Debug)]
-struct Counts {
-    calls: u64,
-    lost: u64,
-}
-
-impl Counts {
-    fn of(rings: &Rings) -> Self {
-        let mut counts = Self {
-            calls: 0,
-            lost: rings.events_without_ring(),
-        };
-        for ring in rings.counts() {
-            // An entry and an end.
-            counts.calls = counts.calls.saturating_add(ring.written.div_ceil(2));
-            counts.lost = counts.lost.saturating_add(ring.dropped);
-        }
-        counts
-    }
 }
 
 /// A line that tells how far it is, on a terminal.

@@ -217,19 +217,26 @@ pub(super) fn wait_for_end(
 ) -> thread::JoinHandle<io::Result<ExitStatus>> {
     thread::spawn(move || {
         let _sender = sender;
-        // SAFETY: it only opens.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
-        if fd >= 0 {
-            // SAFETY: just opened.
-            let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-            let mut poll = libc::pollfd {
-                fd: fd.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            // SAFETY: one entry.
-            while unsafe { libc::poll(&mut poll, 1, -1) } <= 0 {}
-        }
+        wait_until_gone(process);
         Ok(ExitStatus::from_raw(0))
     })
+}
+
+/// Waits for the end of a process, and takes nothing from who waits for it. Without such a thing,
+/// which kernels have since 5.3, it returns at once.
+pub(super) fn wait_until_gone(process: u32) {
+    // SAFETY: it only opens.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
+    if fd < 0 {
+        return;
+    }
+    // SAFETY: just opened.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry.
+    while unsafe { libc::poll(&mut poll, 1, -1) } <= 0 {}
 }

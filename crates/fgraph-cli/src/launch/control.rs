@@ -6,9 +6,11 @@ use std::os::unix::fs::FileExt as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_tracers::agent::{Reply, Request, STREAM_END, STREAM_HEAD, is_there};
+use fgraph_tracers::agent::{Line, Reply, Request, STREAM_END, STREAM_HEAD, is_there};
 
+use super::guard::Guard;
 use super::interrupt::Interrupts;
+use super::socket::{self, Socket};
 use super::{attach, guard};
 use crate::error::Error;
 
@@ -31,8 +33,45 @@ impl Controlled {
         attach::have(self.0, |_| Ok(Request::Control { holder: 0 }))
     }
 
-    /// Ends all tracers, and puts all functions back as they were.
+    /// As [`attach`](Self::attach), until an interrupt, a client's wish, or the end of the process.
+    pub(crate) fn hold(self, interrupts: &Interrupts) -> Result<(), Error> {
+        let holder = std::process::id();
+        let _guard = Guard::start(self.0);
+        attach::have(self.0, |_| Ok(Request::Control { holder }))?;
+        let socket = Socket::listen(self.0, None);
+        let is_stopped = || socket.as_ref().is_some_and(Socket::is_stopped);
+        while interrupts.count() == 0 && !is_stopped() && is_there(self.0) {
+            thread::sleep(NAP);
+        }
+        attach::end(self.0, holder)
+    }
+
+    /// Whether the process is there.
+    pub(crate) fn is_there(self) -> bool {
+        is_there(self.0)
+    }
+
+    /// Asks the recorder of the process.
+    pub(crate) fn recorder(self, line: &Line) -> Result<String, Error> {
+        let none = || Err(self.failed("no recorder of it listens"));
+        socket::ask(self.0, line).unwrap_or_else(none)
+    }
+
+    /// Ends all tracers, and puts all functions back as they were. Who records the process or holds
+    /// it does so.
     pub(crate) fn detach(self) -> Result<(), Error> {
+        if let Some(answer) = socket::ask(self.0, &Line::Stop) {
+            answer?;
+            let until = Instant::now() + PATIENCE;
+            // It listens until all is done.
+            while socket::ask(self.0, &Line::Status).is_some() {
+                if Instant::now() >= until {
+                    return Err(self.failed("its recorder does not end"));
+                }
+                thread::sleep(NAP);
+            }
+            return Ok(());
+        }
         attach::have(self.0, |_| Ok(Request::Detach { holder: 0 }))
     }
 
@@ -41,7 +80,20 @@ impl Controlled {
         guard::guard(self.0, holder)
     }
 
+    /// Asks the recorder of the process if it has one, else the agent.
     fn ask(self, request: Request) -> Result<String, Error> {
+        let line = match request.clone() {
+            Request::List => Some(Line::List),
+            Request::Read { file } => Some(Line::Read { file }),
+            Request::Write { file, text, append } => Some(Line::Write { file, text, append }),
+            _ => None,
+        };
+        // What is no line only the agent understands.
+        let line =
+            line.filter(|line| Line::parse(line.to_string().as_bytes()).as_ref() == Ok(line));
+        if let Some(answer) = line.and_then(|line| socket::ask(self.0, &line)) {
+            return answer;
+        }
         let answer = attach::ask(self.0, |_| Ok(request))?;
         answer.map_err(|why| self.failed(&why))
     }

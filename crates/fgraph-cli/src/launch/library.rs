@@ -1,13 +1,15 @@
 //! The agent, as a file that programs can load.
 
 use std::ffi::CString;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+
+use super::directory;
 
 /// The agent, which this program carries inside.
 pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
@@ -28,13 +30,8 @@ impl Library {
     /// Finds the file or makes it.
     pub(super) fn find() -> io::Result<Self> {
         let name = format!("fgraph-agent-{}.so", env!("AGENT_HASH"));
-        // SAFETY: it only asks.
-        let user = unsafe { libc::geteuid() };
-        let given = std::env::var_os("XDG_RUNTIME_DIR").filter(|it| !it.is_empty());
-        let usual = Some(format!("/run/user/{user}").into());
-        for directory in [given, usual].into_iter().flatten() {
-            let directory = Path::new(&directory).join("fgraph");
-            if is_ours(&directory, user)
+        for directory in directory::at_run_time() {
+            if allows_execution(&directory)
                 && let Ok(path) = place(&directory, &name)
             {
                 return Ok(Self { path, _own: None });
@@ -58,17 +55,6 @@ impl Library {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// Whether a directory is there, or could be made, of which only we have the rights, and whose
-/// files can be executed.
-fn is_ours(directory: &Path, user: u32) -> bool {
-    let _ = DirBuilder::new().mode(0o700).create(directory);
-    let Ok(metadata) = fs::symlink_metadata(directory) else {
-        return false;
-    };
-    let is_private = metadata.mode() & 0o077 == 0 && metadata.uid() == user;
-    metadata.is_dir() && is_private && allows_execution(directory)
 }
 
 fn allows_execution(directory: &Path) -> bool {

@@ -95,14 +95,24 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn start(cc: &Path) -> Self {
+    /// A directory with the program, and the program.
+    pub(crate) fn compile(cc: &Path) -> (TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("busy.c"), folder.path().join("busy"));
         fs::write(&source, PROGRAM).unwrap();
         let mut compiler = Command::new(cc);
         compiler.args(["-O1", "-pthread", "-o"]).arg(&program);
         assert!(compiler.arg(&source).status().unwrap().success());
-        let mut command = Command::new(program);
+        (folder, program)
+    }
+
+    pub(crate) fn start(cc: &Path) -> Self {
+        let (folder, program) = Self::compile(cc);
+        Self::start_as(folder, &mut Command::new(program))
+    }
+
+    /// Runs the program by a command.
+    pub(crate) fn start_as(folder: TempDir, command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

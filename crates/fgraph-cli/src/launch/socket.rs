@@ -1,0 +1,376 @@
+//! The socket at which a recorder can be asked.
+//!
+//! The recorder listens, not the program. A thread of its own accepts, and each client has one
+//! until it is slow or silent: what clients do holds up neither the recorder nor the program.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fgraph_trace::ring::Rings;
+use fgraph_tracers::agent::{Line, LineError, Request};
+
+use super::counts::Counts;
+use super::{attach, directory};
+use crate::error::Error;
+use crate::text::escaped;
+
+/// How many clients are served at once.
+const MOST: usize = 8;
+/// How long a client may take to send a line, and to take an answer.
+const SLOWEST: Duration = Duration::from_secs(10);
+/// How often it is looked for clients, and whether it is over.
+const NAP: Duration = Duration::from_millis(50);
+/// How long the command waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Longer answers are none.
+const MAX_ANSWER: u64 = 65 << 20;
+
+/// What clients ask of the recorder, and what it tells them.
+#[derive(Debug)]
+struct Shared {
+    process: u32,
+    /// Where there is a recording.
+    rings: Option<Arc<Rings>>,
+    // All of these are Relaxed: nothing else depends on them.
+    len: AtomicU64,
+    is_stopped: AtomicBool,
+    is_snapshot: AtomicBool,
+    is_over: AtomicBool,
+    clients: AtomicUsize,
+    /// When it was asked last, and the calls until then.
+    last: Mutex<(Instant, u64)>,
+}
+
+/// The socket of a recorder. Dropping it takes it away.
+#[derive(Debug)]
+pub(super) struct Socket {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn relaxed(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed)
+}
+
+impl Socket {
+    /// Listens for who asks about a process. `None` where that cannot be: no directory of ours
+    /// takes a socket, or another recorder listens.
+    pub(super) fn listen(process: u32, rings: Option<Arc<Rings>>) -> Option<Self> {
+        let found = directory::anywhere().find_map(|directory| bind(&directory, process));
+        let (listener, path) = found?;
+        let shared = Arc::new(Shared {
+            process,
+            rings,
+            len: AtomicU64::new(0),
+            is_stopped: AtomicBool::new(false),
+            is_snapshot: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            clients: AtomicUsize::new(0),
+            last: Mutex::new((Instant::now(), 0)),
+        });
+        let theirs = Arc::clone(&shared);
+        let work = thread::Builder::new().name("fgraph-socket".to_owned());
+        let thread = work.spawn(move || accept(&listener, &theirs)).ok();
+        Some(Self {
+            shared,
+            path,
+            thread,
+        })
+    }
+
+    /// Whether a client wants recording to end.
+    pub(super) fn is_stopped(&self) -> bool {
+        relaxed(&self.shared.is_stopped)
+    }
+
+    /// Whether a client wants a snapshot, since this was asked last.
+    pub(super) fn takes_snapshot(&self) -> bool {
+        self.shared.is_snapshot.swap(false, Ordering::Relaxed)
+    }
+
+    /// Tells clients how long the recording is, in bytes.
+    pub(super) fn set_len(&self, len: u64) {
+        self.shared.len.store(len, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        let _ = fs::remove_file(&self.path);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn path(directory: &Path, process: u32) -> PathBuf {
+    directory.join(format!("{process}.socket"))
+}
+
+fn bind(directory: &Path, process: u32) -> Option<(UnixListener, PathBuf)> {
+    let path = path(directory, process);
+    if UnixStream::connect(&path).is_err() {
+        // Of a recorder that was killed.
+        let _ = fs::remove_file(&path);
+    }
+    let listener = UnixListener::bind(&path).ok()?;
+    listener.set_nonblocking(true).ok()?;
+    Some((listener, path))
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    while !relaxed(&shared.is_over) {
+        let Ok((client, _)) = listener.accept() else {
+            let mut poll = libc::pollfd {
+                fd: listener.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one entry.
+            let ready = unsafe { libc::poll(&mut poll, 1, NAP.as_millis() as i32) };
+            if ready > 0 {
+                // There is a client that cannot be accepted: no descriptors are left, say.
+                thread::sleep(Duration::from_millis(1));
+            }
+            continue;
+        };
+        if shared.clients.fetch_add(1, Ordering::Relaxed) >= MOST {
+            shared.clients.fetch_sub(1, Ordering::Relaxed);
+            let _ = client.set_nonblocking(true);
+            let _ = (&client).write(b"error there are too many clients\n");
+            continue;
+        }
+        let theirs = Arc::clone(shared);
+        let work = move || {
+            // A client that fails is gone.
+            let _ = serve(&client, &theirs);
+            theirs.clients.fetch_sub(1, Ordering::Relaxed);
+        };
+        if thread::Builder::new().spawn(work).is_err() {
+            shared.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The user that has connected.
+fn peer(client: &UnixStream) -> io::Result<u32> {
+    let mut found = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: a value of this option's type, and its length.
+    let got = unsafe {
+        libc::getsockopt(
+            client.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &mut len,
+        )
+    };
+    match got {
+        0 => Ok(found.uid),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether a user may ask.
+fn is_allowed(user: u32) -> bool {
+    user == 0 || user == directory::user()
+}
+
+fn serve(client: &UnixStream, shared: &Shared) -> io::Result<()> {
+    if !is_allowed(peer(client)?) {
+        return answer(client, &Err("this is another user's".to_owned()));
+    }
+    let mut input = BufReader::new(Deadline::new(client));
+    loop {
+        input.get_mut().until = Instant::now() + SLOWEST;
+        let mut line = Vec::new();
+        let most = Line::MAX as u64 + 1;
+        let read = (&mut input).take(most).read_until(b'\n', &mut line);
+        let is_whole = line.pop_if(|byte| *byte == b'\n').is_some();
+        match read {
+            Ok(0) => return Ok(()),
+            Ok(_) if is_whole || line.len() > Line::MAX => {}
+            // Half a line, and then its end.
+            Ok(_) => return Ok(()),
+            Err(error) => {
+                let _ = answer(client, &Err("no line has come for 10 s".to_owned()));
+                return Err(error);
+            }
+        }
+        let parsed = Line::parse(&line);
+        let is_long = parsed == Err(LineError::Long);
+        let answered = match parsed {
+            Ok(line) => shared.do_as(line),
+            Err(error) => Err(error.to_string()),
+        };
+        answer(client, &answered)?;
+        if is_long {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends a text, or why there is none.
+fn answer(client: &UnixStream, answer: &Result<String, String>) -> io::Result<()> {
+    let text = match answer {
+        Ok(text) => {
+            let end = if text.is_empty() || text.ends_with('\n') {
+                ""
+            } else {
+                "\n"
+            };
+            format!("ok {}\n{text}{end}", text.lines().count())
+        }
+        Err(error) => format!("error {}\n", escaped(error)),
+    };
+    let mut out = Deadline::new(client);
+    out.write_all(text.as_bytes())
+}
+
+/// A client that is waited for until some time, however it divides what it sends or takes.
+struct Deadline<'a> {
+    client: &'a UnixStream,
+    until: Instant,
+}
+
+impl<'a> Deadline<'a> {
+    fn new(client: &'a UnixStream) -> Self {
+        Self {
+            client,
+            until: Instant::now() + SLOWEST,
+        }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Deadline<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.client.set_read_timeout(self.left()?)?;
+        self.client.read(buffer)
+    }
+}
+
+impl Write for Deadline<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.client.set_write_timeout(self.left()?)?;
+        self.client.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn do_as(&self, line: Line) -> Result<String, String> {
+        let request = match line {
+            Line::Status => return Ok(self.status()),
+            Line::Stop => {
+                self.is_stopped.store(true, Ordering::Relaxed);
+                return Ok(String::new());
+            }
+            Line::Snapshot if self.rings.is_none() => {
+                return Err("there is no recording".to_owned());
+            }
+            Line::Snapshot => {
+                self.is_snapshot.store(true, Ordering::Relaxed);
+                return Ok(String::new());
+            }
+            Line::List => Request::List,
+            Line::Read { file } => Request::Read { file },
+            Line::Write { file, text, append } => Request::Write { file, text, append },
+        };
+        match attach::ask(self.process, |_| Ok(request)) {
+            Ok(answer) => answer,
+            Err(error) => Err(error.message().unwrap_or_default()),
+        }
+    }
+
+    fn status(&self) -> String {
+        let Some(rings) = &self.rings else {
+            return format!("process {}\n", self.process);
+        };
+        let Counts { calls, lost } = Counts::of(rings);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, until) = std::mem::replace(&mut *last, (Instant::now(), calls));
+        let since = before.elapsed().as_secs_f64().max(1e-3);
+        let rate = (calls.saturating_sub(until) as f64 / since) as u64;
+        let len = self.len.load(Ordering::Relaxed);
+        let process = self.process;
+        format!("process {process}\ncalls {calls}\nlost {lost}\nrate {rate}\nsize {len}\n")
+    }
+}
+
+/// Asks the recorder of a process, if one listens: `None` if none does. Else its text, or why it
+/// has none.
+pub(super) fn ask(process: u32, line: &Line) -> Option<Result<String, Error>> {
+    let all = directory::anywhere().map(|directory| path(&directory, process));
+    let socket = all
+        .into_iter()
+        .find_map(|path| UnixStream::connect(path).ok())?;
+    let failed = |error| Error::Nothing(format!("the recorder of process {process}: {error}"));
+    let answer = exchange(&socket, line).map_err(failed);
+    Some(answer.and_then(|answer| {
+        let failed = |why| Error::Nothing(format!("process {process}: {why}"));
+        answer.map_err(failed)
+    }))
+}
+
+fn exchange(socket: &UnixStream, line: &Line) -> io::Result<Result<String, String>> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let mut line = line.to_string().into_bytes();
+    line.push(b'\n');
+    { socket }.write_all(&line)?;
+    let mut input = BufReader::new(socket).take(MAX_ANSWER);
+    let mut head = String::new();
+    input.read_line(&mut head)?;
+    let head = head.trim_end();
+    let Some(lines) = head
+        .strip_prefix("ok ")
+        .and_then(|it| it.parse::<u64>().ok())
+    else {
+        let error = head.strip_prefix("error ");
+        let silent = "it has ended, or does not answer";
+        return Ok(Err(error.unwrap_or(silent).to_owned()));
+    };
+    let mut text = String::new();
+    for _ in 0..lines {
+        if input.read_line(&mut text)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(Ok(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_user_and_root_may_ask() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        assert_eq!(peer(&ours).unwrap(), directory::user());
+        assert!(is_allowed(0) && is_allowed(directory::user()));
+        assert!(!is_allowed(directory::user() + 1));
+    }
+}

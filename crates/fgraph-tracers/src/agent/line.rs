@@ -1,0 +1,195 @@
+//! What is asked for through the socket of a recorder, in lines.
+
+use std::{error, fmt};
+
+/// A line that a recorder understands.
+///
+/// | line | asks for |
+/// |---|---|
+/// | `status` | calls, lost events, calls a second, bytes of the recording |
+/// | `stop` | the end of recording |
+/// | `snapshot` | what is in the rings, to the recording, also where only the newest is kept |
+/// | `ls` | the names of the files of [`Control`](crate::control::Control) |
+/// | `cat FILE` | the text of a file |
+/// | `write FILE TEXT` | to write a text, which is the rest of the line, to a file |
+/// | `append FILE TEXT` | to add it to what is there |
+///
+/// What is answered is a line `ok N` and N more lines, or one that begins with `error `.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// How far recording is.
+    Status,
+    /// To end recording.
+    Stop,
+    /// To write what is in the rings.
+    Snapshot,
+    /// The names of files.
+    List,
+    /// The text of a file.
+    Read {
+        /// Its name, without white space.
+        file: String,
+    },
+    /// To write to a file.
+    Write {
+        /// Its name, without white space.
+        file: String,
+        /// What is written, in one line.
+        text: String,
+        /// Whether that is added to what is there.
+        append: bool,
+    },
+}
+
+/// Why a line is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LineError {
+    /// It is longer than [`Line::MAX`].
+    Long,
+    /// It is not UTF-8, or has control characters.
+    NotText,
+    /// It does not begin with a word that is known.
+    Unknown,
+    /// A file's name is missing.
+    NoFile,
+    /// Something follows where nothing should.
+    TooMuch,
+}
+
+impl fmt::Display for LineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Long => write!(f, "a line is longer than {} bytes", Line::MAX),
+            Self::NotText => f.write_str("a line is not text"),
+            Self::Unknown => f.write_str(
+                "a line begins with none of status, stop, snapshot, ls, cat, write and append",
+            ),
+            Self::NoFile => f.write_str("the name of a file is missing"),
+            Self::TooMuch => f.write_str("a line has more words than it should"),
+        }
+    }
+}
+
+impl error::Error for LineError {}
+
+impl Line {
+    /// Bytes of the longest line, without its end.
+    pub const MAX: usize = 32 << 10;
+
+    /// What a line asks for, without its end.
+    ///
+    /// ```
+    /// use fgraph_tracers::agent::Line;
+    ///
+    /// let file = "trace".to_owned();
+    /// assert_eq!(Line::parse(b"cat trace"), Ok(Line::Read { file }));
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(line: &[u8]) -> Result<Self, LineError> {
+        if line.len() > Self::MAX {
+            return Err(LineError::Long);
+        }
+        let line = str::from_utf8(line).map_err(|_| LineError::NotText)?;
+        if line.contains(|c: char| c.is_control() && c != '\t') {
+            return Err(LineError::NotText);
+        }
+        let (word, rest) = split(line.trim_start());
+        let alone = |known| match rest.trim() {
+            "" => Ok(known),
+            _ => Err(LineError::TooMuch),
+        };
+        let (file, text) = split(rest);
+        let named = || match file {
+            "" => Err(LineError::NoFile),
+            file => Ok(file.to_owned()),
+        };
+        match word {
+            "status" => alone(Self::Status),
+            "stop" => alone(Self::Stop),
+            "snapshot" => alone(Self::Snapshot),
+            "ls" => alone(Self::List),
+            "cat" if !text.trim().is_empty() => Err(LineError::TooMuch),
+            "cat" => Ok(Self::Read { file: named()? }),
+            "write" | "append" => Ok(Self::Write {
+                file: named()?,
+                text: text.to_owned(),
+                append: word == "append",
+            }),
+            _ => Err(LineError::Unknown),
+        }
+    }
+}
+
+/// The first word, and what follows the white space after it.
+fn split(text: &str) -> (&str, &str) {
+    let end = text.find(char::is_whitespace).unwrap_or(text.len());
+    let (word, rest) = text.split_at(end);
+    (word, rest.trim_start())
+}
+
+/// The line, without its end.
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status => f.write_str("status"),
+            Self::Stop => f.write_str("stop"),
+            Self::Snapshot => f.write_str("snapshot"),
+            Self::List => f.write_str("ls"),
+            Self::Read { file } => write!(f, "cat {file}"),
+            Self::Write { file, text, append } => {
+                let word = if *append { "append" } else { "write" };
+                write!(f, "{word} {file} {text}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_back_as_they_were() {
+        let write = |append| Line::Write {
+            file: "set_ftrace_filter".to_owned(),
+            text: "a  <b as c>::d ".to_owned(),
+            append,
+        };
+        let file = "options/fgraph-tail".to_owned();
+        for line in [
+            Line::Status,
+            Line::Stop,
+            Line::Snapshot,
+            Line::List,
+            Line::Read { file },
+            write(false),
+            write(true),
+        ] {
+            assert_eq!(Line::parse(line.to_string().as_bytes()), Ok(line));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_said() {
+        let long = vec![b'x'; Line::MAX + 1];
+        for (line, error) in [
+            (&b""[..], LineError::Unknown),
+            (b"jump", LineError::Unknown),
+            (b"STATUS", LineError::Unknown),
+            (b"status now", LineError::TooMuch),
+            (b"cat", LineError::NoFile),
+            (b"cat  ", LineError::NoFile),
+            (b"cat a b", LineError::TooMuch),
+            (b"write", LineError::NoFile),
+            (b"status\x00", LineError::NotText),
+            (b"\xff", LineError::NotText),
+            (&long, LineError::Long),
+        ] {
+            assert_eq!(Line::parse(line), Err(error), "{line:?}");
+        }
+    }
+}
