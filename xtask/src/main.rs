@@ -1,6 +1,7 @@
-//! Chores of the workspace: `cargo xtask cost`, `coverage`, `ecosystem`, `hook`,
+//! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `ecosystem`, `hook`,
 //! `mutants`, `patch-test`, `pictures`, `reliability`, `scale`, `soak`, `tidy`, `versus`.
 
+mod attach_test;
 mod cost;
 mod coverage;
 mod ecosystem;
@@ -33,6 +34,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Attach to a hostile program and detach, many times, and see whether anything goes wrong
+    AttachTest(attach_test::Options),
     /// Measure what a traced call costs, and patching
     Cost(cost::Options),
     /// Count which functions of programs and libraries can be traced
@@ -61,6 +64,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::AttachTest(options) => attach_test::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Coverage(options) => coverage::run(&options),
         Command::Ecosystem(options) => ecosystem::run(&options),

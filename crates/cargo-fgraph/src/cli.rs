@@ -17,21 +17,34 @@ pub(crate) const HELP: &str = "\
 Build with patchable function entries, so that fgraph can watch the functions
 
 Usage: cargo fgraph [--select GLOB]... build|run|test|bench [ARGS OF CARGO]
+       cargo fgraph record|live|top [run|test|bench] [ARGS OF CARGO]
+
+`record`, `live` and `top` run what is built under the command `fgraph`, which must be installed,
+and watch the functions of the workspace's own packages, with the symbols and lines of all. Each
+program that `test` and `bench` run has a recording of its own, `fgraph.NAME.data`, in which threads
+are named as the tests that they run.
 
 Options:
       --select GLOB      Prepare only functions whose demangled name matches. May be given
                          several times; `!GLOB` leaves functions out. `*` is any run of
                          characters, `?` is one character. Default: all functions
       --target-dir DIR   Build in a subdirectory of DIR. Default: cargo's target directory
+      --deps             With `record`, `live` and `top`: watch all functions of the program
+      --with OPTION      With these: an option of `fgraph`, such as --with=--retval. May be given
+                         several times
   -h, --help             Print this
   -V, --version          Print the version
 
 Everything else is passed on to cargo: `cargo fgraph test --release -p app -- --nocapture`.
-Artifacts are in target/fgraph/, in a directory of their own for each selection.
+Artifacts are in target/fgraph/, in a directory of their own for each selection. `FGRAPH` names the
+command `fgraph`; without it that is the one beside this program, or the one on the PATH.
 ";
 
 /// Subcommands of cargo that build programs, and their short forms.
 const COMMANDS: [&str; 7] = ["build", "b", "run", "r", "test", "t", "bench"];
+
+/// Subcommands of `fgraph` under which programs run.
+const TOOLS: [&str; 3] = ["record", "live", "top"];
 
 /// Options of cargo that say where the workspace is and how it is configured. Their values are
 /// needed to ask for the target directory.
@@ -55,12 +68,25 @@ pub(crate) struct Build {
     pub(crate) filter: Filter,
     /// The target directory, if given on the command line.
     pub(crate) target_dir: Option<PathBuf>,
+    /// What the built programs run under.
+    pub(crate) under: Option<Under>,
     /// Say nothing but errors.
     pub(crate) quiet: bool,
     /// Those of cargo's arguments that `cargo metadata` needs too.
     pub(crate) workspace_args: Vec<OsString>,
     /// Cargo's subcommand and its arguments.
     pub(crate) cargo_args: Vec<OsString>,
+}
+
+/// What of `fgraph` programs run under.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Under {
+    /// The subcommand.
+    pub(crate) tool: String,
+    /// Watch the functions of dependencies as well.
+    pub(crate) deps: bool,
+    /// Its options.
+    pub(crate) options: Vec<OsString>,
 }
 
 /// Reads what stands behind `cargo fgraph`.
@@ -76,6 +102,22 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             return Ok(Request::Help);
         } else if arg == "--version" || arg == "-V" {
             return Ok(Request::Version);
+        } else if let Some(under) = &mut build.under
+            && arg == "--deps"
+        {
+            under.deps = true;
+        } else if let Some(under) = &mut build.under
+            && let Some(option) = value_of("--with", &arg, &mut args)?
+        {
+            under.options.push(option);
+        } else if build.under.is_none()
+            && command.is_none()
+            && let Some(tool) = TOOLS.into_iter().find(|tool| arg == **tool)
+        {
+            build.under = Some(Under {
+                tool: tool.to_owned(),
+                ..Under::default()
+            });
         } else if let Some(glob) = value_of("--select", &arg, &mut args)? {
             build.filter = add(build.filter, &glob)?;
         } else if let Some(dir) = value_of("--target-dir", &arg, &mut args)? {
@@ -87,7 +129,11 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
         } else {
             if arg == "--quiet" || arg == "-q" {
                 build.quiet = true;
-            } else if command.is_none() && !is_option(&arg) {
+            } else if command.is_none()
+                && !is_option(&arg)
+                // Without a subcommand the value of an option may come first.
+                && (build.under.is_none() || COMMANDS.iter().any(|known| arg == *known))
+            {
                 command = Some(arg.clone());
                 // Before the options that came first: cargo wants it in front.
                 build.cargo_args.insert(0, arg);
@@ -96,7 +142,15 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             build.cargo_args.push(arg);
         }
     }
+    if command.is_none() && build.under.is_some() {
+        build.cargo_args.insert(0, "run".into());
+        command = Some("run".into());
+    }
     let command = command.ok_or(Error::NoCommand)?;
+    let only_builds = |name: &str| name == "build" || name == "b";
+    if build.under.is_some() && command.to_str().is_some_and(only_builds) {
+        return Err(Error::NothingRuns);
+    }
     if !COMMANDS.iter().any(|known| command == *known) {
         return Err(Error::UnknownCommand(command.to_string_lossy().into()));
     }
@@ -197,6 +251,29 @@ mod tests {
             ["--manifest-path", "x", "--config", "y"]
         );
         assert_eq!(build.cargo_args[1..], build.workspace_args);
+    }
+
+    #[test]
+    fn programs_run_under_a_tool() {
+        let plain = build("record -- a --deps");
+        assert_eq!(plain.cargo_args, ["run", "--", "a", "--deps"]);
+        let expected = Under {
+            tool: "record".to_owned(),
+            ..Under::default()
+        };
+        assert_eq!(plain.under, Some(expected.clone()));
+        let all = build("record --deps test --release --with=--retval --with -N --with x name");
+        assert_eq!(all.cargo_args, ["test", "--release", "name"]);
+        let options = ["--retval", "-N", "x"].map(OsString::from).to_vec();
+        let expected = Under {
+            deps: true,
+            options,
+            ..expected
+        };
+        assert_eq!(all.under, Some(expected));
+        assert_eq!(build("run record").cargo_args, ["run", "record"]);
+        assert_eq!(build("live -p app").cargo_args, ["run", "-p", "app"]);
+        assert!(matches!(parsed("top build"), Err(Error::NothingRuns)));
     }
 
     #[test]

@@ -12,8 +12,7 @@
 //! All settings go by cargo's command line: the environment would reach the user's program too, and
 //! any build that it starts.
 
-// Long strings: JSON as cargo writes it.
-
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -22,11 +21,13 @@ use std::path::{self, Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use fgraph::Filter;
+use serde_json::Value;
 
-use crate::cli::Build;
+use crate::cli::{Build, Under};
 use crate::error::Error;
 use crate::hash;
 use crate::probe;
+use crate::runner;
 use crate::wrapper::{INNER_VAR, SELECT_VAR, TOLD_VAR};
 
 /// To be counted up when crates that are already built must be built again.
@@ -39,10 +40,13 @@ const LAYOUT: &str = "v1";
 /// If cargo does not get to run.
 pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let base = match &build.target_dir {
-        Some(dir) => dir.clone(),
-        None => target_dir(&cargo, &build.workspace_args)?,
+    let workspace = match (&build.target_dir, &build.under) {
+        (Some(_), None) => None,
+        _ => Some(Workspace::ask(&cargo, &build.workspace_args)?),
     };
+    let base = build.target_dir.as_ref();
+    let base = base.or(workspace.as_ref().map(|it| &it.target_dir));
+    let base = base.ok_or(Error::NoTargetDirectory)?.clone();
     let dir = subdirectory(&base, &build.filter);
     let dir = path::absolute(&dir).map_err(|error| Error::File(dir, error))?;
     let text = dir
@@ -65,6 +69,11 @@ pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     let wrapper = wrapper
         .to_str()
         .ok_or_else(|| Error::NotUtf8(wrapper.display().to_string()))?;
+    let mut settings = Vec::new();
+    if let Some(under) = &build.under {
+        let crates = workspace.map(|it| it.crates).unwrap_or_default();
+        settings = settings_for(under, &crates, &build.cargo_args, wrapper)?;
+    }
     let mut command = Command::new(&cargo);
     let mut args = build.cargo_args.iter();
     command
@@ -77,6 +86,7 @@ pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
         .arg(format!("build.build-dir={}", toml_string(text)))
         // The compiler does not know when the list has changed.
         .args(["--config", "build.incremental=false"])
+        .args(settings.iter().flat_map(|setting| ["--config", setting]))
         .args(args)
         .env(SELECT_VAR, build.filter.to_string())
         .env(TOLD_VAR, told)
@@ -106,72 +116,80 @@ fn subdirectory(base: &Path, filter: &Filter) -> PathBuf {
     base.join("fgraph").join(format!("{LAYOUT}-{selection}"))
 }
 
-/// Asks cargo for the target directory of the workspace.
-fn target_dir(cargo: &OsStr, args: &[OsString]) -> Result<PathBuf, Error> {
-    let output = Command::new(cargo)
-        .args(["metadata", "--no-deps", "--format-version=1"])
-        .args(args)
-        .output()
-        .map_err(|error| Error::Start(cargo.into(), error))?;
-    if !output.status.success() {
-        eprint!("{}", String::from_utf8_lossy(&output.stderr));
-        let code = output.status.code().and_then(|code| code.try_into().ok());
-        return Err(Error::Workspace(code.unwrap_or(u8::MAX)));
-    }
-    let json = String::from_utf8_lossy(&output.stdout);
-    let dir = top_level_string(&json, "target_directory").ok_or(Error::NoTargetDirectory)?;
-    Ok(dir.into())
+/// What cargo says of a workspace.
+struct Workspace {
+    target_dir: PathBuf,
+    /// The names of the crates of its packages, as functions have them.
+    crates: BTreeSet<String>,
 }
 
-/// The text under `key` in the outermost object of `json`.
-fn top_level_string(json: &str, key: &str) -> Option<String> {
-    let mut depth = 0_usize;
-    let mut last = String::new();
-    let mut is_value = false;
-    let mut chars = json.chars();
-    while let Some(char) = chars.next() {
-        match char {
-            '{' | '[' => depth += 1,
-            '}' | ']' => depth = depth.checked_sub(1)?,
-            ':' => is_value = true,
-            ',' => is_value = false,
-            '"' => {
-                let text = json_string(&mut chars)?;
-                if depth == 1 && is_value && last == key {
-                    return Some(text);
-                }
-                if depth == 1 && !is_value {
-                    last = text;
-                }
-            }
-            _ => {}
+impl Workspace {
+    /// Asks cargo.
+    fn ask(cargo: &OsStr, args: &[OsString]) -> Result<Self, Error> {
+        let output = Command::new(cargo)
+            .args(["metadata", "--no-deps", "--format-version=1"])
+            .args(args)
+            .output()
+            .map_err(|error| Error::Start(cargo.into(), error))?;
+        if !output.status.success() {
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            let code = output.status.code().and_then(|code| code.try_into().ok());
+            return Err(Error::Workspace(code.unwrap_or(u8::MAX)));
         }
+        Self::parse(&output.stdout)
     }
-    None
+
+    fn parse(json: &[u8]) -> Result<Self, Error> {
+        let json: Value = serde_json::from_slice(json).map_err(Error::Metadata)?;
+        let dir = json["target_directory"].as_str();
+        let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
+        let packages = list(&json["packages"]).into_iter();
+        let targets = packages.flat_map(|package| list(&package["targets"]));
+        let names = targets.filter_map(|target| Some(target["name"].as_str()?.replace('-', "_")));
+        Ok(Self {
+            target_dir: dir.ok_or(Error::NoTargetDirectory)?.into(),
+            crates: names.collect(),
+        })
+    }
 }
 
-/// The rest of a text, up to its closing quotation mark.
-fn json_string(chars: &mut impl Iterator<Item = char>) -> Option<String> {
-    let mut text = String::new();
-    loop {
-        let char = match chars.next()? {
-            '"' => return Some(text),
-            '\\' => match chars.next()? {
-                'b' => '\u{8}',
-                'f' => '\u{c}',
-                'n' => '\n',
-                'r' => '\r',
-                't' => '\t',
-                'u' => {
-                    let digits: String = chars.by_ref().take(4).collect();
-                    char::from_u32(u32::from_str_radix(&digits, 16).ok()?)?
-                }
-                itself => itself,
-            },
-            char => char,
-        };
-        text.push(char);
+/// What `fgraph` is told to watch.
+fn words(under: &Under, crates: &BTreeSet<String>) -> Vec<String> {
+    if under.deps {
+        return Vec::new();
     }
+    let of_crate =
+        |name: &String| ["", "<", r"<*\ as\ "].map(|before| format!("-F{before}{name}::*"));
+    crates.iter().flat_map(of_crate).collect()
+}
+
+/// Settings of cargo with which programs run under `fgraph`, with all symbols: `this` program
+/// starts them.
+fn settings_for(
+    under: &Under,
+    crates: &BTreeSet<String>,
+    cargo_args: &[OsString],
+    this: &str,
+) -> Result<Vec<String>, Error> {
+    let runs_one = |command: &OsString| command == "run" || command == "r";
+    let which = match cargo_args.first().is_some_and(runs_one) {
+        true => runner::ONE,
+        false => runner::EACH,
+    };
+    let mut words = words(under, crates);
+    for option in &under.options {
+        let text = option.to_str().map(str::to_owned);
+        words.push(text.ok_or_else(|| Error::NotUtf8(option.to_string_lossy().into()))?);
+    }
+    let words = words.iter().map(String::as_str);
+    let runner = [this, runner::FLAG, which, &under.tool].into_iter();
+    let runner: Vec<String> = runner.chain(words).chain(["--"]).map(toml_string).collect();
+    let mut settings = vec![format!("target.'cfg(all())'.runner=[{}]", runner.join(","))];
+    for profile in ["release", "bench"] {
+        settings.push(format!("profile.{profile}.strip=false"));
+        settings.push(format!("profile.{profile}.debug=\"line-tables-only\""));
+    }
+    Ok(settings)
 }
 
 /// `text` as a value in TOML.
@@ -205,21 +223,18 @@ mod tests {
     }
 
     #[test]
-    fn only_the_outermost_target_directory_counts() {
-        let json = r#"{"packages":[{"metadata":{"target_directory":"no"},"x":"\"target_directory\":\"no"}],
-            "y":"target_directory","z":["target_directory","no"],
+    fn the_workspace_says_where_it_builds_and_which_crates_are_its_own() {
+        let json = r#"{"packages":[{"targets":[{"name":"my-app"},{"name":"dep"}]},{}],
             "target_directory" : "/a\\b\u0009\"é","metadata":null}"#;
-        let found = top_level_string(json, "target_directory");
-        assert_eq!(found.as_deref(), Some("/a\\b\t\"é"));
-        for json in [
-            "",
-            "}",
-            "{",
-            "{\"target_directory\":",
-            "{\"target_directory\":\"",
-            "{}",
-        ] {
-            assert_eq!(top_level_string(json, "target_directory"), None, "{json}");
+        let found = Workspace::parse(json.as_bytes()).unwrap();
+        assert_eq!(found.target_dir, Path::new("/a\\b\t\"é"));
+        let own = words(&Under::default(), &found.crates);
+        assert_eq!(
+            own[3..],
+            ["-Fmy_app::*", "-F<my_app::*", r"-F<*\ as\ my_app::*"]
+        );
+        for json in ["", "{", "{\"target_directory\":\"", "{}", "7"] {
+            assert!(Workspace::parse(json.as_bytes()).is_err(), "{json}");
         }
     }
 

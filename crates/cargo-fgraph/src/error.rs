@@ -19,6 +19,8 @@ pub(crate) enum Error {
     NoCommand,
     /// The command line has a subcommand that builds nothing to be traced.
     UnknownCommand(String),
+    /// The command line asks to watch a program, and runs none.
+    NothingRuns,
     /// An option stands last that wants a value.
     NoValue(&'static str),
     /// A glob of `--select` was refused.
@@ -31,6 +33,8 @@ pub(crate) enum Error {
     Workspace(u8),
     /// Cargo's description of the workspace does not name a target directory.
     NoTargetDirectory,
+    /// Cargo's description of the workspace is none.
+    Metadata(serde_json::Error),
     /// The target directory has white space in its path, at which rustc splits the options for
     /// LLVM.
     WhiteSpace(PathBuf),
@@ -63,6 +67,7 @@ impl Display for Error {
             Self::UnknownCommand(name) => {
                 write!(f, "no such subcommand: `{name}`; see `cargo fgraph --help`")
             }
+            Self::NothingRuns => write!(f, "`build` runs nothing that could be watched"),
             Self::NoValue(option) => write!(f, "a value must follow `{option}`"),
             Self::Select(error) => write!(f, "--select: {error}"),
             Self::NotUtf8(text) => write!(f, "not UTF-8: `{text}`"),
@@ -71,6 +76,7 @@ impl Display for Error {
             Self::NoTargetDirectory => {
                 write!(f, "`cargo metadata` does not name a target directory")
             }
+            Self::Metadata(error) => write!(f, "`cargo metadata` prints no JSON: {error}"),
             Self::WhiteSpace(path) => write!(
                 f,
                 "rustc cannot pass a path with white space on to LLVM: {}\n\

@@ -2,7 +2,7 @@
 //!
 //! Every function gets a NOP of five bytes at its entry and a place in the section
 //! `__patchable_function_entries`, with a stable compiler and without a change of the source. One
-//! program plays two parts:
+//! program plays several parts:
 //!
 //! ```text
 //!   cargo fgraph build            this program, as a subcommand of cargo:  cli, probe, driver
@@ -12,6 +12,9 @@
 //!          |    +- rustc …             pass two: the crate, with a list of those that get a NOP
 //!          +- cargo-fgraph rustc …
 //! ```
+//!
+//! For `record`, `live` and `top` it is cargo's runner as well, which starts what was built under
+//! the command `fgraph`:  runner
 //!
 //! rustc has no stable option for this, but passes options on to LLVM. One of LLVM's passes,
 //! `forceattrs`, reads attributes of functions from a file, and `patchable-function-entry=5` is
@@ -26,6 +29,7 @@ mod error;
 mod hash;
 mod invocation;
 mod probe;
+mod runner;
 mod select;
 mod symbols;
 mod wrapper;
@@ -39,7 +43,9 @@ use error::Error;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = env::args_os().skip(1).collect();
-    let done = if wrapper::is_called(&args) {
+    let done = if runner::is_called(&args) {
+        runner::run(&args)
+    } else if wrapper::is_called(&args) {
         wrapper::run(&args)
     } else {
         subcommand(args)

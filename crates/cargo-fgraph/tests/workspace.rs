@@ -388,6 +388,45 @@ fn a_target_directory_of_the_users_is_taken() {
 }
 
 #[test]
+fn programs_run_under_the_command() {
+    let workspace = Workspace::new("under");
+    let fgraph = workspace.script(
+        "fgraph.sh",
+        r#"printf '%s\n' "$@" >> "$(dirname "$0")/asked"
+while [ "$1" != -- ]; do shift; done
+shift; exec "$@""#,
+    );
+    let asked = |args: &[&str]| {
+        let mut command = workspace.fgraph(args);
+        let output = command.env("FGRAPH", &fgraph).output().unwrap();
+        let asked = fs::read_to_string(workspace.0.join("asked")).unwrap_or_default();
+        let _ = fs::remove_file(workspace.0.join("asked"));
+        (output, asked)
+    };
+    let (output, own) = asked(&["live", "--with=--retval", "-p", "app", "--", "7"]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let own: Vec<&str> = own.lines().collect();
+    for word in ["live", "-Fapp::*", r"-F<*\ as\ dep::*", "--retval", "7"] {
+        assert!(own.contains(&word), "{word}: {own:?}");
+    }
+    let (output, all) = asked(&["record", "--deps", "test", "--all-targets"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!all.contains("-F"), "{all}");
+    let recordings = all
+        .lines()
+        .filter(|line| line.starts_with("fgraph.") && line.ends_with(".data"));
+    let recordings: std::collections::BTreeSet<&str> = recordings.collect();
+    assert_eq!(recordings.len(), 2, "{all}");
+    assert!(
+        !workspace
+            .fgraph(&["record", "build"])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
 fn a_compiler_without_the_option_is_refused() {
     let workspace = Workspace::new("probe");
     let deaf = "for arg; do case $arg in llvm-args=*) arg=opt-level=0;; esac; \

@@ -23,7 +23,7 @@ use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{Reply, Request, Settings, is_there};
 
 use crate::controlled;
-use crate::{AGENT, Agent, record};
+use crate::{AGENT, Agent, begin};
 
 pub(crate) type Failed = Box<dyn error::Error>;
 
@@ -93,8 +93,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Failed> {
 fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     let mut place = lock(&AGENT)?;
     end_left(&mut place)?;
+    let (tool, triggers) = begin(settings, Rings::open_shared(file)?)?;
     *place = Some(Agent {
-        recorder: record(settings, Rings::open_shared(file)?)?,
+        tool,
+        triggers,
         reader,
         _executed: None,
     });
@@ -108,9 +110,7 @@ fn end_left(place: &mut Option<Agent>) -> Result<(), Failed> {
     {
         return Err(format!("process {} records it already", agent.reader).into());
     }
-    if let Some(agent) = place.take() {
-        agent.recorder.finish()?;
-    }
+    drop(place.take());
     Ok(())
 }
 
@@ -135,8 +135,6 @@ fn detach(holder: u32) -> Result<(), Failed> {
         // Unpatches what its tracers watched.
         drop(mem::take(&mut *control));
     }
-    match place.take_if(|agent| agent.reader == holder) {
-        Some(agent) => Ok(agent.recorder.finish().map(drop)?),
-        None => Ok(()),
-    }
+    drop(place.take_if(|agent| agent.reader == holder));
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! Records a program that knows nothing of fgraph: the `fgraph` command preloads this library.
 //!
 //! Before the program's `main` it reads its [`Settings`] in the environment, maps the rings that
-//! the command has made, and starts a recorder that writes to them. Then nothing is left of it but
-//! callbacks: no thread, no descriptor, and no variable in the environment. Programs that the
-//! process executes find the library and the settings again, see [`executed`].
+//! the command has made, and starts a recorder, or another tool, that writes to them. Then nothing
+//! is left of it but callbacks: no thread, no descriptor, and no variable in the environment.
+//! Programs that the process executes find the library and the settings again, see [`executed`].
 //!
 //! Into a process that runs already the command loads it too, see [`attached`].
 //!
@@ -29,11 +29,16 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
-use fgraph::Untraced;
+use fgraph::{Filter, Untraced};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
-use fgraph_tracers::agent::{self, Settings};
+use fgraph_tracers::agent::{self, Settings, Tool, Work};
+use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
+use fgraph_tracers::stack::StackTracer;
+use fgraph_tracers::syscalls::SyscallMarks;
+use fgraph_tracers::threads::ThreadChecker;
+use fgraph_tracers::trigger::Trigger;
 
 use executed::Executed;
 
@@ -47,7 +52,9 @@ static START: extern "C" fn() = start;
 /// What works in this process.
 #[derive(Debug)]
 struct Agent {
-    recorder: Recorder,
+    /// It ends when it is dropped.
+    tool: Box<dyn Work>,
+    triggers: Vec<Trigger>,
     /// The process that reads what is recorded.
     reader: u32,
     _executed: Option<Executed>,
@@ -88,13 +95,14 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
         true => Some(Executed::start(settings, library)?),
         false => None,
     };
-    let recorder = record(settings, rings)?;
+    let (tool, triggers) = begin(settings, rings)?;
     if !settings.follow {
         // SAFETY: a function that stays.
         unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
     }
     let agent = Agent {
-        recorder,
+        tool,
+        triggers,
         reader: settings.reader(),
         _executed: executed,
     };
@@ -107,21 +115,69 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
 /// How long finding out the types of functions may hold the program up at its start.
 const TYPES: Duration = Duration::from_secs(2);
 
-/// Starts to record into these rings.
-fn record(settings: &Settings, rings: Rings) -> Result<Recorder, Box<dyn error::Error>> {
+/// What works at once: a tool, and what tells of calls.
+type Begun = (Box<dyn Work>, Vec<Trigger>);
+
+/// Starts what is asked for, which writes to these rings.
+fn begin(settings: &Settings, rings: Rings) -> Result<Begun, Box<dyn error::Error>> {
+    let executed = settings.executed;
     let program = env::current_exe()?;
+    let filter = || settings.filter(&program.to_string_lossy());
+    let tool: Box<dyn Work> = match &settings.tool {
+        Tool::Record => {
+            let (recorder, triggers) = record(settings, rings, filter()?)?;
+            return Ok((Box::new(recorder), triggers));
+        }
+        Tool::Syscalls { is_loud } => {
+            let asked = settings.asked()?;
+            let started = SyscallMarks::start_in(rings, executed, asked.as_ref(), *is_loud);
+            Box::new(started?)
+        }
+        Tool::Stack => Box::new(StackTracer::start_in(rings, executed, filter()?)?),
+        Tool::Threads(rules) => {
+            let rules = rules
+                .iter()
+                .map(|(rule, words)| Ok((*rule, Settings::selected(words)?)));
+            let rules: Vec<_> = rules.collect::<Result<_, fgraph::FilterError>>()?;
+            Box::new(ThreadChecker::start_in(rings, executed, rules)?)
+        }
+        Tool::Inject(fault) => {
+            // SAFETY: who asks for it says that callers may get such results.
+            let started = unsafe { FaultMarks::start_in(rings, executed, filter()?, *fault) };
+            Box::new(started?)
+        }
+        _ => return Err("it was started by another version of fgraph".into()),
+    };
+    Ok((tool, Vec::new()))
+}
+
+fn record(
+    settings: &Settings,
+    rings: Rings,
+    filter: Filter,
+) -> Result<(Recorder, Vec<Trigger>), Box<dyn error::Error>> {
     let options = Options {
         arguments: settings.arguments,
         result: settings.result,
         types: settings.types.then_some(TYPES),
+        texts: settings.texts.clone(),
+        caller: settings.callers,
+        once: settings.once,
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         within: settings.within()?,
         threshold: Some(Duration::from_nanos(settings.threshold)),
         executed: settings.executed,
         ..Options::default()
     };
-    let filter = settings.filter(&program.to_string_lossy())?;
-    Ok(Recorder::start_in(rings, filter, &options)?)
+    let recorder = Recorder::start_in(rings, filter, &options)?;
+    // Slots are asked in their order at entries, and the other way round at returns: what fires has
+    // been recorded.
+    let start = |trigger: &agent::Trigger| {
+        let least = Duration::from_nanos(trigger.least);
+        Trigger::start(recorder.rings().clone(), &trigger.functions, least)
+    };
+    let triggers: Result<_, _> = settings.triggers.iter().map(start).collect();
+    Ok((recorder, triggers?))
 }
 
 /// A child that is not to be recorded.
@@ -129,7 +185,11 @@ extern "C" fn stop_in_child() {
     if let Ok(agent) = AGENT.try_lock()
         && let Some(agent) = &*agent
     {
-        agent.recorder.set_enabled(false);
+        agent.tool.pause();
+        agent
+            .triggers
+            .iter()
+            .for_each(|trigger| trigger.set_enabled(false));
     }
 }
 

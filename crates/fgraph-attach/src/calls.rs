@@ -11,7 +11,7 @@ use crate::ptrace::{Stop, Tracee};
 #[derive(Debug)]
 pub(crate) struct Caller<'a> {
     pub(crate) tracee: &'a mut Tracee,
-    /// A `syscall` instruction.
+    /// A `syscall` instruction, and a `ret` behind it.
     pub(crate) instruction: u64,
     /// What registers hold besides those that a system call uses.
     pub(crate) general: user_regs_struct,

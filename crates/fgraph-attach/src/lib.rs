@@ -45,6 +45,12 @@ const STACK: u64 = 1 << 20;
 /// Bytes above it, for parameters.
 const UPPER: u64 = 128 << 10;
 const PAGE: u64 = 4096;
+/// Bytes below the stack pointer that a function may use.
+const RED_ZONE: u64 = 128;
+/// `mov rax, SYS_rt_sigreturn; syscall`: where handlers of signals return to.
+const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// `syscall; ret`
+const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 
 /// A library, and the function of it that is called.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +138,7 @@ pub fn load_with(
         mapped: Vec::new(),
         file: None,
         shared: Vec::new(),
+        back: None,
     };
     let loaded = session.load(library, prepare);
     let ended = match &loaded {
@@ -248,10 +255,7 @@ impl<'a> Target<'a> {
             memory: self.memory,
             linker: &self.modules[self.linker.expect("checked before")],
             allocators: allocators.map(|(module, _)| module).collect(),
-            // mov rax, SYS_rt_sigreturn; syscall
-            restorers: self
-                .all_of(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
-                .collect(),
+            restorers: self.all_of(RESTORER).collect(),
         }
     }
 
@@ -297,6 +301,9 @@ struct Session<'a> {
     file: Option<u64>,
     /// Descriptors of files that are to be the library's.
     shared: Vec<u64>,
+    /// Where on the thread's stack an address stands that leads back to where it was; `None` if it
+    /// cannot be told how much stack it has.
+    back: Option<u64>,
 }
 
 /// Makes files that the process and this one share.
@@ -360,6 +367,7 @@ impl Session<'_> {
             let found = modules::find(&self.target.exports[present], library.entry.to_bytes());
             parameters.function = found.ok_or_else(|| missing("the library's function"))?;
         }
+        self.lead_back()?;
         self.held.tracee.block_signals().map_err(|e| self.gone(e))?;
 
         let write = libc::PROT_READ | libc::PROT_WRITE;
@@ -386,7 +394,7 @@ impl Session<'_> {
         }
         parameters.argument = base + upper.add(argument, 16);
         parameters.argument_len = argument.len() as u64;
-        parameters.frame = upper.add_frame(&self.held.state, base);
+        parameters.frame = upper.add_frame(&self.held.state, base, 0);
         let upper = upper.finish(&parameters);
         let written = match upper.len() as u64 <= UPPER {
             true => memory.write(base, &upper),
@@ -442,6 +450,33 @@ impl Session<'_> {
         process::explain(self.target.pid, source)
     }
 
+    /// Has the thread go on where it was, with all that it had, if this process ends from now on:
+    /// what it then does leads to a frame on its stack, below all that it uses.
+    fn lead_back(&mut self) -> Result<(), Error> {
+        let state = &self.held.state;
+        let Some(restorer) = self.target.all_of(RESTORER).next() else {
+            return Ok(());
+        };
+        let (base, bytes, back) =
+            stub::frame_below(state.general.rsp.saturating_sub(RED_ZONE), state, restorer);
+        let maps = maps::of(self.target.pid).map_err(|e| self.gone(e))?;
+        let is_own = |map: &maps::Mapping| {
+            let has = |at: &u64| map.range.contains(at);
+            let is_stack = map.path == "[stack]" || has(&state.general.fs_base);
+            is_stack && has(&base) && has(&state.general.rsp)
+        };
+        if !maps.iter().any(is_own) || self.target.memory.write(base, &bytes).is_err() {
+            return Ok(());
+        }
+        self.back = Some(back);
+        let mut general = state.general;
+        general.rip = restorer;
+        general.rsp = back + 8;
+        general.orig_rax = u64::MAX;
+        let set = self.held.tracee.set_registers(&general);
+        set.map_err(|e| self.gone(e))
+    }
+
     /// Lets the thread run the instructions at `code` with the parameters at `base`.
     fn run(&mut self, code: u64, base: u64) -> Result<(), Error> {
         let mut general = self.held.state.general;
@@ -457,16 +492,16 @@ impl Session<'_> {
     }
 
     fn call(&mut self, name: &'static str, number: i64, arguments: [u64; 6]) -> Result<u64, Error> {
-        let instruction = self
-            .target
-            .all_of(&[0x0f, 0x05])
-            .next()
-            .ok_or_else(|| Error::Call {
-                name,
-                source: io::Error::from_raw_os_error(libc::ENOSYS),
-            })?;
+        let instruction = self.target.all_of(CALL).next().ok_or_else(|| Error::Call {
+            name,
+            source: io::Error::from_raw_os_error(libc::ENOSYS),
+        })?;
+        let mut general = self.held.state.general;
+        if let Some(back) = self.back {
+            general.rsp = back;
+        }
         let mut caller = Caller {
-            general: self.held.state.general,
+            general,
             tracee: &mut self.held.tracee,
             instruction,
             until: Instant::now() + Duration::from_secs(1),

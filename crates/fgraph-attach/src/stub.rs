@@ -7,7 +7,8 @@
 //!
 //! When it is done it says so and waits a moment for the process that attaches, which puts all
 //! registers back as they were. If that process is gone, the thread does so itself: it returns from
-//! a signal that never came, by a frame that holds them.
+//! a signal that never came, by a frame that holds them. Before there is an area, and when it is
+//! gone, such a frame is on the thread's own stack, where a signal's would be.
 //!
 //! # Safety
 //!
@@ -184,10 +185,13 @@ impl Area {
         self.bytes
     }
 
-    /// Adds a signal frame that leads back to `state`. Returns where the stack pointer must be to
-    /// return by it, for an area whose upper part is at `base`.
-    pub(crate) fn add_frame(&mut self, state: &State, base: u64) -> u64 {
+    /// Adds a signal frame that leads back to `state`, behind the address of the instructions that
+    /// return by it, `restorer`. Returns where the stack pointer must be to return by it, for an
+    /// area that is at `base`, a multiple of 64.
+    pub(crate) fn add_frame(&mut self, state: &State, base: u64, restorer: u64) -> u64 {
         let extended = self.add(&extended_frame(&state.extended), 64);
+        self.add(&[0; 8], 16);
+        self.add(&restorer.to_le_bytes(), 8);
         // SAFETY: plain numbers and pointers.
         let mut context: libc::ucontext_t = unsafe { mem::zeroed() };
         // The alternate stack stays as it is, because this is no state that one can be in.
@@ -206,6 +210,20 @@ impl Area {
         bytes[mask..mask + 8].copy_from_slice(&state.blocked.to_le_bytes());
         base + self.add(&bytes, 16)
     }
+}
+
+/// A signal frame for the thread's own stack, below `end`: where it begins, its bytes, and where in
+/// it the address of `restorer` stands, to which a `ret` leads.
+pub(crate) fn frame_below(end: u64, state: &State, restorer: u64) -> (u64, Vec<u8>, u64) {
+    let frame_at = |base| {
+        let mut area = Area { bytes: Vec::new() };
+        let frame = area.add_frame(state, base, restorer);
+        (area.bytes, frame)
+    };
+    let len = frame_at(0).0.len() as u64;
+    let base = end.saturating_sub(len) & !63;
+    let (bytes, frame) = frame_at(base);
+    (base, bytes, frame - 8)
 }
 
 /// # Safety

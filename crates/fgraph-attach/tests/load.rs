@@ -208,6 +208,8 @@ fn python_goes_on() {
 
 /// Set in a process that loads a library for a test and is killed meanwhile.
 const LOADS: &str = "FGRAPH_ATTACH_LOADS";
+/// There in one of them that ends while the thread makes system calls for it.
+const ENDS: &str = "FGRAPH_ATTACH_ENDS";
 
 #[test]
 fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
@@ -219,12 +221,19 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
             bytes: &fs::read(library).unwrap(),
             entry: c"loaded_slowly",
         };
-        let _ = load(pid.parse().unwrap(), &library, b"/dev/null\nx");
+        let _ = load_with(pid.parse().unwrap(), &library, |_| {
+            if std::env::var_os(ENDS).is_some() {
+                std::process::abort();
+            }
+            Ok(b"/dev/null\nx".to_vec())
+        });
         return;
     }
     let programs = Programs::new();
     let computes = programs.compile("computes", &[]);
-    for delay in [0, 1, 3, 8, 30, 200] {
+    // `None`: by itself.
+    let delays = [0, 1, 3, 8, 30, 200].map(|ms| Some(Duration::from_millis(ms)));
+    for delay in delays.into_iter().chain([None]) {
         let end = End::new();
         let program = Program::start(Command::new(&computes).stdin(end.stdin()));
         let mut attacher = Command::new(std::env::current_exe().unwrap())
@@ -240,6 +249,7 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
                     programs.folder.path().join("library").display()
                 ),
             )
+            .envs(delay.is_none().then_some((ENDS, "1")))
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -247,15 +257,17 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
             let maps = fs::read_to_string(format!("/proc/{}/maps", program.id()));
             maps.unwrap().lines().any(|line| line.contains("memfd"))
         };
-        while !memfd() && attacher.try_wait().unwrap().is_none() {
-            thread::sleep(Duration::from_micros(100));
+        if let Some(delay) = delay {
+            while !memfd() && attacher.try_wait().unwrap().is_none() {
+                thread::sleep(Duration::from_micros(100));
+            }
+            thread::sleep(delay);
+            let _ = attacher.kill();
         }
-        thread::sleep(Duration::from_millis(delay));
-        let _ = attacher.kill();
         attacher.wait().unwrap();
         thread::sleep(Duration::from_millis(5));
         end.say();
-        assert_eq!(program.end().code(), Some(0), "killed after {delay} ms");
+        assert_eq!(program.end().code(), Some(0), "killed after {delay:?}");
     }
 }
 

@@ -2,20 +2,28 @@
 
 pub(crate) mod attach;
 pub(crate) mod completions;
+pub(crate) mod coverage;
 pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod functions;
 pub(crate) mod graph;
 pub(crate) mod info;
+pub(crate) mod inject;
 pub(crate) mod live;
+pub(crate) mod locks;
 pub(crate) mod man;
 pub(crate) mod mount;
 pub(crate) mod outliers;
+pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod stack;
+pub(crate) mod syscalls;
+pub(crate) mod threads;
 pub(crate) mod top;
 pub(crate) mod tui;
+pub(crate) mod watch;
 
 use std::process::ExitCode;
 
@@ -42,6 +50,12 @@ pub(crate) enum Command {
     Record(record::Args),
     Live(live::Args),
     Top(top::Args),
+    Syscalls(syscalls::Args),
+    Watch(watch::Args),
+    Threads(threads::Args),
+    Stack(stack::Args),
+    Locks(locks::Args),
+    Inject(inject::Args),
     Report(report::Args),
     Replay(replay::Args),
     Graph(graph::Args),
@@ -50,6 +64,8 @@ pub(crate) enum Command {
     Dump(dump::Args),
     Export(export::Args),
     Functions(functions::Args),
+    Probe(probe::Args),
+    Coverage(coverage::Args),
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
@@ -65,6 +81,12 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Record(args) => return record::run(&args),
         Command::Live(args) => return live::run(&args),
         Command::Top(args) => return top::run(&args),
+        Command::Syscalls(args) => return syscalls::run(&args),
+        Command::Watch(args) => return watch::run(&args),
+        Command::Threads(args) => return threads::run(&args),
+        Command::Stack(args) => return stack::run(&args),
+        Command::Locks(args) => return locks::run(&args),
+        Command::Inject(args) => return inject::run(&args),
         Command::Report(args) => report::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),
@@ -72,6 +94,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Coverage(args) => return coverage::run(&args),
+        Command::Probe(args) => return probe::run(&args),
         Command::Functions(args) => functions::run(args),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),

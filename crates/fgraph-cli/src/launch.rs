@@ -25,11 +25,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use fgraph_symbols::filter::Filter;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{self, Settings};
+use fgraph_tracers::agent::{self, Settings, Tool, Trigger};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
+use crate::target::words;
 use attach::Attached;
 use gone::Gone;
 use interrupt::Interrupts;
@@ -47,14 +49,29 @@ const RINGS: RingOptions = RingOptions {
     clock: None,
 };
 
+/// The newest events of more threads are kept than are read while they come.
+const KEPT_THREADS: u32 = 2048;
+
+fn ring_options(mode: Mode) -> RingOptions {
+    let rings = match mode {
+        Mode::Drop => RINGS.rings,
+        Mode::Overwrite => KEPT_THREADS,
+    };
+    RingOptions {
+        mode,
+        rings,
+        ..RINGS
+    }
+}
+
 /// How often rings are looked at that had nothing.
 pub(crate) const NAP: Duration = Duration::from_millis(5);
 
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct What {
-    /// Record these functions: a glob over names, or any other word of a filter, such as
-    /// ':mod:libz.so*'
+    /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
+    /// other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
     functions: Vec<String>,
     /// Do not record these functions
@@ -93,19 +110,22 @@ pub(crate) struct What {
         default_missing_value = "types"
     )]
     retval: Option<Values>,
-    /// Record neither forked processes nor executed programs
+    #[command(flatten)]
+    target: Target,
+}
+
+/// A program that is to be run, or that runs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Record a process that runs already, and its forked children; at the end, its functions are
-    /// as they were, and the agent stays in it, idle
+    /// Take a process that runs already, and its forked children; at the end, its functions are as
+    /// they were, and the agent stays in it, idle
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
-    #[arg(
-        required_unless_present = "pid",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(required_unless_present = "pid", trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
@@ -124,47 +144,78 @@ impl What {
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        let program = self.find()?;
-        let interrupts = Interrupts::catch();
-        let mut launched = program.start(Mode::Drop)?;
-        let done = work(&mut launched, &interrupts);
-        launched.end(&interrupts, done)
+        self.find(Vec::new())?.run(work)
+    }
+
+    /// As [`run`](Self::run), with a tool that looks at the functions in place of a recorder.
+    pub(crate) fn run_tool(
+        &self,
+        tool: Tool,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let settings = Settings {
+            tool,
+            ..self.settings()?
+        };
+        self.target.run(settings, work)
     }
 
     /// Finds the program, and looks whether it can be recorded.
-    pub(crate) fn find(&self) -> Result<Program, Error> {
+    pub(crate) fn find(&self, triggers: Vec<Trigger>) -> Result<Program, Error> {
         let settings = Settings {
-            rings: PathBuf::new(),
-            executed: 0,
-            follow: !self.no_follow,
-            trace: self.functions.clone(),
-            notrace: self.notrace.clone(),
+            triggers,
+            ..self.settings()?
+        };
+        self.target.find(settings)
+    }
+
+    fn settings(&self) -> Result<Settings, Error> {
+        let settings = Settings {
+            trace: self.functions.iter().flat_map(|it| words(it)).collect(),
+            notrace: self.notrace.iter().flat_map(|it| words(it)).collect(),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
             arguments: if self.args.is_some() { 6 } else { 0 },
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
-            within: self.within.clone(),
+            within: self.within.iter().flat_map(|it| words(it)).collect(),
             threshold: self.threshold.unwrap_or(0),
+            ..Settings::default()
         };
         if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
             let why = "--args and --retval are both of types or both of registers";
             return Err(Error::Usage(why.to_owned()));
         }
-        let program = self.command.first().cloned().unwrap_or_default();
-        let path = match self.pid {
-            Some(pid) => attach::program(pid)?,
-            None => check::find(&program)?,
+        Ok(settings)
+    }
+}
+
+impl Target {
+    /// What a command line says by arguments of its own.
+    pub(crate) fn new(no_follow: bool, pid: Option<u32>, command: &[OsString]) -> Self {
+        Self {
+            no_follow,
+            pid,
+            command: command.to_owned(),
+        }
+    }
+
+    /// Runs the program with the agent inside, which has these settings, while `work` reads what it
+    /// does, and ends as the program does.
+    pub(crate) fn run(
+        &self,
+        settings: Settings,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        self.find(settings)?.run(work)
+    }
+
+    fn find(&self, settings: Settings) -> Result<Program, Error> {
+        let settings = Settings {
+            follow: !self.no_follow,
+            ..settings
         };
-        let filter = settings.filter(&path.to_string_lossy());
-        let filter = filter.and_then(|_| settings.within());
-        filter.map_err(|error| Error::Usage(error.to_string()))?;
-        Ok(Program {
-            path,
-            command: self.command.clone(),
-            pid: self.pid,
-            settings,
-        })
+        Program::find(self.pid, &self.command, settings)
     }
 }
 
@@ -187,7 +238,9 @@ pub(crate) struct Launched {
     command: Vec<String>,
     /// Hangs up when the program has ended.
     ended: Receiver<()>,
-    waiter: JoinHandle<io::Result<ExitStatus>>,
+    waiter: Option<JoinHandle<io::Result<ExitStatus>>>,
+    /// What it has ended with.
+    status: Option<ExitStatus>,
     /// Where it ran before.
     attached: Option<Attached>,
     /// Where others ask.
@@ -198,6 +251,51 @@ pub(crate) struct Launched {
 }
 
 impl Program {
+    /// Finds the program of a command or of a process, and looks whether it can be recorded.
+    pub(crate) fn find(
+        pid: Option<u32>,
+        command: &[OsString],
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let program = command.first().cloned().unwrap_or_default();
+        let path = match pid {
+            Some(pid) => attach::program(pid)?,
+            None => check::find(&program)?,
+        };
+        let filter = settings.filter(&path.to_string_lossy());
+        let filter = filter.and_then(|_| settings.within());
+        filter.map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(Self {
+            path,
+            command: command.to_vec(),
+            pid,
+            settings,
+        })
+    }
+
+    /// Has the program record only the first call of each function.
+    pub(crate) fn once(mut self) -> Self {
+        self.settings.once = true;
+        self
+    }
+
+    /// Which functions are recorded.
+    pub(crate) fn filter(&self) -> Result<Filter, Error> {
+        let filter = self.settings.filter(&self.path.to_string_lossy());
+        filter.map_err(|error| Error::Usage(error.to_string()))
+    }
+
+    /// Runs it while `work` reads what it does, and ends as it does.
+    pub(crate) fn run(
+        self,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let interrupts = Interrupts::catch();
+        let mut launched = self.start(Mode::Drop)?;
+        let done = work(&mut launched, &interrupts);
+        launched.end(&interrupts, done)
+    }
+
     /// Starts it.
     pub(crate) fn start(mut self, mode: Mode) -> Result<Launched, Error> {
         if let Some(pid) = self.pid {
@@ -210,7 +308,7 @@ impl Program {
             is_missing: false,
         };
         let library = Library::find().map_err(failed)?;
-        let options = RingOptions { mode, ..RINGS };
+        let options = ring_options(mode);
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
         let place = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
@@ -234,7 +332,8 @@ impl Program {
             process,
             command: shown.collect(),
             ended,
-            waiter,
+            waiter: Some(waiter),
+            status: None,
             attached: None,
             _library: Some(library),
             _file: file,
@@ -242,7 +341,7 @@ impl Program {
     }
 
     fn attach(self, pid: u32, mode: Mode) -> Result<Launched, Error> {
-        let options = RingOptions { mode, ..RINGS };
+        let options = ring_options(mode);
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
         let rings = Arc::new(rings);
@@ -253,7 +352,8 @@ impl Program {
             process: pid,
             command: attach::strings(pid, "cmdline"),
             ended,
-            waiter: attach::wait_for_end(pid, sender),
+            waiter: Some(attach::wait_for_end(pid, sender)),
+            status: None,
             attached: Some(attached),
             _library: None,
             _file: file,
@@ -356,18 +456,31 @@ impl Launched {
         self.gone.give_back(&self.rings);
     }
 
-    fn has_ended(&self) -> bool {
-        self.waiter.is_finished()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What the program has ended with: `None` while it runs, and where it ran before.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        if let Some(waiter) = self.waiter.take_if(|waiter| waiter.is_finished()) {
+            self.status = waiter.join().ok().and_then(Result::ok);
+        }
+        self.status.filter(|_| !self.is_attached())
     }
 
     /// Waits until the program has ended, but no longer than this.
     pub(crate) fn wait_for(&self, time: Duration) {
         if self.ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
             // The thread is about to end.
-            while !self.waiter.is_finished() {
+            while !self.has_ended() {
                 thread::yield_now();
             }
         }
+    }
+
+    /// Where it ran before: what a thread of it was kept from meanwhile.
+    pub(crate) fn pause(&self) -> Option<String> {
+        self.attached.as_ref().map(Attached::pause)
     }
 
     /// Whether it ran before, and goes on when recording ends.
@@ -380,6 +493,15 @@ impl Launched {
     pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
         let enough = if self.is_attached() { 0 } else { 1 };
         self.has_ended() || interrupts.count() > enough || self.is_stopped()
+    }
+
+    /// Ends recording: nothing more comes into the rings.
+    pub(crate) fn stop(&mut self) {
+        if let Err(error) = self.detach() {
+            // What was recorded is worth more.
+            eprintln!("fgraph: {}", error.message().unwrap_or_default());
+        }
+        self.rings.finish();
     }
 
     /// Whether a client of the socket wants recording to end.
@@ -398,7 +520,7 @@ impl Launched {
 
     /// Where it ran before, or goes on: ends what the agent does there, so that all it has recorded
     /// is in the rings.
-    pub(crate) fn detach(&mut self) -> Result<(), Error> {
+    fn detach(&mut self) -> Result<(), Error> {
         if let Some(attached) = &mut self.attached {
             return attached.end();
         }
@@ -428,9 +550,11 @@ impl Launched {
     }
 
     /// Waits until the program has ended, and says what it has ended with.
-    fn wait(self) -> ExitCode {
-        let status = self.waiter.join().ok().and_then(Result::ok);
-        let code = status.and_then(|status| {
+    fn wait(mut self) -> ExitCode {
+        if let Some(waiter) = self.waiter.take() {
+            self.status = waiter.join().ok().and_then(Result::ok);
+        }
+        let code = self.status.and_then(|status| {
             let by_signal = || status.signal().map(|signal| 128 + signal);
             status.code().or_else(by_signal)
         });

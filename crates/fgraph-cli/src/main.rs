@@ -3,15 +3,18 @@
 //! Each subcommand is a file under `commands/`. Those that show a recording take it as a
 //! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
 
+mod action;
 mod calls;
 mod commands;
 mod error;
 mod input;
 mod launch;
 mod output;
+mod places;
 mod sources;
 mod stats;
 mod table;
+mod target;
 mod text;
 mod tree;
 

@@ -39,17 +39,34 @@ impl Sources {
         path: &str,
         address: u64,
     ) -> Option<(String, u32)> {
-        let known = module(names, process, path)?;
+        let (known, in_module) = in_module(names, process, path, address)?;
         let lines = self.modules.entry(path.to_owned());
         let lines = lines.or_insert_with(|| Module::read(known)).as_ref()?;
-        let address = address.checked_sub(start(names, known))?;
-        lines.lines.at(address.checked_add(lines.first)?)
+        lines.lines.at(in_module.checked_add(lines.first)?)
     }
 }
 
 /// The debug information of a program or library, in it or in its debug file.
 pub(crate) fn lines_of(path: &Path) -> Option<Lines> {
     Module::read_if(path, |_| true).map(|module| module.lines)
+}
+
+/// A module of this path, and where in it an address of a process is.
+pub(crate) fn in_module<'n>(
+    names: &'n Names,
+    process: u32,
+    path: &str,
+    address: u64,
+) -> Option<(&'n ModuleName, u64)> {
+    let known = module(names, process, path)?;
+    Some((known, address.checked_sub(start(names, known))?))
+}
+
+/// The address in a file that the first byte of its module has.
+pub(crate) fn first_address_of(path: &Path) -> Option<u64> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).ok()?;
+    first_address(&ElfFile::parse(&bytes).ok()?)
 }
 
 /// The module of a path; a child has its parent's.
@@ -87,10 +104,39 @@ impl Module {
         let places = [path.to_owned(), debug].into_iter();
         let mut files = places.filter_map(|place| open(&place));
         let lines = files.find_map(|file| Lines::read(BufReader::new(file), &elf))?;
-        // Segments are mapped from the page on that they begin in.
-        let first = elf.load_addresses().map(|(start, _)| start).min()? & !0xfff;
+        let first = first_address(&elf)?;
         Some(Self { lines, first })
     }
+}
+
+/// The address in a file that the first byte of its module has.
+pub(crate) fn first_address(elf: &ElfFile<'_>) -> Option<u64> {
+    let first = elf.load_addresses().map(|(start, _)| start).min()?;
+    // Segments are mapped from the page on that they begin in.
+    Some(first & !0xfff)
+}
+
+/// The bytes of a module's file.
+pub(crate) fn bytes_of(module: &ModuleName) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(&place(module))?.read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The bytes of the debug file that is installed for a file.
+pub(crate) fn debug_bytes_of(elf: &ElfFile<'_>) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let path = Path::new(DEBUG).join(lines::debug_file(elf.build_id()?));
+    open(&path)?.read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The module that an address of a process is in; a child has its parent's. Of several it is the
+/// smallest, as a file may be mapped elsewhere once more.
+pub(crate) fn module_at(names: &Names, process: u32, address: u64) -> Option<&ModuleName> {
+    let is_in = |it: &&ModuleName| (it.start..it.end).contains(&address);
+    let here = names.modules().iter().filter(is_in);
+    here.min_by_key(|it| (it.process != process, it.end - it.start))
 }
 
 /// Larger files are not looked at.

@@ -86,6 +86,25 @@ fn a_process_has_one_recorder_and_may_have_another_when_that_is_gone() {
 }
 
 #[test]
+fn the_newest_events_of_a_program_that_runs_are_kept_until_a_trigger_fires() {
+    let program = Program::start(&needs!(CC.find()));
+    let mut options = ["--time", "300ms", "--trigger", "call:work"];
+    let output = program.record(&options);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(calls(&program.recording()).0 > 0, "{}", said(&output));
+    fs::remove_file(program.recording()).unwrap();
+    options[3] = "exit!=0";
+    let output = program.record(&options);
+    assert!(
+        said(&output).contains("no trigger has fired"),
+        "{}",
+        said(&output)
+    );
+    assert!(!program.recording().exists());
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn recording_ends_with_the_process_and_is_whole() {
     let mut program = Program::start(&needs!(CC.find()));
     let recorder = program.recorder(&["-F", "work"]).spawn().unwrap();

@@ -280,11 +280,13 @@ impl Running {
         let pipes = recorder.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut recorder = pipes.spawn().unwrap();
         let lines = BufReader::new(recorder.stdout.take().unwrap());
-        Self {
+        let mut this = Self {
             recorder,
             lines,
             place,
-        }
+        };
+        assert_eq!(this.line(), "ready\n");
+        this
     }
 
     /// Waits until the recording is as it should be.
@@ -376,6 +378,65 @@ fn a_recording_ends_at_its_size_or_time_and_the_program_goes_on() {
         // It may not have begun yet when the time is over.
         assert!(found.entries("leaf") > 0 || limit[0] == "--time");
     }
+}
+
+#[test]
+fn the_newest_events_are_kept_until_a_trigger_fires() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    let run = |trigger: &str, what: &str| {
+        let _ = fs::remove_file(place.recording());
+        let mut recorder = place.recorder(&["--ring", "overwrite=60s", "--trigger", trigger]);
+        recorder.arg(&program).arg(what).output().unwrap();
+        let is_there = place.recording().exists();
+        is_there.then(|| Found::of(&place.recording()).entries("leaf"))
+    };
+    // At the first call, or a little later.
+    assert!(run("call:leaf", "").is_some_and(|calls| calls > 0));
+    assert_eq!(run("slow:main>1ns", ""), Some(10));
+    assert_eq!(run("slow:main>60min", ""), None);
+    assert_eq!(run("crash", "kill"), Some(10));
+    assert_eq!(run("crash", ""), None);
+    assert_eq!(run("exit!=0", "kill"), Some(10));
+    assert_eq!(run("exit!=0", ""), None);
+    for bad in [
+        &["--trigger", "x"][..],
+        &["--trigger", "call:a:mod:"],
+        &["--trigger", "crash", "--ring", "drop"],
+        &["--ring", "overwrite", "--max-size", "1M"],
+    ] {
+        let mut recorder = place.recorder(bad);
+        let status = recorder.arg(&program).stderr(Stdio::null()).status();
+        assert_eq!(status.unwrap().code(), Some(2), "{bad:?}");
+    }
+}
+
+#[test]
+fn each_signal_is_answered_by_a_snapshot() {
+    let cc = needs!(CC.find());
+    let mut running = Running::start(&cc, &["--trigger", "signal", "--no-source"], &[]);
+    let ask = |path: &Path| {
+        let begin = Instant::now();
+        while !is_whole(&fs::read(path).unwrap_or_default()) {
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "no {}",
+                path.display()
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(Found::of(path).entries("leaf") > 0);
+    };
+    let second = running.place.path("fgraph.data.2");
+    for path in [&running.place.recording(), &second] {
+        let process = running.recorder.id() as i32;
+        // SAFETY: a signal to a process that we have started.
+        assert_eq!(unsafe { libc::kill(process, libc::SIGUSR2) }, 0);
+        ask(path);
+    }
+    running.end();
+    assert_eq!(running.ended().0, Some(7));
+    assert!(!second.with_extension("3").exists());
 }
 
 #[test]

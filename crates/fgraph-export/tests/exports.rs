@@ -178,6 +178,10 @@ fn a_table_has_a_row_for_each_call() {
         let found = table
             .records()
             .map(|row| json!(row.unwrap().iter().collect::<Vec<_>>()));
+        let words = |words: &[u64]| {
+            let words = words.iter().map(|word| format!("{word:#x}"));
+            words.collect::<Vec<_>>().join(", ")
+        };
         let expected = script.rows().into_iter().map(|row| {
             json!([
                 row.process.to_string(),
@@ -190,6 +194,8 @@ fn a_table_has_a_row_for_each_call() {
                 row.depth.to_string(),
                 row.caller,
                 row.ended,
+                words(&row.arguments),
+                words(&row.result),
             ])
         });
         same(&found.collect(), expected);

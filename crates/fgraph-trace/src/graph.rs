@@ -598,6 +598,19 @@ fn push_caller(out: &mut String, names: &Names, process: u32, caller: u64) {
     }
 }
 
+/// The number of an error of Linux by its name.
+///
+/// ```
+/// use fgraph_trace::graph::error_number;
+///
+/// assert_eq!(error_number("ENOENT"), Some(2));
+/// assert_eq!(error_number("ENOSUCH"), None);
+/// ```
+#[must_use]
+pub fn error_number(name: &str) -> Option<u64> {
+    errno::number(name)
+}
+
 /// The number of an error that a result may be.
 fn errno_of(result: u64) -> Option<i64> {
     // A negative `int` has its upper half clear.

@@ -297,6 +297,18 @@ impl Rings {
         self.word(at::FINISHED).store(1, Ordering::Release);
     }
 
+    /// Tells readers that something has happened which they wait for. Neither allocates nor locks.
+    pub fn trigger(&self) {
+        // Release: whoever sees it finds the events that were written before.
+        self.word(at::TRIGGERS).fetch_add(1, Ordering::Release);
+    }
+
+    /// How often [`trigger`](Self::trigger) was called.
+    #[must_use]
+    pub fn triggers(&self) -> u64 {
+        self.word(at::TRIGGERS).load(Ordering::Acquire)
+    }
+
     /// Whether no more events come.
     #[must_use]
     pub fn is_finished(&self) -> bool {

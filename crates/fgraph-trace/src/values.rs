@@ -232,7 +232,39 @@ fn add_behind(fields: &[ShapeField], offset: u16, found: &mut Vec<Behind>) {
     }
 }
 
+/// What of a value can be computed with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Operand {
+    /// It as a number, which addresses are as well.
+    pub number: Option<i128>,
+    /// The text that it is or leads to, as far as that was recorded; what is not UTF-8 is replaced.
+    pub text: Option<String>,
+}
+
 impl Layout {
+    /// What of the arguments of a call can be computed with.
+    ///
+    /// Whatever the words are, this ends: what is missing is `None`.
+    #[must_use]
+    pub fn operands(&self, words: &[u64]) -> Vec<Operand> {
+        let mut words = words;
+        let arguments = self.arguments.iter();
+        let operand = |argument: &Argument| match &argument.value {
+            Some(value) => write::operand(value, &mut words),
+            None => Operand::default(),
+        };
+        arguments.map(operand).collect()
+    }
+
+    /// What of the result of a call can be computed with; `None` if it is not recorded.
+    #[must_use]
+    pub fn result_operand(&self, words: &[u64]) -> Option<Operand> {
+        let recorded = self.result.as_ref()?;
+        let mut words = words;
+        (!words.is_empty()).then(|| write::operand(recorded, &mut words))
+    }
+
     /// The arguments of a call, from the words that were recorded: `path="/etc/passwd", flags=0`.
     ///
     /// Whatever the words are, this ends: what is missing is a question mark. Text is escaped.

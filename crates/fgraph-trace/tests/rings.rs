@@ -2,15 +2,17 @@
 
 #![cfg(not(loom))]
 
-use std::sync::Arc;
+use std::io::Cursor;
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
 use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
-use fgraph_trace::{Live, Snapshot, Source};
+use fgraph_trace::{Live, Recording, Snapshot, Source};
 
 const PROCESS: u32 = 100;
 
@@ -532,4 +534,60 @@ fn rings_in_a_file_are_read_by_any_process_and_damaged_ones_refused() {
     std::fs::write(&path, b"short").unwrap();
     assert!(Rings::open(&path).is_err());
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn the_last_seconds_of_a_thousand_threads_are_kept_in_little_memory() {
+    const THREADS: u32 = if cfg!(miri) { 4 } else { 1000 };
+    const SECOND: u64 = 1_000_000_000;
+    const STEP: u64 = 2_000_000;
+    let options = RingOptions {
+        mode: Mode::Overwrite,
+        rings: THREADS,
+        sub_buffers: 4,
+        sub_buffer_bytes: 4096,
+        table_bytes: 4096,
+        clock: Some(ClockKind::Monotonic),
+    };
+    let rings = Arc::new(Rings::create(&options).unwrap());
+    let end = 10 * SECOND;
+    let all_have_rings = Barrier::new(THREADS as usize);
+    thread::scope(|scope| {
+        for thread in 1..=THREADS {
+            let (rings, all_have_rings) = (&rings, &all_have_rings);
+            scope.spawn(move || {
+                let writer = rings.writer(PROCESS, thread).unwrap();
+                all_have_rings.wait();
+                let times = (STEP..=end).step_by(STEP as usize);
+                times.for_each(|time| assert!(writer.call(call(Kind::Entry, thread), time)));
+            });
+        }
+    });
+    let since = end - 2 * SECOND;
+    let info = Info::of_this_process();
+    let drain = Drain::snapshot(rings.clone(), Vec::new(), &info, since).unwrap();
+    let bytes = drain.finish().unwrap();
+    let mut recording = Recording::read(Cursor::new(bytes)).unwrap();
+    // Of each thread: events, those that are missing, and the first time.
+    let mut found = vec![(0, 0, 0); THREADS as usize];
+    while let Some(event) = recording.next().unwrap() {
+        let of_thread = &mut found[event.thread as usize - 1];
+        match event.what {
+            What::Lost { events } => of_thread.1 += events,
+            _ if of_thread.0 == 0 => (of_thread.0, of_thread.2) = (1, event.time),
+            _ => of_thread.0 += 1,
+        }
+    }
+    let kept = (end - since) / STEP + 1;
+    let expected = (kept, end / STEP - kept, since);
+    assert!(
+        found.iter().all(|found| *found == expected),
+        "{:?} {expected:?}",
+        found[0]
+    );
+    // Nothing was taken away.
+    assert_eq!(
+        rings.counts().map(|ring| ring.written).sum::<u64>(),
+        u64::from(THREADS) * end / STEP
+    );
 }

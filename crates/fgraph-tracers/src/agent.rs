@@ -15,6 +15,9 @@ use std::path::PathBuf;
 
 use fgraph::{Filter, FilterError};
 
+use crate::Tracer;
+use crate::probe::fault::{Fault, FaultMarks};
+use crate::threads::{Rule, parse_rule};
 pub use line::{Line, LineError};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 
@@ -31,9 +34,96 @@ const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
 /// Modules that never are the program's: the kernel's functions, and the agent itself.
 pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 
+/// What the agent does in a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tool {
+    /// It records calls: see [`recorder`](crate::recorder).
+    #[default]
+    Record,
+    /// It writes a line for each system call, also when it begins where `is_loud`: see
+    /// [`syscalls`](crate::syscalls). [`Settings::trace`] and [`notrace`](Settings::notrace) speak
+    /// of system calls.
+    Syscalls {
+        /// Whether there is a line when a call begins.
+        is_loud: bool,
+    },
+    /// It tells of the deepest stacks: see [`stack`](crate::stack).
+    Stack,
+    /// It tells of calls on wrong threads: see [`threads`](crate::threads). Each rule has words of
+    /// a filter; what [`Settings`] says of functions is nothing here.
+    Threads(Vec<(Rule, String)>),
+    /// It makes calls fail: see [`fault`](crate::probe::fault).
+    Inject(Fault),
+}
+
+/// What the agent does, until it is dropped.
+pub trait Work: std::fmt::Debug + Send + Sync {
+    /// Does nothing more.
+    fn pause(&self);
+}
+
+impl<T: Tracer> Work for T {
+    fn pause(&self) {
+        self.set_enabled(false);
+    }
+}
+
+impl Work for FaultMarks {
+    fn pause(&self) {
+        self.set_enabled(false);
+    }
+}
+
+/// Stands between the rules of [`Tool::Threads`], and is in none of them.
+const NEXT_RULE: char = '\n';
+
+impl Tool {
+    fn to_value(&self) -> String {
+        match self {
+            Self::Record => "record".to_owned(),
+            Self::Syscalls { is_loud: false } => "syscalls".to_owned(),
+            Self::Syscalls { is_loud: true } => "syscalls loud".to_owned(),
+            Self::Stack => "stack".to_owned(),
+            Self::Threads(rules) => {
+                let line = |(rule, words): &(Rule, String)| {
+                    let thread = match rule {
+                        Rule::MainOnly => "main",
+                        Rule::WorkerOnly => "worker",
+                    };
+                    format!("{thread}: {}", words.replace(NEXT_RULE, " "))
+                };
+                let lines: Vec<String> = rules.iter().map(line).collect();
+                format!("threads {}", lines.join(&NEXT_RULE.to_string()))
+            }
+            Self::Inject(fault) => format!("inject {fault}"),
+        }
+    }
+
+    fn parse(value: &str) -> Option<Self> {
+        let (name, rest) = value.split_once(' ').unwrap_or((value, ""));
+        Some(match (name, rest) {
+            ("record", "") => Self::Record,
+            ("syscalls", "") => Self::Syscalls { is_loud: false },
+            ("syscalls", "loud") => Self::Syscalls { is_loud: true },
+            ("stack", "") => Self::Stack,
+            ("threads", lines) => {
+                let rules = lines.split(NEXT_RULE).map(parse_rule);
+                let rules = rules.filter_map(|rule| rule.transpose());
+                let rules = rules.map(|rule| rule.map(|(rule, words)| (rule, words.to_owned())));
+                Self::Threads(rules.collect::<Result<_, _>>().ok()?)
+            }
+            ("inject", fault) => Self::Inject(fault.parse().ok()?),
+            _ => return None,
+        })
+    }
+}
+
 /// What is recorded of a program, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
+    /// What the agent does.
+    pub tool: Tool,
     /// A path by which programs can open the rings.
     pub rings: PathBuf,
     /// How many programs the process has executed since it was the first one.
@@ -56,11 +146,29 @@ pub struct Settings {
     /// Words of filters: only these functions are recorded, and what is called inside them. Without
     /// any it is all.
     pub within: Vec<String>,
+    /// Calls that readers are told of.
+    pub triggers: Vec<Trigger>,
     /// Only calls that take so many nanoseconds are recorded, and those that they are inside of.
     pub threshold: u64,
     /// Whether what is recorded of arguments and results goes by their types, where debug
     /// information tells these.
     pub types: bool,
+    /// With `types`, the arguments and results of which texts are recorded: see
+    /// [`Options::texts`](crate::recorder::Options::texts).
+    pub texts: Vec<String>,
+    /// Whether it is recorded where calls return to.
+    pub callers: bool,
+    /// Whether only the first call of each function is recorded, without its return.
+    pub once: bool,
+}
+
+/// Calls that readers are told of, see [`trigger`](crate::trigger).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trigger {
+    /// A word of a filter.
+    pub functions: String,
+    /// Nanoseconds that a call takes at least; 0 for all calls, when they begin.
+    pub least: u64,
 }
 
 impl Settings {
@@ -84,6 +192,7 @@ impl Settings {
             let field = format!("{name}={value}");
             fields.push(field.replace([SEPARATOR, '\0'], " "));
         };
+        field("tool", &self.tool.to_value());
         field("rings", &self.rings.display());
         field("executed", &self.executed);
         field("follow", &self.follow);
@@ -100,8 +209,16 @@ impl Settings {
         for word in &self.within {
             field("within", word);
         }
+        for Trigger { functions, least } in &self.triggers {
+            field("trigger", &format_args!("{least} {functions}"));
+        }
         field("threshold", &self.threshold);
         field("types", &self.types);
+        for text in &self.texts {
+            field("text", text);
+        }
+        field("callers", &self.callers);
+        field("once", &self.once);
         fields.join(&SEPARATOR.to_string())
     }
 
@@ -114,6 +231,7 @@ impl Settings {
         for field in fields {
             let (name, value) = field.split_once('=')?;
             match name {
+                "tool" => settings.tool = Tool::parse(value)?,
                 "rings" => settings.rings = value.into(),
                 "executed" => settings.executed = value.parse().ok()?,
                 "follow" => settings.follow = value.parse().ok()?,
@@ -124,8 +242,18 @@ impl Settings {
                 "arguments" => settings.arguments = value.parse().ok()?,
                 "result" => settings.result = value.parse().ok()?,
                 "within" => settings.within.push(value.to_owned()),
+                "trigger" => {
+                    let (least, functions) = value.split_once(' ')?;
+                    settings.triggers.push(Trigger {
+                        functions: functions.to_owned(),
+                        least: least.parse().ok()?,
+                    });
+                }
                 "threshold" => settings.threshold = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
+                "text" => settings.texts.push(value.to_owned()),
+                "callers" => settings.callers = value.parse().ok()?,
+                "once" => settings.once = value.parse().ok()?,
                 _ => return None,
             }
         }
@@ -138,6 +266,30 @@ impl Settings {
         let mut parts = self.rings.iter().skip(2).map(|part| part.to_str());
         let process = parts.next().flatten().and_then(|part| part.parse().ok());
         process.unwrap_or(0)
+    }
+
+    /// What `trace` and `notrace` select without regard to the program; `None` if they say nothing.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of the words.
+    pub fn asked(&self) -> Result<Option<Filter>, FilterError> {
+        if self.trace.is_empty() && self.notrace.is_empty() {
+            return Ok(None);
+        }
+        let notrace = self.notrace.iter().map(|word| format!("!{word}"));
+        let words: Vec<String> = self.trace.iter().cloned().chain(notrace).collect();
+        words.join(" ").parse().map(Some)
+    }
+
+    /// The functions that words of a filter select, but for those of the agent and the kernel.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with one of the words.
+    pub fn selected(words: &str) -> Result<Filter, FilterError> {
+        let never = NEVER.map(|module| format!("!:mod:{module}"));
+        format!("{words} {}", never.join(" ")).parse()
     }
 
     /// The functions that are recorded of a program, by the path of its file.
@@ -159,8 +311,9 @@ impl Settings {
             let program = quoted(program);
             format!("* {system} {except} + :mod:{program} {except}")
         };
-        if !self.within.is_empty() {
-            filter = format!("{filter} + {} {except}", self.within.join(" "));
+        let triggers = self.triggers.iter().map(|trigger| &trigger.functions);
+        for word in self.within.iter().chain(triggers) {
+            filter = format!("{filter} + {word} {except}");
         }
         filter.parse()
     }
@@ -211,8 +364,32 @@ mod tests {
     }
 
     #[test]
+    fn tools_come_back_as_they_were() {
+        for tool in [
+            Tool::Record,
+            Tool::Syscalls { is_loud: false },
+            Tool::Stack,
+            Tool::Threads(vec![
+                (Rule::MainOnly, "ui_*".to_owned()),
+                (Rule::WorkerOnly, "read write".to_owned()),
+            ]),
+            Tool::Inject(Fault::skip(-1).errno(2).every(100)),
+        ] {
+            let settings = Settings {
+                tool,
+                ..Settings::default()
+            };
+            assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
+        }
+        for bad in ["", "x", "stack x", "threads x", "inject x"] {
+            assert_eq!(Tool::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn settings_come_back_as_they_were() {
         let settings = Settings {
+            tool: Tool::Syscalls { is_loud: true },
             rings: "/proc/1/fd/5".into(),
             executed: 3,
             follow: true,
@@ -223,8 +400,15 @@ mod tests {
             arguments: 2,
             result: true,
             within: vec!["parse*".to_owned(), "lex".to_owned()],
+            triggers: vec![Trigger {
+                functions: "<T as U>::f".to_owned(),
+                least: 7,
+            }],
             threshold: 1000,
             types: true,
+            texts: vec!["arg0".to_owned(), "path".to_owned()],
+            callers: true,
+            once: true,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();

@@ -9,6 +9,7 @@
 //! - [`stack`]: the deepest stack of each thread, and which calls take how much of it;
 //! - [`syscalls`]: the system calls of the program;
 //! - [`threads`]: functions that are called on the wrong thread;
+//! - [`trigger`]: tells the readers of rings that a function was called, or took long;
 //! - [`watchdog`]: calls that take too long, while they still run.
 //!
 //! [`registry`] holds tracers by their names, and [`control`] speaks the language of tracefs.
@@ -33,6 +34,7 @@ mod support;
 pub mod syscalls;
 pub mod threads;
 mod tracer;
+pub mod trigger;
 pub mod watchdog;
 
 pub use support::caller::Caller;

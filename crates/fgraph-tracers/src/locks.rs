@@ -54,7 +54,7 @@ const CALL: usize = NAMED + CALLERS;
 /// What a function does with a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-enum Action {
+pub enum Action {
     /// Takes its first argument, and waits.
     Lock = 1,
     /// Takes its first argument if that is free.
@@ -106,6 +106,18 @@ const FUNCTIONS: &[(&str, Action)] = &[
         Action::Contended,
     ),
 ];
+
+/// The functions that are watched, and what each does.
+///
+/// ```
+/// use fgraph_tracers::locks::{Action, functions};
+///
+/// let found = functions().find(|(name, _)| *name == "pthread_mutex_lock");
+/// assert_eq!(found.map(|(_, action)| action), Some(Action::Lock));
+/// ```
+pub fn functions() -> impl Iterator<Item = (&'static str, Action)> {
+    FUNCTIONS.iter().copied()
+}
 
 /// A tracer of locks at work; dropping it ends it.
 ///

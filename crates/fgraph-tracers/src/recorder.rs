@@ -17,12 +17,10 @@
 
 mod fetch;
 mod held;
-mod modules;
 mod record;
 mod shapes;
 mod to_file;
 mod types;
-mod writers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,6 +63,13 @@ pub struct Options {
     /// Reading the debug information of one library is not interrupted: it takes seconds for the
     /// largest.
     pub types: Option<Duration>,
+    /// With `types`, the arguments and results of which the text is recorded that they lead to,
+    /// whatever their types are: names of parameters, `arg0` and so on by their places, `retval`.
+    /// If there are any, values of functions without debug information are taken to be integers in
+    /// registers, `arg0` to `arg5`.
+    pub texts: Vec<String>,
+    /// Whether only the first call of each function is recorded, without its return.
+    pub once: bool,
     /// Whether it is recorded where each call returns to.
     pub caller: bool,
     /// Whether it is recorded how long the thread had run on processors, so that the time which it
@@ -201,7 +206,6 @@ impl Recorder {
         options: &Options,
     ) -> Result<Self, RecordError> {
         let rings = Arc::new(rings);
-        modules::describe(&rings, options.executed);
         let no_memory = || RecordError::Rings(io::ErrorKind::OutOfMemory.into());
         let threshold = options.threshold.unwrap_or_default();
         let threshold = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);

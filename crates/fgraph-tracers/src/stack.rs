@@ -11,12 +11,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, PerThread, Return};
+use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, LibraryEvent, PerThread, Return};
+use fgraph_trace::ring::Rings;
 
 use crate::support::caller::write_function;
+use crate::support::sink::{MOST, Sink};
 
 /// Calls of a backtrace.
 const CALLS: usize = 64;
@@ -48,6 +51,23 @@ impl StackTracer {
     pub fn start(filter: impl IntoFilter) -> Result<Self, Error> {
         // SAFETY: the callbacks use atomics, and memory of the thread's own.
         let user = unsafe { fgraph::register(Record::default(), filter) }?;
+        Ok(Self { user })
+    }
+
+    /// As [`start`](Self::start); each backtrace is also told in rings, when it is taken, as a mark
+    /// that [`read_mark`] understands. The process has executed so many programs before: see
+    /// [`Options::executed`](crate::recorder::Options::executed).
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    pub fn start_in(rings: Rings, executed: u32, filter: impl IntoFilter) -> Result<Self, Error> {
+        let record = Record {
+            sink: Some(Sink::start(rings, executed)?),
+            ..Record::default()
+        };
+        // SAFETY: as above.
+        let user = unsafe { fgraph::register(record, filter) }?;
         Ok(Self { user })
     }
 
@@ -83,6 +103,32 @@ pub struct ThreadStack {
     pub calls: Vec<StackCall>,
     /// How deep the stack was when these were noted: `bytes`, if the deepest call has returned.
     pub traced_bytes: usize,
+}
+
+/// The stack that a mark tells of, by its words: functions are indices there. `None` if they tell
+/// of none.
+#[must_use]
+pub fn read_mark(thread: u32, words: &[u64]) -> Option<ThreadStack> {
+    let [size, calls @ ..] = words else {
+        return None;
+    };
+    let (calls, rest) = calls.as_chunks::<2>();
+    let bytes = calls.first()?[1] as usize;
+    let outer = calls.iter().skip(1).map(|call| call[1]).chain([0]);
+    let calls = calls.iter().zip(outer);
+    rest.is_empty().then(|| ThreadStack {
+        thread,
+        bytes,
+        size: *size as usize,
+        calls: calls
+            .map(|(&[function, depth], outer)| StackCall {
+                function: function as usize,
+                depth: depth as usize,
+                size: depth.saturating_sub(outer) as usize,
+            })
+            .collect(),
+        traced_bytes: bytes,
+    })
 }
 
 /// A call on a stack.
@@ -122,6 +168,8 @@ impl fmt::Display for ThreadStack {
 #[derive(Debug, Default)]
 struct Record {
     threads: PerThread<State>,
+    /// Where backtraces are told.
+    sink: Option<Sink>,
 }
 
 /// What is known of a thread's stack. The thread alone writes, but for a reset.
@@ -157,6 +205,7 @@ impl Default for State {
 #[derive(Clone, Copy, Debug)]
 struct Call {
     function: usize,
+    index: u32,
     /// How deep the stack was at its entry.
     depth: usize,
 }
@@ -166,8 +215,13 @@ impl FgraphOps for Record {
 
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
         let stack = call.home_stack()?;
+        if let Some(sink) = &self.sink {
+            // SAFETY: the running thread's word.
+            unsafe { sink.know(call.function(), call.thread_word()) };
+        }
         let data = Call {
             function: call.function().address(),
+            index: call.function().index(),
             depth: stack.end.saturating_sub(call.stack_pointer()),
         };
         let state = call.per_thread(&self.threads)?;
@@ -177,6 +231,11 @@ impl FgraphOps for Record {
             let traced = state.traced.load(Ordering::Relaxed);
             if data.depth > traced + traced / 8 {
                 state.trace(data, |generation| call.ancestor_data(generation));
+                if let Some(sink) = &self.sink {
+                    let told = Told::of(stack.len(), data, |nth| call.ancestor_data(nth));
+                    // SAFETY: the running thread's word and id.
+                    unsafe { told.tell(sink, call.thread_word(), call.thread_id()) };
+                }
             }
         }
         Some(data)
@@ -189,7 +248,53 @@ impl FgraphOps for Record {
         let traced = state.traced.load(Ordering::Relaxed);
         if data.depth == state.deepest.load(Ordering::Relaxed) && data.depth != traced {
             state.trace(data, |generation| call.ancestor_data(generation));
+            if let Some(sink) = &self.sink {
+                let size = state.size.load(Ordering::Relaxed);
+                let told = Told::of(size, data, |nth| call.ancestor_data(nth));
+                // SAFETY: the running thread's word and id.
+                unsafe { told.tell(sink, call.thread_word(), call.thread_id()) };
+            }
         }
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        if let Some(sink) = &self.sink {
+            sink.library(event);
+        }
+    }
+}
+
+/// The words of a mark: the bytes of the stack, and of each call, the deepest first, the index of
+/// its function and how deep the stack was at its entry.
+#[derive(Debug)]
+struct Told {
+    words: [u64; 1 + 2 * CALLS],
+    len: usize,
+}
+
+const _: () = assert!(2 * CALLS < MOST);
+
+impl Told {
+    fn of<'c>(size: usize, innermost: Call, around: impl Fn(usize) -> Option<&'c Call>) -> Self {
+        let mut words = [0; 1 + 2 * CALLS];
+        words[0] = size as u64;
+        let (mut call, mut len) = (Some(&innermost), 1);
+        while let (Some(found), Some([function, depth])) = (call, words.get_mut(len..len + 2)) {
+            *function = found.index.into();
+            *depth = found.depth as u64;
+            call = around((len - 1) / 2);
+            len += 2;
+        }
+        Self { words, len }
+    }
+
+    /// # Safety
+    ///
+    /// `word` and `thread` are the running thread's, as [`Sink`] says.
+    unsafe fn tell(&self, sink: &Sink, word: &Cell<u64>, thread: u32) {
+        let words = self.words.get(..self.len).unwrap_or_default();
+        // SAFETY: handed on.
+        unsafe { sink.mark_words(word, thread, words) };
     }
 }
 
@@ -203,8 +308,12 @@ impl State {
         fence(Ordering::Release);
         let mut call = Some(&innermost);
         let mut len = 0;
-        while let (Some(Call { function, depth }), Some([to, to_depth])) =
-            (call, self.calls.get(len))
+        while let (
+            Some(Call {
+                function, depth, ..
+            }),
+            Some([to, to_depth]),
+        ) = (call, self.calls.get(len))
         {
             to.store(*function, Ordering::Relaxed);
             to_depth.store(*depth, Ordering::Relaxed);

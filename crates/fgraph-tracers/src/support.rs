@@ -10,3 +10,4 @@ pub(crate) mod line;
 pub(crate) mod processor;
 pub(crate) mod queue;
 pub(crate) mod reports;
+pub(crate) mod sink;

@@ -40,6 +40,7 @@
 mod names;
 mod table;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
@@ -52,13 +53,16 @@ use std::thread;
 use std::time::Duration;
 
 use fgraph::{
-    Entry, Error, FgraphOps, Filter, Function, Handle, RefusedFunction, Return, Untraced,
+    Entry, Error, FgraphOps, Filter, Function, FunctionFacts, Handle, LibraryEvent,
+    RefusedFunction, Return, Untraced,
 };
+use fgraph_trace::ring::Rings;
 
 use crate::support::by_function::ByFunction;
 use crate::support::kernel;
 use crate::support::line::Line;
 use crate::support::queue::Queue;
+use crate::support::sink::{MOST, Sink};
 use table::{Arg, Data, Wrapper};
 
 /// Bytes of the queue of lines, unless it is said otherwise.
@@ -104,7 +108,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// chooses calls, and [`set_threads`](crate::Tracer::set_threads) threads.
 #[derive(Debug)]
 pub struct Syscalls {
-    user: Handle<Arc<Record>>,
+    user: Handle<Arc<Record<Queued>>>,
 }
 
 crate::tracer::tracer!(Syscalls);
@@ -131,30 +135,12 @@ impl Syscalls {
         let queue = queue.ok_or(Error::Unsupported(fgraph::Unsupported::Memory(
             libc::ENOMEM,
         )))?;
-        let record = Arc::new(Record {
-            places: ByFunction::new(),
-            wrappers: OnceLock::new(),
+        let lines = Queued {
             queue,
             loud: AtomicI32::new(-1),
             is_over: AtomicBool::new(false),
-        });
-        let none = Filter::none().system_calls();
-        let filter = table::wrappers()
-            .try_fold(none, |filter, (name, _)| filter.trace_in(name, "libc.so*"))?;
-        // SAFETY: the callbacks use atomics, memory that they map, and system calls.
-        let user = unsafe { fgraph::register(record, Filter::none()) }?;
-        user.set_enabled(false);
-        // SAFETY: as above.
-        unsafe { user.set_filter(filter) }?;
-        // Names are looked at here, and not in the callbacks of threads that block all signals.
-        let functions = user.functions()?;
-        let wrappers = functions.iter().filter(|one| one.system_call().is_none());
-        let wrappers = wrappers.map(|one| one.address()..one.address() + one.size());
-        user.wrappers.get_or_init(|| wrappers.collect());
-        for function in functions {
-            user.wrapper(function);
-        }
-        user.set_enabled(true);
+        };
+        let user = start(lines, None)?;
         Ok(Self { user })
     }
 
@@ -199,7 +185,7 @@ impl Syscalls {
     /// Each line goes to one of the readers.
     pub fn read_line(&self, wait: Duration) -> Option<String> {
         let mut line = Vec::new();
-        let is_some = self.user.queue.pop(&mut line, wait);
+        let is_some = self.user.lines.queue.pop(&mut line, wait);
         is_some.then(|| String::from_utf8_lossy(&line).into_owned())
     }
 
@@ -214,7 +200,7 @@ impl Syscalls {
         let record = Arc::clone(&self.user);
         let hand_on = move || {
             let _untraced = Untraced::new();
-            hand_on(&record, &ours);
+            hand_on(&record.lines, &ours);
         };
         let builder = thread::Builder::new().name("syscall lines".to_owned());
         fgraph::untraced(|| builder.spawn(hand_on))?;
@@ -223,12 +209,12 @@ impl Syscalls {
 
     /// Bytes of the queue that lines take now.
     pub fn queued(&self) -> usize {
-        self.user.queue.len()
+        self.user.lines.queue.len()
     }
 
     /// Calls whose lines found no room in the queue.
     pub fn dropped(&self) -> u64 {
-        self.user.queue.dropped()
+        self.user.lines.queue.dropped()
     }
 
     /// Also writes lines to `file` as calls begin (`ENTER`, with one time stamp and no result) and
@@ -237,24 +223,24 @@ impl Syscalls {
     /// The file must stay open: its number is used until another one is set.
     pub fn set_loud(&self, file: Option<BorrowedFd<'static>>) {
         let file = file.map_or(-1, |file| file.as_raw_fd());
-        self.user.loud.store(file, Ordering::Relaxed);
+        self.user.lines.loud.store(file, Ordering::Relaxed);
     }
 }
 
 impl Drop for Syscalls {
     fn drop(&mut self) {
-        self.user.is_over.store(true, Ordering::Relaxed);
+        self.user.lines.is_over.store(true, Ordering::Relaxed);
     }
 }
 
 /// Hands lines on to a socket until the tracer has ended or the other end is closed.
-fn hand_on(record: &Record, socket: &UnixStream) {
+fn hand_on(lines: &Queued, socket: &UnixStream) {
     let mut line = Vec::new();
     loop {
         // Read before the queue is: what was queued until then is handed on.
-        let is_over = record.is_over.load(Ordering::Relaxed);
+        let is_over = lines.is_over.load(Ordering::Relaxed);
         line.clear();
-        if !record.queue.pop(&mut line, PATIENCE) {
+        if !lines.queue.pop(&mut line, PATIENCE) {
             if is_over {
                 return;
             }
@@ -276,18 +262,204 @@ fn hand_on(record: &Record, socket: &UnixStream) {
     }
 }
 
-/// The tracer's callbacks.
+/// A tracer of system calls whose lines go into rings, as texts among the events of their threads;
+/// dropping it ends it.
+///
+/// Whoever reads the rings may be another process. A line without room is lost, and told where it
+/// is missing.
 #[derive(Debug)]
-struct Record {
-    /// The place of a function among the wrappers, from 1 on; [`BARE`] and the number of a system
-    /// call without one; 0 if it is not known yet, and [`NO_WRAPPER`].
-    places: ByFunction<AtomicU32>,
-    /// Where the wrappers are that were there at first; set before any callback runs.
-    wrappers: OnceLock<Vec<Range<usize>>>,
+pub struct SyscallMarks {
+    user: Handle<Arc<Record<Marks>>>,
+}
+
+crate::tracer::tracer!(SyscallMarks);
+
+impl SyscallMarks {
+    /// Starts watching the calls that `asked` selects by the name of the system call or of the C
+    /// library's function for it; `None` is all. The process has executed so many programs before:
+    /// see [`Options::executed`](crate::recorder::Options::executed).
+    ///
+    /// Where it is loud, there is also a line when a call begins: see
+    /// [`set_loud`](Syscalls::set_loud).
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    pub fn start_in(
+        rings: Rings,
+        executed: u32,
+        asked: Option<&Filter>,
+        is_loud: bool,
+    ) -> Result<Self, Error> {
+        let sink = Sink::start(rings, executed)?;
+        let user = start(Marks { sink, is_loud }, asked)?;
+        Ok(Self { user })
+    }
+}
+
+/// Whether a filter selects a call that can be seen, by the name of the system call or of the C
+/// library's function for it.
+///
+/// ```
+/// use fgraph_tracers::syscalls::is_known;
+///
+/// assert!(is_known(&"openat".parse()?));
+/// assert!(!is_known(&"malloc".parse()?));
+/// # Ok::<(), fgraph::FilterError>(())
+/// ```
+#[must_use]
+pub fn is_known(asked: &Filter) -> bool {
+    let mut numbers = 0..table::NUMBERS as u64;
+    table::wrappers().any(|it| is_asked_for(asked, it))
+        || numbers.any(|number| is_named(asked, names::name(number), number))
+}
+
+fn is_asked_for(asked: &Filter, (name, wrapper): &(&str, Wrapper)) -> bool {
+    is_named(asked, name, wrapper.number.map_or(u64::MAX, u64::from))
+}
+
+/// Whether a filter selects a function, or the system call that it makes.
+fn is_named(asked: &Filter, name: &str, number: u64) -> bool {
+    let names = [name, names::name(number)];
+    asked.matches(&FunctionFacts::new(&names, "/lib/libc.so.6"))
+}
+
+/// Starts watching what is asked for.
+fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record<L>>>, Error> {
+    let numbers = 0..table::NUMBERS as u64;
+    let is_asked = |number| asked.is_none_or(|it| is_named(it, names::name(number), number));
+    let numbers: Vec<bool> = numbers.map(is_asked).collect();
+    let within = match numbers.contains(&true) {
+        true => Filter::none().system_calls(),
+        false => Filter::none(),
+    };
+    let is_asked = |it: &&(&str, Wrapper)| asked.is_none_or(|asked| is_asked_for(asked, it));
+    let filter = table::wrappers()
+        .filter(is_asked)
+        .try_fold(within, |filter, (name, _)| {
+            filter.trace_in(name, "libc.so*")
+        })?;
+    let record = Arc::new(Record {
+        places: ByFunction::new(),
+        numbers,
+        wrappers: OnceLock::new(),
+        lines,
+    });
+    // SAFETY: the callbacks use atomics, memory that they map, and system calls.
+    let user = unsafe { fgraph::register(record, Filter::none()) }?;
+    user.set_enabled(false);
+    // SAFETY: as above.
+    unsafe { user.set_filter(filter) }?;
+    // Names are looked at here, and not in the callbacks of threads that block all signals.
+    let functions = user.functions()?;
+    let wrappers = functions.iter().filter(|one| one.system_call().is_none());
+    let wrappers = wrappers.map(|one| one.address()..one.address() + one.size());
+    user.wrappers.get_or_init(|| wrappers.collect());
+    for function in functions {
+        user.wrapper(function);
+    }
+    user.set_enabled(true);
+    Ok(user)
+}
+
+/// A thread in a callback: the word that fgraph keeps for it, and its id.
+#[derive(Clone, Copy, Debug)]
+struct Thread<'c> {
+    word: &'c Cell<u64>,
+    id: u32,
+}
+
+/// Where lines go.
+trait Lines: std::fmt::Debug + Send + Sync + 'static {
+    /// A call begins, in the running thread.
+    fn begin(&self, call: &Call, thread: Thread<'_>);
+
+    /// A call ends, or may not come back.
+    fn end(&self, call: &Call, moment: Moment, thread: Thread<'_>);
+
+    /// A library comes or goes.
+    fn library(&self, event: &LibraryEvent<'_>) {
+        let _ = event;
+    }
+}
+
+/// Lines for readers of this process.
+#[derive(Debug)]
+struct Queued {
     queue: Queue,
     /// The file that lines go to as they happen; -1 for none.
     loud: AtomicI32,
     is_over: AtomicBool,
+}
+
+impl Lines for Queued {
+    fn begin(&self, call: &Call, thread: Thread<'_>) {
+        self.write(call, Moment::Enter, thread.id);
+    }
+
+    fn end(&self, call: &Call, moment: Moment, thread: Thread<'_>) {
+        let line = call.line("", moment, thread.id);
+        self.queue.push(thread.id, line.as_bytes());
+        self.write(call, moment, thread.id);
+    }
+}
+
+impl Queued {
+    /// Writes a line to the file at once, where there is one.
+    fn write(&self, call: &Call, moment: Moment, thread: u32) {
+        let loud = self.loud.load(Ordering::Relaxed);
+        if loud >= 0 {
+            let line = call.line(moment.word(), moment, thread);
+            kernel::write(loud, line.as_bytes());
+        }
+    }
+}
+
+/// Lines for readers of rings.
+#[derive(Debug)]
+struct Marks {
+    sink: Sink,
+    is_loud: bool,
+}
+
+impl Lines for Marks {
+    fn begin(&self, call: &Call, thread: Thread<'_>) {
+        if self.is_loud {
+            self.write(call, Moment::Enter, thread);
+        }
+    }
+
+    fn end(&self, call: &Call, moment: Moment, thread: Thread<'_>) {
+        self.write(call, moment, thread);
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        self.sink.library(event);
+    }
+}
+
+const _: () = assert!(LINE <= 8 * MOST);
+
+impl Marks {
+    fn write(&self, call: &Call, moment: Moment, thread: Thread<'_>) {
+        let word = if self.is_loud { moment.word() } else { "" };
+        let line = call.line(word, moment, thread.id);
+        // SAFETY: the thread is the running one, with its word.
+        unsafe { self.sink.mark(thread.word, thread.id, line.as_bytes()) };
+    }
+}
+
+/// The tracer's callbacks.
+#[derive(Debug)]
+struct Record<L> {
+    /// The place of a function among the wrappers, from 1 on; [`BARE`] and the number of a system
+    /// call without one; 0 if it is not known yet, and [`NO_WRAPPER`].
+    places: ByFunction<AtomicU32>,
+    /// Which system calls without a wrapper are asked for, by number.
+    numbers: Vec<bool>,
+    /// Where the wrappers are that were there at first; set before any callback runs.
+    wrappers: OnceLock<Vec<Range<usize>>>,
+    lines: L,
 }
 
 /// Says of a function that it is no wrapper, or of a system call that one makes it.
@@ -314,7 +486,7 @@ struct Call {
     data_len: u8,
 }
 
-impl FgraphOps for Record {
+impl<L: Lines> FgraphOps for Record<L> {
     type Data = Call;
 
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
@@ -373,16 +545,17 @@ impl FgraphOps for Record {
                 .take_while(|byte| **byte != 0);
             record.data_len = text.count() as u8;
         }
-        let loud = self.loud.load(Ordering::Relaxed);
-        if loud >= 0 {
-            record.write(loud, Moment::Enter, call.thread_id());
-        }
+        let thread = Thread {
+            word: call.thread_word(),
+            id: call.thread_id(),
+        };
+        self.lines.begin(&record, thread);
         if wrapper.may_end {
             let moment = Moment::Exit {
                 left: record.entered,
                 result: 0,
             };
-            self.finish(&record, moment, call.thread_id());
+            self.lines.end(&record, moment, thread);
             return None;
         }
         Some(record)
@@ -406,8 +579,16 @@ impl FgraphOps for Record {
         if let Data::Bytes(index) = record.wrapper.data {
             record.read_data(index, usize::try_from(result).unwrap_or(0));
         }
-        let moment = Moment::Exit { left, result };
-        self.finish(&record, moment, call.thread_id());
+        let thread = Thread {
+            word: call.thread_word(),
+            id: call.thread_id(),
+        };
+        self.lines
+            .end(&record, Moment::Exit { left, result }, thread);
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        self.lines.library(event);
     }
 }
 
@@ -418,7 +599,17 @@ enum Moment {
     Exit { left: u64, result: i64 },
 }
 
-impl Record {
+impl Moment {
+    /// What begins a line that is written at once.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Enter => "ENTER ",
+            Self::Exit { .. } => "EXIT ",
+        }
+    }
+}
+
+impl<L> Record<L> {
     /// The wrapper that a function is.
     fn wrapper(&self, function: Function) -> Option<&'static Wrapper> {
         let place = self.places.of(function)?;
@@ -446,22 +637,10 @@ impl Record {
     /// What to keep of a system call within a function: wrappers are seen as such.
     fn bare(&self, call: Function, number: u32) -> u32 {
         let mut wrappers = self.wrappers.get().into_iter().flatten();
-        if wrappers.any(|wrapper| wrapper.contains(&call.address()))
-            || table::bare(number).is_none()
-        {
-            NO_WRAPPER
-        } else {
-            BARE + number
-        }
-    }
-
-    /// Puts a line into the queue, and into the file where it is loud.
-    fn finish(&self, record: &Call, moment: Moment, thread: u32) {
-        let line = record.line(moment, thread);
-        self.queue.push(thread, line.as_bytes());
-        let loud = self.loud.load(Ordering::Relaxed);
-        if loud >= 0 {
-            record.write(loud, moment, thread);
+        let is_asked = self.numbers.get(number as usize).is_some_and(|it| *it);
+        match is_asked && !wrappers.any(|wrapper| wrapper.contains(&call.address())) {
+            true => BARE + number,
+            false => NO_WRAPPER,
         }
     }
 }
@@ -474,8 +653,10 @@ impl Call {
         self.data_len = kernel::peek(self.process, address as usize, into) as u8;
     }
 
-    fn line(&self, moment: Moment, thread: u32) -> Line<LINE> {
+    /// A line that begins with a word.
+    fn line(&self, word: &str, moment: Moment, thread: u32) -> Line<LINE> {
         let mut line = Line::new();
+        line.push_str(word);
         self.format(&mut line, moment, thread);
         line
     }
@@ -520,17 +701,6 @@ impl Call {
         line.push_escaped(data.unwrap_or_default());
         line.push(b'\n');
     }
-
-    /// Writes a line to a file at once.
-    fn write(&self, file: i32, moment: Moment, thread: u32) {
-        let mut line = Line::<LINE>::new();
-        line.push_str(match moment {
-            Moment::Enter => "ENTER ",
-            Moment::Exit { .. } => "EXIT ",
-        });
-        self.format(&mut line, moment, thread);
-        kernel::write(file, line.as_bytes());
-    }
 }
 
 #[cfg(test)]
@@ -553,7 +723,7 @@ mod tests {
             data_len: 2,
         };
         let check = |record: &Call, moment, start: &str, end: &str| {
-            let line = record.line(moment, 78);
+            let line = record.line("", moment, 78);
             let line = String::from_utf8(line.as_bytes().to_vec()).unwrap();
             assert!(line.starts_with(start) && line.ends_with(end), "{line}");
             assert!(line.contains(" proc: 77 core: "), "{line}");
@@ -573,6 +743,6 @@ mod tests {
         record.data = [0xff; DATA];
         record.data_len = DATA as u8;
         check(&record, moment, "[", "\\xff\n");
-        assert!(record.line(moment, u32::MAX).as_bytes().len() < LINE);
+        assert!(record.line("ENTER ", moment, u32::MAX).as_bytes().len() < LINE);
     }
 }

@@ -20,7 +20,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, IntoFilter};
+use fgraph::{
+    Entry, Error, FgraphOps, Filter, FilterError, Function, Handle, IntoFilter, LibraryEvent,
+};
+use fgraph_trace::ring::Rings;
 
 use crate::support::arena::Zeroed;
 use crate::support::by_function::ByFunction;
@@ -28,6 +31,7 @@ use crate::support::caller::{self, Caller, NAMED};
 use crate::support::classes::{Classes, FILTERS, without_predicate};
 use crate::support::kernel;
 use crate::support::reports::{Met, Reports};
+use crate::support::sink::{MOST, Sink};
 
 /// Call sites that are told apart, and functions of which a right call is kept.
 const SITES: usize = 8192;
@@ -39,6 +43,8 @@ const CALLERS: usize = 6;
 const CALL: usize = NAMED + CALLERS;
 /// A report: the function's address, the rule, the wrong call, the right one.
 const REPORT: usize = 2 + 2 * CALL;
+
+const _: () = assert!(REPORT <= MOST);
 
 /// Where functions may be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +78,28 @@ impl ThreadChecker {
     /// for a filter with a predicate, which would be asked in callbacks. Of more than 64 rules the
     /// last are not checked.
     pub fn start<F: IntoFilter>(rules: impl IntoIterator<Item = (Rule, F)>) -> Result<Self, Error> {
+        Self::start_with(rules, None)
+    }
+
+    /// As [`start`](Self::start); each violation is also told in rings, as a mark that
+    /// [`read_mark`] understands. The process has executed so many programs before: see
+    /// [`Options::executed`](crate::recorder::Options::executed).
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); [`Unsupported`](Error::Unsupported) without memory.
+    pub fn start_in<F: IntoFilter>(
+        rings: Rings,
+        executed: u32,
+        rules: impl IntoIterator<Item = (Rule, F)>,
+    ) -> Result<Self, Error> {
+        Self::start_with(rules, Some(Sink::start(rings, executed)?))
+    }
+
+    fn start_with<F: IntoFilter>(
+        rules: impl IntoIterator<Item = (Rule, F)>,
+        sink: Option<Sink>,
+    ) -> Result<Self, Error> {
         let rules = rules
             .into_iter()
             .take(FILTERS)
@@ -86,6 +114,7 @@ impl ThreadChecker {
             right: ByFunction::new(),
             sites: Met::new(SITES),
             reports: Reports::new(REPORTS),
+            sink,
         };
         // SAFETY: the callbacks use atomics, memory that they map, and system calls.
         let user = unsafe { fgraph::register(check, filter) }?;
@@ -103,6 +132,87 @@ impl ThreadChecker {
     /// Violations that found no room among the 1024 that are kept.
     pub fn dropped(&self) -> usize {
         self.user.reports.dropped()
+    }
+}
+
+/// The violation that a mark tells of, by its words, and the index of its function, whose name is
+/// empty. `None` if they tell of none.
+#[must_use]
+pub fn read_mark(words: &[u64]) -> Option<(u32, Violation)> {
+    let mut found = [0; REPORT];
+    for (place, word) in found.iter_mut().zip(words) {
+        *place = *word as usize;
+    }
+    // No function is at address 0.
+    let index = std::mem::take(&mut found[0]);
+    let violation = (words.len() == REPORT).then(|| Violation::read(&found))?;
+    Some((index as u32, violation?))
+}
+
+/// Where functions may be called, as a line of text: `main: WORDS` or `worker: WORDS`, with words
+/// of a [`Filter`]. `None` for a line that is empty or a comment, which begins with `#`.
+///
+/// ```
+/// use fgraph_tracers::threads::{Rule, parse_rule};
+///
+/// let (rule, words) = parse_rule("worker: read write:mod:libc.so*  ")?.expect("a rule");
+/// assert_eq!((rule, words), (Rule::WorkerOnly, "read write:mod:libc.so*"));
+/// assert_eq!(parse_rule("# nothing")?, None);
+/// assert!(parse_rule("mian: f").is_err());
+/// # Ok::<(), fgraph_tracers::threads::RuleError>(())
+/// ```
+///
+/// # Errors
+///
+/// Which part of the line is wrong.
+pub fn parse_rule(line: &str) -> Result<Option<(Rule, &str)>, RuleError> {
+    let line = line.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return Ok(None);
+    }
+    let Some((thread, words)) = line.split_once(':') else {
+        return Err(RuleError::NoColon);
+    };
+    let rule = match thread.trim() {
+        "main" => Rule::MainOnly,
+        "worker" => Rule::WorkerOnly,
+        other => return Err(RuleError::Thread(other.to_owned())),
+    };
+    let words = words.trim();
+    match words.parse::<Filter>() {
+        Ok(_) => Ok(Some((rule, words))),
+        Err(error) => Err(RuleError::Functions(error)),
+    }
+}
+
+/// What is wrong with the line of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// There is no colon.
+    NoColon,
+    /// What is before the colon is neither `main` nor `worker`.
+    Thread(String),
+    /// What is behind the colon selects no functions.
+    Functions(FilterError),
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoColon => f.write_str("no colon between the thread and its functions"),
+            Self::Thread(found) => write!(f, "the thread {found:?} is neither main nor worker"),
+            Self::Functions(_) => f.write_str("the functions behind the colon"),
+        }
+    }
+}
+
+impl std::error::Error for RuleError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Functions(error) => Some(error),
+            _ => None,
+        }
     }
 }
 
@@ -161,6 +271,8 @@ struct Check {
     right: ByFunction<RightCall>,
     sites: Met,
     reports: Reports<REPORT>,
+    /// Where violations are told.
+    sink: Option<Sink>,
 }
 
 /// The first right call of a function.
@@ -208,8 +320,23 @@ impl FgraphOps for Check {
                 words[2 + CALL..].copy_from_slice(&right);
             }
             self.reports.push(words);
+            if let Some(sink) = &self.sink {
+                let mut told = words.map(|word| word as u64);
+                told[0] = function.index().into();
+                // SAFETY: the running thread's word and id.
+                unsafe {
+                    sink.know(function, call.thread_word());
+                    sink.mark_words(call.thread_word(), call.thread_id(), &told);
+                }
+            }
         }
         None
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        if let Some(sink) = &self.sink {
+            sink.library(event);
+        }
     }
 }
 

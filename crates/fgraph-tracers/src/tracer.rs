@@ -1,5 +1,7 @@
 //! What all tracers have in common.
 
+use std::fmt;
+
 use fgraph::{Counters, Error, Filter, FilterReport, Function, UserStatus};
 
 /// A tracer at work: what can be done with it whatever it does.
@@ -14,7 +16,7 @@ use fgraph::{Counters, Error, Filter, FilterReport, Function, UserStatus};
 /// profiler.set_enabled(false);
 /// # Ok::<(), fgraph::Error>(())
 /// ```
-pub trait Tracer: Send + Sync {
+pub trait Tracer: fmt::Debug + Send + Sync {
     /// Changes the filter, live: [`Handle::set_filter`](fgraph::Handle::set_filter).
     ///
     /// # Errors

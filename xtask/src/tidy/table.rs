@@ -25,8 +25,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-cli/src",
         layers: &[
-            "main", "commands", "launch", "tree", "sources", "calls", "stats", "input", "table",
-            "output", "error", "text",
+            "main", "commands", "launch", "tree", "places", "sources", "calls", "stats", "input",
+            "table", "output", "error", "action", "target", "text",
         ],
         apart: &[],
         exceptions: &[],
@@ -35,7 +35,7 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-tracers/src",
         layers: &[
             "agent", "control", "locks", "outliers", "probe", "profiler", "recorder", "stack",
-            "syscalls", "threads", "watchdog", "registry", "tracer", "support",
+            "syscalls", "threads", "trigger", "watchdog", "registry", "tracer", "support",
         ],
         apart: &[],
         exceptions: &[],

@@ -3,6 +3,8 @@
 //! The rings are memory of this process, which the program has mapped: whatever ends the program,
 //! what it has written is here. If this process ends, the program goes on, with rings that fill up.
 
+mod flight;
+
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -27,7 +29,8 @@ Examples:
   fgraph record -F 'malloc' -F 'free' --args --retval -- ls
   fgraph record -F 'parser::*' -N '*::fmt' -o parser.data -- ./compiler main.src
   fgraph record --graph-function handle_request -t 1ms -- ./server
-  fgraph record --ring overwrite --max-size 100M -- ./server
+  fgraph record --max-size 100M -- ./server
+  fgraph record --ring overwrite=2s --trigger 'slow:handle_request>10ms' -- ./server
   fgraph record -p 1234 --time 10s -F 'malloc:mod:libc.so*'";
 
 /// Run a program and record its calls
@@ -36,6 +39,9 @@ Examples:
 /// directories, unless -F says which. The program's forked and executed children are recorded too.
 /// Ctrl-C ends the program as ever, and keeps the recording; once more, it ends the recording only.
 /// With -p, Ctrl-C ends the recording, and the process goes on.
+///
+/// With `--ring overwrite` only the newest events of each thread are kept, in memory, and written
+/// at the end, however the program ends. With --trigger they are written when something happens.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -46,8 +52,14 @@ pub(crate) struct Args {
     output: PathBuf,
     /// What to do with events for which there is no room: lose them, or keep only the newest of
     /// each thread
-    #[arg(long, value_name = "MODE", default_value = "drop")]
-    ring: RingMode,
+    #[arg(long, value_name = "drop|overwrite[=TIME]", value_parser = parse_ring)]
+    ring: Option<Ring>,
+    /// Keep the newest events until this happens, and write them then: `call:FUNCTION`,
+    /// `slow:FUNCTION>10ms` (when that call ends), `signal` (SIGUSR2 to this command), `crash` (a
+    /// signal ends the program), `exit!=0`; may be given several times. The first snapshot is FILE,
+    /// others are FILE.2 to FILE.10. Of a process of -p it is not known how it ends: any end counts
+    #[arg(long = "trigger", value_name = "WHAT", value_parser = flight::parse_trigger)]
+    triggers: Vec<flight::Trigger>,
     /// End the recording at this size, as 500K, 100M or 2G; the program goes on, and this command
     /// ends with it
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -68,10 +80,42 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum RingMode {
+/// What becomes of events for which there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ring {
     Drop,
-    Overwrite,
+    /// The newest are kept, those of this time if it is given.
+    Overwrite(Option<Duration>),
+}
+
+fn parse_ring(text: &str) -> Result<Ring, String> {
+    match (text, text.strip_prefix("overwrite=")) {
+        ("drop", _) => Ok(Ring::Drop),
+        ("overwrite", _) => Ok(Ring::Overwrite(None)),
+        (_, Some(time)) => parse_time(time).map(|time| Ring::Overwrite(Some(time))),
+        _ => Err("either drop, or overwrite, or overwrite=2s".to_owned()),
+    }
+}
+
+impl Args {
+    /// What becomes of events for which there is no room; nothing if the arguments do not go
+    /// together.
+    fn ring(&self) -> Result<Ring, Error> {
+        let ring = match (self.ring, &self.triggers[..]) {
+            (Some(Ring::Drop), [_, ..]) => {
+                let why = "--trigger takes --ring overwrite";
+                return Err(Error::Usage(why.to_owned()));
+            }
+            (Some(ring), _) => ring,
+            (None, []) => Ring::Drop,
+            (None, _) => Ring::Overwrite(None),
+        };
+        if ring != Ring::Drop && self.max_size.is_some() {
+            let why = "--max-size takes --ring drop";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        Ok(ring)
+    }
 }
 
 /// A number with a unit, by a table of these.
@@ -104,17 +148,27 @@ const SHOWN: Duration = Duration::from_millis(250);
 
 /// Records a program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let mode = match args.ring {
-        RingMode::Drop => Mode::Drop,
-        RingMode::Overwrite => Mode::Overwrite,
+    let ring = args.ring()?;
+    let mode = match ring {
+        Ring::Drop => Mode::Drop,
+        Ring::Overwrite(_) => Mode::Overwrite,
     };
-    let program = args.what.find()?;
+    let program = args.what.find(flight::of_calls(&args.triggers))?;
     let file = File::create(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
+    if args.triggers.contains(&flight::Trigger::Signal) {
+        interrupts.catch_snapshots();
+    }
     let mut launched = program.start(mode).inspect_err(|_| {
         let _ = std::fs::remove_file(&args.output);
     })?;
-    let written = record(args, &mut launched, &interrupts, file);
+    let written = match ring {
+        Ring::Drop => record(args, &mut launched, &interrupts, file),
+        Ring::Overwrite(span) => {
+            drop(file);
+            flight::record(args, span, &mut launched, &interrupts)
+        }
+    };
     let written = written.map_err(|error| cannot_write(&args.output, error));
     launched.end(&interrupts, written)
 }
@@ -134,16 +188,11 @@ fn record(
     file: File,
 ) -> io::Result<()> {
     let rings = &Arc::clone(launched.rings());
-    let info = Info {
-        process: launched.process(),
-        command: launched.command().to_vec(),
-        environment: match args.env {
-            true => launched.environment(),
-            false => Vec::new(),
-        },
-        ..Info::of_this_process()
-    };
+    let info = info_of(args, launched);
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
+    if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
+        eprintln!("fgraph: {pause}");
+    }
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
     let mut identified = 0;
@@ -154,27 +203,18 @@ fn record(
         if is_ended || is_late || is_large {
             break;
         }
-        let is_wanted = launched.tell(drain.len()) || args.ring == RingMode::Drop;
-        if !is_wanted || drain.drain()? == 0 {
+        launched.tell(drain.len());
+        if drain.drain()? == 0 {
             launched.wait_for(NAP);
         }
         identify(&mut drain, &mut identified)?;
         launched.give_back_rings();
         progress.show(rings, drain.len());
     }
-    if let Err(error) = launched.detach() {
-        // What was recorded is worth more.
-        eprintln!("fgraph: {}", error.message().unwrap_or_default());
-    }
-    rings.finish();
+    launched.stop();
     while drain.drain()? > 0 {}
     identify(&mut drain, &mut identified)?;
-    if !args.no_source {
-        let count = interrupts.count();
-        let sources = sources::of_functions(drain.names(), || interrupts.count() > count);
-        drain.add(&sources)?;
-    }
-    let len = drain.finish()?.metadata()?.len();
+    let len = finish(args, drain, interrupts)?;
     progress.end();
     if !args.quiet {
         let counts = Counts::of(rings);
@@ -190,6 +230,29 @@ fn record(
         }
     }
     Ok(())
+}
+
+/// What a recording says of the program.
+fn info_of(args: &Args, launched: &Launched) -> Info {
+    Info {
+        process: launched.process(),
+        command: launched.command().to_vec(),
+        environment: match args.env {
+            true => launched.environment(),
+            false => Vec::new(),
+        },
+        ..Info::of_this_process()
+    }
+}
+
+/// Ends a recording, and says how many bytes it has.
+fn finish(args: &Args, mut drain: Drain<File>, interrupts: &Interrupts) -> io::Result<u64> {
+    if !args.no_source {
+        let count = interrupts.count();
+        let sources = sources::of_functions(drain.names(), || interrupts.count() > count);
+        drain.add(&sources)?;
+    }
+    Ok(drain.finish()?.metadata()?.len())
 }
 
 /// Writes the build ids of the modules that are new, while their files are what was loaded.

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_attach::{Files, Library};
+use fgraph_attach::{Files, Library, Loaded};
 use fgraph_trace::ring::{RingOptions, Rings};
 use fgraph_tracers::agent::{Reply, Request, Settings, is_there};
 
@@ -38,6 +38,7 @@ pub(super) struct Attached {
     process: u32,
     /// While it records.
     guard: Option<Guard>,
+    loaded: Loaded,
 }
 
 /// The program that a process runs.
@@ -74,7 +75,7 @@ impl Attached {
     ) -> Result<(Self, Rings, File), Error> {
         let guard = Guard::start(process);
         let mut made = None;
-        have(process, |files| {
+        let loaded = hold(process, |files| {
             let (file, rings) = files.create(c"fgraph-rings")?;
             made = Some((Rings::create_in(&file, options)?, file));
             Ok(Request::Attach {
@@ -87,8 +88,25 @@ impl Attached {
         let attached = Self {
             process,
             guard: Some(guard),
+            loaded,
         };
         Ok((attached, rings, file))
+    }
+
+    /// What a thread of the process was kept from.
+    pub(super) fn pause(&self) -> String {
+        let Loaded {
+            thread,
+            paused,
+            interrupted,
+            ..
+        } = &self.loaded;
+        let time = paused.as_micros();
+        let text = format!("thread {thread} was held for {time} us");
+        match interrupted {
+            Some(call) => format!("{text}; its system call {call} has ended with EINTR"),
+            None => text,
+        }
     }
 
     /// Ends recording; the agent stays there, idle.
@@ -121,10 +139,19 @@ pub(super) fn have(
     process: u32,
     request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
 ) -> Result<(), Error> {
-    let answer = ask(process, request)?;
-    answer
-        .map(drop)
-        .map_err(|why| Error::Process { process, why })
+    hold(process, request).map(drop)
+}
+
+/// As [`have`], and tells what came of loading the agent.
+fn hold(
+    process: u32,
+    request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
+) -> Result<Loaded, Error> {
+    let (answer, loaded) = exchange(process, request)?;
+    match answer {
+        Ok(_) => Ok(loaded),
+        Err(why) => Err(Error::Process { process, why }),
+    }
 }
 
 /// Asks the agent in a process for something, and waits for what it answers: a text, or why there
@@ -133,7 +160,14 @@ pub(super) fn ask(
     process: u32,
     request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
 ) -> Result<Result<String, String>, Error> {
-    let reply = send(process, request)?;
+    exchange(process, request).map(|(answer, _)| answer)
+}
+
+fn exchange(
+    process: u32,
+    request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
+) -> Result<(Result<String, String>, Loaded), Error> {
+    let (reply, loaded) = send(process, request)?;
     let until = Instant::now() + PATIENCE;
     loop {
         let len = reply.metadata().map_or(0, |file| file.len());
@@ -146,7 +180,7 @@ pub(super) fn ask(
             let answer = reply.read_exact_at(&mut bytes, 0).ok();
             let answer = answer.and_then(|()| Reply::parse(&bytes));
             let Reply(answer) = answer.ok_or_else(|| silent(process))?;
-            return Ok(answer);
+            return Ok((answer, loaded));
         }
         check_answers(process, until)?;
         thread::sleep(Duration::from_millis(1));
@@ -157,7 +191,7 @@ pub(super) fn ask(
 pub(super) fn send(
     process: u32,
     request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
-) -> Result<File, Error> {
+) -> Result<(File, Loaded), Error> {
     let _turn = turn(process);
     let mut reply = None;
     let loaded = fgraph_attach::load_with(process, &AGENT, |files| {
@@ -170,7 +204,7 @@ pub(super) fn send(
     });
     let loaded = loaded.map_err(|error| refused(process, error))?;
     match reply {
-        Some(reply) if loaded.result == 0 => Ok(reply),
+        Some(reply) if loaded.result == 0 => Ok((reply, loaded)),
         _ => Err(Error::Process {
             process,
             why: "its agent has no room for a thread, or is of another version".to_owned(),

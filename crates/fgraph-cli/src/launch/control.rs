@@ -134,7 +134,7 @@ impl Controlled {
         mut show: impl FnMut(&str) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let process = self.0;
-        let file = attach::send(process, |_| Ok(Request::Stream))?;
+        let (file, _) = attach::send(process, |_| Ok(Request::Stream))?;
         let mut stream = Stream {
             file,
             at: STREAM_HEAD,

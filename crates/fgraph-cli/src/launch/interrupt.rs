@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Relaxed: a count, which nothing else depends on.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// Relaxed: as above.
+static SNAPSHOTS: AtomicUsize = AtomicUsize::new(0);
+
 /// Counts interrupts, which do not end this process any more.
 #[derive(Debug)]
 pub(crate) struct Interrupts;
@@ -34,6 +37,25 @@ impl Interrupts {
             }
         }
         Self
+    }
+
+    /// From now on SIGUSR2 is counted as well, which asks for a snapshot.
+    pub(crate) fn catch_snapshots(&self) {
+        extern "C" fn count(_: i32) {
+            SNAPSHOTS.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: zeros are an action; the handler changes an atomic.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = count as extern "C" fn(i32) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut());
+        }
+    }
+
+    /// How often a snapshot was asked for.
+    pub(crate) fn snapshots(&self) -> u64 {
+        SNAPSHOTS.load(Ordering::Relaxed) as u64
     }
 
     /// How many there were: with the second one it is to end at once.

@@ -106,6 +106,8 @@ impl Drop for Socket {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let _ = fs::remove_file(&self.path);
+        // Where nothing else is in it.
+        let _ = self.path.parent().map(fs::remove_dir);
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

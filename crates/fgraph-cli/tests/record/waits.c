@@ -22,7 +22,8 @@ int main(int argc, char **argv) {
     if (argc == 1)
         signal(SIGINT, interrupted);
     struct pollfd input = {STDIN_FILENO, POLLIN, 0};
-    int sum = 0;
+    int sum = leaf(0);
+    say("ready\n");
     while (poll(&input, 1, 10) != 1)
         for (int n = 0; n < 1000; n++)
             sum = leaf(sum);

@@ -83,6 +83,8 @@ pub(crate) struct Row {
     pub(crate) depth: usize,
     pub(crate) caller: String,
     pub(crate) ended: &'static str,
+    pub(crate) arguments: Vec<u64>,
+    pub(crate) result: Vec<u64>,
     /// Index of the call around it in the order of begins.
     pub(crate) parent: Option<usize>,
 }
@@ -243,7 +245,7 @@ impl Script {
         for &(time, process, thread, ref step) in &self.events {
             let stack = stacks.entry(thread).or_default();
             let (index, ended) = match step {
-                Step::Entry(index, _) => {
+                Step::Entry(index, arguments) => {
                     let (function, module) = Self::function(process, *index);
                     let parent = stack.last().map(|&(_, row)| row);
                     rows.push(Row {
@@ -257,6 +259,8 @@ impl Script {
                         depth: stack.len(),
                         caller: parent.map_or(String::new(), |row| rows[row].function.clone()),
                         ended: "open",
+                        arguments: arguments.clone(),
+                        result: Vec::new(),
                         parent,
                     });
                     stack.push((*index, rows.len() - 1));
@@ -270,6 +274,9 @@ impl Script {
                 while let Some((open, row)) = stack.pop() {
                     if open == *index {
                         end(&mut rows, row, time, ended);
+                        if let Step::Return(_, result) = step {
+                            rows[row].result.clone_from(result);
+                        }
                         break;
                     }
                     end(&mut rows, row, time, "missing");

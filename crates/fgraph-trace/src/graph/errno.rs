@@ -21,6 +21,19 @@ pub(super) fn name(number: u64) -> Option<String> {
     (name != "-").then(|| format!("E{name}"))
 }
 
+/// The number of an error by its name, such as `ENOENT`.
+pub(super) fn number(name: &str) -> Option<u64> {
+    let name = match name {
+        "EWOULDBLOCK" => "EAGAIN",
+        "EDEADLOCK" => "EDEADLK",
+        "ENOTSUP" => "EOPNOTSUPP",
+        name => name,
+    };
+    let name = name.strip_prefix('E').filter(|name| *name != "-")?;
+    let place = NAMES.split(' ').position(|known| known == name)?;
+    Some(place as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,6 +48,10 @@ mod tests {
         ];
         for (number, expected) in names {
             assert_eq!(name(number).as_deref(), expected);
+            assert!(expected.is_none_or(|name| super::number(name) == Some(number)));
+        }
+        for unknown in ["", "E", "E-", "NOENT", "ENOSUCH"] {
+            assert_eq!(number(unknown), None, "{unknown}");
         }
         #[cfg(target_os = "linux")]
         for (number, expected) in [

@@ -23,6 +23,8 @@ pub struct Drain<W> {
     /// How many descriptions are written.
     described: usize,
     chunk: Chunk,
+    /// Whether all is written that will be.
+    is_snapshot: bool,
 }
 
 impl<W: Write> Drain<W> {
@@ -39,12 +41,56 @@ impl<W: Write> Drain<W> {
         Ok(Self::resume(lanes, writer))
     }
 
+    /// Writes what is in the rings now, of each thread from a time on, in ticks of the clock. It
+    /// stays there, and writers and other readers go on. Older events that were in the rings, and
+    /// those that had to make room there, are told as lost.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use fgraph_trace::event::{Kind, call};
+    /// use fgraph_trace::recording::{Drain, Info};
+    /// use fgraph_trace::ring::{RingOptions, Rings};
+    ///
+    /// let rings = Arc::new(Rings::create(&RingOptions::default())?);
+    /// let writer = rings.writer(std::process::id(), 1).expect("there are rings enough");
+    /// (1..10).for_each(|time| _ = writer.call(call(Kind::Entry, 7), time * 1000));
+    /// let drain = Drain::snapshot(rings.clone(), Vec::new(), &Info::of_this_process(), 5000)?;
+    /// let recording = drain.finish()?;
+    /// # assert!(!recording.is_empty());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn snapshot(rings: Arc<Rings>, out: W, info: &Info, since: u64) -> io::Result<Self> {
+        let writer = RecordingWriter::new(out, info, &rings.clock())?;
+        let mut this = Self::resume(RingLanes::new(rings, None), writer);
+        this.is_snapshot = true;
+        this.lanes.refresh();
+        for lane in 0..this.lanes.count() {
+            // A writer that is faster than the file keeps us from other rings no longer than this.
+            for _ in 0..=this.lanes.sub_buffers() {
+                let found = this.lanes.poll(lane, &mut this.chunk);
+                if !found.map_err(io::Error::other)? {
+                    break;
+                }
+                if cut_before(&mut this.chunk, since) {
+                    this.describe()?;
+                    this.writer.chunk(&this.chunk)?;
+                }
+            }
+        }
+        Ok(this)
+    }
+
     fn resume(lanes: RingLanes, writer: RecordingWriter<W>) -> Self {
         Self {
             writer,
             lanes,
             described: 0,
             chunk: Chunk::default(),
+            is_snapshot: false,
         }
     }
 
@@ -58,6 +104,9 @@ impl<W: Write> Drain<W> {
     /// Those of the file: it is full, say. The recording is good up to there; what was not written
     /// stays in the rings.
     pub fn drain(&mut self) -> io::Result<usize> {
+        if self.is_snapshot {
+            return Ok(0);
+        }
         let is_last = self.lanes.refresh().1;
         let mut count = 0;
         for lane in 0..self.lanes.count() {
@@ -191,6 +240,27 @@ pub fn recover(recording: &Path, rings: &Path) -> io::Result<usize> {
     Ok(count)
 }
 
+/// Takes away the events of a chunk before a time; `false` if nothing is left.
+fn cut_before(chunk: &mut Chunk, since: u64) -> bool {
+    let mut walk = start_of(chunk);
+    while let Some(place) = walk.next(&chunk.words) {
+        if place.time >= since {
+            return skip(chunk, chunk.offset.saturating_add(place.at as u32));
+        }
+    }
+    // What was dropped last has no words.
+    chunk.words.is_empty() && chunk.own_dropped != 0
+}
+
+/// Before the first event of a chunk.
+fn start_of(chunk: &Chunk) -> Walk {
+    Walk {
+        at: 0,
+        time: chunk.time,
+        cpu: chunk.cpu.map_or(0, |cpu| cpu.wrapping_add(1)),
+    }
+}
+
 /// Takes away the words of a chunk up to `taken` of its sub-buffer; `false` if nothing is left.
 fn skip(chunk: &mut Chunk, taken: u32) -> bool {
     let count = taken.saturating_sub(chunk.offset) as usize;
@@ -201,11 +271,7 @@ fn skip(chunk: &mut Chunk, taken: u32) -> bool {
         // What was dropped last has no words, and may be new.
         return chunk.words.is_empty() && chunk.own_dropped != 0;
     }
-    let mut walk = Walk {
-        at: 0,
-        time: chunk.time,
-        cpu: chunk.cpu.map_or(0, |cpu| cpu.wrapping_add(1)),
-    };
+    let mut walk = start_of(chunk);
     while walk.next(&chunk.words[..count]).is_some() {
         chunk.events = chunk.events.wrapping_add(1);
     }

@@ -30,6 +30,7 @@ pub(super) mod at {
     pub(in super::super) const LOST_DESCRIPTIONS: usize = 49;
     pub(in super::super) const FINISHED: usize = 56;
     pub(in super::super) const CONSUMER: usize = 57;
+    pub(in super::super) const TRIGGERS: usize = 58;
     /// Words of the header. The table comes next.
     pub(in super::super) const HEADER: usize = if cfg!(loom) { 64 } else { 512 };
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Formatter};
 
-use super::{Behind, FAULT, MORE, Recorded, Shape, ShapeField, ShapeVariant};
+use super::{Behind, FAULT, MORE, Operand, Recorded, Shape, ShapeField, ShapeVariant};
 
 /// Values that are written of one argument or result, at most.
 const MAX_WRITTEN: usize = 1024;
@@ -68,6 +68,36 @@ pub(super) fn value(f: &mut Formatter<'_>, recorded: &Recorded, words: &mut &[u6
         }
         _ if own.is_fault => f.write_str("(fault)"),
         (shape, _) => writer.shape(f, shape, &own.bytes, 0),
+    }
+}
+
+/// What can be computed with of the value whose words come next, which are taken away.
+pub(super) fn operand(recorded: &Recorded, words: &mut &[u64]) -> Operand {
+    let Some((own, target, behind)) = read(&recorded.shape, recorded.in_memory, words) else {
+        *words = &[];
+        return Operand::default();
+    };
+    let whole = number(&own.bytes, 0, own.bytes.len()).filter(|_| !own.is_fault);
+    let number = whole.and_then(|word| match recorded.shape {
+        Shape::Signed(_) | Shape::Enumeration { .. } => Some(signed(word, own.bytes.len()).into()),
+        Shape::Bool
+        | Shape::Char
+        | Shape::Unsigned(_)
+        | Shape::Pointer
+        | Shape::CString
+        | Shape::Reference(_) => Some(word.into()),
+        _ => None,
+    });
+    let holder = match (&recorded.shape, &target) {
+        (Shape::Reference(shape), Some(target)) if !target.is_fault => shape,
+        (shape, _) => shape,
+    };
+    let is_text = matches!(holder, Shape::CString | Shape::Str { .. });
+    let text = behind.first().filter(|_| is_text);
+    let text = text.filter(|(_, memory)| !memory.is_fault || !memory.bytes.is_empty());
+    Operand {
+        number,
+        text: text.map(|(_, memory)| String::from_utf8_lossy(&memory.bytes).into_owned()),
     }
 }
 

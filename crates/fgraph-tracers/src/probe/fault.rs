@@ -11,25 +11,34 @@
 //! # Ok::<(), fgraph::Error>(())
 //! ```
 
+use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fgraph::{Error, IntoFilter};
+use fgraph::{Entry, Error, FgraphOps, Function, Handle, IntoFilter, LibraryEvent, Return};
+use fgraph_trace::ring::Rings;
 
 use super::{Probe, probe};
+use crate::support::sink::Sink;
 
 /// How calls are made to fail, and which.
-#[derive(Clone, Copy, Debug, PartialEq)]
+///
+/// As text, which is [displayed](fmt::Display) and parsed, it is the words `result=N`, `errno=N`,
+/// `skip`, `every=N`, `limit=N` and `seed=N` of [random numbers](Self::probability), and `count=N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it does nothing before it is started"]
 pub struct Fault {
     result: i64,
     errno: Option<i32>,
     is_skipped: bool,
     when: When,
+    most: u64,
 }
 
 /// Which calls fail.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// The last of each so many.
     Every(u64),
@@ -45,6 +54,7 @@ impl Fault {
             errno: None,
             is_skipped: true,
             when: When::Every(1),
+            most: u64::MAX,
         }
     }
 
@@ -77,6 +87,12 @@ impl Fault {
         self
     }
 
+    /// No more than so many calls fail; a forked child counts its own.
+    pub const fn count(mut self, most: u64) -> Self {
+        self.most = most;
+        self
+    }
+
     /// Whether call number `nth`, counted from 0, fails.
     fn hits(&self, nth: u64) -> bool {
         match self.when {
@@ -104,7 +120,7 @@ impl Fault {
         let [at_entry, at_return] = [(); 2].map(|()| Arc::clone(&counts));
         let probe = probe(filter)
             .on_entry(move |call| {
-                if !self.hits(at_entry.calls.fetch_add(1, Ordering::Relaxed)) {
+                if !at_entry.begin(&self) {
                     return None;
                 }
                 if !self.is_skipped {
@@ -141,10 +157,87 @@ fn random(seed: u64, nth: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "result={}", self.result)?;
+        if let Some(errno) = self.errno {
+            write!(f, " errno={errno}")?;
+        }
+        if self.is_skipped {
+            f.write_str(" skip")?;
+        }
+        match self.when {
+            When::Every(period) => write!(f, " every={period}")?,
+            When::Random { limit, seed } => write!(f, " limit={limit} seed={seed}")?,
+        }
+        write!(f, " count={}", self.most)
+    }
+}
+
+/// A text is no [`Fault`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FaultError {
+    /// The word that is wrong.
+    pub word: String,
+}
+
+impl fmt::Display for FaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} says nothing of how calls are to fail", self.word)
+    }
+}
+
+impl std::error::Error for FaultError {}
+
+impl FromStr for Fault {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, FaultError> {
+        let mut fault = Self::result(0);
+        let mut seeded = 0;
+        for word in text.split_whitespace() {
+            let parse = |fault: &mut Self, seed: &mut u64| -> Option<()> {
+                match word.split_once('=').unwrap_or((word, "")) {
+                    ("result", number) => fault.result = number.parse().ok()?,
+                    ("errno", number) => fault.errno = Some(number.parse().ok()?),
+                    ("skip", "") => fault.is_skipped = true,
+                    ("every", number) => fault.when = When::Every(number.parse().ok()?),
+                    ("limit", number) => {
+                        let limit = number.parse().ok()?;
+                        fault.when = When::Random { limit, seed: *seed };
+                    }
+                    ("seed", number) => *seed = number.parse().ok()?,
+                    ("count", number) => fault.most = number.parse().ok()?,
+                    _ => return None,
+                }
+                Some(())
+            };
+            parse(&mut fault, &mut seeded).ok_or_else(|| FaultError {
+                word: word.to_owned(),
+            })?;
+        }
+        if let When::Random { seed, .. } = &mut fault.when {
+            *seed = seeded;
+        }
+        Ok(fault)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Counts {
     calls: AtomicU64,
+    /// Calls that were chosen to fail.
+    chosen: AtomicU64,
     injected: AtomicU64,
+}
+
+impl Counts {
+    /// Counts a call, and says whether it is to fail.
+    fn begin(&self, fault: &Fault) -> bool {
+        let nth = self.calls.fetch_add(1, Ordering::Relaxed);
+        fault.hits(nth) && self.chosen.fetch_add(1, Ordering::Relaxed) < fault.most
+    }
 }
 
 /// Calls that are made to fail; dropping it ends that.
@@ -172,9 +265,133 @@ impl Faults {
     }
 }
 
+/// Calls that are made to fail, each of which is told in rings: a mark of two words, the function's
+/// index and where the call returns to. Dropping it ends the faults.
+#[derive(Debug)]
+pub struct FaultMarks {
+    user: Handle<Injector>,
+}
+
+impl FaultMarks {
+    /// Pauses it, or lets it go on: [`Handle::set_enabled`].
+    pub fn set_enabled(&self, enabled: bool) {
+        self.user.set_enabled(enabled);
+    }
+
+    /// Starts to have calls of the functions fail that `filter` selects. The process has executed
+    /// so many programs before: see [`Options::executed`](crate::recorder::Options::executed).
+    ///
+    /// # Safety
+    ///
+    /// As for [`Fault::start`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    pub unsafe fn start_in(
+        rings: Rings,
+        executed: u32,
+        filter: impl IntoFilter,
+        fault: Fault,
+    ) -> Result<Self, Error> {
+        let injector = Injector {
+            fault,
+            counts: Counts::default(),
+            sink: Sink::start(rings, executed)?,
+        };
+        // SAFETY: the callbacks use atomics, and memory that they have; for what they write the
+        // caller vouches.
+        let user = unsafe { fgraph::register(injector, filter) }?;
+        Ok(Self { user })
+    }
+}
+
+#[derive(Debug)]
+struct Injector {
+    fault: Fault,
+    counts: Counts,
+    sink: Sink,
+}
+
+impl Injector {
+    /// Tells of a call that has been made to fail.
+    ///
+    /// # Safety
+    ///
+    /// `word` and `thread` are the running thread's, as [`Sink`] says.
+    unsafe fn tell(&self, function: Function, returns_to: usize, word: &Cell<u64>, thread: u32) {
+        let words = [function.index().into(), returns_to as u64];
+        // SAFETY: handed on.
+        unsafe {
+            self.sink.know(function, word);
+            self.sink.mark_words(word, thread, &words);
+        }
+    }
+}
+
+impl FgraphOps for Injector {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        if !self.counts.begin(&self.fault) {
+            return None;
+        }
+        if !self.fault.is_skipped {
+            return Some(());
+        }
+        // SAFETY: who starts this vouches for it.
+        let mut writer = unsafe { call.rewrite() };
+        if writer.skip(self.fault.result).is_ok() {
+            self.fault.errno.inspect(|errno| writer.set_errno(*errno));
+            let (function, returns_to) = (call.function(), call.return_address());
+            // SAFETY: the running thread's word and id.
+            unsafe { self.tell(function, returns_to, call.thread_word(), call.thread_id()) };
+        }
+        None
+    }
+
+    fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
+        // SAFETY: who starts this vouches for it.
+        let mut writer = unsafe { call.rewrite() };
+        if writer.set_result(self.fault.result as u64).is_ok() {
+            self.fault.errno.inspect(|errno| writer.set_errno(*errno));
+            let (function, returns_to) = (call.function(), call.return_address());
+            // SAFETY: the running thread's word and id.
+            unsafe { self.tell(function, returns_to, call.thread_word(), call.thread_id()) };
+        }
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        self.sink.library(event);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_is_the_same_as_text() {
+        for fault in [
+            Fault::skip(-1).errno(2).every(100),
+            Fault::result(7).count(3),
+            Fault::skip(0).probability(0.25, 9),
+        ] {
+            assert_eq!(fault.to_string().parse(), Ok(fault));
+        }
+        for bad in ["x", "every", "every=-1", "errno=ENOENT", "skip=1"] {
+            let error = bad.parse::<Fault>().unwrap_err();
+            assert_eq!(error.word, bad);
+        }
+    }
+
+    #[test]
+    fn no_more_calls_fail_than_are_asked_for() {
+        let counts = Counts::default();
+        let fault = Fault::skip(-1).every(2).count(3);
+        let failed = (0..100).filter(|_| counts.begin(&fault)).count();
+        assert_eq!(failed, 3);
+    }
 
     #[test]
     fn every_nth_call_fails_and_a_seed_chooses_as_often_as_it_says() {

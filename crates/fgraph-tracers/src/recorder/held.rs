@@ -14,8 +14,8 @@ use core::ops::Deref;
 use fgraph::{Entry, FgraphOps, Filter, Function, FunctionFacts, LibraryEvent, Return};
 
 use super::fetch::Words;
-use super::record::{FunctionSet, Record};
-use super::writers::WriterOffset;
+use super::record::Record;
+use crate::support::sink::{FunctionSet, WITHOUT_RING};
 
 /// Writes entries and returns to rings, but only of calls inside some functions, or of calls that
 /// take long enough.
@@ -148,8 +148,7 @@ impl Held {
     /// Writes the entry of a call, with the processor that the thread runs on now. Nothing is
     /// written of one from before its process was forked, which is the parent's.
     fn write_entry(&self, word: &Cell<u64>, thread: u32, held: &mut HeldCall) {
-        let is_ours = held.word == WriterOffset::WITHOUT_RING.0
-            || held.word == word.get() && self.has_ring(word);
+        let is_ours = held.word == WITHOUT_RING || held.word == word.get() && self.has_ring(word);
         let written =
             is_ours && self.write_words(word, thread, held.event(), held.time, self.cpu());
         held.state = State::of(written);

@@ -1,6 +1,6 @@
 //! What is recorded of a function's values, by its signature.
 
-use fgraph::signature::{self, Parameter, Signature, Type, TypeKind, Value};
+use fgraph::signature::{self, Parameter, Piece, Signature, Source, Type, TypeKind, Value};
 use fgraph_trace::values::{Argument, Layout, Recorded, Shape, ShapeField, ShapeVariant};
 
 use super::fetch::{Fetch, Program};
@@ -9,10 +9,65 @@ use super::fetch::{Fetch, Program};
 const MAX_TARGET: usize = 64;
 
 /// Which values of functions are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) arguments: bool,
     pub(super) result: bool,
+    /// Those that lead to texts.
+    pub(super) texts: Vec<String>,
+}
+
+impl Wanted {
+    /// A signature in which those lead to texts that are said to, or one of registers if none is
+    /// known.
+    pub(super) fn with_texts(&self, known: Option<Signature>) -> Option<Signature> {
+        if self.texts.is_empty() {
+            return known;
+        }
+        let mut signature = known.unwrap_or_else(registers);
+        for (place, parameter) in signature.parameters.iter_mut().enumerate() {
+            if self.is_text(&parameter.name) || self.is_text(&format!("arg{place}")) {
+                lead_to_text(&mut parameter.value);
+            }
+        }
+        if let Some(result) = signature.result.as_mut().filter(|_| self.is_text("retval")) {
+            lead_to_text(result);
+        }
+        Some(signature)
+    }
+
+    fn is_text(&self, name: &str) -> bool {
+        self.texts.iter().any(|text| text == name)
+    }
+}
+
+/// Integers in all registers that arguments and results may be in.
+fn registers() -> Signature {
+    let value = |index| Value {
+        ty: Type::new("long", 8, TypeKind::Signed),
+        place: Some(signature::Place::Pieces(vec![Piece {
+            source: Source::Integer(index),
+            offset: 0,
+            size: 8,
+        }])),
+    };
+    let parameter = |index| Parameter {
+        name: format!("arg{index}"),
+        value: value(index),
+    };
+    Signature {
+        parameters: (0..6).map(parameter).collect(),
+        result: Some(value(0)),
+        ..Signature::default()
+    }
+}
+
+/// Has a value of eight bytes be the address of a text, unless it leads to one already.
+fn lead_to_text(value: &mut Value) {
+    let is_text = matches!(value.ty.kind, TypeKind::CString | TypeKind::Str { .. });
+    if value.ty.size == 8 && !is_text {
+        value.ty.kind = TypeKind::CString;
+    }
 }
 
 /// What becomes of a function's calls: how their values are recorded, and fetched.
@@ -26,7 +81,7 @@ pub(super) struct Compiled {
 
 impl Compiled {
     /// `None` if it is not known where any of the function's values is that are wanted.
-    pub(super) fn new(signature: &Signature, wanted: Wanted) -> Option<Self> {
+    pub(super) fn new(signature: &Signature, wanted: &Wanted) -> Option<Self> {
         let (mut entry, mut ret) = (Fetch::new(), Fetch::new());
         let parameters: &[Parameter] = match wanted.arguments {
             true => &signature.parameters,

@@ -57,8 +57,9 @@ impl Types {
         if !place.load(Ordering::Relaxed).is_null() {
             return None;
         }
-        let signature = function_at(function.address())?.signature()?;
-        let compiled = Compiled::new(&signature, self.wanted)?;
+        let known = function_at(function.address())?.signature();
+        let signature = self.wanted.with_texts(known)?;
+        let compiled = Compiled::new(&signature, &self.wanted)?;
         let fields = [process.into(), function.index().into(), 0, 0];
         let texts = [compiled.layout.to_string(), signature.to_string()];
         let texts = [texts[0].as_str(), texts[1].as_str()];

@@ -355,7 +355,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
 ];
 
 /// How many system calls there may be.
-const NUMBERS: usize = 512;
+pub(super) const NUMBERS: usize = 512;
 
 /// System calls without a wrapper, by number: with all registers that may be arguments, or, where
 /// a wrapper hands its arguments on, with those.

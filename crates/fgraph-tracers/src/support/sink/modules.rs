@@ -1,6 +1,5 @@
 //! Which modules were loaded when a recording began.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use fgraph_trace::names::{DescriptionKind, process_number};
@@ -19,16 +18,21 @@ pub(super) fn describe(rings: &Rings, executed: u32) {
     }
 }
 
-/// The files with mapped code, each from its first to its last address.
-fn modules(maps: &str) -> BTreeMap<&str, (u64, u64)> {
-    let mut found: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    let mut code = Vec::new();
+/// The files with mapped code, each from the first to the last address of the mappings that follow
+/// each other. Where a file is mapped once more to be read, that is no module.
+fn modules(maps: &str) -> Vec<(&str, (u64, u64))> {
+    let mut found: Vec<(&str, (u64, u64))> = Vec::new();
+    // Whether the last one has code.
+    let mut has_code = false;
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();
-        let (Some(range), Some(access)) = (words.next(), words.next()) else {
+        let (Some(range), Some(access), Some(offset)) = (words.next(), words.next(), words.next())
+        else {
             continue;
         };
-        let Some(path) = line.find('/').map(|at| &line[at..]) else {
+        let path = line.find('/').map(|at| &line[at..]);
+        // Memory without a file may be between the parts of a module.
+        let Some(path) = path.filter(|path| !path.starts_with("/memfd:")) else {
             continue;
         };
         let hex = |text| u64::from_str_radix(text, 16).ok();
@@ -36,13 +40,21 @@ fn modules(maps: &str) -> BTreeMap<&str, (u64, u64)> {
         let Some((start, end)) = range.and_then(|(start, end)| hex(start).zip(hex(end))) else {
             continue;
         };
-        let known = found.entry(path).or_insert((start, end));
-        *known = (known.0.min(start), known.1.max(end));
-        if access.contains('x') {
-            code.push(path);
+        match found.last_mut() {
+            Some((of, known)) if *of == path && hex(offset) != Some(0) => known.1 = end,
+            _ => {
+                if !has_code {
+                    found.pop();
+                }
+                found.push((path, (start, end)));
+                has_code = false;
+            }
         }
+        has_code |= access.contains('x');
     }
-    found.retain(|path, _| code.contains(path));
+    if !has_code {
+        found.pop();
+    }
     found
 }
 
@@ -56,14 +68,15 @@ mod tests {
 1000-2000 r--p 00000000 fe:00 12 /bin/a program
 2000-3000 r-xp 00001000 fe:00 12 /bin/a program
 4000-5000 rw-p 00000000 00:00 0
-5000-6000 r--p 00000000 fe:00 13 /usr/share/locale
+4800-4900 r-xs 00000000 00:01 99 /memfd:ours (deleted)
+4900-5000 rw-p 00003000 fe:00 12 /bin/a program
+5000-5800 r--p 00000000 fe:00 12 /bin/a program
+5800-6000 r--p 00000000 fe:00 13 /usr/share/locale
+6000-6800 r--p 00000000 fe:00 12 /bin/a program
 7000-8000 r-xp 00000000 00:00 0 [vdso]
 nonsense
 ";
         let found = modules(maps);
-        assert_eq!(
-            found.into_iter().collect::<Vec<_>>(),
-            [("/bin/a program", (0x1000, 0x3000))]
-        );
+        assert_eq!(found, [("/bin/a program", (0x1000, 0x5000))]);
     }
 }

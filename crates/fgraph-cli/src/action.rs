@@ -1,0 +1,676 @@
+//! What `fgraph probe` does with calls: a small language, its parser and its evaluation.
+//!
+//! ```text
+//!   action  = what [ "by" ( "caller" | "thread" | "function" | "module" ) ] [ "if" value ]
+//!   what    = "count" | "print" | ( "sum" | "avg" | "min" | "max" | "hist" ) "(" value ")"
+//!   value   = operands with operators between them, which bind as in Rust, the tightest first:
+//!             * /    + -    &    == != < >    &&    ||
+//!   operand = integer | "argN" | name of a parameter | "retval" | "duration"
+//!           | "str(" argN, name or "retval" ")" | "(" value ")"
+//! ```
+//!
+//! What cannot be computed is missing: an argument that was not recorded, the result of a call that
+//! goes on, a division by zero, a number of more than 128 bits. Missing values are left out of what
+//! is counted, and a condition that is missing does not hold.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// What is done with each call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Action {
+    pub(crate) what: What,
+    pub(crate) by: Option<By>,
+    pub(crate) condition: Option<Expression>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Count,
+    Print,
+    Sum(Expression),
+    Average(Expression),
+    Least(Expression),
+    Most(Expression),
+    Histogram(Expression),
+}
+
+/// What there is a line for each of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Caller,
+    Thread,
+    Function,
+    Module,
+}
+
+/// Something that is computed of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Expression {
+    Number(i128),
+    /// An argument or the result, as a number.
+    Input(Input),
+    /// The text that one leads to.
+    Text(Input),
+    /// Nanoseconds.
+    Duration,
+    Binary(Operator, Box<Self>, Box<Self>),
+}
+
+/// What comes with a call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Input {
+    /// The argument of this number, from 0.
+    Argument(usize),
+    /// The parameter of this name.
+    Parameter(String),
+    Result,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operator {
+    Or,
+    And,
+    Equal,
+    Unequal,
+    Less,
+    Greater,
+    Bits,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+}
+
+impl Operator {
+    /// All, as they are written; longer ones before those that they begin with.
+    const ALL: [(&'static str, Self); 11] = [
+        ("||", Self::Or),
+        ("&&", Self::And),
+        ("==", Self::Equal),
+        ("!=", Self::Unequal),
+        ("<", Self::Less),
+        (">", Self::Greater),
+        ("&", Self::Bits),
+        ("+", Self::Add),
+        ("-", Self::Subtract),
+        ("*", Self::Multiply),
+        ("/", Self::Divide),
+    ];
+
+    /// How tightly it binds.
+    fn tightness(self) -> u8 {
+        match self {
+            Self::Or => 1,
+            Self::And => 2,
+            Self::Equal | Self::Unequal | Self::Less | Self::Greater => COMPARISON,
+            Self::Bits => 4,
+            Self::Add | Self::Subtract => 5,
+            Self::Multiply | Self::Divide => 6,
+        }
+    }
+}
+
+const COMPARISON: u8 = 3;
+
+/// A value of a call.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Value {
+    Number(i128),
+    Text(String),
+}
+
+/// A call, as expressions see it.
+pub(crate) trait Inputs {
+    /// An argument or the result as a number.
+    fn number(&self, input: &Input) -> Option<i128>;
+
+    /// The text that an argument or the result leads to.
+    fn text(&self, input: &Input) -> Option<String>;
+
+    /// Nanoseconds that the call took.
+    fn duration(&self) -> Option<u64>;
+}
+
+impl Expression {
+    /// What it is for a call; `None` if that cannot be computed.
+    pub(crate) fn of(&self, call: &impl Inputs) -> Option<Value> {
+        Some(match self {
+            Self::Number(number) => Value::Number(*number),
+            Self::Input(input) => Value::Number(call.number(input)?),
+            Self::Text(input) => Value::Text(call.text(input)?),
+            Self::Duration => Value::Number(call.duration()?.into()),
+            Self::Binary(operator, left, right) => {
+                let left = left.of(call);
+                // As in Rust, the right side counts only where the left one does not decide.
+                match (operator, left.as_ref().map(is_true)) {
+                    (Operator::Or, Some(true)) => return Some(Value::Number(1)),
+                    (Operator::And, Some(false)) => return Some(Value::Number(0)),
+                    _ => {}
+                }
+                Value::Number(combine(*operator, &left?, &right.of(call)?)?)
+            }
+        })
+    }
+
+    /// Whether it holds for a call.
+    pub(crate) fn holds(&self, call: &impl Inputs) -> bool {
+        self.of(call).as_ref().is_some_and(is_true)
+    }
+
+    /// Hands over each input that is in it, and whether its text is wanted.
+    fn each_input(&self, found: &mut impl FnMut(&Input, bool)) {
+        match self {
+            Self::Input(input) => found(input, false),
+            Self::Text(input) => found(input, true),
+            Self::Binary(_, left, right) => {
+                left.each_input(found);
+                right.each_input(found);
+            }
+            Self::Number(_) | Self::Duration => {}
+        }
+    }
+}
+
+fn is_true(value: &Value) -> bool {
+    *value != Value::Number(0)
+}
+
+fn combine(operator: Operator, left: &Value, right: &Value) -> Option<i128> {
+    let order = match (left, right) {
+        (Value::Number(_), Value::Text(_)) | (Value::Text(_), Value::Number(_)) => None,
+        _ => Some(left.cmp(right)),
+    };
+    let numbers = match (left, right) {
+        (Value::Number(left), Value::Number(right)) => Some((*left, *right)),
+        _ => None,
+    };
+    Some(match operator {
+        Operator::Or => i128::from(is_true(left) || is_true(right)),
+        Operator::And => i128::from(is_true(left) && is_true(right)),
+        Operator::Equal => i128::from(order? == Ordering::Equal),
+        Operator::Unequal => i128::from(order? != Ordering::Equal),
+        Operator::Less => i128::from(order? == Ordering::Less),
+        Operator::Greater => i128::from(order? == Ordering::Greater),
+        Operator::Bits => numbers.map(|(left, right)| left & right)?,
+        Operator::Add => numbers.and_then(|(left, right)| left.checked_add(right))?,
+        Operator::Subtract => numbers.and_then(|(left, right)| left.checked_sub(right))?,
+        Operator::Multiply => numbers.and_then(|(left, right)| left.checked_mul(right))?,
+        Operator::Divide => numbers.and_then(|(left, right)| left.checked_div(right))?,
+    })
+}
+
+impl Action {
+    /// Reads an action.
+    pub(crate) fn parse(text: &str) -> Result<Self, ParseError> {
+        let mut parser = Parser {
+            text,
+            at: 0,
+            depth: 0,
+            operators: 0,
+        };
+        let action = parser.action();
+        action.map_err(|why| ParseError {
+            text: text.to_owned(),
+            at: parser.at,
+            why,
+        })
+    }
+
+    /// Hands over each argument or result that it needs, and whether its text is wanted.
+    pub(crate) fn each_input(&self, mut found: impl FnMut(&Input, bool)) {
+        let value = match &self.what {
+            What::Count | What::Print => None,
+            What::Sum(value)
+            | What::Average(value)
+            | What::Least(value)
+            | What::Most(value)
+            | What::Histogram(value) => Some(value),
+        };
+        for expression in value.into_iter().chain(&self.condition) {
+            expression.each_input(&mut found);
+        }
+    }
+}
+
+/// An action that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ParseError {
+    text: String,
+    /// The byte from which on it makes none.
+    at: usize,
+    why: &'static str,
+}
+
+impl ParseError {
+    /// The character from which on it makes none, counted from 1.
+    fn column(&self) -> usize {
+        let before = self.text.get(..self.at).unwrap_or(&self.text);
+        before.chars().count() + 1
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, why, .. } = self;
+        write!(f, "{text:?}: {why}, at column {}", self.column())
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+/// Parentheses in each other, and operators, at most.
+const MAX_DEPTH: usize = 64;
+const MAX_OPERATORS: usize = 256;
+
+struct Parser<'t> {
+    text: &'t str,
+    /// What was read; where it stands when an error comes up is where that is.
+    at: usize,
+    depth: usize,
+    operators: usize,
+}
+
+type Parsed<T> = Result<T, &'static str>;
+
+impl<'t> Parser<'t> {
+    fn rest(&mut self) -> &'t str {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let trimmed = rest.trim_start();
+        self.at += rest.len() - trimmed.len();
+        trimmed
+    }
+
+    /// The word that comes next; empty if none does.
+    fn word(&mut self) -> &'t str {
+        let rest = self.rest();
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        let len = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        &rest[..len]
+    }
+
+    /// Takes a sign or a word, if it is next.
+    fn takes(&mut self, wanted: &str) -> bool {
+        let is_word = wanted.starts_with(char::is_alphabetic);
+        let is_next = match is_word {
+            true => self.word() == wanted,
+            false => self.rest().starts_with(wanted),
+        };
+        self.at += if is_next { wanted.len() } else { 0 };
+        is_next
+    }
+
+    fn expect(&mut self, sign: &str, why: &'static str) -> Parsed<()> {
+        match self.takes(sign) {
+            true => Ok(()),
+            false => Err(why),
+        }
+    }
+
+    fn action(&mut self) -> Parsed<Action> {
+        let word = self.word();
+        let start = self.at;
+        self.at += word.len();
+        let what = match word {
+            "count" => What::Count,
+            "print" => What::Print,
+            "sum" => What::Sum(self.in_parentheses()?),
+            "avg" => What::Average(self.in_parentheses()?),
+            "min" => What::Least(self.in_parentheses()?),
+            "max" => What::Most(self.in_parentheses()?),
+            "hist" => What::Histogram(self.in_parentheses()?),
+            _ => {
+                self.at = start;
+                return Err("an action is count, sum, avg, min, max, hist or print");
+            }
+        };
+        let by = match self.takes("by") {
+            true => Some(self.by()?),
+            false => None,
+        };
+        let condition = match self.takes("if") {
+            true => Some(self.value(0)?),
+            false => None,
+        };
+        match self.rest() {
+            "" => Ok(Action {
+                what,
+                by,
+                condition,
+            }),
+            _ if condition.is_some() => Err("nothing more makes sense here"),
+            _ => Err("only 'by' and 'if' make sense here, in this order"),
+        }
+    }
+
+    fn in_parentheses(&mut self) -> Parsed<Expression> {
+        self.expect("(", "its value in parentheses is missing")?;
+        let value = self.value(0)?;
+        self.expect(")", "a ')' is missing")?;
+        Ok(value)
+    }
+
+    fn by(&mut self) -> Parsed<By> {
+        let word = self.word();
+        let by = match word {
+            "caller" => By::Caller,
+            "thread" => By::Thread,
+            "function" => By::Function,
+            "module" => By::Module,
+            _ => return Err("'by' is by caller, thread, function or module"),
+        };
+        self.at += word.len();
+        Ok(by)
+    }
+
+    /// A value whose operators bind tighter than that.
+    fn value(&mut self, tightness: u8) -> Parsed<Expression> {
+        let mut left = self.operand()?;
+        let mut is_comparison = false;
+        loop {
+            let rest = self.rest();
+            let mut all = Operator::ALL.iter();
+            let Some((sign, operator)) = all.find(|(sign, _)| rest.starts_with(sign)) else {
+                return Ok(left);
+            };
+            let own = operator.tightness();
+            if own <= tightness {
+                return Ok(left);
+            }
+            if own == COMPARISON && std::mem::replace(&mut is_comparison, true) {
+                return Err("comparisons are put together by && and ||");
+            }
+            self.operators += 1;
+            if self.operators > MAX_OPERATORS {
+                return Err("too many operators");
+            }
+            self.at += sign.len();
+            let right = self.value(own)?;
+            left = Expression::Binary(*operator, Box::new(left), Box::new(right));
+        }
+    }
+
+    fn operand(&mut self) -> Parsed<Expression> {
+        if self.takes("(") {
+            self.depth += 1;
+            if self.depth > MAX_DEPTH {
+                return Err("too many parentheses");
+            }
+            let value = self.value(0)?;
+            self.expect(")", "a ')' is missing")?;
+            self.depth -= 1;
+            return Ok(value);
+        }
+        let rest = self.rest();
+        let digits = rest.strip_prefix('-').unwrap_or(rest);
+        if digits.starts_with(|c: char| c.is_ascii_digit()) {
+            return self.number();
+        }
+        let word = self.word();
+        if word == "duration" {
+            self.at += word.len();
+            return Ok(Expression::Duration);
+        }
+        if word == "str" {
+            let before = self.at;
+            self.at += word.len();
+            if self.takes("(") {
+                let input = self.input("str() takes argN, a parameter's name or retval")?;
+                self.expect(")", "a ')' is missing")?;
+                return Ok(Expression::Text(input));
+            }
+            // A parameter may have this name.
+            self.at = before;
+        }
+        let why = "a value is an integer, argN, a parameter's name, retval, duration or str()";
+        self.input(why).map(Expression::Input)
+    }
+
+    fn input(&mut self, why: &'static str) -> Parsed<Input> {
+        let word = self.word();
+        let is_keyword = matches!(word, "" | "by" | "if" | "duration");
+        if is_keyword || word.starts_with(|c: char| c.is_numeric()) {
+            return Err(why);
+        }
+        let number = word.strip_prefix("arg").map(str::parse);
+        let input = match (word, number) {
+            ("retval", _) => Input::Result,
+            (_, Some(Ok(number))) => Input::Argument(number),
+            _ => Input::Parameter(word.to_owned()),
+        };
+        self.at += word.len();
+        Ok(input)
+    }
+
+    /// Decimal, or hexadecimal with `0x` before it.
+    fn number(&mut self) -> Parsed<Expression> {
+        let rest = self.rest();
+        let is_negative = rest.starts_with('-');
+        let start = self.at;
+        self.at += usize::from(is_negative);
+        let word = self.word();
+        let number = match word.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => word.parse(),
+        };
+        let Ok(number) = number else {
+            self.at = start;
+            return Err("an integer is decimal, or 0x and hexadecimal, and at most 64 bits long");
+        };
+        self.at += word.len();
+        let number = i128::from(number);
+        Ok(Expression::Number(if is_negative {
+            -number
+        } else {
+            number
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call with these arguments, `size` the second one, which has taken 250 ns.
+    struct Call;
+
+    impl Inputs for Call {
+        fn number(&self, input: &Input) -> Option<i128> {
+            match input {
+                Input::Argument(0) => Some(6),
+                Input::Argument(1) => Some(-2),
+                Input::Parameter(name) if name == "size" => Some(-2),
+                Input::Result => Some(i128::MAX),
+                _ => None,
+            }
+        }
+
+        fn text(&self, input: &Input) -> Option<String> {
+            (*input == Input::Argument(0)).then(|| "text".to_owned())
+        }
+
+        fn duration(&self) -> Option<u64> {
+            Some(250)
+        }
+    }
+
+    fn value(text: &str) -> Option<Value> {
+        let action = Action::parse(&format!("sum({text})")).unwrap();
+        let What::Sum(value) = action.what else {
+            panic!("{action:?}");
+        };
+        value.of(&Call)
+    }
+
+    #[test]
+    fn operators_bind_as_in_rust() {
+        for (text, expected) in [
+            ("1 + 2 * 3", 1 + 2 * 3),
+            ("(1 + 2) * 3", 9),
+            ("7 - 2 - 1", 4),
+            ("16 / 4 / 2", 2),
+            ("6 & 2 + 1", 6 & (2 + 1)),
+            ("6 & 4 == 4", i128::from(6 & 4 == 4)),
+            ("1 < 2 && 3 > 4 || 1 == 1", 1),
+            ("0 && 1 || 1", 1),
+            ("1 || 0 && 0", 1),
+            ("arg0 * size", -12),
+            ("arg1 == size", 1),
+            ("duration/100", 2),
+            ("-3 - -4", 1),
+            ("0xff & 0x0f", 15),
+            ("str(arg0) == str(arg0)", 1),
+        ] {
+            assert_eq!(value(text), Some(Value::Number(expected)), "{text}");
+        }
+        assert_eq!(value("str(arg0)"), Some(Value::Text("text".to_owned())));
+    }
+
+    #[test]
+    fn what_cannot_be_computed_is_missing() {
+        for text in [
+            "1 / 0",
+            "arg0 / (arg1 + 2)",
+            "retval + 1",
+            "retval * retval",
+            "retval * 2 / 0",
+            "arg5",
+            "absent",
+            "arg5 == arg5",
+            "str(arg1)",
+            "str(arg0) + 1",
+            "str(arg0) == 1",
+            "arg5 || 1",
+            "0 || arg5",
+        ] {
+            assert_eq!(value(text), None, "{text}");
+        }
+        assert_eq!(value("1 || arg5"), Some(Value::Number(1)));
+        assert_eq!(value("0 && arg5"), Some(Value::Number(0)));
+        let action = Action::parse("count if arg5 != 1").unwrap();
+        assert!(!action.condition.unwrap().holds(&Call));
+    }
+
+    #[test]
+    fn an_action_has_keys_and_a_condition() {
+        let action = Action::parse(" avg ( arg0 ) by caller if retval==0 && size > 3 ").unwrap();
+        assert_eq!(
+            action.what,
+            What::Average(Expression::Input(Input::Argument(0)))
+        );
+        assert_eq!(action.by, Some(By::Caller));
+        let mut inputs = Vec::new();
+        action.each_input(|input, is_text| inputs.push((input.clone(), is_text)));
+        let size = Input::Parameter("size".to_owned());
+        let expected = [
+            (Input::Argument(0), false),
+            (Input::Result, false),
+            (size, false),
+        ];
+        assert_eq!(inputs, expected);
+        // Names of parameters may look like words of the language.
+        for text in [
+            "sum(str)",
+            "sum(count)",
+            "print by thread",
+            "count by module",
+            "hist(args)",
+        ] {
+            assert!(Action::parse(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_say_where() {
+        for (text, column, part) in [
+            ("", 1, "an action is"),
+            ("total(arg0)", 1, "an action is"),
+            ("sum", 4, "in parentheses"),
+            ("sum(arg0", 9, "')'"),
+            ("sum()", 5, "a value is"),
+            ("hist(arg0 +)", 12, "a value is"),
+            ("hist(str(1))", 10, "str() takes"),
+            ("count by name", 10, "by caller"),
+            ("count if", 9, "a value is"),
+            ("count if 1 < 2 < 3", 16, "put together"),
+            ("count 5", 7, "'by' and 'if'"),
+            ("count if arg0 by thread", 15, "nothing more"),
+            ("sum(99999999999999999999)", 5, "64 bits"),
+            ("sum(0xfg)", 5, "64 bits"),
+            ("größe", 1, "an action is"),
+            ("sum(größe + )", 13, "a value is"),
+            ("sum(arg0 % 2)", 10, "')'"),
+        ] {
+            let error = Action::parse(text).unwrap_err();
+            assert_eq!(error.column(), column, "{error}");
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        let deep = format!("sum({}1{})", "(".repeat(100), ")".repeat(100));
+        assert!(
+            Action::parse(&deep)
+                .unwrap_err()
+                .to_string()
+                .contains("too many")
+        );
+        let long = format!("sum(1{})", " + 1".repeat(100_000));
+        assert!(
+            Action::parse(&long)
+                .unwrap_err()
+                .to_string()
+                .contains("too many")
+        );
+    }
+
+    #[test]
+    fn no_text_makes_it_panic() {
+        const PARTS: [&str; 24] = [
+            "sum",
+            "count",
+            "print",
+            "hist",
+            "(",
+            ")",
+            "arg0",
+            "arg99999999999999999999",
+            "size",
+            "retval",
+            "duration",
+            "str",
+            "by",
+            "if",
+            "caller",
+            "&&",
+            "||",
+            "==",
+            "<",
+            "-",
+            "/",
+            "0",
+            "18446744073709551615",
+            "é\u{202e}",
+        ];
+        let mut state = 7_u64;
+        let mut good = 0;
+        for _ in 0..50_000 {
+            let mut text = String::new();
+            for _ in 0..state % 13 {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                text.push_str(PARTS[(state >> 33) as usize % PARTS.len()]);
+                text.push_str(if state >> 40 & 1 == 0 { " " } else { "" });
+            }
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(99);
+            match Action::parse(&text) {
+                Ok(action) => {
+                    good += 1;
+                    _ = action.condition.map(|condition| condition.holds(&Call));
+                }
+                Err(error) => assert!(error.column() <= text.chars().count() + 1),
+            }
+        }
+        assert!(good > 100, "{good}");
+    }
+}

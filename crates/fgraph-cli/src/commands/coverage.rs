@@ -1,0 +1,196 @@
+//! `fgraph coverage`: which functions a program has called, and which never.
+//!
+//! The program tells of the first call of each function only, so a function that was called costs
+//! no event any more.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use fgraph_symbols::filter::{Filter, FunctionFacts};
+use fgraph_trace::Source;
+use fgraph_trace::names::Names;
+
+use crate::error::Error;
+use crate::launch::events::Events;
+use crate::launch::{self, Launched, interrupt::Interrupts};
+use crate::output::Out;
+use crate::sources;
+use crate::table::Table;
+use crate::text::{escaped, grouped, percent};
+
+/// Run a program and show which functions it called, and which never
+///
+/// Counts the functions that can be traced of the program's own file and of libraries outside of
+/// the system's directories, unless -F says which.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph coverage -- ./tests
+  fgraph coverage --by source --uncalled -F 'parser::*' -- ./tests
+  fgraph coverage --lcov coverage.info -- ./tests")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    what: launch::What,
+    /// What has a line
+    #[arg(long, value_name = "WHAT", default_value = "module")]
+    by: By,
+    /// List the functions that were not called
+    #[arg(long)]
+    uncalled: bool,
+    /// Write functions with a known source to this file, as lcov does
+    #[arg(long, value_name = "FILE")]
+    lcov: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    Module,
+    /// The source file, where there is debug information
+    Source,
+}
+
+/// A function that can be traced.
+#[derive(Debug)]
+struct Function {
+    name: String,
+    module: String,
+    source: Option<(String, u32)>,
+    is_called: bool,
+}
+
+/// Runs the program, and ends as it does.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let program = args.what.find(Vec::new())?.once();
+    let filter = program.filter()?;
+    program.run(|launched: &mut Launched, interrupts: &Interrupts| {
+        let mut events = Events::new(launched, interrupts)?;
+        let failed = |error| Error::source("the rings", error);
+        while events.next().map_err(failed)?.is_some() {}
+        let functions = functions(events.names(), &filter);
+        if let Some(path) = &args.lcov {
+            let written = fs::write(path, lcov(&functions));
+            written.map_err(|error| Error::Write {
+                path: path.clone(),
+                error,
+            })?;
+        }
+        show(args, &functions)
+    })
+}
+
+/// The functions of all modules that the filter selects, each once, however many processes have
+/// loaded them.
+fn functions(names: &Names, filter: &Filter) -> Vec<Function> {
+    let mut called: HashMap<&str, HashSet<u64>> = HashMap::new();
+    for (process, _, function) in names.functions() {
+        let place = sources::in_module(names, process, &function.module, function.address);
+        let of_module = called.entry(&function.module).or_default();
+        of_module.extend(place.map(|(_, place)| place));
+    }
+    let mut modules: Vec<&str> = names.modules().iter().map(|it| it.path.as_str()).collect();
+    modules.sort_unstable();
+    modules.dedup();
+    let mut found = Vec::new();
+    for path in modules {
+        let Ok(sites) = fgraph::sites_of_file(Path::new(path), false) else {
+            continue;
+        };
+        let first = sources::first_address_of(Path::new(path)).unwrap_or(0);
+        let mut lines = None;
+        for site in sites.iter().filter(|site| site.how.is_ok()) {
+            let all = [site.name.as_str()];
+            if !filter.matches(&FunctionFacts::new(&all, path)) {
+                continue;
+            }
+            let lines = lines.get_or_insert_with(|| sources::lines_of(Path::new(path)));
+            let address = site.address as u64;
+            let calls = called.get(path);
+            found.push(Function {
+                source: lines.as_ref().and_then(|lines| lines.at(address)),
+                is_called: calls
+                    .is_some_and(|calls| calls.contains(&(address.wrapping_sub(first)))),
+                name: site.name,
+                module: path.to_owned(),
+            });
+        }
+    }
+    found
+}
+
+fn show(args: &Args, functions: &[Function]) -> Result<(), Error> {
+    let mut lines: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut whole = (0, 0);
+    for function in functions {
+        let source = function.source.as_ref().map(|(file, _)| file.as_str());
+        let name = match args.by {
+            By::Module => &function.module,
+            By::Source => source.unwrap_or("?"),
+        };
+        let line = lines.entry(name).or_default();
+        for count in [line, &mut whole] {
+            count.0 += u64::from(function.is_called);
+            count.1 += 1;
+        }
+    }
+    let of = match args.by {
+        By::Module => "module",
+        By::Source => "source",
+    };
+    let mut table = Table::new(&[("called", 1), ("functions", 2), ("%", 0), (of, 0)]);
+    let mut row = |(called, all): (u64, u64), name: &str| {
+        let name = escaped(name).into_owned();
+        table.row(vec![
+            grouped(called),
+            grouped(all),
+            percent(called, all),
+            name,
+        ]);
+    };
+    for (name, counts) in lines {
+        row(counts, name);
+    }
+    row(whole, "all");
+    let mut out = Out::new();
+    table.write(&mut out)?;
+    if args.uncalled {
+        out.line("")?;
+        for function in functions.iter().filter(|function| !function.is_called) {
+            let place = match &function.source {
+                Some((file, line)) => format!("{file}:{line}"),
+                None => function.module.clone(),
+            };
+            let line = format!("{}  {place}", function.name);
+            out.line(escaped(&line))?;
+        }
+    }
+    out.finish()
+}
+
+/// The text of a tracefile of lcov.
+fn lcov(functions: &[Function]) -> String {
+    let mut files: BTreeMap<&str, Vec<(u32, &Function)>> = BTreeMap::new();
+    for function in functions {
+        if let Some((file, line)) = &function.source {
+            files.entry(file).or_default().push((*line, function));
+        }
+    }
+    let mut text = String::from("TN:\n");
+    for (file, functions) in files {
+        // Writing to a string does not fail.
+        _ = writeln!(text, "SF:{}", escaped(file));
+        for (line, function) in &functions {
+            _ = writeln!(text, "FN:{line},{}", escaped(&function.name));
+        }
+        for (_, function) in &functions {
+            let count = u8::from(function.is_called);
+            _ = writeln!(text, "FNDA:{count},{}", escaped(&function.name));
+        }
+        let called = functions.iter().filter(|(_, function)| function.is_called);
+        _ = writeln!(text, "FNF:{}\nFNH:{}", functions.len(), called.count());
+        text.push_str("end_of_record\n");
+    }
+    text
+}

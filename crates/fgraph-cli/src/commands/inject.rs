@@ -1,0 +1,204 @@
+//! `fgraph inject`: calls that fail as they are told.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use fgraph_trace::Source;
+use fgraph_trace::graph::error_number;
+use fgraph_tracers::agent::{Settings, Tool};
+use fgraph_tracers::probe::fault::Fault;
+
+use crate::error::Error;
+use crate::launch::events::Events;
+use crate::launch::interrupt::Interrupts;
+use crate::launch::{Launched, Target};
+use crate::output::Out;
+use crate::places;
+use crate::target::words;
+use crate::text::grouped;
+
+const EXAMPLES: &str = "\
+Examples:
+  fgraph inject 'libc:open*' errno=ENOENT every=100 -- ./server
+  fgraph inject 'libc:malloc' result=0 errno=ENOMEM probability=0.01 seed=7 -- sh -c 'sort big'
+  fgraph inject 'libc:read' errno=EIO count=1 -p 1234
+
+How a call fails:
+  errno=NAME       it does not run; its callers get -1, or the result, and the error in errno
+  result=N         its callers get N; it runs, unless there is an errno or `skip`
+  skip             it does not run; its callers get the result, or 0
+Which calls fail, of all that a process makes of these functions (without any of this: all):
+  every=N          the last of each N
+  probability=P    each with this probability, 0 to 1; the same `seed=N` chooses the same ones
+  count=N          and no more than N
+
+Callers must be able to bear the result: a program that cannot may crash.";
+
+/// Run a program and have calls of some functions fail
+///
+/// At the end it says how many calls were changed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The functions: a glob over names, one behind a module as in 'libc:open*', or any other word
+    /// of a filter
+    #[arg(value_name = "FUNCTION")]
+    function: String,
+    /// How calls fail, and which
+    #[arg(value_name = "HOW", num_args = 1.., required = true)]
+    how: Vec<String>,
+    /// Follow neither forked processes nor executed programs
+    #[arg(long)]
+    no_follow: bool,
+    /// Take a process that runs already, and its forked children
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
+    /// The program and its arguments
+    #[arg(required_unless_present = "pid", last = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the program, and ends as it does.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let settings = Settings {
+        tool: Tool::Inject(fault(&args.how)?),
+        trace: words(&args.function),
+        ..Settings::default()
+    };
+    let target = Target::new(args.no_follow, args.pid, &args.command);
+    target.run(settings, count)
+}
+
+/// What the words say of how calls fail.
+fn fault(how: &[String]) -> Result<Fault, Error> {
+    let (mut result, mut errno, mut is_skipped) = (None, None, false);
+    let (mut every, mut probability, mut seed, mut most) = (None, None, 0, None);
+    for word in how {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let wrong = |what: &str| Error::Usage(format!("{word:?}: {what}"));
+        let number = || value.parse::<u64>();
+        match name {
+            "result" => {
+                let found = value.parse::<i64>();
+                result = Some(found.map_err(|_| wrong("a result is a number of 64 bits"))?);
+            }
+            "errno" => {
+                let known = || error_number(value).and_then(|number| number.try_into().ok());
+                let found = value.parse::<i32>().ok().or_else(known);
+                errno = Some(found.ok_or_else(|| wrong("no such error"))?);
+            }
+            "skip" if value.is_empty() => is_skipped = true,
+            "every" => {
+                let found = number().ok().filter(|&number| number > 0);
+                every = Some(found.ok_or_else(|| wrong("a number from 1 on is needed"))?);
+            }
+            "probability" => {
+                let found = value.parse::<f64>().ok();
+                let found = found.filter(|found| (0.0..=1.0).contains(found));
+                probability = Some(found.ok_or_else(|| wrong("it is between 0 and 1"))?);
+            }
+            "seed" => seed = number().map_err(|_| wrong("a number is needed"))?,
+            "count" => most = Some(number().map_err(|_| wrong("a number is needed"))?),
+            _ => {
+                let known = "errno=, result=, skip, every=, probability=, seed=, count=";
+                return Err(wrong(&format!("it is none of {known}")));
+            }
+        }
+    }
+    let mut fault = match (result, errno) {
+        (None, None) if !is_skipped => {
+            let what = "it is not said how calls fail: errno=, result= or skip";
+            return Err(Error::Usage(what.to_owned()));
+        }
+        (Some(result), None) if !is_skipped => Fault::result(result),
+        (result, Some(errno)) => Fault::skip(result.unwrap_or(-1)).errno(errno),
+        (result, None) => Fault::skip(result.unwrap_or(0)),
+    };
+    match (every, probability) {
+        (Some(_), Some(_)) => {
+            let what = "every= and probability= do not go together";
+            return Err(Error::Usage(what.to_owned()));
+        }
+        (Some(every), None) => fault = fault.every(every),
+        (None, Some(probability)) => fault = fault.probability(probability, seed),
+        (None, None) => {}
+    }
+    Ok(match most {
+        Some(most) => fault.count(most),
+        None => fault,
+    })
+}
+
+/// Counts the calls that were changed, and says it at the end.
+fn count(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
+    let rings = launched.rings().clone();
+    let mut events = Events::new(launched, interrupts)?;
+    let mut out = Out::new();
+    let mut functions: BTreeMap<String, u64> = BTreeMap::new();
+    let mut all = 0_u64;
+    while let Some(found) = events.find(&mut out)? {
+        let &[function, _] = found.words.as_slice() else {
+            // What is lost was a call as well.
+            all = all.saturating_add(found.lost);
+            continue;
+        };
+        all += 1;
+        let name = places::function(events.names(), found.process, function as u32);
+        *functions.entry(name).or_default() += 1;
+    }
+    all = all.saturating_add(rings.events_without_ring());
+    let mut functions: Vec<_> = functions.into_iter().collect();
+    functions.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let functions = functions.iter().take(8);
+    let functions: Vec<String> = functions
+        .map(|(name, count)| format!("{} of {name}", grouped(*count)))
+        .collect();
+    let (calls, of) = (
+        if all == 1 { "call" } else { "calls" },
+        functions.join(", "),
+    );
+    let of = if of.is_empty() { of } else { format!(": {of}") };
+    eprintln!("fgraph: {} {calls} changed{of}", grouped(all));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_say_how_calls_fail() {
+        let fault = |text: &str| {
+            let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            fault(&words)
+        };
+        for (text, expected) in [
+            (
+                "errno=ENOENT every=100",
+                Fault::skip(-1).errno(2).every(100),
+            ),
+            ("result=0 errno=12", Fault::skip(0).errno(12)),
+            ("result=-5 count=3", Fault::result(-5).count(3)),
+            ("skip", Fault::skip(0)),
+            (
+                "skip probability=0.5 seed=7",
+                Fault::skip(0).probability(0.5, 7),
+            ),
+        ] {
+            assert_eq!(fault(text).unwrap(), expected, "{text}");
+        }
+        for bad in [
+            "every=2",
+            "errno=ENOSUCH",
+            "skip=1",
+            "errno=1 every=0",
+            "skip probability=1.5",
+            "skip probability=0.5 every=2",
+            "result=x",
+            "often",
+        ] {
+            assert!(matches!(fault(bad), Err(Error::Usage(_))), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,627 @@
+//! `fgraph probe`: counts, sums and prints calls of some functions, in one line of a command.
+//!
+//! The program records the calls of these functions with their arguments and results; what is asked
+//! for is computed here, from the events. So it works on a recording as well.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fgraph_symbols::filter::{Filter, FunctionFacts};
+use fgraph_trace::Source;
+use fgraph_trace::event::What as Event;
+use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::values::Operand;
+use fgraph_tracers::agent::Settings;
+
+use crate::action::{Action, By, Input, Inputs, Value, What};
+use crate::error::Error;
+use crate::input::{self, Part};
+use crate::launch::events::Events;
+use crate::launch::{self, Launched, interrupt::Interrupts};
+use crate::output::{Out, Style};
+use crate::places::Places;
+use crate::target;
+use crate::text::{escaped, grouped, named, time};
+
+const HELP: &str = "\
+Actions:
+  count, print                   calls; each call in a line
+  sum(E) avg(E) min(E) max(E)    of a value of each call
+  hist(E)                        how often which values come
+  ... by caller|thread|function|module
+  ... if E                       for some calls only, the last part
+Values E:
+  argN, the name of a parameter (where there is debug information), retval,
+  duration (nanoseconds), str(argN), str(NAME), str(retval), integers,
+  + - * / & == != < > && || and parentheses. What is missing is left out.
+
+Examples:
+  fgraph probe libc:malloc 'hist(arg0)' 'sum(arg0) by caller' -- ls
+  fgraph probe -p 1234 'libc:open*' 'hist(str(arg0))' 'print if retval < 0'
+  fgraph probe -i fgraph.data 'parse*' 'max(duration) by function'";
+
+/// Count, sum up or print calls: of a program, a process or a recording
+///
+/// Results are shown when the program ends, or with Ctrl-C.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// The functions: a glob over names, with a module before it if need be, as libc:malloc
+    function: String,
+    /// What is done with their calls, see below
+    #[arg(value_name = "ACTION", required = true)]
+    actions: Vec<String>,
+    /// Probe a process that runs already
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["command", "input"])]
+    pid: Option<u32>,
+    /// Look at the calls of a recording
+    #[arg(short, long, value_name = "FILE", conflicts_with = "command")]
+    input: Option<PathBuf>,
+    /// Probe neither forked processes nor executed programs
+    #[arg(long)]
+    no_follow: bool,
+    /// The program and its arguments
+    #[arg(last = true, required_unless_present_any = ["pid", "input"])]
+    command: Vec<OsString>,
+}
+
+/// Does it, and ends as the program does.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let parse = |text: &String| Action::parse(text);
+    let actions: Result<Vec<_>, _> = args.actions.iter().map(parse).collect();
+    let actions = actions.map_err(|error| Error::Usage(error.to_string()))?;
+    let words = target::words(&args.function);
+    if let Some(path) = &args.input {
+        let filter: Result<Filter, _> = words.join(" ").parse();
+        let filter = filter.map_err(|error| Error::Usage(error.to_string()))?;
+        let input = input::Input { path: path.clone() };
+        let mut probe = Probe::new(args, actions, Some(filter));
+        probe.follow(&mut input.view(&Part::default())?, path)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let settings = settings(&actions, words, !args.no_follow);
+    let program = launch::Program::find(args.pid, &args.command, settings)?;
+    program.run(|launched: &mut Launched, interrupts: &Interrupts| {
+        let mut probe = Probe::new(args, actions, None);
+        probe.follow(&mut Events::new(launched, interrupts)?, "the rings")
+    })
+}
+
+/// What the agent has to record.
+fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
+    let mut settings = Settings {
+        follow,
+        trace: words,
+        ..Settings::default()
+    };
+    let mut texts = Vec::new();
+    for action in actions {
+        if action.what == What::Print {
+            (settings.arguments, settings.result) = (6, true);
+        }
+        settings.callers |= action.by == Some(By::Caller);
+        action.each_input(|input, is_text| {
+            match input {
+                Input::Result => settings.result = true,
+                _ => settings.arguments = 6,
+            }
+            let name = match input {
+                Input::Result => "retval".to_owned(),
+                Input::Argument(number) => format!("arg{number}"),
+                Input::Parameter(name) => name.clone(),
+            };
+            if is_text && !texts.contains(&name) {
+                texts.push(name);
+            }
+        });
+    }
+    settings.types = settings.arguments > 0 || settings.result;
+    settings.texts = texts;
+    settings
+}
+
+/// A call that goes on.
+#[derive(Debug)]
+struct Open {
+    function: u32,
+    /// In ticks.
+    begin: u64,
+    /// Where it returns to.
+    caller: Option<u64>,
+    /// The function of the call around it.
+    around: Option<u32>,
+    words: Vec<u64>,
+    values: Vec<u64>,
+}
+
+/// A call with all that is known of it.
+struct Call<'c> {
+    open: &'c Open,
+    names: &'c [String],
+    /// By their types; without these, registers are taken.
+    arguments: Vec<Operand>,
+    register: Option<u64>,
+    result: Option<Operand>,
+    duration: Option<u64>,
+}
+
+impl Call<'_> {
+    fn argument(&self, input: &Input) -> Option<&Operand> {
+        match input {
+            Input::Argument(number) => self.arguments.get(*number),
+            Input::Parameter(wanted) => {
+                let place = self.names.iter().position(|name| name == wanted)?;
+                self.arguments.get(place)
+            }
+            Input::Result => self.result.as_ref(),
+        }
+    }
+}
+
+/// A register as a number with a sign.
+fn signed(word: u64) -> i128 {
+    (word as i64).into()
+}
+
+impl Inputs for Call<'_> {
+    fn number(&self, input: &Input) -> Option<i128> {
+        if let Some(operand) = self.argument(input) {
+            return operand.number;
+        }
+        match input {
+            Input::Argument(number) => self.open.words.get(*number).copied().map(signed),
+            Input::Parameter(_) => None,
+            Input::Result => self.register.map(signed),
+        }
+    }
+
+    fn text(&self, input: &Input) -> Option<String> {
+        self.argument(input)?.text.clone()
+    }
+
+    fn duration(&self) -> Option<u64> {
+        self.duration
+    }
+}
+
+/// What an action has counted under one key.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    count: u64,
+    sum: i128,
+    least: Option<Value>,
+    most: Option<Value>,
+    values: HashMap<Value, u64>,
+}
+
+/// Different values of a histogram, at most; what comes later is counted as others.
+const MAX_VALUES: usize = 1 << 16;
+/// Rows that are shown of what may have many.
+const SHOWN: usize = 20;
+/// Where calls whose ends are missing pile up, the oldest are given up.
+const MAX_DEPTH: usize = 1 << 12;
+
+impl Tally {
+    fn add(&mut self, what: &What, call: &Call<'_>) {
+        let value = match what {
+            What::Count | What::Print => {
+                self.count += 1;
+                return;
+            }
+            What::Sum(value)
+            | What::Average(value)
+            | What::Least(value)
+            | What::Most(value)
+            | What::Histogram(value) => value.of(call),
+        };
+        let Some(value) = value else { return };
+        match (what, &value) {
+            (What::Sum(_) | What::Average(_), Value::Number(number)) => {
+                let Some(sum) = self.sum.checked_add(*number) else {
+                    return;
+                };
+                self.sum = sum;
+            }
+            (What::Sum(_) | What::Average(_), Value::Text(_)) => return,
+            (What::Least(_), _) => {
+                if self.least.as_ref().is_none_or(|least| value < *least) {
+                    self.least = Some(value);
+                }
+            }
+            (What::Most(_), _) => {
+                if self.most.as_ref().is_none_or(|most| value > *most) {
+                    self.most = Some(value);
+                }
+            }
+            _ => {
+                let value = match value {
+                    Value::Number(number) => Value::Number(bucket(number)),
+                    text => text,
+                };
+                if self.values.len() < MAX_VALUES || self.values.contains_key(&value) {
+                    *self.values.entry(value).or_default() += 1;
+                }
+            }
+        }
+        self.count += 1;
+    }
+
+    /// How much of it there is, to sort by.
+    fn weight(&self, what: &What) -> i128 {
+        let number = |value: &Option<Value>| match value {
+            Some(Value::Number(number)) => *number,
+            _ => 0,
+        };
+        match what {
+            What::Sum(_) => self.sum,
+            What::Average(_) => self.average(),
+            What::Least(_) => number(&self.least),
+            What::Most(_) => number(&self.most),
+            What::Count | What::Print | What::Histogram(_) => self.count.into(),
+        }
+    }
+
+    fn average(&self) -> i128 {
+        self.sum.checked_div(self.count.into()).unwrap_or(0)
+    }
+
+    fn shown(&self, what: &What) -> String {
+        let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), shown);
+        match what {
+            What::Count | What::Print | What::Histogram(_) => grouped(self.count),
+            What::Sum(_) => self.sum.to_string(),
+            What::Average(_) => self.average().to_string(),
+            What::Least(_) => value(&self.least),
+            What::Most(_) => value(&self.most),
+        }
+    }
+
+    /// The rows of a histogram: a value or a range, how often, and a bar.
+    fn write_histogram(&self, out: &mut Out) -> Result<(), Error> {
+        const BAR: u64 = 40;
+        let mut values: Vec<_> = self.values.iter().collect();
+        let is_text = values
+            .iter()
+            .any(|(value, _)| matches!(value, Value::Text(_)));
+        match is_text {
+            true => values.sort_by_key(|&(value, count)| (Reverse(*count), value)),
+            false => values.sort(),
+        }
+        let most = values.iter().map(|(_, count)| **count).max().unwrap_or(1);
+        let rest = values.len().saturating_sub(SHOWN);
+        if is_text {
+            values.truncate(SHOWN);
+        }
+        let names: Vec<String> = values.iter().map(|(value, _)| range(value)).collect();
+        let width = names.iter().map(|name| name.chars().count()).max();
+        let width = width.unwrap_or(0);
+        for (name, (_, count)) in names.iter().zip(values) {
+            let bar = u128::from(*count) * u128::from(BAR) / u128::from(most);
+            let bar = "#".repeat(bar as usize);
+            let count = grouped(*count);
+            out.line(
+                format_args!("  {name:<width$}  {count:>12}  {bar}")
+                    .to_string()
+                    .trim_end(),
+            )?;
+        }
+        if is_text && rest > 0 {
+            out.line(format_args!("  and {} other texts", grouped(rest as u64)))?;
+        }
+        Ok(())
+    }
+}
+
+/// The least number of the power of two that a number belongs to; -1 of all below zero.
+fn bucket(number: i128) -> i128 {
+    match number {
+        ..0 => -1,
+        0 => 0,
+        _ => 1 << number.ilog2(),
+    }
+}
+
+/// What a row of a histogram is of.
+fn range(value: &Value) -> String {
+    match value {
+        Value::Number(..0) => "less than 0".to_owned(),
+        Value::Number(0 | 1) => shown(value),
+        Value::Number(least) => format!("{least} to {}", least.saturating_mul(2) - 1),
+        Value::Text(_) => shown(value),
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => format!("\"{}\"", text.escape_debug()),
+    }
+}
+
+/// Calls as they are followed.
+struct Probe {
+    texts: Vec<String>,
+    actions: Vec<(Action, HashMap<String, Tally>)>,
+    /// Of a recording, which functions are meant.
+    filter: Option<Filter>,
+    /// Functions that were asked about.
+    meant: HashMap<(u32, u32), bool>,
+    threads: HashMap<(u32, u32), Vec<Open>>,
+    places: Places,
+    lost: u64,
+    out: Out,
+}
+
+impl Probe {
+    fn new(args: &Args, actions: Vec<Action>, filter: Option<Filter>) -> Self {
+        let actions = actions.into_iter().map(|action| (action, HashMap::new()));
+        Self {
+            texts: args.actions.clone(),
+            actions: actions.collect(),
+            filter,
+            meant: HashMap::new(),
+            threads: HashMap::new(),
+            places: Places::default(),
+            lost: 0,
+            out: Out::new(),
+        }
+    }
+
+    /// Takes all events, then writes what was counted.
+    fn follow(&mut self, source: &mut impl Source, path: impl Into<PathBuf>) -> Result<(), Error> {
+        let path = path.into();
+        let failed = |error| Error::source(&path, error);
+        while let Some(event) = source.next().map_err(failed)? {
+            let (process, thread, now) = (event.process, event.thread, event.time);
+            let key = (process, thread);
+            match event.what {
+                Event::Entry {
+                    function,
+                    arguments,
+                    caller,
+                } => {
+                    let calls = self.threads.entry(key).or_default();
+                    if calls.len() >= MAX_DEPTH {
+                        calls.clear();
+                    }
+                    calls.push(Open {
+                        function,
+                        begin: now,
+                        caller,
+                        around: calls.last().map(|open| open.function),
+                        words: arguments.to_vec(),
+                        values: event.values.to_vec(),
+                    });
+                }
+                Event::Return { function, result } => {
+                    let (result, values) = (result.first().copied(), event.values.to_vec());
+                    self.end(source, key, function, Some((now, result, values)))?;
+                }
+                Event::Unwound { function } => {
+                    self.end(source, key, function, Some((now, None, Vec::new())))?;
+                }
+                Event::Lost { events } => self.lost = self.lost.saturating_add(events),
+                Event::Mark(_) => {}
+            }
+        }
+        // Calls that go on, or have no end, as those of `exit`.
+        let mut left: Vec<_> = self.threads.keys().copied().collect();
+        left.sort_unstable();
+        for key in left {
+            while let Some(open) = self.threads.get(&key).and_then(|calls| calls.last()) {
+                let function = open.function;
+                self.end(source, key, function, None)?;
+            }
+        }
+        self.show()
+    }
+
+    /// Ends the innermost call of a function; those in it have lost their ends.
+    fn end(
+        &mut self,
+        source: &impl Source,
+        (process, thread): (u32, u32),
+        function: u32,
+        end: Option<(u64, Option<u64>, Vec<u64>)>,
+    ) -> Result<(), Error> {
+        let Some(calls) = self.threads.get_mut(&(process, thread)) else {
+            return Ok(());
+        };
+        let Some(depth) = calls.iter().rposition(|open| open.function == function) else {
+            return Ok(());
+        };
+        calls.truncate(depth + 1);
+        let Some(open) = calls.pop() else {
+            return Ok(());
+        };
+        let names = source.names();
+        if !self.is_meant(names, process, function) {
+            return Ok(());
+        }
+        let types = names.types(process, function);
+        let layout = types.map(|types| &types.layout);
+        let (now, register, values) = match &end {
+            Some((now, register, values)) => (Some(*now), *register, &values[..]),
+            None => (None, None, &[][..]),
+        };
+        let parameters: Vec<String> = layout.map_or(Vec::new(), |layout| {
+            let names = layout
+                .arguments
+                .iter()
+                .map(|argument| argument.name.clone());
+            names.collect()
+        });
+        let clock = source.clock();
+        let took = now.map(|now| clock.nanoseconds(now.saturating_sub(open.begin)));
+        let call = Call {
+            open: &open,
+            names: &parameters,
+            arguments: layout.map_or(Vec::new(), |layout| layout.operands(&open.values)),
+            register,
+            result: layout.and_then(|layout| layout.result_operand(values)),
+            duration: took,
+        };
+        for (action, tallies) in &mut self.actions {
+            if action
+                .condition
+                .as_ref()
+                .is_some_and(|condition| !condition.holds(&call))
+            {
+                continue;
+            }
+            let name = || {
+                let known = names.function(process, function);
+                known.map_or(("?", ""), |known| {
+                    (known.name.as_str(), known.module.as_str())
+                })
+            };
+            let key = match action.by {
+                None => String::new(),
+                Some(By::Caller) => match (open.caller, open.around) {
+                    (Some(address), _) => self.places.caller(names, process, address),
+                    (None, Some(around)) => {
+                        let known = names.function(process, around);
+                        known.map_or("?".to_owned(), |known| known.name.clone())
+                    }
+                    (None, None) => "?".to_owned(),
+                },
+                Some(By::Thread) => {
+                    let name = names.thread(process, thread).unwrap_or_default();
+                    format!("{name} {}/{thread}", process_id(process))
+                }
+                Some(By::Function) => {
+                    let (name, module) = name();
+                    named(name, module.rsplit('/').next().unwrap_or(module))
+                }
+                Some(By::Module) => name().1.to_owned(),
+            };
+            if action.what == What::Print {
+                let mut line = name().0.to_owned();
+                let arguments = layout.filter(|_| !open.values.is_empty());
+                // Writing to a string does not fail.
+                _ = match arguments {
+                    Some(layout) => write!(line, "({})", layout.arguments(&open.values)),
+                    None => {
+                        let words = open.words.iter().map(|word| format!("{word:#x}"));
+                        write!(line, "({})", words.collect::<Vec<_>>().join(", "))
+                    }
+                };
+                let typed = layout.and_then(|layout| layout.result(values));
+                _ = match (typed, register) {
+                    (Some(result), _) => write!(line, " = {result}"),
+                    (None, Some(register)) => write!(line, " = {register:#x}"),
+                    (None, None) => Ok(()),
+                };
+                if let Some(took) = took {
+                    _ = write!(line, ", {}", time(took));
+                }
+                if !key.is_empty() {
+                    _ = write!(line, "  {key}");
+                }
+                self.out.line(escaped(&line))?;
+                if self.filter.is_none() {
+                    // Of a program that runs, calls are shown as they come.
+                    self.out.flush()?;
+                }
+                continue;
+            }
+            tallies.entry(key).or_default().add(&action.what, &call);
+        }
+        Ok(())
+    }
+
+    /// Whether a function is one of those that the command line names.
+    fn is_meant(&mut self, names: &Names, process: u32, function: u32) -> bool {
+        let Some(filter) = &self.filter else {
+            return true;
+        };
+        let ask = || {
+            names.function(process, function).is_some_and(|known| {
+                let all = [known.name.as_str()];
+                filter.matches(&FunctionFacts::new(&all, &known.module))
+            })
+        };
+        *self.meant.entry((process, function)).or_insert_with(ask)
+    }
+
+    fn show(&mut self) -> Result<(), Error> {
+        for (text, (action, tallies)) in self.texts.iter().zip(&self.actions) {
+            if action.what == What::Print {
+                continue;
+            }
+            let out = &mut self.out;
+            let mut rows: Vec<_> = tallies.iter().collect();
+            rows.sort_by_key(|&(key, tally)| (Reverse(tally.weight(&action.what)), key));
+            out.line(Style::Bold.paint(escaped(text)))?;
+            if action.by.is_none() && rows.is_empty() {
+                out.line(format_args!("{:>12}", Tally::default().shown(&action.what)))?;
+            }
+            for (key, tally) in rows {
+                let shown = tally.shown(&action.what);
+                out.line(
+                    format_args!("{shown:>12}  {}", escaped(key))
+                        .to_string()
+                        .trim_end(),
+                )?;
+                if matches!(action.what, What::Histogram(_)) {
+                    tally.write_histogram(out)?;
+                }
+            }
+        }
+        if self.lost > 0 {
+            eprintln!("fgraph: {} events were lost", grouped(self.lost));
+        }
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_in_the_range_of_its_power_of_two() {
+        for (number, expected) in [
+            (i128::MIN, "less than 0"),
+            (-1, "less than 0"),
+            (0, "0"),
+            (1, "1"),
+            (2, "2 to 3"),
+            (1023, "512 to 1023"),
+            (1024, "1024 to 2047"),
+        ] {
+            assert_eq!(range(&Value::Number(bucket(number))), expected);
+        }
+        _ = range(&Value::Number(bucket(i128::MAX)));
+    }
+
+    #[test]
+    fn the_agent_records_what_the_actions_need() {
+        let of = |texts: &[&str]| {
+            let actions: Vec<_> = texts.iter().map(|it| Action::parse(it).unwrap()).collect();
+            let settings = settings(&actions, Vec::new(), true);
+            (
+                settings.arguments,
+                settings.result,
+                settings.callers,
+                settings.texts,
+            )
+        };
+        assert_eq!(
+            of(&["count", "max(duration) by thread"]),
+            (0, false, false, vec![])
+        );
+        assert_eq!(of(&["print"]), (6, true, false, vec![]));
+        let texts = vec!["arg0".to_owned(), "path".to_owned()];
+        let actions = [
+            "hist(str(arg0)) by caller",
+            "count if str(path) == str(arg0)",
+        ];
+        assert_eq!(of(&actions), (6, false, true, texts));
+        assert_eq!(of(&["count if retval == 0"]), (0, true, false, vec![]));
+    }
+}

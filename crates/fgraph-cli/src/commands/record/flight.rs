@@ -1,0 +1,217 @@
+//! The flight recorder: rings keep the newest events of each thread, and what is in them goes to a
+//! file when something happens.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fgraph_trace::clock::Anchor;
+use fgraph_trace::recording::{Drain, Info};
+use fgraph_trace::ring::Rings;
+use fgraph_tracers::agent;
+
+use super::{Args, Progress, finish, identify, info_of};
+use crate::input::nanoseconds;
+use crate::launch::interrupt::Interrupts;
+use crate::launch::{Launched, NAP};
+use crate::text::size;
+
+/// More snapshots are not taken.
+const MOST: u64 = 10;
+
+/// What has a snapshot taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trigger {
+    /// A call of some functions, or one that takes long.
+    Call(agent::Trigger),
+    /// SIGUSR2 to this process.
+    Signal,
+    /// The program is ended by a signal.
+    Crash,
+    /// The program ends with a code other than 0, or is ended by a signal.
+    Failure,
+}
+
+/// Reads what follows `--trigger`.
+pub(super) fn parse_trigger(text: &str) -> Result<Trigger, String> {
+    let known = "a trigger is call:FUNCTION, slow:FUNCTION>10ms, signal, crash or exit!=0";
+    let (functions, least) = match text {
+        "signal" => return Ok(Trigger::Signal),
+        "crash" => return Ok(Trigger::Crash),
+        "exit!=0" => return Ok(Trigger::Failure),
+        text => match (text.strip_prefix("call:"), text.strip_prefix("slow:")) {
+            (Some(functions), _) => (functions, 0),
+            (_, Some(slow)) => {
+                let (functions, time) = slow.rsplit_once('>').ok_or(known)?;
+                // Nothing takes no time at all.
+                (functions, nanoseconds(time)?.max(1))
+            }
+            _ => return Err(known.to_owned()),
+        },
+    };
+    if functions.is_empty() {
+        return Err(known.to_owned());
+    }
+    Ok(Trigger::Call(agent::Trigger {
+        functions: functions.to_owned(),
+        least,
+    }))
+}
+
+/// The triggers that the agent looks for.
+pub(super) fn of_calls(triggers: &[Trigger]) -> Vec<agent::Trigger> {
+    let of_calls = triggers.iter().filter_map(|trigger| match trigger {
+        Trigger::Call(call) => Some(call.clone()),
+        _ => None,
+    });
+    of_calls.collect()
+}
+
+/// Takes snapshots.
+#[derive(Debug)]
+struct Snapshots<'a> {
+    args: &'a Args,
+    info: Info,
+    /// How far back they go.
+    span: Option<Duration>,
+    taken: u64,
+    missed: u64,
+    /// Bytes of the newest one.
+    len: u64,
+}
+
+impl Snapshots<'_> {
+    /// Where the next one goes.
+    fn path(&self) -> PathBuf {
+        match self.taken {
+            0 => self.args.output.clone(),
+            before => {
+                let mut path = self.args.output.clone().into_os_string();
+                path.push(format!(".{}", before + 1));
+                path.into()
+            }
+        }
+    }
+
+    /// Writes what is in the rings.
+    fn take(&mut self, rings: &Arc<Rings>, interrupts: &Interrupts) -> io::Result<()> {
+        if self.taken >= MOST {
+            self.missed += 1;
+            return Ok(());
+        }
+        let path = self.path();
+        let clock = rings.clock();
+        let span = self.span.map_or(u64::MAX, |span| {
+            clock.ticks(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+        });
+        let since = Anchor::now(clock.kind()).ticks.saturating_sub(span);
+        let mut drain =
+            Drain::snapshot(Arc::clone(rings), File::create(&path)?, &self.info, since)?;
+        identify(&mut drain, &mut 0)?;
+        let len = finish(self.args, drain, interrupts)?;
+        (self.taken, self.len) = (self.taken + 1, len);
+        if !self.args.quiet {
+            eprintln!("fgraph: a snapshot of {} in {}", size(len), path.display());
+        }
+        Ok(())
+    }
+}
+
+/// Takes snapshots while the program runs, and at the end if nothing else is asked for.
+pub(super) fn record(
+    args: &Args,
+    span: Option<Duration>,
+    launched: &mut Launched,
+    interrupts: &Interrupts,
+) -> io::Result<()> {
+    let rings = &Arc::clone(launched.rings());
+    let mut snapshots = Snapshots {
+        args,
+        info: info_of(args, launched),
+        span,
+        taken: 0,
+        missed: 0,
+        len: 0,
+    };
+    let mut progress = Progress::new(args.quiet);
+    let begin = Instant::now();
+    let mut seen = 0;
+    loop {
+        // Before it is looked for triggers: nothing fires after the end.
+        let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
+        let is_over = launched.is_over(interrupts) || is_late;
+        let fired = rings.triggers().saturating_add(interrupts.snapshots());
+        let is_wanted = launched.tell(snapshots.len);
+        if is_wanted || fired > seen {
+            // Those that have fired meanwhile are in one snapshot.
+            seen = fired;
+            progress.end();
+            snapshots.take(rings, interrupts)?;
+        }
+        if is_over {
+            break;
+        }
+        launched.wait_for(NAP);
+        launched.give_back_rings();
+        progress.show(rings, snapshots.len);
+    }
+    let (has_ended, status) = (launched.has_ended(), launched.status());
+    let mut triggers = args.triggers.iter();
+    let is_at_end = args.triggers.is_empty()
+        || has_ended
+            && triggers.any(|trigger| match trigger {
+                Trigger::Crash => status.is_none_or(|status| status.signal().is_some()),
+                Trigger::Failure => status.is_none_or(|status| !status.success()),
+                Trigger::Call(_) | Trigger::Signal => false,
+            });
+    launched.stop();
+    progress.end();
+    if is_at_end {
+        snapshots.take(rings, interrupts)?;
+    }
+    if snapshots.taken == 0 {
+        // It was made to see whether it can be.
+        std::fs::remove_file(&args.output)?;
+        if !args.quiet {
+            eprintln!("fgraph: no trigger has fired, so nothing is kept");
+        }
+    }
+    if snapshots.missed != 0 && !args.quiet {
+        let missed = snapshots.missed;
+        eprintln!("fgraph: {missed} more snapshots were due; no more than {MOST} are taken");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn triggers_are_read() {
+        let call = |functions: &str, least| {
+            Ok(Trigger::Call(agent::Trigger {
+                functions: functions.to_owned(),
+                least,
+            }))
+        };
+        for (text, expected) in [
+            ("call:main", call("main", 0)),
+            ("slow:<T as U>::f>10ms", call("<T as U>::f", 10_000_000)),
+            ("slow:f>0ns", call("f", 1)),
+            ("signal", Ok(Trigger::Signal)),
+            ("crash", Ok(Trigger::Crash)),
+            ("exit!=0", Ok(Trigger::Failure)),
+        ] {
+            assert_eq!(parse_trigger(text), expected, "{text}");
+        }
+        for bad in [
+            "", "call:", "slow:f", "slow:>1s", "slow:f>x", "exit=0", "Crash",
+        ] {
+            assert!(parse_trigger(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `fgraph stack`: the deepest stack of each thread, and which calls take how much of it.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+use fgraph_trace::Source;
+use fgraph_tracers::agent::Tool;
+use fgraph_tracers::stack::{ThreadStack, read_mark};
+
+use crate::error::Error;
+use crate::launch::events::Events;
+use crate::launch::interrupt::Interrupts;
+use crate::launch::{Launched, What};
+use crate::output::Out;
+use crate::places;
+use crate::text::{grouped, percent};
+
+/// Run a program and show the deepest stack of each thread, at the end
+///
+/// Depth is measured where one of the functions is entered. The bytes of a call are those up to the
+/// next one of them, with what lies between; the innermost 64 are shown.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many threads are shown, those with the deepest stacks first
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
+    lines: usize,
+    #[command(flatten)]
+    what: What,
+}
+
+/// Runs the program, and ends as it does.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
+    args.what.run_tool(Tool::Stack, show)
+}
+
+fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
+    let mut events = Events::new(launched, interrupts)?;
+    let mut out = Out::new();
+    let mut stacks: HashMap<(u32, u32), ThreadStack> = HashMap::new();
+    let mut lost = 0_u64;
+    while let Some(found) = events.find(&mut out)? {
+        lost = lost.saturating_add(found.lost);
+        let Some(stack) = read_mark(found.thread, &found.words) else {
+            continue;
+        };
+        let known = stacks.entry((found.process, found.thread));
+        let known = known.or_insert_with(|| stack.clone());
+        if stack.bytes >= known.bytes {
+            *known = stack;
+        }
+    }
+    let mut stacks: Vec<_> = stacks.into_iter().collect();
+    stacks.sort_by_key(|((_, thread), stack)| (std::cmp::Reverse(stack.bytes), *thread));
+    let names = events.names();
+    for (nth, ((process, thread), stack)) in stacks.iter().take(args.lines).enumerate() {
+        if nth > 0 {
+            out.line("")?;
+        }
+        out.line(format_args!(
+            "{}: {} of {} bytes, {} %",
+            places::thread(names, *process, *thread),
+            grouped(stack.bytes as u64),
+            grouped(stack.size as u64),
+            percent(stack.bytes as u64, stack.size as u64),
+        ))?;
+        out.line("        Depth    Size   Location")?;
+        out.line("        -----    ----   --------")?;
+        for (nth, call) in stack.calls.iter().enumerate() {
+            let name = places::function(names, *process, call.function as u32);
+            let (depth, size) = (call.depth, call.size);
+            out.line(format_args!("{nth:>3}) {depth:>8} {size:>7}   {name}"))?;
+        }
+    }
+    if lost > 0 {
+        eprintln!("fgraph: {} stacks lost", grouped(lost));
+    }
+    out.finish()
+}

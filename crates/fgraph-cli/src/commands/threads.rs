@@ -1,0 +1,160 @@
+//! `fgraph threads`: functions that are called on the wrong thread.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fgraph_trace::Source;
+use fgraph_trace::names::Names;
+use fgraph_tracers::Caller;
+use fgraph_tracers::agent::{Settings, Tool};
+use fgraph_tracers::threads::{Rule, RuleError, parse_rule, read_mark};
+
+use crate::error::Error;
+use crate::launch::events::Events;
+use crate::launch::interrupt::Interrupts;
+use crate::launch::{Launched, Target};
+use crate::output::Out;
+use crate::places::{self, Places};
+use crate::target::words;
+use crate::text::{escaped, grouped};
+
+const EXAMPLES: &str = "\
+Examples:
+  fgraph threads --rules rules -- ./editor
+
+A file of rules has one on each line; what begins with # is nothing:
+  # functions of the user interface
+  main: gtk_* libgdk:gdk_*
+  worker: libc:fsync sqlite3_step
+
+`main` has functions that only the main thread of a process may call, `worker` those that it may
+not. Behind the colon are globs over names, each with a module before it or without, or any other
+words of a filter. Of a function that several rules name, the first holds; 64 rules are checked.";
+
+/// Run a program and show calls on wrong threads, by a file of rules
+///
+/// Each place that calls is shown once for each process, with a right call of the same function if
+/// there was one before.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The file with the rules
+    #[arg(long, value_name = "FILE")]
+    rules: PathBuf,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Runs the program, and ends as it does.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let text = fs::read_to_string(&args.rules).map_err(|error| Error::Input {
+        path: args.rules.clone(),
+        error,
+    })?;
+    let rules = rules(&text).map_err(|(line, why)| {
+        let file = args.rules.display();
+        Error::Usage(format!("{file}: line {line}: {why}"))
+    })?;
+    let settings = Settings {
+        tool: Tool::Threads(rules),
+        ..Settings::default()
+    };
+    args.target.run(settings, show)
+}
+
+/// As many rules as are checked.
+const RULES: usize = 64;
+
+/// The rules in a text; else the number of the line that is wrong, and why.
+fn rules(text: &str) -> Result<Vec<(Rule, String)>, (usize, String)> {
+    let mut rules = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let rule = parse_rule(line).map_err(|error| (number, explained(&error)))?;
+        let Some((rule, functions)) = rule else {
+            continue;
+        };
+        if rules.len() == RULES {
+            return Err((number, format!("there are {RULES} rules already")));
+        }
+        let words: Vec<String> = functions.split_whitespace().flat_map(words).collect();
+        rules.push((rule, words.join(" ")));
+    }
+    match rules.is_empty() {
+        true => Err((1, "there is no rule".to_owned())),
+        false => Ok(rules),
+    }
+}
+
+fn explained(error: &RuleError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+fn show(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
+    let mut events = Events::new(launched, interrupts)?;
+    let (mut out, mut places) = (Out::new(), Places::default());
+    let mut lost = 0_u64;
+    while let Some(found) = events.find(&mut out)? {
+        lost = lost.saturating_add(found.lost);
+        let Some((function, violation)) = read_mark(&found.words) else {
+            continue;
+        };
+        let (names, process) = (events.names(), found.process);
+        let whose = match violation.rule {
+            Rule::MainOnly => "the main thread's",
+            Rule::WorkerOnly => "not the main thread's",
+        };
+        let function = places::function(names, process, function);
+        let wrong = caller(&mut places, names, process, &violation.wrong);
+        let mut line = format!("{function} is {whose}, called by {wrong}");
+        if let Some(right) = &violation.right {
+            let right = caller(&mut places, names, process, right);
+            // Writing to a string does not fail.
+            _ = write!(line, ", rightly by {right}");
+        }
+        out.line(line)?;
+    }
+    if lost > 0 {
+        eprintln!("fgraph: {} calls on wrong threads lost", grouped(lost));
+    }
+    out.finish()
+}
+
+/// Who has made a call, and from where.
+fn caller(places: &mut Places, names: &Names, process: u32, caller: &Caller) -> String {
+    let mut text = format!("{} {}", escaped(&caller.thread_name), caller.thread);
+    for (nth, address) in caller.callers.iter().enumerate() {
+        text += if nth == 0 { " at " } else { " < " };
+        text += &places.at(names, process, *address as u64);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        let good = "# comment\n\nmain: ui_*  draw\n worker : libx.so:f\n";
+        let expected = [
+            (Rule::MainOnly, "ui_* draw".to_owned()),
+            (Rule::WorkerOnly, "f:mod:libx.so".to_owned()),
+        ];
+        assert_eq!(rules(good), Ok(expected.into()));
+        for (bad, line, part) in [
+            ("main: f\nmain f", 2, "no colon"),
+            ("mian: f", 1, "\"mian\""),
+            ("main: f\n\nworker:", 3, "the functions behind the colon"),
+            ("main: \"f", 1, "the functions behind the colon"),
+            ("# nothing", 1, "no rule"),
+        ] {
+            let (found, why) = rules(bad).unwrap_err();
+            assert!(found == line && why.contains(part), "{found}: {why}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! `fgraph watch`: calls that take long, while they still run.
+//!
+//! They are found here, among the events of the program: a call that has begun and not ended. So
+//! nothing in the program looks at the time, and no thread of it is asked.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use fgraph_trace::Source;
+use fgraph_trace::event::What as Did;
+use fgraph_trace::names::{Names, process_id};
+
+use crate::error::Error;
+use crate::input::nanoseconds;
+use crate::launch::events::Events;
+use crate::launch::interrupt::Interrupts;
+use crate::launch::{Launched, What};
+use crate::output::Out;
+use crate::places;
+use crate::text::time;
+
+const EXAMPLES: &str = "\
+Examples:
+  fgraph watch --limit 10ms -- ./server
+  fgraph watch --limit 1s -F 'libc:read' -F 'libc:poll' -p 1234
+
+Each call that has run longer than the limit is shown once with the calls around it, and again when
+it ends. Of calls around each other that are late at once only the innermost is shown.";
+
+/// Run a program and show calls that take too long, while they still run
+///
+/// Calls of which events are lost are not followed. A call of a process in another namespace of
+/// processes is shown when it ends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Calls that run longer are shown: `10ms`
+    #[arg(long, value_name = "TIME", value_parser = nanoseconds, default_value = "100ms")]
+    limit: u64,
+    #[command(flatten)]
+    what: What,
+}
+
+/// Runs the program, and ends as it does.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
+    args.what.run(show)
+}
+
+/// How many events are taken between two looks at the calls that run.
+const EVENTS: usize = 1 << 12;
+/// Events are there so long after they have happened, in nanoseconds.
+const DELAY: u64 = 2_000_000;
+/// How many calls are shown of a thread with one that is late.
+const SHOWN: usize = 24;
+/// Where calls whose ends are missing pile up, nothing more is known of the thread.
+const MAX_DEPTH: usize = 1 << 16;
+
+fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
+    let failed = |error| Error::source("the rings", error);
+    let mut events = Events::new(launched, interrupts)?;
+    let per_ns = events.clock().ticks_per_second() as f64 / 1e9;
+    let ticks = |ns: u64| (ns as f64 * per_ns) as u64;
+    let mut watch = Watch {
+        limit: ticks(args.limit),
+        threads: HashMap::new(),
+        out: Out::new(),
+    };
+    loop {
+        // What has happened until then is among the events that come now.
+        let mut until = events.clock().kind().now().saturating_sub(ticks(DELAY));
+        let mut is_idle = true;
+        for nth in 0..EVENTS {
+            if !events.is_ready().map_err(failed)? {
+                break;
+            }
+            let Some(event) = events.next().map_err(failed)? else {
+                break;
+            };
+            let (thread, now) = ((event.process, event.thread), event.time);
+            match event.what {
+                Did::Entry { function, .. } => watch.begin(thread, function, now),
+                Did::Return { function, .. } | Did::Unwound { function } => {
+                    watch.end(thread, function, now, &events)?;
+                }
+                Did::Lost { .. } => _ = watch.threads.remove(&thread),
+                Did::Mark(_) => {}
+            }
+            if nth + 1 == EVENTS {
+                (until, is_idle) = (now, false);
+            }
+        }
+        watch.look(until, &events)?;
+        if is_idle {
+            if events.is_over() && !events.is_ready().map_err(failed)? {
+                return watch.out.finish();
+            }
+            watch.out.flush()?;
+            events.wait();
+        }
+    }
+}
+
+/// What is known of a call that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    New,
+    /// It was shown as late.
+    Shown,
+    /// It was late when one inside it was shown.
+    Around,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    function: u32,
+    begin: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+struct Watch {
+    /// In ticks.
+    limit: u64,
+    /// The calls that each thread is in, the outermost first.
+    threads: HashMap<(u32, u32), Vec<Open>>,
+    out: Out,
+}
+
+impl Watch {
+    fn begin(&mut self, thread: (u32, u32), function: u32, now: u64) {
+        if !self.threads.contains_key(&thread) {
+            // What a process was before it has executed a program has ended.
+            let is_same = |of: u32| of == thread.0 || process_id(of) != process_id(thread.0);
+            self.threads.retain(|(process, _), _| is_same(*process));
+        }
+        let calls = self.threads.entry(thread).or_default();
+        if calls.len() >= MAX_DEPTH {
+            calls.clear();
+        }
+        calls.push(Open {
+            function,
+            begin: now,
+            state: State::New,
+        });
+    }
+
+    fn end(
+        &mut self,
+        thread: (u32, u32),
+        function: u32,
+        now: u64,
+        events: &Events<'_>,
+    ) -> Result<(), Error> {
+        let Some(calls) = self.threads.get_mut(&thread) else {
+            return Ok(());
+        };
+        let Some(depth) = calls.iter().rposition(|call| call.function == function) else {
+            return Ok(());
+        };
+        let call = calls[depth];
+        calls.truncate(depth);
+        let took = now.saturating_sub(call.begin);
+        if took <= self.limit || call.state == State::Around {
+            return Ok(());
+        }
+        for around in calls.iter_mut().filter(|call| call.state == State::New) {
+            if now.saturating_sub(around.begin) > self.limit {
+                around.state = State::Around;
+            }
+        }
+        let names = events.names();
+        let took = time(events.clock().nanoseconds(took));
+        let function = places::function(names, thread.0, function);
+        let thread = places::thread(names, thread.0, thread.1);
+        self.out
+            .line(format_args!("{function} took {took} in {thread}"))
+    }
+
+    /// Shows the calls that are late by then.
+    fn look(&mut self, until: u64, events: &Events<'_>) -> Result<(), Error> {
+        let limit = self.limit;
+        let is_late = |call: &Open| until.saturating_sub(call.begin) > limit;
+        let mut gone = Vec::new();
+        for (&thread, calls) in &mut self.threads {
+            let late = calls.partition_point(is_late);
+            let Some((innermost, around)) = calls[..late].split_last_mut() else {
+                continue;
+            };
+            if innermost.state != State::New {
+                continue;
+            }
+            if !is_there(thread) {
+                gone.push(thread);
+                continue;
+            }
+            innermost.state = State::Shown;
+            for call in around.iter_mut().filter(|call| call.state == State::New) {
+                call.state = State::Around;
+            }
+            let call = *innermost;
+            let line = describe(thread, &call, calls, until, events);
+            self.out.line(line)?;
+        }
+        // A thread that has ended in a call is not in it any more.
+        gone.iter()
+            .for_each(|thread| _ = self.threads.remove(thread));
+        Ok(())
+    }
+}
+
+/// A call that is late, with all that its thread is in.
+fn describe(
+    (process, thread): (u32, u32),
+    late: &Open,
+    calls: &[Open],
+    until: u64,
+    events: &Events<'_>,
+) -> String {
+    let names: &Names = events.names();
+    let elapsed = |call: &Open| {
+        let ticks = until.saturating_sub(call.begin);
+        time(events.clock().nanoseconds(ticks))
+    };
+    let name = |call: &Open| places::function(names, process, call.function);
+    let shown = calls.len().saturating_sub(SHOWN);
+    let mut stack: Vec<String> = calls[shown..]
+        .iter()
+        .map(|call| format!("{} {}", name(call), elapsed(call)))
+        .collect();
+    if shown > 0 {
+        stack.insert(0, format!("{shown} calls"));
+    }
+    format!(
+        "{} has run for {} in {}: {}",
+        name(late),
+        elapsed(late),
+        places::thread(names, process, thread),
+        stack.join(" > ")
+    )
+}
+
+fn is_there((process, thread): (u32, u32)) -> bool {
+    Path::new(&format!("/proc/{}/task/{thread}", process_id(process))).exists()
+}

@@ -1,0 +1,141 @@
+//! The functions that calls were made in, by the addresses that they return to; what threads and
+//! functions are called.
+
+use std::collections::HashMap;
+
+use fgraph_symbols::demangle;
+use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::functions::Functions;
+use fgraph_trace::names::{ModuleName, Names, process_id};
+
+use crate::sources;
+use crate::text::{escaped, named};
+
+/// Finds the functions that return addresses are in, traced or not. Modules are read when they are
+/// first asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    modules: HashMap<String, Option<Module>>,
+    callers: HashMap<(u32, u64), String>,
+}
+
+/// The functions of a file, by the addresses that it has for them.
+#[derive(Debug)]
+struct Module {
+    /// Where each begins and ends, and its symbol, in the order of their beginnings.
+    functions: Vec<(u64, u64, String)>,
+    /// The address that its first byte has.
+    first: u64,
+}
+
+/// What is known of an address.
+struct Place<'a> {
+    /// The name of the module's file.
+    file: &'a str,
+    /// How far the address is from its first byte.
+    in_file: u64,
+    /// The function, and how far the address is from its entry.
+    function: Option<(String, u64)>,
+}
+
+impl Places {
+    /// What returns to an address of a process: `main+0x12 [program]`, as far as it is known,
+    /// without characters that a terminal obeys.
+    pub(crate) fn at(&mut self, names: &Names, process: u32, address: u64) -> String {
+        let Some(place) = self.find(names, process, address) else {
+            return format!("{address:#x}");
+        };
+        let name = match place.function {
+            Some((name, distance)) => format!("{name}+{distance:#x}"),
+            None => format!("{:#x}", place.in_file),
+        };
+        escaped(&named(&name, place.file)).into_owned()
+    }
+
+    /// The function that an address is returned to in, `main [program]`; the address where that is
+    /// not known. What the program says is in it as it is.
+    pub(crate) fn caller(&mut self, names: &Names, process: u32, address: u64) -> String {
+        if let Some(known) = self.callers.get(&(process, address)) {
+            return known.clone();
+        }
+        let name = match self.find(names, process, address) {
+            Some(Place {
+                file,
+                function: Some((name, _)),
+                ..
+            }) => format!("{name} [{file}]"),
+            Some(place) => format!("{}+{:#x}", place.file, place.in_file),
+            None => format!("{address:#x}"),
+        };
+        self.callers.insert((process, address), name.clone());
+        name
+    }
+
+    fn find<'n>(&mut self, names: &'n Names, process: u32, address: u64) -> Option<Place<'n>> {
+        let module = sources::module_at(names, process, address)?;
+        let known = self.modules.entry(module.path.clone());
+        let known = known.or_insert_with(|| Module::read(module)).as_ref();
+        let in_file = address.checked_sub(module.start)?;
+        Some(Place {
+            file: module.path.rsplit('/').next().unwrap_or(&module.path),
+            in_file,
+            function: known.and_then(|known| known.function(in_file)),
+        })
+    }
+}
+
+impl Module {
+    fn read(module: &ModuleName) -> Option<Self> {
+        let bytes = sources::bytes_of(module)?;
+        let elf = ElfFile::parse(&bytes).ok()?;
+        let debug = sources::debug_bytes_of(&elf);
+        let debug = debug.as_ref().and_then(|bytes| ElfFile::parse(bytes).ok());
+        let all = Functions::read(&elf, debug.as_ref()).ok()?;
+        let function = |index| {
+            let function = all.get(index);
+            let end = match function.size {
+                0 => function.limit,
+                size => function.address.saturating_add(size),
+            };
+            let symbol = all.names(index).next()?.symbol.to_owned();
+            Some((function.address, end, symbol))
+        };
+        Some(Self {
+            functions: (0..all.len()).filter_map(function).collect(),
+            first: sources::first_address(&elf)?,
+        })
+    }
+
+    /// The function that is returned to so far from the first byte, and how far that is from its
+    /// entry.
+    fn function(&self, in_file: u64) -> Option<(String, u64)> {
+        let address = in_file.checked_add(self.first)?;
+        // A call may be the last instruction of a function.
+        let call = address.checked_sub(1)?;
+        let next = self.functions.partition_point(|it| it.0 <= call);
+        let (start, end, symbol) = self.functions.get(next.checked_sub(1)?)?;
+        (call < *end).then(|| (demangle::to_string(symbol), address - start))
+    }
+}
+
+/// A thread: its name, its process and its id.
+pub(crate) fn thread(names: &Names, process: u32, thread: u32) -> String {
+    let ids = format!("{}/{thread}", process_id(process));
+    match names.thread(process, thread) {
+        None | Some("") => ids,
+        Some(name) => format!("{} {ids}", escaped(name)),
+    }
+}
+
+/// The name of a function by its index, with its module.
+pub(crate) fn function(names: &Names, process: u32, index: u32) -> String {
+    let Some(known) = names.function(process, index) else {
+        return format!("function {index}");
+    };
+    let module = known.module.rsplit('/').next().unwrap_or_default();
+    let name = match known.name.as_str() {
+        "" => format!("{:#x}", known.address),
+        name => name.to_owned(),
+    };
+    escaped(&named(&name, module)).into_owned()
+}

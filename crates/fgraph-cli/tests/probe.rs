@@ -1,0 +1,176 @@
+//! `fgraph probe` and `fgraph coverage` on a real program, and on its recording.
+
+use std::path::Path;
+use std::process::Command;
+
+use fgraph_needs::{CC, needs};
+use tempfile::TempDir;
+
+/// Builds the program whose calls are known.
+fn build(place: &TempDir, compiler: &Path, debug: &str) -> String {
+    let program = place.path().join("probed");
+    let mut build = Command::new(compiler);
+    build.args([debug, "-O1", "-rdynamic", "-o"]).arg(&program);
+    let status = build.arg("tests/record/probed.c").status();
+    assert!(status.unwrap().success());
+    program.to_str().unwrap().to_owned()
+}
+
+/// What the command writes, and ends with.
+fn fgraph(place: &TempDir, arguments: &[&str]) -> (i32, String, String) {
+    let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = fgraph.args(arguments).current_dir(place.path()).output();
+    let output = output.unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    (output.status.code().unwrap(), out, err)
+}
+
+/// The words of each line.
+fn words(text: &str) -> Vec<String> {
+    let lines = text.lines();
+    lines
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+#[test]
+fn calls_are_counted_summed_and_printed() {
+    let place = TempDir::new().unwrap();
+    let program = build(&place, &needs!(CC.find()), "-g");
+    let probe = |arguments: &[&str]| {
+        let all = [&["probe", "probed:take"], arguments, &["--", &program]].concat();
+        let (code, out, err) = fgraph(&place, &all);
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        let mut lines = words(&out);
+        // What the program prints may come anywhere.
+        lines.retain(|line| line != "13");
+        lines
+    };
+    let counted = probe(&[
+        "count",
+        "count if retval == -1",
+        "sum(size) by caller",
+        "avg(arg1) if size < 10",
+        "min(size)",
+        "max(size / 0)",
+        "max(size * 2 + 1) by function",
+    ]);
+    let expected = [
+        "count",
+        "11",
+        "count if retval == -1",
+        "6",
+        "sum(size) by caller",
+        "1000 second [probed]",
+        "45 first [probed]",
+        "avg(arg1) if size < 10",
+        "4",
+        "min(size)",
+        "0",
+        "max(size / 0)",
+        "-",
+        "max(size * 2 + 1) by function",
+        "2001 take [probed]",
+    ];
+    assert_eq!(counted, expected);
+    let texts = probe(&["hist(str(name))", "hist(arg1)"]);
+    let expected = [
+        "hist(str(name))",
+        "11",
+        r#""even" 5 ########################################"#,
+        r#""odd\u{1b}[2J" 5 ########################################"#,
+        r#""large" 1 ########"#,
+        "hist(arg1)",
+        "11",
+        "0 1 ##########",
+        "1 1 ##########",
+        "2 to 3 2 ####################",
+        "4 to 7 4 ########################################",
+        "8 to 15 2 ####################",
+        "512 to 1023 1 ##########",
+    ];
+    assert_eq!(texts, expected);
+    let printed = probe(&["print if size > 100 && duration > 0"]);
+    let [line] = &printed[..] else {
+        panic!("{printed:?}");
+    };
+    assert!(
+        line.starts_with(r#"take(name="large", size=1000) = -1, "#),
+        "{line}"
+    );
+}
+
+#[test]
+fn without_debug_information_registers_are_taken() {
+    let place = TempDir::new().unwrap();
+    let program = build(&place, &needs!(CC.find()), "-g0");
+    let actions = ["hist(str(arg0)) if arg1 > 100", "sum(arg1)", "sum(size)"];
+    let all = [&["probe", "take"], &actions[..], &["--", &program]].concat();
+    let (code, out, err) = fgraph(&place, &all);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let mut lines = words(&out);
+    lines.retain(|line| line != "13");
+    let bar = "#".repeat(40);
+    let large = format!(r#""large" 1 {bar}"#);
+    let expected = [actions[0], "1", &large, actions[1], "1045", actions[2], "0"];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn a_recording_is_probed() {
+    let place = TempDir::new().unwrap();
+    let program = build(&place, &needs!(CC.find()), "-g");
+    let (code, ..) = fgraph(&place, &["record", "--args", "--retval", "--", &program]);
+    assert_eq!(code, 0);
+    let actions = [
+        "sum(size) by caller",
+        "count by thread if str(name) == retval",
+    ];
+    let all = [&["probe", "-i", "fgraph.data", "probed:take"], &actions[..]].concat();
+    let (code, out, _) = fgraph(&place, &all);
+    let expected = [actions[0], "1000 second", "45 first", actions[1]];
+    assert_eq!(
+        (code, words(&out)),
+        (0, expected.map(str::to_owned).to_vec())
+    );
+}
+
+#[test]
+fn an_action_that_makes_no_sense_is_refused_with_its_place() {
+    let place = TempDir::new().unwrap();
+    let (code, out, err) = fgraph(&place, &["probe", "f", "sum(arg0", "--", "true"]);
+    let expected = "fgraph: \"sum(arg0\": a ')' is missing, at column 9\n";
+    assert_eq!((code, out.as_str(), err.as_str()), (2, "", expected));
+    let (code, _, err) = fgraph(&place, &["probe", "f:mod:", "count", "--", "true"]);
+    assert_eq!((code, err.lines().count()), (2, 1), "{err}");
+    let (code, _, err) = fgraph(&place, &["probe", "-i", "absent", "f", "count"]);
+    assert_eq!((code, err.lines().count()), (3, 1), "{err}");
+}
+
+#[test]
+fn coverage_tells_what_was_never_called() {
+    let place = TempDir::new().unwrap();
+    let program = build(&place, &needs!(CC.find()), "-g");
+    let options = ["-F", "take", "-F", "first", "-F", "never", "--uncalled"];
+    let more = ["--by", "source", "--lcov", "found.info", "--", &program];
+    let all = [&["coverage"], &options[..], &more[..]].concat();
+    let (code, out, err) = fgraph(&place, &all);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let lines = words(&out);
+    let has = |wanted: &str| lines.iter().any(|line| line.starts_with(wanted));
+    assert!(
+        has("2 3 66.7 ") && has("2 3 66.7 all") && has("never "),
+        "{out}"
+    );
+    assert!(!has("take ") && out.contains("record/probed.c:"), "{out}");
+    let info = std::fs::read_to_string(place.path().join("found.info")).unwrap();
+    for line in [
+        "FNDA:1,take",
+        "FNDA:1,first",
+        "FNDA:0,never",
+        "FNF:3",
+        "FNH:2",
+    ] {
+        assert!(info.lines().any(|it| it == line), "{info}");
+    }
+}

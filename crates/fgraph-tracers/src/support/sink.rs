@@ -1,0 +1,376 @@
+//! Where callbacks write: rings, of which each thread takes one at its first event.
+//!
+//! # Safety
+//!
+//! The unsafe code writes to rings by the writers of threads. Which one a thread has is in a word
+//! of its own, that no other code changes.
+
+mod modules;
+mod writers;
+
+use core::cell::Cell;
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::fs;
+use std::sync::Arc;
+
+use fgraph::{Error, Function, LibraryEvent, Unsupported};
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::{self, Extension, MAX_FUNCTIONS};
+use fgraph_trace::names::{DescriptionKind, process_id, process_number};
+use fgraph_trace::ring::{Rings, Writer};
+
+use super::kernel;
+use writers::{Owner, WriterOffset, Writers};
+
+/// Rings, and which thread writes to which of them.
+///
+/// The word of a thread that the functions take is the one that fgraph keeps for the user whose
+/// sink this is: see [`fgraph::Entry::thread_word`].
+#[derive(Debug)]
+pub(crate) struct Sink {
+    rings: Arc<Rings>,
+    clock: ClockKind,
+    writers: Writers,
+    described: FunctionSet,
+    /// The process that was described last.
+    process: AtomicU32,
+    /// What the process was called at the start; empty if the kernel does not say.
+    name: String,
+    /// The process that has made this.
+    first: u32,
+    /// How many programs it had executed before this one.
+    executed: u32,
+}
+
+/// The most words of a mark that a callback writes.
+pub(crate) const MOST: usize = 132;
+
+/// The word of a thread that got no ring.
+pub(crate) const WITHOUT_RING: u64 = WriterOffset::WITHOUT_RING.0;
+
+/// A thread without a ring asks for one once in so many events that were lost for the lack of one.
+const ASK_AGAIN: u64 = 1 << 12;
+
+impl Sink {
+    /// For a process that has executed so many programs before; its modules are described. `None`
+    /// if there is no memory.
+    pub(crate) fn new(rings: Arc<Rings>, executed: u32) -> Option<Self> {
+        modules::describe(&rings, executed);
+        Some(Self {
+            clock: rings.clock().kind(),
+            writers: Writers::new(rings.capacity())?,
+            described: FunctionSet::new()?,
+            process: AtomicU32::new(0),
+            name: fs::read_to_string("/proc/self/comm").unwrap_or_default(),
+            first: kernel::process(),
+            executed,
+            rings,
+        })
+    }
+
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](Error::Unsupported) without memory.
+    pub(crate) fn start(rings: Rings, executed: u32) -> Result<Self, Error> {
+        let no_memory = Error::Unsupported(Unsupported::Memory(libc::ENOMEM));
+        Self::new(Arc::new(rings), executed).ok_or(no_memory)
+    }
+
+    pub(crate) fn rings(&self) -> &Arc<Rings> {
+        &self.rings
+    }
+
+    #[inline(always)]
+    pub(crate) fn clock(&self) -> ClockKind {
+        self.clock
+    }
+
+    /// The running process's number.
+    pub(crate) fn process(&self) -> u32 {
+        process_number(kernel::process(), self.executed)
+    }
+
+    /// The number of the process that this one comes from.
+    fn parent(&self) -> u32 {
+        let id = kernel::process();
+        match self.executed.checked_sub(1) {
+            _ if id != self.first => process_number(kernel::parent(), self.executed),
+            Some(before) => process_number(id, before),
+            None => kernel::parent(),
+        }
+    }
+
+    /// The writer of the thread whose word this is.
+    ///
+    /// # Safety
+    ///
+    /// `word` is a thread's, as [`Sink`] says.
+    #[inline(always)]
+    pub(crate) unsafe fn writer(&self, word: u64) -> &Writer {
+        // SAFETY: words are zero or set by `attach`.
+        unsafe { self.writers.at(WriterOffset(word)) }
+    }
+
+    /// Describes a function, unless it was described before.
+    ///
+    /// # Safety
+    ///
+    /// As for [`writer`](Self::writer).
+    #[inline(always)]
+    pub(crate) unsafe fn know(&self, function: Function, word: &Cell<u64>) {
+        if !self.is_described(function) {
+            // SAFETY: handed on.
+            unsafe { self.describe(function, word) };
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_described(&self, function: Function) -> bool {
+        self.described.has(function.index())
+    }
+
+    /// Describes a function, at its first call.
+    ///
+    /// A thread that has a ring makes no system call here: it may be in a sandbox by now.
+    ///
+    /// # Safety
+    ///
+    /// As for [`writer`](Self::writer).
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn describe(&self, function: Function, word: &Cell<u64>) {
+        // SAFETY: handed on.
+        let known = unsafe { self.writer(word.get()) }.process();
+        let [address, size] = [function.address(), function.size()].map(|it| it as u64);
+        let fields = [
+            known.unwrap_or_else(|| self.process()).into(),
+            function.index().into(),
+            address,
+            size,
+        ];
+        let texts = [function.name().as_str(), function.module().path];
+        self.rings
+            .describe(DescriptionKind::Function, fields, texts);
+        self.described.set(function.index());
+    }
+
+    /// Writes an event before which the processor is written, or for which the thread has no room;
+    /// `false` if it was lost.
+    ///
+    /// # Safety
+    ///
+    /// `word` is the running thread's, as [`Sink`] says, and `thread` its id.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn write_slowly(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: &[u64],
+        now: u64,
+        cpu: Option<u32>,
+    ) -> bool {
+        // SAFETY: a thread's word.
+        if !unsafe { self.ensure_ring(word, thread) } {
+            return false;
+        }
+        // SAFETY: the writer is the running thread's, as its word says; the rings are ours.
+        unsafe { self.writer(word.get()).write(&self.rings, event, now, cpu) }
+    }
+
+    /// Writes a text among the thread's events; `false` if it was lost. Of a longer one than
+    /// [`MOST`] words the beginning is taken: more would take too much of a small stack.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_slowly`](Self::write_slowly).
+    pub(crate) unsafe fn mark(&self, word: &Cell<u64>, thread: u32, text: &[u8]) -> bool {
+        let mut words = [0; MOST];
+        let len = text.len().min(8 * MOST);
+        for (place, bytes) in words.iter_mut().zip(text.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *place = u64::from_le_bytes(whole);
+        }
+        // SAFETY: handed on.
+        unsafe { self.mark_bytes(word, thread, &words[..len.div_ceil(8)], len) }
+    }
+
+    /// As [`mark`](Self::mark), of words.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_slowly`](Self::write_slowly).
+    pub(crate) unsafe fn mark_words(&self, word: &Cell<u64>, thread: u32, words: &[u64]) -> bool {
+        let words = &words[..words.len().min(MOST)];
+        // SAFETY: handed on.
+        unsafe { self.mark_bytes(word, thread, words, 8 * words.len()) }
+    }
+
+    /// Writes a mark of so many bytes, which the words have.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_slowly`](Self::write_slowly).
+    unsafe fn mark_bytes(&self, word: &Cell<u64>, thread: u32, words: &[u64], len: usize) -> bool {
+        let mut event = [0; 2 + MOST];
+        let count = words.len();
+        event[0] = event::extension(Extension::Mark, 1 + count as u16);
+        event[1] = len as u64;
+        event[2..2 + count].copy_from_slice(words);
+        let now = self.clock.now();
+        // SAFETY: handed on.
+        unsafe { self.write_slowly(word, thread, &event[..2 + count], now, None) }
+    }
+
+    /// As [`mark`](Self::mark), outside of callbacks.
+    ///
+    /// # Safety
+    ///
+    /// `thread` is the running thread. Until this returns it runs no callback of the user whose
+    /// sink this is, and does not call this again, as a handler of a signal would.
+    pub(crate) unsafe fn mark_outside(&self, thread: u32, text: &[u8]) -> bool {
+        let process = self.process();
+        let ring = self.rings.ring_of(process, thread);
+        let ours = Owner { process, thread };
+        let ring = ring.filter(|&ring| self.writers.is_of(ring, ours));
+        let word = Cell::new(ring.map_or(0, |ring| WriterOffset::of_ring(ring).0));
+        // SAFETY: the ring is this thread's, which writes nothing else to it now.
+        unsafe {
+            let has_ring = self.ensure_ring(&word, thread);
+            let now = self.clock.now();
+            has_ring && self.writer(word.get()).mark(&self.rings, now, text)
+        }
+    }
+
+    /// Describes a library that comes or goes.
+    pub(crate) fn library(&self, event: &LibraryEvent<'_>) {
+        let kind = match event.is_loaded {
+            true => DescriptionKind::Module,
+            false => DescriptionKind::UnloadedModule,
+        };
+        let [start, end] = [event.range.start, event.range.end].map(|it| it as u64);
+        let fields = [self.process().into(), start, end, self.clock.now()];
+        self.rings.describe(kind, fields, [event.path, ""]);
+    }
+
+    /// Whether the running thread has a ring, if need be a new one; else an event is lost.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_slowly`](Self::write_slowly).
+    unsafe fn ensure_ring(&self, word: &Cell<u64>, thread: u32) -> bool {
+        // SAFETY: handed on.
+        let has_one = unsafe { self.has_ring(word) } || self.attach(word, thread);
+        if !has_one {
+            self.rings.count_without_ring();
+        }
+        has_one
+    }
+
+    /// Whether the thread whose word this is has a ring.
+    ///
+    /// # Safety
+    ///
+    /// As for [`writer`](Self::writer).
+    #[inline(always)]
+    pub(crate) unsafe fn has_ring(&self, word: &Cell<u64>) -> bool {
+        // SAFETY: handed on.
+        unsafe { self.writer(word.get()) }.ring().is_some()
+    }
+
+    /// Gives the running thread a ring.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn attach(&self, word: &Cell<u64>, thread: u32) -> bool {
+        // Whoever got none asks again now and then: threads end.
+        let has_asked = word.get() == WriterOffset::WITHOUT_RING.0;
+        if has_asked && !self.rings.events_without_ring().is_multiple_of(ASK_AGAIN) {
+            return false;
+        }
+        let process = self.process();
+        // Of other processes nothing is known here: their ids may be of another namespace.
+        let is_gone = |of, thread| of == process && kernel::is_gone(process_id(process), thread);
+        let ring = self.rings.take(process, thread, is_gone);
+        let ours = Owner { process, thread };
+        let has_ended = |owner: Owner| is_gone(owner.process, owner.thread);
+        let ring = ring.filter(|&ring| self.writers.claim(ring, ours, has_ended));
+        let Some(index) = ring else {
+            word.set(WriterOffset::WITHOUT_RING.0);
+            return false;
+        };
+        word.set(WriterOffset::of_ring(index).0);
+        // SAFETY: the rings stay as long as the user, and with it the callbacks; the writer was
+        // given to this thread, so no other one uses it.
+        unsafe { self.writer(word.get()).attach(&self.rings, index) };
+        let mut name = [0; 16];
+        let name = kernel::thread_name(&mut name);
+        let name = CStr::from_bytes_until_nul(name).unwrap_or_default();
+        let name = name.to_str().unwrap_or("");
+        let now = self.clock.now();
+        if self.process.swap(process, Ordering::Relaxed) != process {
+            let fields = [process.into(), self.parent().into(), now, 0];
+            // The kernel calls a process as its first thread is called.
+            let process_name = if thread == process_id(process) {
+                name
+            } else {
+                self.name.trim_end()
+            };
+            self.rings
+                .describe(DescriptionKind::Process, fields, [process_name, ""]);
+        }
+        let fields = [process.into(), thread.into(), now, 0];
+        self.rings
+            .describe(DescriptionKind::Thread, fields, [name, ""]);
+        true
+    }
+}
+
+/// Functions, a bit for each.
+#[derive(Debug)]
+pub(crate) struct FunctionSet(NonNull<AtomicU64>);
+
+// SAFETY: it is memory with atomics only.
+unsafe impl Send for FunctionSet {}
+// SAFETY: as above.
+unsafe impl Sync for FunctionSet {}
+
+const SET_BYTES: usize = MAX_FUNCTIONS as usize / 8;
+
+impl FunctionSet {
+    /// Of no function; `None` if there is no memory.
+    pub(crate) fn new() -> Option<Self> {
+        NonNull::new(kernel::map(SET_BYTES)?.cast()).map(Self)
+    }
+
+    #[inline(always)]
+    fn word(&self, function: u32) -> &AtomicU64 {
+        let at = (function % MAX_FUNCTIONS / 64) as usize;
+        // SAFETY: there is a word for each 64 functions.
+        unsafe { self.0.add(at).as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn has(&self, function: u32) -> bool {
+        // Acquire: what was done before the function was set. So our events of it come after its
+        // description for readers.
+        self.word(function).load(Ordering::Acquire) & 1 << (function % 64) != 0
+    }
+
+    pub(crate) fn set(&self, function: u32) {
+        // Release: as in `has`.
+        self.word(function)
+            .fetch_or(1 << (function % 64), Ordering::Release);
+    }
+}
+
+impl Drop for FunctionSet {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length, and nothing refers to it any more.
+        unsafe { kernel::unmap(self.0.as_ptr().cast(), SET_BYTES) };
+    }
+}

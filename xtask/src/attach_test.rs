@@ -1,0 +1,344 @@
+//! `cargo xtask attach-test`: the command attaches to a hostile program and detaches, many times.
+//!
+//! The threads of the program do nothing but what takes the locks of allocator, linker and
+//! unwinder, and fork. Each cycle records it for a moment; each tenth recorder is killed
+//! meanwhile. After each one no thread is stopped or traced, the text has the bytes that it had,
+//! and the number of descriptors is what it was. The number of the agent's mappings is after the
+//! last cycle what it was after the first ones.
+//!
+//! How long threads are held depends on who else wants the processors, which the busy threads do:
+//! it is measured with threads that mostly wait, too.
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fgraph_needs::{CC, GXX};
+use tempfile::TempDir;
+
+use crate::cargo;
+
+/// What the command line asks for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// How often to attach and detach
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    cycles: u32,
+    /// The command `fgraph`; without it, it is built
+    #[arg(long, value_name = "PATH")]
+    fgraph: Option<PathBuf>,
+}
+
+const PROGRAM: &str = include_str!("attach_test/program.cpp");
+const LIBRARY: &str = include_str!("attach_test/library.c");
+/// The threads of the program of which the first event is waited for.
+const THREADS: u32 = 100;
+/// How often that is measured.
+const MEASURED: u32 = 5;
+/// Cycles after which nothing more is made in the program that stays.
+const SETTLED: u32 = 5;
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Attaches and detaches, and says how it went.
+pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+    let fgraph = match &options.fgraph {
+        Some(path) => path.clone(),
+        None => cargo::build_bin("fgraph-cli", "fgraph")?,
+    };
+    let built = Built::new()?;
+    let mut failures = Vec::new();
+    let (mut killed, mut pauses) = (0, Vec::new());
+    let mut victim = Victim::start(&built, &["0", "1"])?;
+    let (text, descriptors) = (victim.text()?, victim.count("fd")?);
+    let mut mappings = 0;
+    for cycle in 0..options.cycles {
+        let is_killed = cycle % 10 == 9;
+        killed += u32::from(is_killed);
+        let done = victim.cycle(&fgraph, &built, is_killed, &mut pauses);
+        let done = done.and_then(|()| victim.settle(&text, descriptors));
+        if let Err(error) = done {
+            failures.push(format!("cycle {cycle}: {error}"));
+        }
+        if victim.0.try_wait()?.is_some() {
+            break;
+        }
+        if cycle + 1 == SETTLED.min(options.cycles) {
+            mappings = victim.agents_mappings()?;
+        }
+    }
+    let left = victim.agents_mappings().unwrap_or(0);
+    if left != mappings {
+        failures.push(format!("{left} mappings of the agent, {mappings} before"));
+    }
+    failures.extend(victim.end()?.err());
+    let mut waiting = Victim::start(&built, &[&THREADS.to_string(), "0"])?;
+    let (mut first, mut waiting_pauses) = (Vec::new(), Vec::new());
+    for _ in 0..MEASURED {
+        let done = waiting.cycle(&fgraph, &built, false, &mut waiting_pauses);
+        failures.extend(done.err());
+    }
+    for _ in 0..MEASURED {
+        first.push(waiting.first_event(&fgraph)?);
+    }
+    failures.extend(waiting.end()?.err());
+
+    for failure in &failures {
+        println!("failure: {failure}");
+    }
+    println!("cycles {}", options.cycles);
+    println!("recorders killed {killed}");
+    println!("failures {}", failures.len());
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    for (threads, mut pauses) in [("busy", pauses), ("waiting", waiting_pauses)] {
+        pauses.sort();
+        if let (Some(median), Some(longest)) = (pauses.get(pauses.len() / 2), pauses.last()) {
+            let [median, longest] = [*median, *longest].map(milliseconds);
+            println!(
+                "one of the {threads} threads was held for {median:.2} ms, at most {longest:.2} ms"
+            );
+        }
+    }
+    first.sort();
+    let median = first[first.len() / 2];
+    let median = milliseconds(median);
+    println!("first event with {THREADS} threads after {median:.0} ms");
+    Ok(match failures.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// The program and the library that it loads.
+#[derive(Debug)]
+struct Built {
+    folder: TempDir,
+}
+
+impl Built {
+    fn new() -> io::Result<Self> {
+        let built = Self {
+            folder: tempfile::tempdir()?,
+        };
+        let missing = |missing: fgraph_needs::Missing| io::Error::other(missing.to_string());
+        let compile = |compiler: PathBuf, source: &str, text: &str, options: &[&str]| {
+            let source = built.path(source);
+            fs::write(&source, text)?;
+            let output = source.with_extension(options[0].trim_start_matches('-'));
+            let mut command = Command::new(compiler);
+            command.args(["-O1", "-o"]).arg(output).arg(source);
+            match command.args(options).status()?.success() {
+                true => Ok(()),
+                false => Err(io::Error::other("the program does not compile")),
+            }
+        };
+        let gxx = GXX.find().map_err(missing)?;
+        compile(gxx, "program.cpp", PROGRAM, &["-pthread", "-ldl"])?;
+        let cc = CC.find().map_err(missing)?;
+        compile(cc, "library.c", LIBRARY, &["-shared", "-fPIC"])?;
+        Ok(built)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// The program at work. It is killed if this ends before it.
+#[derive(Debug)]
+struct Victim(Child);
+
+/// Instructions, and where they are.
+type Text = (u64, Vec<u8>);
+
+fn failed<T>(what: impl Into<String>) -> Result<T, String> {
+    Err(what.into())
+}
+
+impl Victim {
+    fn start(built: &Built, arguments: &[&str]) -> io::Result<Self> {
+        let mut child = Command::new(built.path("program.pthread"))
+            .arg(built.path("library.shared"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().expect("piped");
+        let victim = Self(child);
+        BufReader::new(output).read_line(&mut String::new())?;
+        Ok(victim)
+    }
+
+    fn proc(&self, name: &str) -> PathBuf {
+        Path::new("/proc").join(self.0.id().to_string()).join(name)
+    }
+
+    fn count(&self, name: &str) -> io::Result<usize> {
+        Ok(fs::read_dir(self.proc(name))?.count())
+    }
+
+    /// The program's own instructions, and those of the libraries that it keeps.
+    fn text(&self) -> io::Result<Vec<Text>> {
+        let memory = File::open(self.proc("mem"))?;
+        let maps = fs::read_to_string(self.proc("maps"))?;
+        let stays = |line: &&str| {
+            let is_ours = line.contains("fgraph-agent") || line.contains("library.shared");
+            line.contains("r-xp") && line.contains(" /") && !is_ours
+        };
+        let range = |line: &str| {
+            let (start, end) = line.split(' ').next()?.split_once('-')?;
+            let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).ok());
+            Some((start?, end?))
+        };
+        let ranges = maps.lines().filter(stays).filter_map(range);
+        let read = |(start, end)| {
+            let mut bytes = vec![0; (end - start) as usize];
+            memory.read_exact_at(&mut bytes, start)?;
+            Ok((start, bytes))
+        };
+        ranges.map(read).collect()
+    }
+
+    fn agents_mappings(&self) -> io::Result<usize> {
+        let maps = fs::read_to_string(self.proc("maps"))?;
+        Ok(maps.matches("fgraph-agent").count())
+    }
+
+    /// Records it for a moment.
+    fn cycle(
+        &mut self,
+        fgraph: &Path,
+        built: &Built,
+        is_killed: bool,
+        pauses: &mut Vec<Duration>,
+    ) -> Result<(), String> {
+        let recording = built.path("fgraph.data");
+        let _ = fs::remove_file(&recording);
+        let mut command = Command::new(fgraph);
+        command
+            .args(["record", "--no-source", "-F", "work", "-p"])
+            .arg(self.0.id().to_string())
+            .arg("-o")
+            .arg(&recording)
+            .args(["--time", if is_killed { "60s" } else { "10ms" }])
+            .stderr(Stdio::piped());
+        let mut recorder = command.spawn().map_err(|error| error.to_string())?;
+        if is_killed {
+            // At any moment: every one of these hashes with keys of its own.
+            let moment = RandomState::new().hash_one(0) % 300;
+            thread::sleep(Duration::from_millis(moment));
+            recorder.kill().map_err(|error| error.to_string())?;
+        }
+        let output = recorder.wait_with_output();
+        let output = output.map_err(|error| error.to_string())?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !is_killed && !output.status.success() {
+            return failed(said);
+        }
+        let held = said.lines().filter_map(|line| {
+            let (_, time) = line.split_once(" was held for ")?;
+            let time = time.strip_suffix(" us")?.parse().ok()?;
+            Some(Duration::from_micros(time))
+        });
+        pauses.extend(held);
+        let is_begun = fs::metadata(&recording).is_ok_and(|file| file.len() > 0);
+        if !is_begun {
+            return Ok(());
+        }
+        let info = Command::new(fgraph).arg("info").arg(&recording).output();
+        match info {
+            Ok(info) if info.status.success() => Ok(()),
+            _ => failed("the recording cannot be read"),
+        }
+    }
+
+    /// Waits until all is as it was; where a recorder was killed, its guard sees to that.
+    fn settle(&mut self, text: &[Text], descriptors: usize) -> Result<(), String> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Ok(Some(status)) = self.0.try_wait() {
+                return failed(format!("the program has ended: {status}"));
+            }
+            let different = self.difference(text, descriptors);
+            match different.map_err(|error| error.to_string())? {
+                None => return Ok(()),
+                Some(what) if Instant::now() >= until => return failed(what),
+                Some(_) => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    fn difference(&self, text: &[Text], descriptors: usize) -> io::Result<Option<String>> {
+        for task in fs::read_dir(self.proc("task"))? {
+            // Threads come and go.
+            let status = task?.path().join("status");
+            let status = fs::read_to_string(status).unwrap_or_default();
+            let has = |line: &str| status.lines().any(|known| known.starts_with(line));
+            if has("State:\tT") || has("State:\tt") || !(has("TracerPid:\t0") || status.is_empty())
+            {
+                return Ok(Some("a thread is stopped or traced".to_owned()));
+            }
+        }
+        let memory = File::open(self.proc("mem"))?;
+        for (start, bytes) in text {
+            let mut now = vec![0; bytes.len()];
+            memory.read_exact_at(&mut now, *start)?;
+            if now != *bytes {
+                return Ok(Some(format!("the text at {start:#x} is another")));
+            }
+        }
+        // What loads libraries has one more at times.
+        let now = self.count("fd")?;
+        let more = now.saturating_sub(descriptors + 1);
+        Ok((more > 0).then(|| format!("{now} descriptors, {descriptors} before")))
+    }
+
+    /// How long it takes from the start of the command to the first call that it shows.
+    fn first_event(&self, fgraph: &Path) -> io::Result<Duration> {
+        let begin = Instant::now();
+        let mut live = Command::new(fgraph)
+            .args(["live", "-F", "work", "-p"])
+            .arg(self.0.id().to_string())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = BufReader::new(live.stdout.take().expect("piped"));
+        let mut lines = output.lines().map_while(Result::ok);
+        let found = lines.find(|line| line.contains("work"));
+        let time = begin.elapsed();
+        live.kill()?;
+        live.wait()?;
+        match found {
+            Some(_) => Ok(time),
+            None => Err(io::Error::other("no event has come")),
+        }
+    }
+
+    /// Has it end, and says what was wrong with it.
+    fn end(mut self) -> io::Result<Result<(), String>> {
+        drop(self.0.stdin.take());
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(match status.success() {
+                    true => Ok(()),
+                    false => failed(format!("the program ended with {status}")),
+                });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(failed("the program does not end"))
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

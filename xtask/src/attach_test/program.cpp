@@ -1,0 +1,127 @@
+// Threads that do nothing but allocate, load, fork, throw and lock, and 100 that wait and call.
+// Ends with 0 when standard input does, if every result was right.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int end, failed;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static long guarded;
+
+extern "C" __attribute__((noinline)) long work(long n)
+{
+    __asm__ volatile("" : "+r"(n));
+    return n < 2 ? n : work(n - 1) + work(n - 2);
+}
+
+static void *allocates(void *)
+{
+    while (!end) {
+        size_t len = 1 + random() % 5000;
+        char *block = (char *)malloc(len);
+        memset(block, (char)len, len);
+        block = (char *)realloc(block, 2 * len);
+        if (block[len - 1] != (char)len)
+            failed = 1;
+        free(block);
+    }
+    return 0;
+}
+
+static void *loads(void *library)
+{
+    while (!end) {
+        void *handle = dlopen((char *)library, RTLD_NOW);
+        if (!handle || !dlsym(handle, "loaded"))
+            failed = 2;
+        else
+            dlclose(handle);
+    }
+    return 0;
+}
+
+static void *forks(void *)
+{
+    while (!end) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(work(7));
+        int status;
+        if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 13)
+            failed = 3;
+    }
+    return 0;
+}
+
+static void *locks(void *)
+{
+    while (!end) {
+        pthread_mutex_lock(&lock);
+        long before = guarded++;
+        if (guarded != before + 1)
+            failed = 4;
+        pthread_mutex_unlock(&lock);
+    }
+    return 0;
+}
+
+__attribute__((noinline)) static void raise_number(long n)
+{
+    throw work(n);
+}
+
+static void *throws(void *)
+{
+    while (!end) {
+        try {
+            raise_number(5);
+            failed = 5;
+        } catch (long n) {
+            if (n != 5)
+                failed = 6;
+        }
+    }
+    return 0;
+}
+
+static void *waits(void *)
+{
+    while (!end) {
+        struct timespec moment = {0, 2000000};
+        nanosleep(&moment, 0);
+        if (work(5) != 5)
+            failed = 7;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int waiting = argc > 2 ? atoi(argv[2]) : 0;
+    int busy = argc > 3 ? atoi(argv[3]) : 1;
+    static pthread_t threads[256];
+    int count = 0;
+    if (busy) {
+        pthread_create(&threads[count++], 0, allocates, 0);
+        pthread_create(&threads[count++], 0, loads, argv[1]);
+        pthread_create(&threads[count++], 0, forks, 0);
+        pthread_create(&threads[count++], 0, throws, 0);
+        pthread_create(&threads[count++], 0, locks, 0);
+        pthread_create(&threads[count++], 0, locks, 0);
+    }
+    for (int i = 0; i < waiting && count < 256; i++)
+        pthread_create(&threads[count++], 0, waits, 0);
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+    end = 1;
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i], 0);
+    return failed;
+}
