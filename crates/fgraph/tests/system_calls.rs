@@ -80,6 +80,9 @@ plain!(
     "ret",
 );
 
+// Waits for files: poll(2).
+plain!("waits", "mov r10d, 0x1234", "mov eax, 7", "syscall", "ret");
+
 // read(2)
 plain!(
     "reads",
@@ -122,6 +125,7 @@ plain!(
 unsafe extern "C" {
     fn keeps_state(state: *mut u64, flags: u64);
     fn reads(file: c_int, into: *mut u8, len: usize) -> isize;
+    fn waits(files: *mut libc::pollfd, len: usize, milliseconds: c_int) -> c_int;
     fn makes_others();
     fn begins_with_one() -> usize;
 }
@@ -344,6 +348,60 @@ fn a_call_that_waits_is_made_anew_where_it_was_made() {
         let read = reader.join().unwrap();
         assert_eq!(read, [(1, b'a'), (1, b'b'), (1, b'c')]);
     });
+}
+
+/// Has a shell stop this process and let it go on.
+fn stop_for_a_moment() {
+    let stop = "kill -STOP $PPID && kill -CONT $PPID";
+    let stopped = std::process::Command::new("sh").args(["-c", stop]).status();
+    assert!(stopped.unwrap().success());
+}
+
+#[test]
+fn a_wait_with_an_end_goes_on_after_the_process_was_stopped() {
+    scenario(
+        "a_wait_with_an_end_goes_on_after_the_process_was_stopped",
+        || {
+            let (from, mut to) = std::io::pipe().unwrap();
+            let ids = std::sync::mpsc::channel();
+            let waiter = thread::spawn(move || {
+                ids.0.send(fgraph::thread_id()).unwrap();
+                let mut files = libc::pollfd {
+                    fd: from.as_raw_fd(),
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
+                // The kernel goes on with what is left of the time, by another system call:
+                // restart_syscall(2).
+                // SAFETY: one file.
+                let first = unsafe { waits(&mut files, 1, 600_000) };
+                let mut byte = 0;
+                // SAFETY: there is room for a byte.
+                unsafe { reads(from.as_raw_fd(), &mut byte, 1) };
+                // SAFETY: as above.
+                (first, unsafe { waits(&mut files, 1, 600_000) })
+            });
+            let id = ids.1.recv().unwrap();
+            until_blocked(id);
+            stop_for_a_moment();
+            until_blocked(id);
+            // It waits in the function's own instruction, and then in that of the copy.
+            let own = common::register(Count::default(), OWN).unwrap();
+            stop_for_a_moment();
+            until_blocked(id);
+            to.write_all(b"a").unwrap();
+            while own.entries.load(Ordering::SeqCst) < 2 {
+                thread::yield_now();
+            }
+            until_blocked(id);
+            stop_for_a_moment();
+            until_blocked(id);
+            drop(own);
+            stop_for_a_moment();
+            to.write_all(b"b").unwrap();
+            assert_eq!(waiter.join().unwrap(), (1, 1));
+        },
+    );
 }
 
 #[test]
