@@ -246,18 +246,18 @@ impl Sites {
         users: &[Matcher<'_>],
         new: Option<&Matcher<'_>>,
     ) -> Result<(), FilterError> {
-        let mut protections = None;
+        let (mut protections, lazy) = (None, self.is_lazy);
         for module in &mut self.modules {
             module.answer();
             let users = if module.is_new { users } else { &[] };
             // A predicate that panics selects nothing.
-            let is_wanted = |user: &&Matcher<'_>| module.is_wanted(user).unwrap_or(false);
-            let mut wanting: Vec<&Matcher<'_>> = match self.is_lazy {
+            let is_wanted = |user: &&Matcher<'_>| module.is_wanted(user, lazy).unwrap_or(false);
+            let mut wanting: Vec<&Matcher<'_>> = match lazy {
                 true => users.iter().filter(is_wanted).collect(),
                 false => users.iter().find(is_wanted).into_iter().collect(),
             };
-            if let Some(new) = new.filter(|_| self.is_lazy || wanting.is_empty())
-                && module.is_wanted(new)?
+            if let Some(new) = new.filter(|_| lazy || wanting.is_empty())
+                && module.is_wanted(new, lazy)?
             {
                 wanting.push(new);
             }
@@ -265,7 +265,7 @@ impl Sites {
                 continue;
             }
             module.read_lists();
-            let lazily = self.is_lazy.then_some(&wanting[..]);
+            let lazily = lazy.then_some(&wanting[..]);
             let context = &mut self.context;
             let now = || Arc::new(modules::protections());
             let protections = protections.get_or_insert_with(now);

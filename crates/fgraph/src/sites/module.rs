@@ -63,6 +63,9 @@ pub(crate) struct ModuleSites {
     is_answered: bool,
     /// Of all names; `None` until a filter has selected none of them.
     ngrams: Option<NgramBloom>,
+    /// No filter that is to be applied mentions functions of a lower index, which were not looked
+    /// at.
+    first_mentioned: usize,
     /// What was made of its functions; `None` until a filter selects one of them.
     prepared: Option<Prepared>,
     /// What each user selects of it.
@@ -180,6 +183,7 @@ impl ModuleSites {
             is_called_by_go: false,
             is_answered: false,
             ngrams,
+            first_mentioned: usize::MAX,
             prepared: None,
             selections: Default::default(),
             is_loaded: true,
@@ -372,19 +376,26 @@ impl ModuleSites {
         renewed
     }
 
-    /// Whether sites have to be made before the filter of `matcher` can be applied.
+    /// Whether sites have to be made before the filter of `matcher` can be applied. `lazily` says
+    /// whether only those may be made then that it mentions.
     ///
     /// # Errors
     ///
     /// If a predicate panics.
-    pub(crate) fn is_wanted(&mut self, matcher: &Matcher<'_>) -> Result<bool, FilterError> {
+    pub(crate) fn is_wanted(
+        &mut self,
+        matcher: &Matcher<'_>,
+        lazily: bool,
+    ) -> Result<bool, FilterError> {
         let is_complete = |prepared: &Prepared| prepared.looked_at.is_none();
         if !self.is_loaded || self.prepared.as_ref().is_some_and(is_complete) {
             return Ok(false);
         }
         if self.prepared.is_none() && self.has_event() {
+            self.first_mentioned = 0;
             return Ok(true);
         }
+        let is_read = self.is_read();
         let Some(matcher) = matcher.module(&self.path) else {
             return Ok(false);
         };
@@ -397,7 +408,8 @@ impl ModuleSites {
         if matcher.selects_system_calls() && system_calls::may_be_in(&known.file) {
             return Ok(true);
         }
-        let unknown = self.ngrams.is_none();
+        // They save time when it is the next filter's turn.
+        let unknown = self.ngrams.is_none() && (is_read || !lazily);
         let mut ngrams = unknown.then(|| NgramBloom::new(known.functions.len()));
         let prepared = self.prepared.as_ref();
         let looked_at = prepared.and_then(|prepared| prepared.looked_at.as_ref());
@@ -411,12 +423,13 @@ impl ModuleSites {
                 names.iter().for_each(|name| ngrams.add(name));
             }
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let is_wanted = |facts: &FunctionFacts<'_>| match looked_at {
-                // What a word matches is counted, whether it is selected or not.
-                Some(_) => matcher.mentions(facts),
-                None => matcher.matches(facts),
+            // What a word matches is counted, whether it is selected or not.
+            let is_wanted = |facts: &FunctionFacts<'_>| match lazily || looked_at.is_some() {
+                true => matcher.mentions(facts),
+                false => matcher.matches(facts),
             };
             if !is_done && known.facts(known.address(index), &names, is_wanted)? {
+                self.first_mentioned = self.first_mentioned.min(index);
                 return Ok(true);
             }
         }
@@ -655,6 +668,7 @@ impl ModuleSites {
         // The last part has all that is left.
         let lazily = lazily.filter(|_| known.site_names().count() + 1 < MAX_PARTS);
         let few = lazily.and_then(|matchers| self.few(known, &all, matchers));
+        self.first_mentioned = usize::MAX;
         let mut prepared = self.prepared.take().unwrap_or_default();
         let done = prepared.looked_at.take();
         let is_new = |entry: &Entry| done.as_ref().is_none_or(|done| !done.has(entry));
@@ -786,6 +800,9 @@ impl ModuleSites {
         }
         // A predicate that panics here has not panicked before: all are looked at.
         let is_mentioned = |entry: &Entry| -> Result<bool, FilterError> {
+            if matches!(entry.subject, Subject::Function(index) if index < self.first_mentioned) {
+                return Ok(false);
+            }
             let names = entry.subject.names(known, entry.address);
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             known.facts(entry.address, &names, |facts| {
@@ -851,7 +868,7 @@ mod tests {
         let exactly = |name: &str| -> String { name.chars().flat_map(|c| ['\\', c]).collect() };
         let is_wanted = |module: &mut ModuleSites, glob: &str| {
             let filter = Filter::new().trace(glob).unwrap();
-            module.is_wanted(&Matcher::new(&filter)).unwrap()
+            module.is_wanted(&Matcher::new(&filter), false).unwrap()
         };
         let mut modules = 0;
         for loaded in modules::loaded().0 {
