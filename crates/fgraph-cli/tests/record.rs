@@ -294,7 +294,10 @@ fn a_function_that_is_called_too_often_is_switched_off_and_named() {
         let mut info = Command::new(env!("CARGO_BIN_EXE_fgraph"));
         let info = info.arg("info").arg(place.recording()).output().unwrap();
         let info = String::from_utf8(info.stdout).unwrap();
-        let off: Vec<&str> = info.lines().filter(|line| line.starts_with("off ")).collect();
+        let off: Vec<&str> = info
+            .lines()
+            .filter(|line| line.starts_with("off "))
+            .collect();
         assert_eq!(off, ["off        leaf [program]"], "{info}");
     }
 }

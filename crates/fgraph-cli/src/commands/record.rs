@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
 
+use crate::calls::switched_off;
 use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::launch::counts::Counts;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP, What};
-use crate::calls::switched_off;
 use crate::sources;
 use crate::text::{escaped, grouped, size};
 

@@ -129,10 +129,7 @@ mod tests {
             (&[5, 6, 7, 4], SwitchesOff),
         ] {
             let rate = Rate::default();
-            let verdicts: Vec<_> = times
-                .iter()
-                .map(|&now| rate.count(limit, || now))
-                .collect();
+            let verdicts: Vec<_> = times.iter().map(|&now| rate.count(limit, || now)).collect();
             let (last, before) = verdicts.split_last().unwrap();
             assert_eq!(*last, expected, "{times:?}");
             if expected != Off {
