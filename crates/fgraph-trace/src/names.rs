@@ -31,6 +31,18 @@ pub const fn process_id(number: u32) -> u32 {
     number & ((1 << ID_BITS) - 1)
 }
 
+/// How many programs the process of a [number](process_number) had executed before, modulo 1,024.
+///
+/// ```
+/// use fgraph_trace::names::{executed_before, process_number};
+///
+/// assert_eq!(executed_before(process_number(4711, 3)), 3);
+/// ```
+#[must_use]
+pub const fn executed_before(number: u32) -> u32 {
+    number >> ID_BITS
+}
+
 /// What a description is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
