@@ -186,7 +186,7 @@ impl Trace<'_> {
         joined(self.processes().into_iter().map(name))
     }
 
-    /// The threads by the ids of their processes and their own, as [`process_ids`](Self::process_ids).
+    /// The threads by the ids of their processes and their own, with the names of all programs.
     pub(crate) fn thread_ids(&self) -> Vec<((u32, u32), String)> {
         let name = |thread: &Thread| {
             let name = thread_name(self.names, thread.process, thread.id);

@@ -295,8 +295,8 @@ impl Names {
         &self.modules
     }
 
-    /// The functions that are recorded no more from some time on, because they were called too often:
-    /// each with its process and its index, in the order in which they were switched off.
+    /// The functions that are recorded no more from some time on, because they were called too
+    /// often: each with its process and its index, in the order in which they were switched off.
     #[must_use]
     pub fn switched_off(&self) -> &[(u32, u32)] {
         &self.switched_off
