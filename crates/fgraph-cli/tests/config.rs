@@ -1,6 +1,5 @@
 //! The file of defaults.
 
-#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use std::fs;
