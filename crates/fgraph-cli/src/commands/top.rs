@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 }
 
 fn print(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
-    let mut events = Events::new(launched, interrupts)?.as_view();
+    let mut events = Events::new(launched, interrupts)?.for_viewer();
     let mut top = Top::new(*events.clock());
     calls::follow(&mut events, &mut top).map_err(|error| Error::source("the rings", error))?;
     top.print(args.lines)

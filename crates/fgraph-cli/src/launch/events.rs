@@ -57,7 +57,7 @@ impl<'l> Events<'l> {
     }
 
     /// For being looked at: an interrupt ends them without those that wait in the rings.
-    pub(crate) fn as_view(mut self) -> Self {
+    pub(crate) fn for_viewer(mut self) -> Self {
         self.is_view = true;
         self
     }

@@ -45,11 +45,11 @@ pub(super) fn show(
     launched: &mut Launched,
     interrupts: &Interrupts,
 ) -> Result<Top, Error> {
-    let title = match &launched.command()[..] {
+    let title = match launched.command() {
         [] => String::new(),
         [program, ..] => format!("{} ", program.rsplit('/').next().unwrap_or(program)),
     };
-    let mut events = Events::new(launched, interrupts)?.as_view();
+    let mut events = Events::new(launched, interrupts)?.for_viewer();
     let mut view = View {
         top: Top::new(*events.clock()),
         followed: Followed::default(),
