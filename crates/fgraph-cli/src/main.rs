@@ -12,6 +12,7 @@ mod input;
 mod launch;
 mod output;
 mod places;
+mod screen;
 mod sources;
 mod stats;
 mod table;

@@ -26,7 +26,7 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-cli/src",
         layers: &[
             "main", "config", "commands", "launch", "tree", "places", "sources", "calls", "stats",
-            "input", "table", "output", "error", "action", "target", "text",
+            "input", "table", "screen", "output", "error", "action", "target", "text",
         ],
         apart: &[],
         exceptions: &[],
