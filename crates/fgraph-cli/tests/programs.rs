@@ -47,7 +47,7 @@ impl Place {
     }
 
     /// Runs a program without and with recording. It must do the same, and what is recorded must be
-    /// shown. Says how many processes that were, each program of one counted.
+    /// shown. Says how many processes there were; one that executes another program counts again.
     fn same(&self, options: &[&str], program: &Path, arguments: &[&str]) -> u64 {
         let plain = done(&mut self.command(program, arguments));
         let mut recorder = self.command(env!("CARGO_BIN_EXE_fgraph").as_ref(), &["record", "-q"]);
