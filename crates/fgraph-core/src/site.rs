@@ -45,6 +45,11 @@ pub trait Symbols: fmt::Debug + Sync {
     /// The bytes of the function of a site; 0 if that is not known.
     fn size(&self, site: &Site) -> usize;
 
+    /// The number of the system call that a site is; `None` if it is of a function.
+    fn system_call(&self, _site: &Site) -> Option<u32> {
+        None
+    }
+
     /// Where the function of a site is in its source; `None` if that is not known.
     fn source(&self, _site: &Site) -> Option<Source> {
         None
@@ -225,6 +230,19 @@ impl Function {
     /// [`fgraph::function_count()`]: https://docs.rs/fgraph/latest/fgraph/fn.function_count.html
     pub fn index(self) -> u32 {
         self.0.index
+    }
+
+    /// The number of the system call that it is, if it is none of the program's functions but a
+    /// system call that one of these makes itself: its address is there, and its name that of the
+    /// function with a distance.
+    ///
+    /// Users get such calls by a filter that [asks for them]. The call's arguments are those of
+    /// [`Entry::system_call_arg`](crate::Entry::system_call_arg), and the result is the kernel's: a
+    /// negative `errno` after an error. It has no caller: it returns to code of fgraph's.
+    ///
+    /// [asks for them]: https://docs.rs/fgraph/latest/fgraph/struct.Filter.html#method.system_calls
+    pub fn system_call(self) -> Option<u32> {
+        self.0.module.symbols.system_call(self.0)
     }
 
     /// The number of its bytes; 0 if its file does not say. It is looked up.

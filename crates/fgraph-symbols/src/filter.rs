@@ -72,6 +72,8 @@ const UNION: &str = "+";
 /// | `WORD:mod:MODULE` | trace these functions of these modules |
 /// | `:mod:MODULE` | trace all functions of these modules |
 /// | `!WORD:mod:MODULE`, `!:mod:MODULE` | do not trace them |
+/// | `:syscalls` | trace the [system calls](Self::system_calls) that functions make themselves |
+/// | `:syscalls:mod:MODULE` | trace those of functions of these modules |
 /// | `+` | a union: trace what the words before it select, and what those behind it select |
 ///
 /// Words add up: `malloc :mod:libz.so*` is `malloc` anywhere and everything in libz.
@@ -165,6 +167,12 @@ impl Part {
     /// Whether all functions match.
     fn is_everything(&self) -> bool {
         self.trace().is_empty() && self.notrace.is_empty()
+    }
+
+    /// Whether it says anything of the system calls within functions.
+    fn has_system_calls(&self) -> bool {
+        let mut all = self.trace.iter().chain(&self.notrace);
+        all.any(|pattern| pattern.what == What::SystemCalls)
     }
 
     /// Whether it says the same with the same words.
@@ -363,6 +371,37 @@ impl Filter {
             what: What::Predicate(Predicate::new(predicate)),
             module: None,
         })
+    }
+
+    /// Adds the system calls that functions make themselves, by a `syscall` instruction of their
+    /// own: all those that can be traced.
+    ///
+    /// They are no functions, and no other pattern selects them, not even one for everything; one
+    /// that excludes everything excludes them. To users each looks like a call of a function that
+    /// makes the system call and nothing else. They are made anywhere, by the allocator and with
+    /// locks held as well, so their callbacks must neither allocate nor lock.
+    ///
+    /// ```
+    /// use fgraph_symbols::filter::Filter;
+    ///
+    /// assert_eq!(Filter::none().system_calls().to_string(), ":syscalls");
+    /// ```
+    #[must_use]
+    pub fn system_calls(self) -> Self {
+        self.add_pattern(Pattern {
+            what: What::SystemCalls,
+            module: None,
+        })
+    }
+
+    /// Adds the [system calls](Self::system_calls) that functions of some modules make themselves,
+    /// by a glob over the modules.
+    ///
+    /// # Errors
+    ///
+    /// If the glob is empty or ends in the middle of an escape.
+    pub fn system_calls_in(self, module: &str) -> Result<Self, FilterError> {
+        self.add(What::SystemCalls, Some(module))
     }
 
     /// The filter that matches what either of the two matches.

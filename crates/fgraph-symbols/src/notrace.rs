@@ -17,6 +17,16 @@ pub enum Notrace {
     Return(&'static str),
 }
 
+impl Notrace {
+    /// Why.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Entirely(reason) | Self::Return(reason) => reason,
+        }
+    }
+}
+
 use Notrace::{Entirely, Return};
 
 const TWICE: Notrace = Return("returns twice");

@@ -27,28 +27,34 @@
 //!
 //! Calls that go through one of the C library's functions for them, `syscall` among these, with the
 //! arguments that the kernel gets: `open` shows as `openat`, as with `strace`. Of such functions
-//! that call each other the innermost is shown. Calls that the C library makes on its own within
-//! other functions (as in `malloc`, `opendir`, `pthread_create`, `printf`), and `syscall`
-//! instructions elsewhere, as Go's programs have them, are not seen: they are not at the entry of a
-//! function, where alone fgraph patches. Nor are those of the child that `posix_spawn` makes, until
-//! it is another program. [`NOT_SEEN`] lists the system calls that glibc makes on its own.
+//! that call each other the innermost is shown.
+//!
+//! Calls that other functions make by a `syscall` instruction of their own, in the C library and
+//! everywhere else, where the number of the call is put into eax right before: fgraph patches that
+//! instruction. [`Syscalls::not_seen`] lists those for which that cannot be done, with the reason:
+//! the compiler has put the number there earlier, or the call is one that may move the thread to
+//! another stack (`clone`, `munmap`). Go's programs are not touched at all. Nor are the calls seen
+//! of the child that `posix_spawn` makes, until it is another program. [`NOT_SEEN`] lists by name
+//! what glibc makes somewhere without being seen.
 
 mod names;
 mod table;
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use fgraph::{
-    Entry, Error, FgraphOps, Filter, Function, FunctionFacts, Handle, LibraryEvent, Return,
-    Untraced,
+    Entry, Error, FgraphOps, Filter, Function, FunctionFacts, Handle, LibraryEvent,
+    RefusedFunction, Return, Untraced,
 };
 use fgraph_trace::ring::Rings;
 
@@ -62,42 +68,27 @@ use table::{Arg, Data, Wrapper};
 /// Bytes of the queue of lines, unless it is said otherwise.
 pub const QUEUE_SIZE: usize = 2 << 20;
 
-/// System calls that glibc makes without one of the functions that are watched, where it does: see
-/// [what is seen](self#what-is-seen).
+/// System calls that glibc makes somewhere without being seen: see [what is
+/// seen](self#what-is-seen). Of a glibc without names for its own functions, and where no debug
+/// file is installed, fgraph leaves these alone: [`Syscalls::not_seen`] lists what is there.
 pub const NOT_SEEN: &[&str] = &[
+    "arch_prctl",
     "brk",
-    "clock_nanosleep",
     "clone",
     "clone3",
-    "close",
     "execve",
     "exit",
-    "exit_group",
-    "fstat",
     "futex",
-    "getdents64",
     "getrandom",
-    "gettid",
-    "madvise",
-    "mmap",
-    "mprotect",
-    "mremap",
-    "munmap",
-    "newfstatat",
-    "openat",
-    "pread64",
-    "prlimit64",
-    "read",
     "rseq",
     "rt_sigaction",
     "rt_sigprocmask",
     "rt_sigreturn",
-    "sched_getaffinity",
-    "sched_yield",
+    "sched_setscheduler",
     "set_robust_list",
     "tgkill",
     "vfork",
-    "wait4",
+    "writev",
 ];
 
 /// Bytes of a call's data that are shown.
@@ -149,8 +140,44 @@ impl Syscalls {
             loud: AtomicI32::new(-1),
             is_over: AtomicBool::new(false),
         };
-        let user = start(lines, filter(None)?)?;
+        let user = start(lines, None)?;
         Ok(Self { user })
+    }
+
+    /// The system calls that are not seen, in the modules that are loaded and of the filter's, each
+    /// with the reason; and functions for system calls that cannot be traced. The name is that of
+    /// the function that makes the call, with the distance of the instruction from its start.
+    ///
+    /// Functions without a name are looked at as well. What is not listed is the `syscall`
+    /// instruction that no function has, and what a function jumps to behind the patched
+    /// instruction.
+    ///
+    /// ```
+    /// use fgraph_tracers::syscalls::Syscalls;
+    ///
+    /// let syscalls = Syscalls::start()?;
+    /// for call in syscalls.not_seen()? {
+    ///     println!("{}: {call}", call.module); // abort+0x89 at 0x7f..: its number is not ..
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tracer::report`](crate::Tracer::report).
+    pub fn not_seen(&self) -> Result<Vec<RefusedFunction>, Error> {
+        let mut refused = self.user.report()?.refused;
+        // Those that a wrapper makes are seen with it.
+        let wrappers = self.user.functions()?.into_iter();
+        let wrappers: HashSet<usize> = wrappers
+            .filter(|function| function.system_call().is_none())
+            .map(Function::address)
+            .collect();
+        refused.retain(|call| {
+            let within = fgraph::function_at(call.address);
+            !within.is_some_and(|within| wrappers.contains(&within.address()))
+        });
+        Ok(refused)
     }
 
     /// Takes the first line of the queue, with its line end; waits for one at most for `wait`.
@@ -265,7 +292,7 @@ impl SyscallMarks {
         is_loud: bool,
     ) -> Result<Self, Error> {
         let sink = Sink::start(rings, executed)?;
-        let user = start(Marks { sink, is_loud }, filter(asked)?)?;
+        let user = start(Marks { sink, is_loud }, asked)?;
         Ok(Self { user })
     }
 }
@@ -282,31 +309,40 @@ impl SyscallMarks {
 /// ```
 #[must_use]
 pub fn is_known(asked: &Filter) -> bool {
+    let mut numbers = 0..table::NUMBERS as u64;
     table::wrappers().any(|it| is_asked_for(asked, it))
+        || numbers.any(|number| is_named(asked, names::name(number), number))
 }
 
 fn is_asked_for(asked: &Filter, (name, wrapper): &(&str, Wrapper)) -> bool {
-    let number = wrapper.number.map_or(u64::MAX, u64::from);
-    asked.matches(&FunctionFacts::new(
-        &[name, names::name(number)],
-        "/lib/libc.so.6",
-    ))
+    is_named(asked, name, wrapper.number.map_or(u64::MAX, u64::from))
 }
 
-/// The wrappers that are asked for.
-fn filter(asked: Option<&Filter>) -> Result<Filter, Error> {
+/// Whether a filter selects a function, or the system call that it makes.
+fn is_named(asked: &Filter, name: &str, number: u64) -> bool {
+    let names = [name, names::name(number)];
+    asked.matches(&FunctionFacts::new(&names, "/lib/libc.so.6"))
+}
+
+/// Starts watching what is asked for.
+fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record<L>>>, Error> {
+    let numbers = 0..table::NUMBERS as u64;
+    let is_asked = |number| asked.is_none_or(|it| is_named(it, names::name(number), number));
+    let numbers: Vec<bool> = numbers.map(is_asked).collect();
+    let within = match numbers.contains(&true) {
+        true => Filter::none().system_calls(),
+        false => Filter::none(),
+    };
     let is_asked = |it: &&(&str, Wrapper)| asked.is_none_or(|asked| is_asked_for(asked, it));
-    let mut wrappers = table::wrappers().filter(is_asked);
-    let filter = wrappers.try_fold(Filter::none(), |filter, (name, _)| {
-        filter.trace_in(name, "libc.so*")
-    });
-    Ok(filter?)
-}
-
-/// Starts watching these wrappers.
-fn start<L: Lines>(lines: L, filter: Filter) -> Result<Handle<Arc<Record<L>>>, Error> {
+    let filter = table::wrappers()
+        .filter(is_asked)
+        .try_fold(within, |filter, (name, _)| {
+            filter.trace_in(name, "libc.so*")
+        })?;
     let record = Arc::new(Record {
         places: ByFunction::new(),
+        numbers,
+        wrappers: OnceLock::new(),
         lines,
     });
     // SAFETY: the callbacks use atomics, memory that they map, and system calls.
@@ -315,7 +351,11 @@ fn start<L: Lines>(lines: L, filter: Filter) -> Result<Handle<Arc<Record<L>>>, E
     // SAFETY: as above.
     unsafe { user.set_filter(filter) }?;
     // Names are looked at here, and not in the callbacks of threads that block all signals.
-    for function in user.functions()? {
+    let functions = user.functions()?;
+    let wrappers = functions.iter().filter(|one| one.system_call().is_none());
+    let wrappers = wrappers.map(|one| one.address()..one.address() + one.size());
+    user.wrappers.get_or_init(|| wrappers.collect());
+    for function in functions {
         user.wrapper(function);
     }
     user.set_enabled(true);
@@ -412,14 +452,20 @@ impl Marks {
 /// The tracer's callbacks.
 #[derive(Debug)]
 struct Record<L> {
-    /// The place of a function among the wrappers, from 1 on; 0 if it is not known yet, and
-    /// [`NO_WRAPPER`].
+    /// The place of a function among the wrappers, from 1 on; [`BARE`] and the number of a system
+    /// call without one; 0 if it is not known yet, and [`NO_WRAPPER`].
     places: ByFunction<AtomicU32>,
+    /// Which system calls without a wrapper are asked for, by number.
+    numbers: Vec<bool>,
+    /// Where the wrappers are that were there at first; set before any callback runs.
+    wrappers: OnceLock<Vec<Range<usize>>>,
     lines: L,
 }
 
-/// Says of a function that it is no wrapper.
+/// Says of a function that it is no wrapper, or of a system call that one makes it.
 const NO_WRAPPER: u32 = u32::MAX;
+/// Says of a system call that no wrapper makes it.
+const BARE: u32 = 1 << 16;
 
 /// What a call carries from entry to return: the record, which the return finishes.
 #[derive(Clone, Copy, Debug)]
@@ -429,10 +475,13 @@ struct Call {
     /// The kernel's id of the process.
     process: u32,
     wrapper: &'static Wrapper,
+    module: &'static str,
     number: u64,
     args: [u64; 6],
     /// Another wrapper that this one has called makes the system call.
     is_outer: bool,
+    /// Whether it is the system call itself, within a function that is no wrapper.
+    is_bare: bool,
     data: [u8; DATA],
     data_len: u8,
 }
@@ -441,19 +490,27 @@ impl<L: Lines> FgraphOps for Record<L> {
     type Data = Call;
 
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
-        let wrapper = self.wrapper(call.function())?;
+        let function = call.function();
+        let wrapper = self.wrapper(function)?;
+        let is_bare = function.system_call().is_some();
         let returns_to = call.return_address();
-        if let Some(outer) = call.parent_data() {
+        if let Some(outer) = call.parent_data().filter(|outer| !outer.is_bare) {
             // A call from within the C library, or a jump: what the outer one does is done by this
             // one. Otherwise this is a signal handler's.
-            let module = fgraph::function_at(call.call_site()).map(|caller| caller.module());
-            let is_inner =
-                outer.returns_to == returns_to || module == Some(call.function().module().path);
+            let caller = if is_bare {
+                function.address()
+            } else {
+                call.call_site()
+            };
+            let module = fgraph::function_at(caller).map(|caller| caller.module());
+            let libc = outer.module;
+            let is_inner = outer.returns_to == returns_to || module == Some(libc);
             if is_inner && let Some(outer) = call.parent_data_mut() {
                 outer.is_outer = true;
             }
         }
         let arg = |index: u8| match index {
+            0..6 if is_bare => call.system_call_arg(index.into()),
             0..6 => call.arg(index.into()),
             _ => call.stack_arg(usize::from(index) - 6),
         };
@@ -475,6 +532,8 @@ impl<L: Lines> FgraphOps for Record<L> {
             number: wrapper.number.map_or(arg(0).unwrap_or(0), u64::from),
             args,
             is_outer: false,
+            is_bare,
+            module: function.module().path,
             data: [0; DATA],
             data_len: 0,
         };
@@ -514,7 +573,7 @@ impl<L: Lines> FgraphOps for Record<L> {
             None => -i64::from(libc::EINTR),
         };
         let result = match result {
-            -1 => -i64::from(call.errno()),
+            -1 if !record.is_bare => -i64::from(call.errno()),
             result => result,
         };
         if let Data::Bytes(index) = record.wrapper.data {
@@ -556,14 +615,33 @@ impl<L> Record<L> {
         let place = self.places.of(function)?;
         let known = match place.load(Ordering::Relaxed) {
             0 => {
-                let found = function.names().find_map(table::find);
-                let found = found.map_or(NO_WRAPPER, |found| found as u32 + 1);
+                let found = match function.system_call() {
+                    Some(number) => self.bare(function, number),
+                    None => {
+                        let found = function.names().find_map(table::find);
+                        found.map_or(NO_WRAPPER, |found| found as u32 + 1)
+                    }
+                };
                 place.store(found, Ordering::Relaxed);
                 found
             }
             known => known,
         };
-        table::get((known as usize).wrapping_sub(1))
+        match known {
+            NO_WRAPPER => None,
+            BARE.. => table::bare(known - BARE),
+            _ => table::get((known as usize).wrapping_sub(1)),
+        }
+    }
+
+    /// What to keep of a system call within a function: wrappers are seen as such.
+    fn bare(&self, call: Function, number: u32) -> u32 {
+        let mut wrappers = self.wrappers.get().into_iter().flatten();
+        let is_asked = self.numbers.get(number as usize).is_some_and(|it| *it);
+        match is_asked && !wrappers.any(|wrapper| wrapper.contains(&call.address())) {
+            true => BARE + number,
+            false => NO_WRAPPER,
+        }
     }
 }
 
@@ -639,6 +717,8 @@ mod tests {
             number: 1,
             args: [1, 0x7f, 5, u64::MAX, 0, 0],
             is_outer: false,
+            is_bare: false,
+            module: "",
             data: [b'\n'; DATA],
             data_len: 2,
         };

@@ -15,6 +15,7 @@ use std::time::Duration;
 use std::{env, thread};
 
 use common::{arguments, part, scenario};
+use fgraph::{RefusalReason, SystemCallError};
 use fgraph_needs::{Missing, STRACE, needs};
 use fgraph_tracers::Tracer;
 use fgraph_tracers::syscalls::{NOT_SEEN, Syscalls};
@@ -190,6 +191,65 @@ fn loud_lines_come_as_calls_begin_and_end() {
     });
 }
 
+// Makes system calls itself.
+std::arch::global_asm!(
+    ".pushsection .text.makes_its_own,\"ax\",@progbits",
+    ".globl makes_its_own",
+    ".type makes_its_own,@function",
+    "makes_its_own:",
+    "mov r10d, 0x77",
+    "mov eax, 334",
+    "syscall",
+    "mov eax, 110",
+    "syscall",
+    "xor eax, eax",
+    "syscall",
+    "ret",
+    ".size makes_its_own, . - makes_its_own",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    /// rseq(2) with bad arguments, getppid(2), and read(2), which cannot be traced.
+    fn makes_its_own(first: u64, second: u64, third: u64) -> i64;
+}
+
+#[test]
+fn calls_that_a_program_makes_itself_are_seen_or_listed() {
+    scenario(
+        "calls_that_a_program_makes_itself_are_seen_or_listed",
+        || {
+            let syscalls = Syscalls::start().unwrap();
+            // SAFETY: the kernel refuses the first and the last.
+            let result = unsafe { makes_its_own(u64::MAX, 0x55, 0x66) };
+            assert_eq!(result, -i64::from(libc::EBADF));
+            let lines = lines(&syscalls);
+            let own: Vec<_> = lines
+                .iter()
+                .filter(|line| line.contains("rseq):") || line.contains("getppid):"))
+                .collect();
+            let [rseq, getppid] = &*own else {
+                panic!("{lines:?}");
+            };
+            let args = "(0xffffffffffffffff, 0x55, 0x66, 0x77, ";
+            let error = format!(" ret: {:#x} ", -i64::from(libc::EINVAL));
+            assert!(rseq.contains(args) && rseq.contains(&error), "{rseq}");
+            let result = format!("(0x0, 0x0, 0x0, 0x0, 0x0, 0x0) ret: {:#x} ", parent_id());
+            assert!(getppid.contains(&result), "{getppid}");
+            let not_seen = syscalls.not_seen().unwrap();
+            let own: Vec<_> = not_seen
+                .iter()
+                .filter(|call| call.name.starts_with("makes_its_own+"))
+                .map(|call| (&*call.name, &call.reason))
+                .collect();
+            let reason = RefusalReason::SystemCall(SystemCallError::NoNumber);
+            assert_eq!(own, [("makes_its_own+0x16", &reason)]);
+            // What a wrapper makes is seen as the wrapper's.
+            assert!(!not_seen.iter().any(|call| call.name.starts_with("read+")));
+        },
+    );
+}
+
 /// What a program does in a folder.
 type Program = fn(&Path) -> Result<(), Missing>;
 
@@ -343,7 +403,18 @@ fn read_lines(text: &str) -> BTreeMap<u32, Vec<Seen>> {
 /// ours are all in `strace`'s.
 fn compare(program: &str, strace: &BTreeMap<u32, Vec<Seen>>, ours: &BTreeMap<u32, Vec<Seen>>) {
     // What the callbacks call, and fgraph where it meets a thread first, is not the program's.
-    let own = ["process_vm_readv", "getpid", "sigaltstack", "ioctl"];
+    let own = [
+        "process_vm_readv",
+        "getpid",
+        "gettid",
+        "tgkill",
+        "sigaltstack",
+        "ioctl",
+        "mmap",
+        "openat",
+        "close",
+        "sched_getaffinity",
+    ];
     let (mut both, mut missing) = (0, BTreeMap::<&str, usize>::new());
     for (thread, calls) in strace {
         // Where another program is started, until and after that.

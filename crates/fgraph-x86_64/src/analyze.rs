@@ -4,3 +4,4 @@ pub mod evex;
 pub mod nop;
 pub mod reliance;
 pub mod relocate;
+pub mod system_calls;

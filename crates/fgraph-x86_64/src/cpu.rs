@@ -43,6 +43,12 @@ pub fn opmask_bytes() -> u32 {
     }
 }
 
+/// Whether it can load flags into ah, and back, in 64-bit mode.
+pub fn has_lahf() -> bool {
+    const EXTENDED: u32 = 0x8000_0000;
+    cpuid(EXTENDED).eax > EXTENDED && cpuid(EXTENDED + 1).ecx & 1 != 0
+}
+
 /// The first word of extended features; 0 if the processor has none.
 fn extended_features() -> u32 {
     if cpuid(0).eax >= 7 { cpuid(7).ebx } else { 0 }

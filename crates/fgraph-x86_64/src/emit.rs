@@ -2,4 +2,5 @@
 
 pub mod punned_jump;
 pub mod stub;
+pub mod system_call;
 pub mod unwind;

@@ -10,6 +10,8 @@
 //! | [`unwind`] | unwind information for the instructions that were moved |
 //! | [`evex`] | who may keep values in the registers that only AVX-512 has |
 //! | [`reliance`] | which functions have a caller that counts on more registers than the ABI promises |
+//! | [`system_calls`] | which system calls within functions can be traced |
+//! | [`system_call`] | what runs in the place of one |
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
 //! | [`poke`] | the protocol that changes sites while threads run through them |
 //! | [`punned_jump`] | jumps whose operand traps where a thread may go on in the middle of it |
@@ -31,6 +33,6 @@ mod emit;
 mod patch;
 pub mod trampoline;
 
-pub use analyze::{evex, nop, reliance, relocate};
-pub use emit::{punned_jump, stub, unwind};
+pub use analyze::{evex, nop, reliance, relocate, system_calls};
+pub use emit::{punned_jump, stub, system_call, unwind};
 pub use patch::{poke, trap};

@@ -5,10 +5,11 @@
 #[cfg(feature = "testing")]
 pub use fgraph_x86_64::poke::Skip;
 pub use fgraph_x86_64::relocate::RelocateError;
+pub use fgraph_x86_64::system_calls::SystemCallError;
 
 /// What the machine has.
 pub(crate) mod cpu {
-    pub(crate) use fgraph_x86_64::cpu::vector_bytes;
+    pub(crate) use fgraph_x86_64::cpu::{has_lahf, vector_bytes};
 }
 
 /// Functions that use the registers that only the widest vector extension has.
@@ -34,6 +35,16 @@ pub(crate) mod reliance {
     pub(crate) use fgraph_x86_64::reliance::{Code, ReliedOn, Search};
 }
 
+/// Which system calls within functions can be traced.
+pub(crate) mod system_calls {
+    pub(crate) use fgraph_x86_64::system_calls::{SystemCallError, find, is_system_call};
+}
+
+/// What runs in the place of a system call within a function.
+pub(crate) mod system_call {
+    pub(crate) use fgraph_x86_64::system_call::{BODY, LEN, behind, encode, rows};
+}
+
 /// The code between a site and the trampoline.
 pub(crate) mod stub {
     pub(crate) use fgraph_x86_64::stub::{
@@ -56,9 +67,7 @@ pub(crate) mod unwind {
 
 /// Changing sites while threads run through them.
 pub(crate) mod poke {
-    pub(crate) use fgraph_x86_64::poke::{
-        Content, INT3, Poke, PokeError, Skip, Text, apply_with, is_system_call,
-    };
+    pub(crate) use fgraph_x86_64::poke::{Content, INT3, Poke, PokeError, Skip, Text, apply_with};
 }
 
 /// What a thread does that meets a half-written site.

@@ -203,7 +203,7 @@ impl Control {
     pub(crate) fn counts(&self) -> (usize, usize) {
         let breakpoints = self.sites.breakpoints;
         let is_counted = |site: &&Site| breakpoints || sites::patched_len(site) != 1 || is_on(site);
-        let sites = self.sites.iter().filter(|site| !sites::is_relay(site));
+        let sites = self.sites.iter().filter(|site| sites::is_function(site));
         let sites = sites.filter(is_counted);
         sites.fold((0, 0), |(sites, patched), site| {
             (

@@ -19,6 +19,7 @@ mod reliance;
 mod runtimes;
 mod selection;
 pub(crate) mod symbol_table;
+mod system_calls;
 mod toolchain;
 
 use core::ffi::CStr;
@@ -46,7 +47,10 @@ pub(crate) use listing::list;
 pub(crate) use listing::of_file;
 pub(crate) use module::ModuleChange;
 use module::{KnownFile, ModuleSites};
-pub(crate) use record::{Original, is_relay, original, patched_len, relay_of, relayed, short_jump};
+pub(crate) use record::{
+    Original, is_function, is_relay, original, patched_len, relay_of, relayed, short_jump,
+    system_call,
+};
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
 use runtimes::StackUse;

@@ -338,6 +338,15 @@ impl<D> Entry<'_, D> {
         self.regs().int.get(index).copied()
     }
 
+    /// Argument `index` (0 to 5) as the kernel takes those of system calls: the fourth is in
+    /// another register than that of a function. `None` for a higher index.
+    pub fn system_call_arg(&self, index: usize) -> Option<u64> {
+        match index {
+            3 => Some(self.regs().scratch[1]),
+            _ => self.arg(index),
+        }
+    }
+
     /// Floating-point argument `index` (0 to 7) as a `f64`.
     pub fn float_arg(&self, index: usize) -> Option<f64> {
         self.regs().vector.get(index).map(Vector::f64)

@@ -56,7 +56,8 @@ impl LiveFilter {
     fn push(&mut self, step: Step) {
         let Step { adds, part } = step;
         if part.is_everything() {
-            self.steps.clear();
+            self.steps
+                .retain(|step| adds && step.part.has_system_calls());
         }
         if !part.is_list() {
             self.steps.retain(|other| !other.part.is_same(&part));

@@ -35,6 +35,11 @@ pub trait Catalog {
     /// The functions that begin in a range of addresses.
     fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize>;
 
+    /// The places in the list that are system calls within functions, and no functions.
+    fn system_calls(&self) -> impl Iterator<Item = usize> {
+        core::iter::empty()
+    }
+
     /// Calls `with` with all that is known of a function.
     fn facts<R>(&self, index: usize, with: impl FnOnce(&FunctionFacts<'_>) -> R) -> R;
 }
@@ -304,6 +309,8 @@ impl<'f> List<'f> {
                     .within(*address..address.saturating_add(1))
                     .for_each(take),
                 What::Range(range) => functions.within(range.clone()).for_each(take),
+                // They are no functions, and chosen apart from these.
+                What::SystemCalls => counts[entry.word] += functions.system_calls().count(),
                 What::Predicate(predicate) => {
                     for function in all() {
                         if functions.facts(function, |facts| predicate.try_matches(facts))? {
@@ -364,6 +371,25 @@ impl ModuleMatcher<'_, '_> {
             let mut all = step.trace.entries();
             all.any(|entry| entry.module.is_some() && self.has(entry))
         })
+    }
+
+    /// Whether the filter selects the system calls within functions of the module.
+    #[must_use]
+    pub fn selects_system_calls(&self) -> bool {
+        let has = |list: &List<'_>, with_all: bool| {
+            let mut all = list.others.iter().filter(|entry| self.has(**entry));
+            all.any(|entry| match entry.what {
+                What::SystemCalls => true,
+                what => with_all && what.matches_everything(),
+            })
+        };
+        // What takes everything away takes them away as well.
+        let decides = |step: &&MatcherStep<'_>| {
+            let is_meant = has(&step.trace, !step.adds) || !step.adds && step.everything.is_some();
+            is_meant && !has(&step.notrace, true)
+        };
+        let last = self.matcher.steps.iter().rev().find(decides);
+        last.is_some_and(|step| step.adds)
     }
 
     /// Whether the filter could select a function of the module, going by which texts `may_contain`
@@ -457,6 +483,12 @@ impl ModuleMatcher<'_, '_> {
                 None if step.adds => selected = Some(chosen),
                 None => {}
             }
+        }
+        if self.selects_system_calls() {
+            let selected = selected.get_or_insert_with(|| Bits::new(len));
+            functions
+                .system_calls()
+                .for_each(|index| selected.insert(index));
         }
         Ok(selected.filter(|selected| !selected.is_empty()))
     }

@@ -8,7 +8,7 @@ use super::facts::{FunctionFacts, Predicate};
 use super::glob::Glob;
 use super::ngrams::END;
 use super::words::{
-    MODULE_MARK, PREDICATE, Word, is_balanced, is_read_as_name, split_module, words,
+    MODULE_MARK, PREDICATE, SYSTEM_CALLS, Word, is_balanced, is_read_as_name, split_module, words,
 };
 use crate::demangle;
 use crate::functions::without_llvm;
@@ -36,6 +36,8 @@ pub(super) enum What {
     Range(Range<usize>),
     /// Functions for which the predicate is true.
     Predicate(Predicate),
+    /// No functions, but the system calls within them.
+    SystemCalls,
 }
 
 impl What {
@@ -78,6 +80,9 @@ impl What {
         if text == PREDICATE {
             return Err(FilterError::PredicateAsText);
         }
+        if text == SYSTEM_CALLS {
+            return Ok(Self::SystemCalls);
+        }
         if !text.starts_with("0x") {
             return Self::glob(text);
         }
@@ -115,7 +120,7 @@ impl What {
             Self::Symbol { symbol, .. } => function.symbols().contains(&&**symbol),
             Self::Address(address) => function.address() == *address,
             Self::Range(range) => range.contains(&function.address()),
-            Self::Name(_) | Self::Glob(_) | Self::Predicate(_) => false,
+            Self::Name(_) | Self::Glob(_) | Self::Predicate(_) | Self::SystemCalls => false,
         }
     }
 
@@ -136,7 +141,7 @@ impl What {
         match self {
             Self::Name(name) | Self::Symbol { name, .. } => Some(vec![format!("{END}{name}{END}")]),
             Self::Glob(glob) => Some(glob.texts()),
-            Self::Address(_) | Self::Range(_) | Self::Predicate(_) => None,
+            Self::Address(_) | Self::Range(_) | Self::Predicate(_) | Self::SystemCalls => None,
         }
     }
 }
@@ -227,6 +232,7 @@ impl Display for Pattern {
             What::Address(address) => return write!(f, "{address:#x}{module}"),
             What::Range(Range { start, end }) => return write!(f, "{start:#x}..{end:#x}{module}"),
             What::Predicate(_) => return write!(f, "{PREDICATE}{module}"),
+            What::SystemCalls => return write!(f, "{SYSTEM_CALLS}{module}"),
         };
         if self.is_read_from(&bare) {
             return f.write_str(&bare);

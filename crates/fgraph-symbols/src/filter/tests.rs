@@ -555,6 +555,86 @@ impl Catalog for Functions {
     }
 }
 
+/// A module with a function at place 0 and a system call within it at place 1.
+struct OneCall;
+
+impl Catalog for OneCall {
+    fn len(&self) -> usize {
+        2
+    }
+
+    fn is_function(&self, index: usize) -> bool {
+        index == 0
+    }
+
+    fn names(&self, index: usize) -> impl Iterator<Item = &str> {
+        (index == 0).then_some("f").into_iter()
+    }
+
+    fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize> {
+        addresses.contains(&8).then_some(0).into_iter()
+    }
+
+    fn system_calls(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(1)
+    }
+
+    fn facts<R>(&self, _index: usize, with: impl FnOnce(&FunctionFacts<'_>) -> R) -> R {
+        with(&FunctionFacts::new(&["f"], LIBC).with_place(8, 8))
+    }
+}
+
+#[test]
+fn system_calls_are_selected_by_their_own_word_only() {
+    let select = |filter: &LiveFilter| {
+        let matcher = Matcher::of_live(filter);
+        let mut counts = vec![0; matcher.len()];
+        let module = matcher.module(LIBC);
+        let found = module.and_then(|module| {
+            let mut index = NameIndex::new();
+            module.select(&OneCall, &mut index, &mut counts).unwrap()
+        });
+        found.iter().flat_map(Bits::iter).collect::<Vec<_>>()
+    };
+    let live = |words: &str| LiveFilter::new(words.parse::<Filter>().unwrap());
+    for (words, places) in [
+        ("*", &[0][..]),
+        ("f", &[0]),
+        ("0x8..0x100", &[0]),
+        (":syscalls", &[1]),
+        (":syscalls:mod:libc.so*", &[1]),
+        (":syscalls:mod:other", &[]),
+        ("* :syscalls", &[0, 1]),
+        (":syscalls f !*", &[]),
+        ("f :syscalls !:mod:libc*", &[]),
+        ("f :syscalls !f", &[1]),
+        ("f :syscalls !:syscalls", &[0]),
+    ] {
+        assert_eq!(select(&live(words)), places, "{words}");
+    }
+    // To add everything is to add all functions; to remove it leaves nothing.
+    let mut filter = live(":syscalls");
+    filter.add("*".parse().unwrap());
+    assert_eq!(select(&filter), [0, 1]);
+    filter.remove(":syscalls".parse().unwrap());
+    assert_eq!(select(&filter), [0]);
+    filter.add(":syscalls".parse().unwrap());
+    filter.remove(":mod:libc*".parse().unwrap());
+    assert_eq!(select(&filter), []);
+    filter.add(":syscalls".parse().unwrap());
+    assert_eq!(select(&filter), [1]);
+    filter.remove("*".parse().unwrap());
+    assert_eq!(select(&filter), []);
+    // As text it is that word, and a name that looks like it is quoted.
+    for text in [":syscalls", ":syscalls:mod:libc*", "\":syscalls\""] {
+        assert_eq!(text.parse::<Filter>().unwrap().to_string(), text);
+    }
+    assert_eq!(
+        Filter::none().name(":syscalls").unwrap().to_string(),
+        "\":syscalls\""
+    );
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "takes many minutes there")]
 fn the_matcher_agrees_with_the_meaning_of_each_word() {

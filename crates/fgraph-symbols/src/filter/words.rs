@@ -16,6 +16,9 @@ pub(super) const MODULE_MARK: &str = ":mod:";
 /// What stands for a predicate in a text, which cannot be read back.
 pub(super) const PREDICATE: &str = ":predicate:";
 
+/// What stands for the system calls within functions.
+pub(super) const SYSTEM_CALLS: &str = ":syscalls";
+
 /// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word<'a> {
@@ -180,7 +183,7 @@ pub(super) fn is_read_as_name(name: &str) -> Option<bool> {
     let is_special = ["_Z", "_R", "0x"]
         .iter()
         .any(|start| name.starts_with(start))
-        || matches!(name, "" | "-")
+        || matches!(name, "" | "-" | SYSTEM_CALLS)
         || name.contains(MODULE_MARK)
         || name.contains(PREDICATE);
     (depth == 0 && !is_special).then_some(true)

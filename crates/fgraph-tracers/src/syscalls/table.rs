@@ -354,6 +354,42 @@ const OTHERS: &[(&str, Wrapper)] = &[
     ),
 ];
 
+/// How many system calls there may be.
+pub(super) const NUMBERS: usize = 512;
+
+/// System calls without a wrapper, by number: with all registers that may be arguments, or, where
+/// a wrapper hands its arguments on, with those.
+static BARE: [Wrapper; NUMBERS] = {
+    let mut bare = [plain(0, 6, No, true); NUMBERS];
+    let mut number = 0;
+    while number < NUMBERS {
+        bare[number].number = Some(number as u16);
+        number += 1;
+    }
+    let mut place = 0;
+    while place < SAME.len() {
+        let wrapper = SAME[place].1;
+        if let Some(number) = wrapper.number {
+            bare[number as usize].args = wrapper.args;
+            bare[number as usize].data = wrapper.data;
+        }
+        place += 1;
+    }
+    let mut ends = [libc::SYS_execve, libc::SYS_execveat, libc::SYS_exit_group].as_slice();
+    while let [number, rest @ ..] = ends {
+        bare[*number as usize].may_end = true;
+        ends = rest;
+    }
+    bare[libc::SYS_execve as usize].data = Text(0);
+    bare[libc::SYS_execveat as usize].data = Text(1);
+    bare
+};
+
+/// A system call without a wrapper.
+pub(super) fn bare(number: u32) -> Option<&'static Wrapper> {
+    BARE.get(number as usize)
+}
+
 /// All wrappers, by their names in the C library.
 pub(super) fn wrappers() -> impl Iterator<Item = &'static (&'static str, Wrapper)> {
     SAME.iter().chain(OTHERS)

@@ -35,6 +35,8 @@ pub struct Rule {
     /// Where the caller's registers are saved, in the order of [`CALLEE_SAVED`]: n for 8 * n bytes
     /// below the CFA, 0 for a register that is not saved.
     pub saved: [u16; CALLEE_SAVED.len()],
+    /// Where the caller goes on, if that is known; else the address is 8 bytes below the CFA.
+    pub returns_to: Option<u64>,
 }
 
 impl Rule {
@@ -43,6 +45,7 @@ impl Rule {
         register: 7,
         offset: 8,
         saved: [0; CALLEE_SAVED.len()],
+        returns_to: None,
     };
 
     /// Whether the CFA is counted from rsp.
@@ -93,6 +96,12 @@ const DW_CFA_OFFSET: u8 = 0x80;
 const DW_CFA_RESTORE: u8 = 0xc0;
 const DW_CFA_DEF_CFA: u8 = 0x0c;
 const DW_CFA_DEF_CFA_SF: u8 = 0x12;
+const DW_CFA_VAL_EXPRESSION: u8 = 0x16;
+const DW_OP_CONST8U: u8 = 0x0e;
+/// The column of the return address.
+const RA: u8 = 16;
+/// It is at CFA + 1 * the data alignment factor.
+const RA_ON_STACK: [u8; 2] = [DW_CFA_OFFSET | RA, 1];
 
 /// Before the program: version, augmentation, factors, and the default rule.
 #[rustfmt::skip]
@@ -107,7 +116,7 @@ const CIE: [u8; 24] = [
     1,              // length of the augmentation data, uleb128
     0x1b,           // R: DW_EH_PE_pcrel | DW_EH_PE_sdata4
     DW_CFA_DEF_CFA, 7, 8,       // CFA is rsp (7) + 8
-    DW_CFA_OFFSET | 16, 1,      // RA is at CFA + 1 * the data alignment factor
+    RA_ON_STACK[0], RA_ON_STACK[1],
     0, 0,           // DW_CFA_nop, to a multiple of four
 ];
 
@@ -173,6 +182,7 @@ impl Rows {
                 self.sleb128(to.offset / -8);
             }
         }
+        self.change_return(from.returns_to, to.returns_to);
         for (index, register) in CALLEE_SAVED.into_iter().enumerate() {
             match to.saved[index] {
                 same if same == from.saved[index] => {}
@@ -182,6 +192,20 @@ impl Rows {
                     self.uleb128(slot.into());
                 }
             }
+        }
+    }
+
+    fn change_return(&mut self, from: Option<u64>, to: Option<u64>) {
+        match to {
+            same if same == from => {}
+            Some(address) => {
+                const LEN: u8 = 1 + size_of::<u64>() as u8;
+                self.program
+                    .extend([DW_CFA_VAL_EXPRESSION, RA, LEN, DW_OP_CONST8U]);
+                self.program.extend(address.to_le_bytes());
+            }
+            // libgcc takes `DW_CFA_restore` for the end of all rules of the register.
+            None => self.program.extend(RA_ON_STACK),
         }
     }
 

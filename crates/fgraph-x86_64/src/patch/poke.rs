@@ -155,13 +155,6 @@ impl Poke {
     }
 }
 
-/// Whether a function does nothing but a system call, by the bytes from its site on: its first
-/// instruction sets the number, and the second is `syscall`.
-#[must_use]
-pub const fn is_system_call(code: &[u8; SITE_LEN + 2]) -> bool {
-    matches!(code, [0xb8, _, _, _, _, 0x0f, 0x05])
-}
-
 /// Access to the program text, as [`apply`] needs it. The methods must not panic.
 pub trait Text {
     /// Why an access failed.

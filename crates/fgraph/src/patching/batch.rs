@@ -22,7 +22,7 @@ use std::borrow::Cow;
 
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
-use crate::arch::{punned_jump, stub};
+use crate::arch::{punned_jump, stub, system_calls};
 use fgraph_core::site::Site;
 
 use super::signals;
@@ -270,8 +270,9 @@ pub(crate) fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
 }
 
-/// Whether a poke is of a function that makes a system call and begins with that, as the C library
-/// calls some with all signals blocked: where it makes threads and processes, and where they end.
+/// Whether a poke is of a system call, which a function of the C library begins with or makes
+/// later: some run with all signals blocked, where threads and processes are made and where they
+/// end.
 ///
 /// One instruction becomes another one, within a page.
 fn is_quiet(text: &mut Text, poke: &Poke) -> bool {
@@ -283,7 +284,7 @@ fn is_quiet(text: &mut Text, poke: &Poke) -> bool {
     let is_call = |[first, second]: [u8; 2]| {
         [poke.old, poke.new].iter().any(|content| {
             let [a, b, c, d, e] = content.bytes;
-            poke::is_system_call(&[a, b, c, d, e, first, second])
+            system_calls::is_system_call(&[a, b, c, d, e, first, second])
         })
     };
     // Most are none whatever is behind them, so that is not read.
@@ -371,6 +372,7 @@ mod tests {
                     bytes: [0x90; SITE_LEN],
                     patched_len: SITE_LEN as u8,
                     is_relay: index == relay,
+                    is_system_call: false,
                 }
                 .to_word(),
             ),

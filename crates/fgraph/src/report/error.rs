@@ -4,6 +4,7 @@ use core::convert::Infallible;
 use core::fmt;
 
 use crate::arch::relocate::RelocateError;
+use crate::arch::system_calls::SystemCallError;
 use fgraph_core::MAX_USERS;
 
 use crate::FilterError;
@@ -257,6 +258,8 @@ impl core::error::Error for FileError {}
 pub enum RefusalReason {
     /// The instructions at its entry cannot be displaced.
     Displace(RelocateError),
+    /// It is a system call that a function makes itself, and cannot be traced.
+    SystemCall(SystemCallError),
     /// Another function jumps into its first instructions.
     Entered {
         /// How many bytes behind the entry.
@@ -327,6 +330,9 @@ impl RefusalReason {
                 E::StackPointer { .. } => "changes rsp so that its caller's frame cannot be found",
                 other => return other.to_string(),
             },
+            Self::SystemCall(SystemCallError::Special { .. }) => {
+                "may end or move the stack, or come back elsewhere"
+            }
             Self::Entered { .. } => "another function jumps to where the jump would be",
             Self::Patched { .. } => "was patched by something else",
             Self::Changed { .. } => "has changed since it was first read",
@@ -340,6 +346,7 @@ impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Displace(error) => error.fmt(f),
+            Self::SystemCall(error) => error.fmt(f),
             Self::Entered { to } => write!(
                 f,
                 "another function jumps to +{to:#x}, where the jump would be"

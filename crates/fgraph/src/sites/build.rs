@@ -1,5 +1,6 @@
 //! Records, stubs and copies, made for all functions of a module at once.
 
+use core::fmt::Write as _;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
@@ -11,10 +12,11 @@ use super::facts::{FactsSymbols, ModuleFacts, SiteNames, names_of, write_name};
 use super::indices::Indices;
 use super::module::Unpatchable;
 use super::names::Names;
-use super::{OFF, Original, is_relay, patched_len};
+use super::{OFF, Original, is_relay, patched_len, system_call as number_of};
 use crate::arch::poke::Text as _;
 use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
+use crate::arch::system_call;
 use crate::arch::trampoline::Trampolines;
 use crate::arch::trap::{TRAP_RANGES, TrapRange};
 use crate::code::arena::{self, Arena, CopyUnwind, Unwind};
@@ -87,10 +89,49 @@ impl Prepared {
     }
 }
 
-/// A function on its way to becoming a site.
+/// What a site is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// This function of the module.
+    Function(usize),
+    /// An entry that only a list names, or the linker.
+    Listed,
+    /// A system call within this function.
+    SystemCall(usize),
+}
+
+impl Subject {
+    pub(super) fn is_system_call(self) -> bool {
+        matches!(self, Self::SystemCall(_))
+    }
+
+    /// All names of it, if it is at `address`.
+    pub(super) fn names(self, known: &ModuleFacts, address: usize) -> Vec<String> {
+        match self {
+            Self::Function(index) => names_of(known, index),
+            Self::Listed => {
+                let mut name = String::new();
+                let address = address.wrapping_sub(known.bias) as u64;
+                write_name(&known.functions, None, known.path, address, &mut name);
+                vec![name]
+            }
+            Self::SystemCall(index) => {
+                let mut names = names_of(known, index);
+                names.truncate(1);
+                let distance = address - known.address(index);
+                names.iter_mut().for_each(|name| {
+                    // Writing to a string does not fail.
+                    let _ = write!(name, "+{distance:#x}");
+                });
+                names
+            }
+        }
+    }
+}
+
+/// What is on its way to becoming a site.
 pub(super) struct Planned {
-    /// Which function of the module; `None` for an entry that only a list names.
-    pub(super) function: Option<usize>,
+    pub(super) subject: Subject,
     pub(super) address: usize,
     pub(super) plan: Plan,
     /// Why it cannot get a jump; `None` if it can.
@@ -115,7 +156,7 @@ pub(super) fn build(
     planned: Vec<Planned>,
     breakpoints: bool,
     context: &mut BuildContext,
-    refuse: &mut impl FnMut(Option<usize>, usize, RefusalReason),
+    refuse: &mut impl FnMut(Subject, usize, RefusalReason),
 ) -> Prepared {
     let (Some(first), Some(last)) = (planned.first(), planned.last()) else {
         return Prepared::default();
@@ -125,14 +166,18 @@ pub(super) fn build(
             .iter()
             .filter_map(|planned| planned.plan.window.as_ref())
     };
+    let is_call = |planned: &&Planned| planned.subject.is_system_call();
+    let calls = planned.iter().filter(is_call).count();
     let stubs: usize = planned
         .iter()
+        .filter(|planned| !is_call(planned))
         .map(|planned| planned.plan.variant.stub().stub_len())
         .sum();
     let copies: usize = windows().map(Window::relocated_len).sum();
+    let copies = copies + calls * system_call::LEN;
     let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
         for planned in planned {
-            refuse(planned.function, planned.address, RefusalReason::OutOfReach);
+            refuse(planned.subject, planned.address, RefusalReason::OutOfReach);
         }
         return Prepared::default();
     };
@@ -159,7 +204,7 @@ pub(super) fn build(
             let copy = match window.relocate(next_copy, arena.bytes(next_copy)) {
                 Ok(copy) => copy,
                 Err(error) => {
-                    refuse(one.function, one.address, RefusalReason::Displace(error));
+                    refuse(one.subject, one.address, RefusalReason::Displace(error));
                     continue;
                 }
             };
@@ -177,7 +222,7 @@ pub(super) fn build(
             }
         }
         let Some(index) = indices.get(one.address.wrapping_sub(known.bias) as u64) else {
-            refuse(one.function, one.address, RefusalReason::NoIndex);
+            refuse(one.subject, one.address, RefusalReason::NoIndex);
             continue;
         };
         let len = variant.stub().stub_len();
@@ -185,7 +230,7 @@ pub(super) fn build(
             .last()
             .map_or(0, |site: &Site| site.entry + patched_len(site));
         if one.plan.relay.is_some_and(|nop| entry - nop < previous) {
-            refuse(one.function, one.address, RefusalReason::NoPlace);
+            refuse(one.subject, one.address, RefusalReason::NoPlace);
             continue;
         }
         let (mut place, mut no_jump) = (None, one.no_jump);
@@ -193,7 +238,7 @@ pub(super) fn build(
             let blocks = &mut context.stub_blocks;
             place = blocks.take(entry, starts, len, &mut text, &context.trampolines);
             if place.is_none() && !breakpoints {
-                refuse(one.function, one.address, RefusalReason::NoPlace);
+                refuse(one.subject, one.address, RefusalReason::NoPlace);
                 continue;
             }
             if place.is_none() {
@@ -201,6 +246,12 @@ pub(super) fn build(
                 (patched, inner) = (1, [0; 4]);
                 no_jump = Some(RefusalReason::NoPlace);
             }
+        }
+        let is_system_call = one.subject.is_system_call();
+        if is_system_call {
+            unwind.add(next_copy, system_call::LEN, &system_call::rows(entry));
+            (place, body) = (Some(next_copy), next_copy + system_call::BODY);
+            next_copy += system_call::LEN;
         }
         let stub = place.unwrap_or_else(|| {
             next_stub += len;
@@ -232,20 +283,16 @@ pub(super) fn build(
                     bytes: one.relay,
                     patched_len: SITE_LEN as u8,
                     is_relay: true,
+                    is_system_call: false,
                 },
             ));
         }
-        let all = match one.function {
-            Some(index) => names_of(known, index),
-            None => {
-                let mut name = String::new();
-                let address = one.address.wrapping_sub(known.bias) as u64;
-                write_name(&known.functions, None, known.path, address, &mut name);
-                vec![name]
-            }
-        };
+        let all = one.subject.names(known, one.address);
         names.push(all.iter().map(String::as_str));
-        let symbol = one.function.map_or("", |index| known.symbol(index));
+        let symbol = match one.subject {
+            Subject::Function(index) => known.symbol(index),
+            Subject::Listed | Subject::SystemCall(_) => "",
+        };
         let is_other = all.first().is_none_or(|name| name != symbol);
         symbols.push(is_other.then_some(symbol).into_iter());
         variants.push(variant);
@@ -259,6 +306,7 @@ pub(super) fn build(
                 bytes: one.original,
                 patched_len: patched as u8,
                 is_relay: false,
+                is_system_call,
             },
         ));
     }
@@ -289,9 +337,14 @@ pub(super) fn build(
         } else {
             arena.header()
         };
-        let stub = variant
-            .stub()
-            .encode(site.stub, record, variant.word(header));
+        let word = variant.word(header);
+        if let Some(number) = number_of(site) {
+            let code = system_call::encode(site.stub, site.entry, number, record, word);
+            let code = code.expect("an arena is within reach of its sites");
+            arena.bytes(site.stub)[..code.len()].copy_from_slice(&code);
+            return Ok(());
+        }
+        let stub = variant.stub().encode(site.stub, record, word);
         let stub = stub.expect("a header is within 2 GiB of its stubs");
         if outside {
             return text.write(site.stub, &stub);
@@ -303,8 +356,13 @@ pub(super) fn build(
     let finished = written.and_then(|()| arena.finish(&context.trampolines, &unwind));
     if let Err(errno) = finished {
         for site in sites {
-            let index = known.index_of(site);
-            refuse(index, site.address(), RefusalReason::NotExecutable(errno));
+            let within = || {
+                let (index, ..) = known.function_at(site.entry)?;
+                number_of(site).map(|_| Subject::SystemCall(index))
+            };
+            let function = || known.index_of(site).map(Subject::Function);
+            let subject = within().or_else(function).unwrap_or(Subject::Listed);
+            refuse(subject, site.address(), RefusalReason::NotExecutable(errno));
         }
         return Prepared::default();
     }

@@ -19,10 +19,10 @@ use fgraph_symbols::signature::Signature;
 
 use super::branch_targets::Entered;
 use super::classify::{Callers, ENTRY_BYTES};
-use super::is_relay;
 use super::names::Names;
 use super::reliance::Reliance;
 use super::toolchain::{self, NotraceRules};
+use super::{is_function, system_call};
 use crate::os::memory;
 use crate::process::debug_file;
 #[cfg(feature = "dwarf")]
@@ -304,7 +304,7 @@ impl ModuleFacts {
         let start = self.bias.wrapping_add(function.address as usize);
         if let Some(names) = self.site_names.get()
             && let Ok(place) = names.sites.binary_search_by_key(&start, Site::address)
-            && !is_relay(&names.sites[place])
+            && is_function(&names.sites[place])
         {
             return f.pad(names.names.best(place));
         }
@@ -336,6 +336,10 @@ impl Symbols for FactsSymbols {
     fn size(&self, site: &Site) -> usize {
         let index = self.0.index_of(site);
         index.map_or(0, |index| self.0.functions.get(index).size as usize)
+    }
+
+    fn system_call(&self, site: &Site) -> Option<u32> {
+        system_call(site)
     }
 
     fn source(&self, site: &Site) -> Option<Source> {

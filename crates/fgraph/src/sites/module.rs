@@ -17,16 +17,18 @@ use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::filter::ngrams::NgramBloom;
 use fgraph_symbols::filter::{FilterError, Matcher, ModuleMatcher};
 
-use super::build::{BuildContext, Planned, Prepared, build};
+use super::build::{BuildContext, Planned, Prepared, Subject, build};
 use super::candidates::{Candidates, Found, Source};
 use super::classify::{self, classify};
 use super::facts::{FileFacts, ModuleFacts, names_of, parse};
 use super::listing::ModuleListing;
 use super::reliance::Reliance;
 use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indices};
+use super::system_calls;
 use super::toolchain::blocks_signals;
 use super::{OFF, ON, patched_len};
 use crate::arch::stub::SITE_LEN;
+use crate::arch::system_calls::SystemCallError;
 use crate::os::maps::Protections;
 use crate::process::ifunc;
 use crate::process::loader_event;
@@ -40,6 +42,7 @@ pub(super) struct Unpatchable {
     /// All names of the function, as a site has them.
     pub(super) names: Vec<String>,
     pub(super) address: usize,
+    pub(super) is_system_call: bool,
     reason: RefusalReason,
 }
 
@@ -317,6 +320,9 @@ impl ModuleSites {
         if !self.may_be_selected(&matcher) {
             return Ok(false);
         }
+        if matcher.selects_system_calls() && system_calls::may_be_in(&known.file) {
+            return Ok(true);
+        }
         let unknown = self.ngrams.is_none();
         let mut ngrams = unknown.then(|| NgramBloom::new(known.functions.len()));
         for index in 0..known.functions.len() {
@@ -553,22 +559,28 @@ impl ModuleSites {
             return;
         };
         let mut unpatchable = Vec::new();
-        let mut refuse = |function: Option<usize>, address, reason| {
+        let mut refuse = |subject: Subject, address, reason| {
             unpatchable.push(Unpatchable {
-                names: function.map_or(Vec::new(), |index| names_of(known, index)),
+                names: match subject {
+                    Subject::Listed => Vec::new(),
+                    subject => subject.names(known, address),
+                },
                 address,
+                is_system_call: subject.is_system_call(),
                 reason,
             });
         };
         let mut planned = Vec::with_capacity(known.functions.len());
+        let mut calls = Vec::new();
         // Who may have the functions of these is asked when a filter selects them.
-        let breakpoints = !blocks_signals(&known.functions);
+        let blocks_signals = blocks_signals(&known.functions);
+        let breakpoints = !blocks_signals;
         let callers = known.callers();
         known.reliance.get_or_init(|| {
             let is_padded = !self.listed.is_empty();
             Reliance::find(&known.file, &known.functions, callers, is_padded)
         });
-        let mut plan = |function, address, found: Found<'static>| {
+        let mut plan = |subject, address, found: Found<'static>| {
             let plan = found.and_then(|candidate| {
                 let (plan, no_jump) = match classify(&candidate, callers, false) {
                     Err(reason) if breakpoints => {
@@ -579,9 +591,9 @@ impl ModuleSites {
                 Ok((candidate, plan, no_jump))
             });
             match plan {
-                Err(reason) => refuse(function, address, reason),
+                Err(reason) => refuse(subject, address, reason),
                 Ok((candidate, plan, no_jump)) => planned.push(Planned {
-                    function,
+                    subject,
                     address,
                     original: classify::first_bytes(&candidate.text[plan.lead..]),
                     relay: plan.relay.map_or([0; SITE_LEN], |len| {
@@ -595,18 +607,32 @@ impl ModuleSites {
         let candidates = Candidates::new(self, known, protections);
         for index in candidates.functions() {
             let found = candidates.function(index, Source::Memory);
-            plan(Some(index), known.address(index), found);
+            if let Ok(function) = &found {
+                calls.extend(system_calls::of(index, function, blocks_signals));
+            }
+            plan(Subject::Function(index), known.address(index), found);
         }
         for &address in candidates.others() {
-            plan(None, address, candidates.other(address, Source::Memory));
+            let found = candidates.other(address, Source::Memory);
+            plan(Subject::Listed, address, found);
+        }
+        for (subject, address, call) in calls {
+            match call {
+                Ok(call) => planned.push(call),
+                Err(reason) => refuse(subject, address, reason),
+            }
         }
         // Symbols may be nested.
-        planned.sort_unstable_by_key(Planned::entry);
+        // A function goes before a system call that it begins with.
+        planned.sort_unstable_by_key(|one| (one.entry(), one.subject.is_system_call()));
         planned.dedup_by(|next, previous| {
             let overlaps = next.entry() < previous.entry() + previous.plan.patched_len();
             if overlaps {
-                let reason = next.no_jump.take().unwrap_or(RefusalReason::Overlap);
-                refuse(next.function, next.address, reason);
+                let reason = match next.subject {
+                    Subject::SystemCall(_) => RefusalReason::SystemCall(SystemCallError::AtEntry),
+                    _ => next.no_jump.take().unwrap_or(RefusalReason::Overlap),
+                };
+                refuse(next.subject, next.address, reason);
             }
             overlaps
         });

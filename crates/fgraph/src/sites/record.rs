@@ -21,22 +21,26 @@ pub(crate) struct Original {
     pub(crate) patched_len: u8,
     /// Whether the site is the NOP before a function that becomes its jump.
     pub(crate) is_relay: bool,
+    /// Whether the site is a system call within a function.
+    pub(crate) is_system_call: bool,
 }
 
 impl Original {
     pub(crate) fn of(site: &Site) -> Self {
         let word = site.runtime.load(Ordering::Relaxed);
-        let [a, b, c, d, e, patched_len, is_relay, _] = word.to_le_bytes();
+        let [a, b, c, d, e, patched_len, is_relay, is_system_call] = word.to_le_bytes();
         Self {
             bytes: [a, b, c, d, e],
             patched_len,
             is_relay: is_relay != 0,
+            is_system_call: is_system_call != 0,
         }
     }
 
     pub(crate) fn to_word(self) -> u64 {
         let [a, b, c, d, e] = self.bytes;
-        u64::from_le_bytes([a, b, c, d, e, self.patched_len, self.is_relay.into(), 0])
+        let flags = [self.is_relay, self.is_system_call].map(u8::from);
+        u64::from_le_bytes([a, b, c, d, e, self.patched_len, flags[0], flags[1]])
     }
 }
 
@@ -44,6 +48,21 @@ impl Original {
 /// entry has no room for it. The function's record is right behind that of the NOP.
 pub(crate) fn is_relay(site: &Site) -> bool {
     Original::of(site).is_relay
+}
+
+/// The number of the system call within a function that a site is: what the instruction there puts
+/// into a register.
+pub(crate) fn system_call(site: &Site) -> Option<u32> {
+    let original = Original::of(site);
+    let [_, a, b, c, d] = original.bytes;
+    let number = u32::from_le_bytes([a, b, c, d]);
+    original.is_system_call.then_some(number)
+}
+
+/// Whether a site is of a function, and that function's own.
+pub(crate) fn is_function(site: &Site) -> bool {
+    let original = Original::of(site);
+    !original.is_relay && !original.is_system_call
 }
 
 /// The site of the function that `relay` is for.

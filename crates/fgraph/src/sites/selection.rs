@@ -8,9 +8,9 @@ use fgraph_core::site::Site;
 use fgraph_symbols::filter::{Bits, Catalog, FunctionFacts};
 
 use super::facts::ModuleFacts;
-use super::is_relay;
 use super::module::Unpatchable;
 use super::names::Names;
+use super::{is_function, system_call};
 
 /// What one user's filter selects of a module.
 #[derive(Clone, Debug, Default)]
@@ -107,11 +107,17 @@ impl Catalog for SiteCatalog<'_> {
     }
 
     fn is_function(&self, index: usize) -> bool {
-        !is_relay(&self.sites[index])
+        is_function(&self.sites[index])
     }
 
     fn names(&self, index: usize) -> impl Iterator<Item = &str> {
-        self.names.of(index)
+        let is_function = self.is_function(index);
+        self.names.of(index).filter(move |_| is_function)
+    }
+
+    fn system_calls(&self) -> impl Iterator<Item = usize> {
+        let is_call = |&index: &usize| system_call(&self.sites[index]).is_some();
+        (0..self.sites.len()).filter(is_call)
     }
 
     fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize> {
@@ -141,18 +147,25 @@ impl Catalog for UnpatchableCatalog<'_> {
         self.unpatchable.len()
     }
 
-    fn is_function(&self, _index: usize) -> bool {
-        true
+    fn is_function(&self, index: usize) -> bool {
+        !self.unpatchable[index].is_system_call
     }
 
     fn names(&self, index: usize) -> impl Iterator<Item = &str> {
-        self.unpatchable[index].names.iter().map(String::as_str)
+        let function = Some(&self.unpatchable[index]).filter(|_| self.is_function(index));
+        let names = function.into_iter().flat_map(|function| &function.names);
+        names.map(String::as_str)
+    }
+
+    fn system_calls(&self) -> impl Iterator<Item = usize> {
+        (0..self.unpatchable.len()).filter(|&index| !self.is_function(index))
     }
 
     fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize> {
         let unpatchable = self.unpatchable.iter().enumerate();
         unpatchable.filter_map(move |(index, unpatchable)| {
-            addresses.contains(&unpatchable.address).then_some(index)
+            let is_it = !unpatchable.is_system_call && addresses.contains(&unpatchable.address);
+            is_it.then_some(index)
         })
     }
 

@@ -52,6 +52,7 @@ impl StackEffect {
         Some(Rule {
             register: DWARF[number],
             offset: below,
+            returns_to: None,
             saved: self.saved.map(|below| {
                 // What is not in a slot of the stack is not recorded: such code does not save.
                 let slot = below.filter(|below| *below > 8 && below % 8 == 0);

@@ -234,11 +234,43 @@ fn a_stretch_without_rows_has_the_default_rule() {
 }
 
 #[test]
+fn an_address_that_is_known_takes_the_place_of_the_one_on_the_stack() {
+    let known = Rule {
+        offset: 136,
+        returns_to: Some(0x1122_3344_5566_7788),
+        ..Rule::DEFAULT
+    };
+    let row = |offset, rule| Row { offset, rule };
+    let mut rows = Rows::new();
+    rows.piece(0, 20, &[row(0, known), row(10, Rule::DEFAULT)]);
+    let frame = finish(&rows, 20);
+    let state = frame.at(START as u64);
+    assert_eq!(
+        (state.cfa, state.saved.get(&16)),
+        (Some((7, 136)), None),
+        "what an expression gives is not on the stack"
+    );
+    assert_eq!(*frame.at(START as u64 + 10), Rule::DEFAULT.into());
+    let bytes = rows.finish(START, 20, AT);
+    let expression = [
+        0x16, 16, 9, 0x0e, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+    ];
+    assert!(
+        bytes
+            .windows(expression.len())
+            .any(|part| part == expression)
+    );
+    // libgcc knows no initial rules: `DW_CFA_restore` of the return address would end the stack.
+    assert!(!bytes[EH_FRAME_FDE..].contains(&0xd0));
+}
+
+#[test]
 fn each_piece_has_its_rows_and_the_default_holds_between_them() {
     let rule = |register, offset, saved| Rule {
         register,
         offset,
         saved,
+        returns_to: None,
     };
     let pieces = [
         // Offset, length, and offset and rule of each row.

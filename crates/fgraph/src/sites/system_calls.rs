@@ -1,0 +1,86 @@
+//! The system calls that the functions of a module make themselves, and what is done with each.
+
+use fgraph_symbols::elf::ElfFile;
+
+use super::build::{Planned, Subject};
+use super::classify::{Candidate, Plan, first_bytes};
+use crate::arch::cpu;
+use crate::arch::stub::SITE_LEN;
+use crate::arch::system_call;
+use crate::arch::system_calls::{SystemCallError, find};
+use crate::arch::trampoline::Variant;
+use crate::os::PAGE;
+use crate::report::error::RefusalReason;
+use crate::report::functions::TraceMethod;
+
+/// Whether there may be any in the code of a file.
+pub(super) fn may_be_in(file: &ElfFile<'_>) -> bool {
+    file.text().into_iter().any(|text| {
+        let len = usize::try_from(text.end - text.start).unwrap_or(0);
+        let code = file.bytes_at(text.start, len).unwrap_or_default();
+        code.windows(2).any(|pair| pair == [0x0f, 0x05])
+    })
+}
+
+/// The system calls of a function, each with its address and what is to become of it.
+/// `blocks_signals` says whether the module's functions run while all signals are blocked.
+pub(super) fn of(
+    index: usize,
+    function: &Candidate<'static>,
+    blocks_signals: bool,
+) -> impl Iterator<Item = (Subject, usize, Result<Planned, RefusalReason>)> {
+    let (function, subject) = (*function, Subject::SystemCall(index));
+    let len = match function.size {
+        0 => function.text.len(),
+        size => size.min(function.text.len()),
+    };
+    let found = find(&function.text[..len]).into_iter();
+    found.map(move |call| {
+        let address = function.address + call.at;
+        let number = call.number.map_err(RefusalReason::SystemCall);
+        let fit = number.and_then(|_| check(&function, call.at, blocks_signals));
+        let plan = fit.map(|()| Planned {
+            subject,
+            address,
+            // One instruction is patched in place, as a NOP is. Nothing may change that the system
+            // call leaves alone.
+            plan: Plan {
+                how: TraceMethod::Nop,
+                lead: 0,
+                window: None,
+                relay: None,
+                variant: Variant::PreserveAll,
+            },
+            no_jump: None,
+            original: first_bytes(&function.text[call.at..]),
+            relay: [0; SITE_LEN],
+        });
+        (subject, address, plan)
+    })
+}
+
+/// Whether the instruction at `at` of a function, which a system call follows, can become a jump.
+fn check(function: &Candidate<'_>, at: usize, blocks_signals: bool) -> Result<(), RefusalReason> {
+    let refused = |error| Err(RefusalReason::SystemCall(error));
+    let len = system_call::behind(0);
+    let end = at + len;
+    let is_same = |file: &[u8]| file.get(at..end) == function.text.get(at..end);
+    if let Some(rule) = function.notrace {
+        return refused(SystemCallError::Notrace(rule.reason()));
+    }
+    if !cpu::has_lahf() {
+        return refused(SystemCallError::Flags);
+    }
+    if function.relocated.is_some_and(|relocated| relocated < end) {
+        return Err(RefusalReason::TextRelocation);
+    }
+    if function.file.is_some_and(|file| !is_same(file)) {
+        let found = first_bytes(&function.text[at..]);
+        return Err(RefusalReason::Patched { found });
+    }
+    // Threads that block all signals run it: it is not patched where that takes a trap.
+    if blocks_signals && (function.address + at) % PAGE + len > PAGE {
+        return refused(SystemCallError::TwoPages);
+    }
+    Ok(())
+}
