@@ -11,6 +11,7 @@ mod input;
 mod launch;
 mod output;
 mod places;
+mod screen;
 mod sources;
 mod stats;
 mod table;

@@ -26,7 +26,7 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-cli/src",
         layers: &[
             "main", "commands", "launch", "tree", "places", "sources", "calls", "stats", "input",
-            "table", "output", "error", "action", "target", "text",
+            "table", "screen", "output", "error", "action", "target", "text",
         ],
         apart: &[],
         exceptions: &[],
