@@ -4,8 +4,9 @@
 mod busy;
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -118,6 +119,29 @@ fn recording_ends_with_the_process_and_is_whole() {
     let output = recorder.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(calls(&program.recording()).0 > 100);
+}
+
+#[test]
+fn an_interrupt_ends_the_view_of_a_program_that_never_pauses() {
+    let program = Program::start(&needs!(CC.find()));
+    let text = program.text();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    command.args(["live", "-p", &program.child.id().to_string()]);
+    let mut live = command.stdout(Stdio::piped()).spawn().unwrap();
+    // It is read as fast as can be: there is always more.
+    let mut out = live.stdout.take().unwrap();
+    let mut bytes = vec![0; 1 << 16];
+    assert!(out.read(&mut bytes).unwrap() > 0);
+    let kill = format!("kill -INT {}", live.id());
+    let kill = Command::new("sh").args(["-c", &kill]).status();
+    assert!(kill.unwrap().success());
+    let until = Instant::now() + Duration::from_secs(60);
+    while out.read(&mut bytes).unwrap() > 0 {
+        assert!(Instant::now() < until);
+    }
+    assert_eq!(live.wait().unwrap().code(), Some(0));
+    assert_eq!(program.changed(&text), None);
+    assert_eq!(program.end().code(), Some(0));
 }
 
 #[test]

@@ -28,7 +28,16 @@ pub(crate) struct Events<'l> {
     live: Live,
     launched: &'l mut Launched,
     interrupts: &'l Interrupts,
+    /// Events until it is looked whether that is enough.
+    patience: u32,
+    is_stopped: bool,
+    /// Whether who interrupts it does not want the rest.
+    is_view: bool,
+    is_cut: bool,
 }
+
+/// How many events a program that never pauses may tell until it is looked whether that is enough.
+const PATIENCE: u32 = 1 << 14;
 
 impl<'l> Events<'l> {
     pub(crate) fn new(
@@ -40,15 +49,38 @@ impl<'l> Events<'l> {
             live: live.map_err(|busy| Error::Nothing(busy.to_string()))?,
             launched,
             interrupts,
+            patience: PATIENCE,
+            is_stopped: false,
+            is_view: false,
+            is_cut: false,
         })
+    }
+
+    /// For being looked at: an interrupt ends them without those that wait in the rings.
+    pub(crate) fn for_viewer(mut self) -> Self {
+        self.is_view = true;
+        self
+    }
+
+    /// The program.
+    pub(crate) fn launched(&self) -> &Launched {
+        self.launched
     }
 
     /// Waits a moment for events, and ends them when the program has ended.
     pub(crate) fn wait(&mut self) {
-        self.launched.give_back_rings();
         self.launched.wait_for(NAP);
-        if self.launched.is_over(self.interrupts) {
+        self.look();
+    }
+
+    /// Ends the events when the program has ended, or was interrupted.
+    fn look(&mut self) {
+        self.patience = PATIENCE;
+        self.launched.give_back_rings();
+        if !self.is_stopped && self.launched.is_over(self.interrupts) {
+            self.is_cut = self.is_view && !self.launched.has_ended();
             self.launched.stop();
+            self.is_stopped = true;
         }
     }
 
@@ -79,16 +111,23 @@ impl<'l> Events<'l> {
 
     /// Whether the next event is there without waiting.
     pub(crate) fn is_ready(&mut self) -> Result<bool, SourceError> {
-        self.live.is_ready()
+        Ok(!self.is_cut && self.live.is_ready()?)
     }
 }
 
 impl Source for Events<'_> {
     fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
-        while !self.live.is_ready()? && !self.live.is_over() {
+        self.patience -= 1;
+        if self.patience == 0 {
+            self.look();
+        }
+        while !self.is_ready()? && !self.is_over() {
             self.wait();
         }
-        self.live.next()
+        match self.is_cut {
+            true => Ok(None),
+            false => self.live.next(),
+        }
     }
 
     fn upcoming(&self) -> Option<Upcoming<'_>> {
@@ -96,7 +135,7 @@ impl Source for Events<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.live.is_over()
+        self.is_cut || self.live.is_over()
     }
 
     fn clock(&self) -> &Clock {
