@@ -138,6 +138,21 @@ pub const STRACE: Need = program(&["strace"], "strace");
 /// The machine that checks memory.
 pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
 
+/// What keeps versions of files.
+pub const GIT: Need = program(&["git"], "git");
+/// The Java virtual machine, with the compiler of its language.
+pub const JAVA: Need = program(&["java"], "default-jdk-headless");
+/// A server of keys and values.
+pub const REDIS_SERVER: Need = program(&["redis-server"], "redis-server");
+/// Its benchmark.
+pub const REDIS_BENCHMARK: Need = program(&["redis-benchmark"], "redis-tools");
+/// Its client.
+pub const REDIS_CLI: Need = program(&["redis-cli"], "redis-tools");
+/// A server of databases, whose programs Debian keeps out of the `PATH`.
+pub const POSTGRES: Need = program(&["postgres"], "postgresql");
+/// A compiler of C for another C library than glibc.
+pub const MUSL_GCC: Need = program(&["musl-gcc"], "musl-tools");
+
 /// The interpreter of Python.
 pub const PYTHON: Need = program(&["python3"], "python3");
 /// What runs JavaScript.
