@@ -95,15 +95,15 @@ const TABS: [(Tab, &str); 4] = [
 
 /// What is looked at.
 enum Feed<'l> {
-    File(View),
-    Process(Events<'l>),
+    File(Box<View>),
+    Process(Box<Events<'l>>),
 }
 
 impl Feed<'_> {
     fn source(&mut self) -> &mut dyn Feeds {
         match self {
-            Self::File(view) => view,
-            Self::Process(events) => events,
+            Self::File(view) => &mut **view,
+            Self::Process(events) => &mut **events,
         }
     }
 }
@@ -204,7 +204,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         let mut app = App::new(Model::new(*view.clock(), view.first(), kept), args.part);
         app.input = Some(args.input);
         let interrupts = Interrupts::catch();
-        show(&mut app, Feed::File(view), &interrupts)?;
+        show(&mut app, Feed::File(Box::new(view)), &interrupts)?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.part != Part::default() {
@@ -218,7 +218,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         let events = Events::new(launched, interrupts)?.for_viewer();
         let model = Model::new(*events.clock(), 0, Some(process));
         let mut app = App::new(model, args.part);
-        let shown = show(&mut app, Feed::Process(events), interrupts);
+        let shown = show(&mut app, Feed::Process(Box::new(events)), interrupts);
         shown.and(launched.print_output())
     })
 }
