@@ -546,7 +546,7 @@ impl Launched {
     pub(crate) fn stop(&mut self) {
         if let Err(error) = self.detach() {
             // What was recorded is worth more.
-            eprintln!("fgraph: {}", error.message().unwrap_or_default());
+            say!("fgraph: {}", error.message().unwrap_or_default());
         }
         self.rings.finish();
     }

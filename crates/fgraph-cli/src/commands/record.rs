@@ -198,7 +198,7 @@ fn record(
     let info = info_of(args, launched);
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
     if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
-        eprintln!("fgraph: {pause}");
+        say!("fgraph: {pause}");
     }
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
@@ -232,9 +232,9 @@ fn record(
         };
         let path = args.output.display();
         let calls = grouped(counts.calls);
-        eprintln!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
+        say!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
         if counts.calls == 0 {
-            eprintln!("fgraph: none of the selected functions was called");
+            say!("fgraph: none of the selected functions was called");
         }
         tell_switched_off(args, &off);
     }
@@ -250,10 +250,10 @@ fn tell_switched_off(args: &Args, off: &[String]) {
     for name in off.iter().take(NAMED) {
         let most = grouped(most);
         let name = escaped(name);
-        eprintln!("fgraph: {name} was switched off: more than {most} calls in a second");
+        say!("fgraph: {name} was switched off: more than {most} calls in a second");
     }
     if let Some(more @ 1..) = off.len().checked_sub(NAMED) {
-        eprintln!("fgraph: {more} more were switched off, see `fgraph info`");
+        say!("fgraph: {more} more were switched off, see `fgraph info`");
     }
 }
 

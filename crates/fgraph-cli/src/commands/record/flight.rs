@@ -118,7 +118,7 @@ impl Snapshots<'_> {
         let len = finish(self.args, drain, interrupts)?;
         (self.taken, self.len) = (self.taken + 1, len);
         if !self.args.quiet {
-            eprintln!("fgraph: a snapshot of {} in {}", size(len), path.display());
+            say!("fgraph: a snapshot of {} in {}", size(len), path.display());
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ pub(super) fn record(
         // It was made to see whether it can be.
         std::fs::remove_file(&args.output)?;
         if !args.quiet {
-            eprintln!("fgraph: no trigger has fired, so nothing is kept");
+            say!("fgraph: no trigger has fired, so nothing is kept");
         }
     }
     if !args.quiet {
@@ -189,7 +189,7 @@ pub(super) fn record(
     }
     if snapshots.missed != 0 && !args.quiet {
         let missed = snapshots.missed;
-        eprintln!("fgraph: {missed} more snapshots were due; no more than {MOST} are taken");
+        say!("fgraph: {missed} more snapshots were due; no more than {MOST} are taken");
     }
     Ok(())
 }
