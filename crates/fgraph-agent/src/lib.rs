@@ -23,6 +23,7 @@ use std::error;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
 use std::fs::File;
 use std::mem;
+use std::num::NonZeroU32;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::Mutex;
@@ -178,6 +179,7 @@ fn record(
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         within: settings.within()?,
         threshold: Some(Duration::from_nanos(settings.threshold)),
+        max_rate: NonZeroU32::new(settings.max_rate),
         executed: settings.executed,
         ..Options::default()
     };

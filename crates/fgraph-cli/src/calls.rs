@@ -9,6 +9,8 @@ use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
+use crate::text::named;
+
 /// The number of a function among those of a recording; they are dense, from 0.
 pub(crate) type Slot = u32;
 
@@ -28,11 +30,47 @@ pub(crate) struct Function {
 }
 
 impl Function {
+    /// What is known of a function of a process, without the process.
+    fn of(names: &Names, process: u32, function: u32) -> Self {
+        match names.function(process, function) {
+            Some(known) => Self {
+                name: match known.name.as_str() {
+                    "" => format!("{:#x}", known.address),
+                    name => name.to_owned(),
+                },
+                module: known.module.clone(),
+                address: known.address,
+                process: 0,
+                source: names
+                    .source(process, function)
+                    .map(|(file, _)| file.to_owned()),
+            },
+            None => Self {
+                name: format!("function {function}"),
+                ..Self::default()
+            },
+        }
+    }
+
     /// The last part of the path of its module.
     pub(crate) fn module_name(&self) -> &str {
         let name = Path::new(&self.module).file_name();
         name.and_then(|name| name.to_str()).unwrap_or(&self.module)
     }
+}
+
+/// The functions that were called too often, each once, with its module: hostile text.
+pub(crate) fn switched_off(names: &Names) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut known = HashSet::new();
+    for &(process, function) in names.switched_off() {
+        let function = Function::of(names, process, function);
+        let name = named(&function.name, function.module_name());
+        if known.insert(name.clone()) {
+            all.push(name);
+        }
+    }
+    all
 }
 
 /// A thread of a recording.
@@ -357,24 +395,7 @@ impl Followed {
         watch: &mut impl Watch,
     ) -> Slot {
         let (process, pages) = (self.threads[thread].process, self.threads[thread].pages);
-        let mut found = match names.function(process, function) {
-            Some(known) => Function {
-                name: match known.name.as_str() {
-                    "" => format!("{:#x}", known.address),
-                    name => name.to_owned(),
-                },
-                module: known.module.clone(),
-                address: known.address,
-                process: 0,
-                source: names
-                    .source(process, function)
-                    .map(|(file, _)| file.to_owned()),
-            },
-            None => Function {
-                name: format!("function {function}"),
-                ..Function::default()
-            },
-        };
+        let mut found = Function::of(names, process, function);
         let next = self.functions.len() as Slot;
         let slot = *self.slots.entry(found.clone()).or_insert(next);
         if slot == next {

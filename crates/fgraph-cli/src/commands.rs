@@ -39,6 +39,10 @@ pub(crate) struct Cli {
     /// Whether to use colours; `auto` is for terminals, unless NO_COLOR is set
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
+    /// Do not read the file of defaults: the one that FGRAPH_CONFIG names, else `fgraph/config` in
+    /// XDG_CONFIG_HOME or `~/.config`
+    #[arg(long, global = true)]
+    no_config: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

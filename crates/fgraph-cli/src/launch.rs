@@ -299,6 +299,12 @@ impl Program {
         self
     }
 
+    /// Has the program record functions no more that are called more often than so in a second.
+    pub(crate) fn max_rate(mut self, calls: u32) -> Self {
+        self.settings.max_rate = calls;
+        self
+    }
+
     /// Which functions are recorded.
     pub(crate) fn filter(&self) -> Result<Filter, Error> {
         let filter = self.settings.filter(&self.path.to_string_lossy());

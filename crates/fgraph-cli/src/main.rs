@@ -6,6 +6,7 @@
 mod action;
 mod calls;
 mod commands;
+mod config;
 mod error;
 mod input;
 mod launch;
@@ -21,14 +22,12 @@ mod tree;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::commands::Cli;
-
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    output::set_color(cli.color);
-    match commands::run(cli.command) {
+    let done = config::parse().and_then(|cli| {
+        output::set_color(cli.color);
+        commands::run(cli.command)
+    });
+    match done {
         Ok(code) => code,
         Err(error) => {
             if let Some(message) = error.message() {

@@ -263,6 +263,45 @@ fn a_filter_says_what_is_recorded() {
     assert_eq!(recorder.arg(&program).status().unwrap().code(), Some(2));
 }
 
+#[test]
+fn a_function_that_is_called_too_often_is_switched_off_and_named() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    let command = [program.as_os_str(), "seccomp".as_ref()];
+    let found = place.same(&["--max-rate", "1"], &command);
+    assert_eq!(found.calls["leaf"], (1, 1));
+    assert_eq!(found.entries("main"), 1);
+    for options in [&["-t", "1ns"][..], &["--args"], &["--ring", "overwrite"]] {
+        let options = [options, &["--max-rate", "1"]].concat();
+        let found = place.same(&options, &command);
+        assert_eq!((found.entries("leaf"), found.entries("main")), (1, 1));
+    }
+    let found = place.same(&["--max-rate", "10"], &command);
+    assert_eq!(found.entries("leaf"), 10);
+
+    let record = |options: &[&str]| {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        recorder.args(["record", "--max-rate", "1", "-o"]);
+        let recorder = recorder.arg(place.recording()).args(options).arg("--");
+        let output = recorder.arg(&program).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let line = "fgraph: leaf [program] was switched off: more than 1 calls in a second";
+    for options in [&[][..], &["--ring", "overwrite"]] {
+        let said = record(options);
+        let lines = said.lines().filter(|said| said.contains("switched off"));
+        assert_eq!(lines.collect::<Vec<_>>(), [line], "{said}");
+        let mut info = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let info = info.arg("info").arg(place.recording()).output().unwrap();
+        let info = String::from_utf8(info.stdout).unwrap();
+        let off: Vec<&str> = info
+            .lines()
+            .filter(|line| line.starts_with("off "))
+            .collect();
+        assert_eq!(off, ["off        leaf [program]"], "{info}");
+    }
+}
+
 /// A program that runs until it is told to end, with its recorder.
 struct Running {
     recorder: Child,

@@ -1,22 +1,36 @@
 //! From the events of threads to calls that begin and end in pairs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::io;
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::{What, mark_text};
-use fgraph_trace::names::{FunctionTypes, Names};
+use fgraph_trace::names::{FunctionTypes, Names, executed_before, process_id};
 use fgraph_trace::{Source, source::SourceError};
 
-use crate::symbols::{Symbol, Symbols, one_line};
+use crate::symbols::{Symbol, Symbols, one_line, process_name, thread_name};
 
 /// A thread of the source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thread {
     /// Threads are numbered from 0 in the order in which they were met.
     pub(crate) index: usize,
+    /// The [number](fgraph_trace::names::process_number) of its process.
     pub(crate) process: u32,
     pub(crate) id: u32,
+}
+
+impl Thread {
+    /// The kernel's id of its process.
+    pub(crate) fn process_id(&self) -> u32 {
+        process_id(self.process)
+    }
+
+    /// How many programs its process had executed before.
+    pub(crate) fn executed_before(&self) -> u32 {
+        executed_before(self.process)
+    }
 }
 
 /// Where and when something happens.
@@ -38,7 +52,7 @@ pub(crate) enum Ending {
     Unwound,
     /// Its end is not among the events: a call around it ended, or too many are open.
     Missing,
-    /// It still goes on where the events end.
+    /// It still goes on where the events of its program end.
     Open,
 }
 
@@ -156,7 +170,7 @@ impl Trace<'_> {
     /// The processes, in the order in which they were met.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let mut all = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         for thread in self.threads {
             if seen.insert(thread.process) {
                 all.push(thread.process);
@@ -164,6 +178,40 @@ impl Trace<'_> {
         }
         all
     }
+
+    /// The processes by their ids, in the order in which they were met, each with the names of the
+    /// programs that it has executed one after another.
+    pub(crate) fn process_ids(&self) -> Vec<(u32, String)> {
+        let name = |number| (process_id(number), process_name(self.names, number));
+        joined(self.processes().into_iter().map(name))
+    }
+
+    /// The threads by the ids of their processes and their own, with the names of all programs.
+    pub(crate) fn thread_ids(&self) -> Vec<((u32, u32), String)> {
+        let name = |thread: &Thread| {
+            let name = thread_name(self.names, thread.process, thread.id);
+            ((thread.process_id(), thread.id), name)
+        };
+        joined(self.threads.iter().map(name))
+    }
+}
+
+/// Each key once, with all its names.
+fn joined<K: Copy + Eq + Hash>(all: impl Iterator<Item = (K, String)>) -> Vec<(K, String)> {
+    let mut found: Vec<(K, Vec<String>)> = Vec::new();
+    let mut places = HashMap::new();
+    for (key, name) in all {
+        let place = *places.entry(key).or_insert(found.len());
+        if place == found.len() {
+            found.push((key, Vec::new()));
+        }
+        let names = &mut found[place].1;
+        if names.last() != Some(&name) {
+            names.push(name);
+        }
+    }
+    let join = |(key, names): (K, Vec<String>)| (key, names.join(", "));
+    found.into_iter().map(join).collect()
 }
 
 /// What an export has met.
@@ -212,6 +260,8 @@ const MAX_DEPTH: usize = 1 << 16;
 pub(crate) struct Calls {
     symbols: Symbols,
     threads: HashMap<(u32, u32), usize>,
+    /// By id, the number of the process that it was met with last.
+    processes: HashMap<u32, u32>,
     states: Vec<State>,
     /// The thread of the event before.
     recent: Option<usize>,
@@ -317,6 +367,9 @@ impl Calls {
                 last: 0,
             });
         }
+        if is_new && let Some(before) = self.processes.insert(process_id(process), process) {
+            self.end_program(before, process, clock.monotonic(ticks), source, sink)?;
+        }
         let state = &mut self.states[index];
         let time = clock.monotonic(ticks).max(state.last);
         state.last = time;
@@ -372,6 +425,31 @@ impl Calls {
                 self.summary.lost = self.summary.lost.saturating_add(events);
                 sink.lost(&at, events)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Ends the calls of a program where its process has executed another one.
+    fn end_program(
+        &mut self,
+        before: u32,
+        process: u32,
+        time: u64,
+        source: &impl Source,
+        sink: &mut dyn Sink,
+    ) -> io::Result<()> {
+        let clock = self.clock.unwrap_or(*source.clock());
+        if before == process {
+            return Ok(());
+        }
+        for state in &mut self.states {
+            if state.thread.process != before {
+                continue;
+            }
+            self.summary.open_calls += state.open.len() as u64;
+            state.last = time.max(state.last);
+            let at = state.at(state.last, &self.symbols, source.names(), &clock);
+            while state.end(&at, Ending::Open, &Values::default(), sink)? {}
         }
         Ok(())
     }

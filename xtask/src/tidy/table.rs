@@ -25,8 +25,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-cli/src",
         layers: &[
-            "main", "commands", "launch", "tree", "places", "sources", "calls", "stats", "input",
-            "table", "screen", "output", "error", "action", "target", "text",
+            "main", "config", "commands", "launch", "tree", "places", "sources", "calls", "stats",
+            "input", "table", "screen", "output", "error", "action", "target", "text",
         ],
         apart: &[],
         exceptions: &[],

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
 
+use crate::calls::switched_off;
 use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::launch::counts::Counts;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP, What};
 use crate::sources;
-use crate::text::{grouped, size};
+use crate::text::{escaped, grouped, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,6 +69,11 @@ pub(crate) struct Args {
     /// command ends with it unless it ran before
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
+    /// Switch a function off that a process calls more often than N times in a second: from then on
+    /// its calls are not recorded. Of N and one more calls it is looked how long they took. At the
+    /// end, and by `fgraph info`, these functions are named
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    max_rate: Option<u32>,
     /// Keep the variables that the program was started with, which may have secrets; `fgraph info`
     /// shows them
     #[arg(long)]
@@ -154,6 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         Ring::Overwrite(_) => Mode::Overwrite,
     };
     let program = args.what.find(flight::of_calls(&args.triggers))?;
+    let program = program.max_rate(args.max_rate.unwrap_or(0));
     let (file, is_new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
@@ -233,6 +240,7 @@ fn record(
     launched.stop();
     while drain.drain()? > 0 {}
     identify(&mut drain, &mut identified)?;
+    let off = switched_off(drain.names());
     let len = finish(args, drain, interrupts)?;
     progress.end();
     if !args.quiet {
@@ -247,8 +255,25 @@ fn record(
         if counts.calls == 0 {
             eprintln!("fgraph: none of the selected functions was called");
         }
+        tell_switched_off(args, &off);
     }
     Ok(())
+}
+
+/// More functions that were switched off are not named at the end.
+const NAMED: usize = 10;
+
+/// Names the functions that were called too often.
+fn tell_switched_off(args: &Args, off: &[String]) {
+    let most = args.max_rate.map_or(0, u64::from);
+    for name in off.iter().take(NAMED) {
+        let most = grouped(most);
+        let name = escaped(name);
+        eprintln!("fgraph: {name} was switched off: more than {most} calls in a second");
+    }
+    if let Some(more @ 1..) = off.len().checked_sub(NAMED) {
+        eprintln!("fgraph: {more} more were switched off, see `fgraph info`");
+    }
 }
 
 /// What a recording says of the program.

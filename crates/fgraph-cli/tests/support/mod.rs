@@ -38,6 +38,11 @@ pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
             [name, "/usr/bin/program"],
         );
     }
+    rings.describe(
+        DescriptionKind::SwitchedOff,
+        [PROCESS.into(), 4, 0, 0],
+        ["", ""],
+    );
     let fields = [PROCESS.into(), 101, 0, 0];
     rings.describe(DescriptionKind::Thread, fields, ["\x1b[31mred", ""]);
     let start = rings.clock().first().ticks;

@@ -246,7 +246,7 @@ impl Sink for Html {
         let threads: Vec<_> = threads
             .map(|thread| {
                 let name = thread_name(trace.names, thread.process, thread.id);
-                json!([thread.process, thread.id, name])
+                json!([thread.process_id(), thread.id, name])
             })
             .collect();
         let processes = trace.processes().into_iter();

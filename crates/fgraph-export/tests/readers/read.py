@@ -107,6 +107,17 @@ def read_perfetto(path):
     return {"calls": calls, "marks": marks, "lost": lost, "names": names, "words": words % 2**64}
 
 
+def read_perfetto_ids(path):
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+    trace = proto.Trace()
+    with open(path, "rb") as file:
+        trace.ParseFromString(file.read())
+    tracks = [it.track_descriptor for it in trace.packet if it.HasField("track_descriptor")]
+    processes = [[it.process.pid, it.process.process_name] for it in tracks if it.process.pid]
+    return processes + [[it.thread.pid, it.thread.tid] for it in tracks if it.thread.tid]
+
+
 def read_speedscope(path, schema):
     import jsonschema
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use fgraph_trace::clock::{Anchor, Clock, ClockKind};
 use fgraph_trace::event::What;
-use fgraph_trace::names::{Description, DescriptionKind, Names};
+use fgraph_trace::names::{Description, DescriptionKind, Names, process_number};
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
 
@@ -131,6 +131,7 @@ impl Script {
             (PARENT, 1, "server"),
             (CHILD, PARENT, "worker \"2\"; größe"),
             (STRANGER, 1, "stranger"),
+            (process_number(PARENT, 1), PARENT, "next"),
         ] {
             add(
                 DescriptionKind::Process,
