@@ -219,12 +219,14 @@ fn who_may_not_attach_is_told_why() {
         recorder.uid(65534);
     }
     let output = recorder.output().unwrap();
-    let expected = "fgraph: process 1 cannot be recorded: process 1 cannot be looked into: \
-                    it belongs to user 0: Permission denied (os error 13)\n";
+    let text = said(&output);
     assert_eq!(
-        (output.status.code(), said(&output).as_str()),
-        (Some(126), expected)
+        (output.status.code(), text.lines().count()),
+        (Some(126), 1),
+        "{text}"
     );
+    let expected = "process 1 cannot be looked into: it belongs to user 0";
+    assert!(text.contains(expected), "{text}");
     assert!(!folder.path().join("fgraph.data").exists());
 }
 
