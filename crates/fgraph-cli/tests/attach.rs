@@ -212,7 +212,9 @@ fn who_may_not_attach_is_told_why() {
     let mut recorder = Command::new(&command);
     recorder
         .args(["record", "-p", "1"])
-        .current_dir(folder.path());
+        .current_dir(folder.path())
+        // The home would be root's.
+        .env_clear();
     // SAFETY: it only asks.
     if unsafe { libc::geteuid() } == 0 {
         chown(folder.path(), Some(65534), None).unwrap();

@@ -241,6 +241,19 @@ fn exports_are_written_where_they_are_asked_for() {
         assert!(complaint.contains("--features svg"), "{complaint}");
         assert!(!picture.exists() && !cfg!(feature = "svg"));
     }
+    for format in ["parquet", "otlp"] {
+        let output = fgraph(&["export", format], &path);
+        let file = directory.path().join(format!("fgraph.{format}"));
+        if output.status.success() {
+            let bytes = fs::read(file).unwrap();
+            // The machine is that of the recording.
+            assert!(bytes.windows(4).any(|it| it == b"host"), "{format}");
+        } else {
+            let complaint = fails(&["export", format], &path, 2);
+            assert!(complaint.contains("--features fleet"), "{complaint}");
+            assert!(!file.exists() && !cfg!(feature = "fleet"));
+        }
+    }
 }
 
 #[test]

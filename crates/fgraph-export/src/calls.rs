@@ -42,6 +42,19 @@ pub(crate) struct At<'a> {
     pub(crate) symbols: &'a Symbols,
     pub(crate) names: &'a Names,
     pub(crate) clock: &'a Clock,
+    /// The machine; empty if it is not known.
+    #[cfg_attr(not(feature = "fleet"), expect(dead_code, reason = "no format has it"))]
+    pub(crate) host: &'a str,
+}
+
+impl At<'_> {
+    /// A time by the monotonic clock in nanoseconds since 1970.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn date(&self, time: u64) -> u64 {
+        let first = self.clock.first();
+        let since = time.wrapping_sub(first.monotonic);
+        first.realtime.wrapping_add(since)
+    }
 }
 
 /// How a call ended.
@@ -161,6 +174,9 @@ pub(crate) struct Trace<'a> {
     pub(crate) symbols: &'a Symbols,
     pub(crate) names: &'a Names,
     pub(crate) clock: &'a Clock,
+    /// As in [`At`].
+    #[cfg_attr(not(feature = "fleet"), expect(dead_code, reason = "no format has it"))]
+    pub(crate) host: &'a str,
     /// The earliest and the latest time, by the monotonic clock; 0 if there was no event.
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -269,6 +285,7 @@ pub(crate) struct Calls {
     clock: Option<Clock>,
     span: Option<(u64, u64)>,
     summary: Summary,
+    host: String,
     words: Vec<u64>,
     values: Vec<u64>,
 }
@@ -302,6 +319,10 @@ impl From<io::Error> for CallsError {
 }
 
 impl Calls {
+    pub(crate) fn set_host(&mut self, host: &str) {
+        self.host = host.to_owned();
+    }
+
     /// Hands the source's next event to `sink`; `false` if there is none now.
     pub(crate) fn next(
         &mut self,
@@ -378,7 +399,7 @@ impl Calls {
         if let Step::Entry(function) = step {
             // Before the steps look at the symbols.
             let symbol = self.symbols.symbol(process, function, names);
-            let at = state.at(time, &self.symbols, names, &clock);
+            let at = state.at(time, &self.symbols, names, &clock, &self.host);
             if is_new {
                 sink.thread(&at)?;
             }
@@ -397,7 +418,7 @@ impl Calls {
             let arguments = Values::arguments(&self.words, &self.values, types);
             return sink.begin(&at, symbol, &arguments);
         }
-        let at = state.at(time, &self.symbols, names, &clock);
+        let at = state.at(time, &self.symbols, names, &clock, &self.host);
         if is_new {
             sink.thread(&at)?;
         }
@@ -448,7 +469,13 @@ impl Calls {
             }
             self.summary.open_calls += state.open.len() as u64;
             state.last = time.max(state.last);
-            let at = state.at(state.last, &self.symbols, source.names(), &clock);
+            let at = state.at(
+                state.last,
+                &self.symbols,
+                source.names(),
+                &clock,
+                &self.host,
+            );
             while state.end(&at, Ending::Open, &Values::default(), sink)? {}
         }
         Ok(())
@@ -464,7 +491,7 @@ impl Calls {
         let (start, end) = self.span.unwrap_or((0, 0));
         for state in &mut self.states {
             self.summary.open_calls += state.open.len() as u64;
-            let at = state.at(end, &self.symbols, source.names(), &clock);
+            let at = state.at(end, &self.symbols, source.names(), &clock, &self.host);
             while state.end(&at, Ending::Open, &Values::default(), &mut *sink)? {}
         }
         let threads: Vec<Thread> = self.states.iter().map(|state| state.thread).collect();
@@ -473,6 +500,7 @@ impl Calls {
             symbols: &self.symbols,
             names: source.names(),
             clock: &clock,
+            host: &self.host,
             start,
             end,
         })?;
@@ -491,6 +519,7 @@ impl State {
         symbols: &'a Symbols,
         names: &'a Names,
         clock: &'a Clock,
+        host: &'a str,
     ) -> At<'a> {
         At {
             thread: self.thread,
@@ -498,6 +527,7 @@ impl State {
             symbols,
             names,
             clock,
+            host,
         }
     }
 

@@ -12,15 +12,15 @@ use std::sync::Arc;
 
 use fgraph_export::{Export, ExportError, Format, Summary, export};
 use fgraph_needs::{
-    BABELTRACE, CALLGRIND_ANNOTATE, GO, JSONSCHEMA, NODE, PERFETTO, PPROF_FORMAT, PROFILER_CLI,
-    PYTHON, SPEEDSCOPE, UFTRACE, needs,
+    BABELTRACE, CALLGRIND_ANNOTATE, DUCKDB, GO, JSONSCHEMA, NODE, OTLP, PERFETTO, PPROF_FORMAT,
+    PROFILER_CLI, PYTHON, SPEEDSCOPE, UFTRACE, needs,
 };
 use fgraph_trace::Live;
 use fgraph_trace::event::{Kind, call};
 use fgraph_trace::names::process_number;
 use fgraph_trace::ring::{RingOptions, Rings};
 use serde_json::{Value, json};
-use support::{PARENT, Row, STRANGER, Script, Step, THREADS};
+use support::{MONOTONIC, PARENT, REALTIME, Row, STRANGER, Script, Step, THREADS};
 
 const EVENTS: usize = 6000;
 
@@ -760,4 +760,72 @@ fn perfettos_own_messages_have_the_ids_of_processes() {
     for each in expected {
         assert!(found.as_array().unwrap().contains(&each), "{found}");
     }
+}
+
+/// As [`exported`], of so many events, with the name of a machine.
+fn exported_of_host(format: Format, events: usize) -> (Script, tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("it");
+    let mut script = Script::random(0x5eed, events);
+    let mut export = Export::create(format, &path).unwrap();
+    export.set_host("a host");
+    export.advance(&mut script).unwrap();
+    export.finish(&script).unwrap();
+    (script, directory, path.to_str().unwrap().to_owned())
+}
+
+fn date(time: u64) -> u64 {
+    time - MONOTONIC + REALTIME
+}
+
+#[test]
+fn duckdb_reads_parquet() {
+    let python = needs!(PYTHON.find());
+    needs!(DUCKDB.import());
+    // More than the writer holds in memory.
+    let (script, _directory, path) = exported_of_host(Format::Parquet, 200_000);
+    let found = read(&python, "read.py", &["parquet", &path]);
+    let expected = script.rows().into_iter().map(|row| {
+        json!([
+            row.process,
+            row.thread,
+            row.function,
+            row.module,
+            date(row.start),
+            row.duration,
+            row.own,
+            row.depth,
+            row.parent.map(|_| row.caller),
+            row.ended,
+            "a host",
+            process_name(row.process),
+        ])
+    });
+    same(&found, expected);
+}
+
+#[test]
+fn opentelemetrys_messages_decode_its_spans() {
+    let python = needs!(PYTHON.find());
+    needs!(OTLP.import());
+    let (script, _directory, path) = exported_of_host(Format::Otlp, EVENTS);
+    let found = read(&python, "read.py", &["otlp", &path]);
+    let dated = |mut call: Value, at: usize| {
+        call[at] = json!(date(call[at].as_u64().unwrap()));
+        call
+    };
+    let calls = calls(&script, str::to_owned, true).into_iter();
+    same(&found["calls"], calls.map(|call| dated(call, 2)));
+    let lost = script.events_lost().into_iter();
+    let lost =
+        lost.map(|(thread, time, events)| json!([thread, time, format!("lost {events} events")]));
+    let moments = marks(&script).into_iter().chain(lost);
+    same(&found["moments"], moments.map(|moment| dated(moment, 1)));
+    assert_eq!(found["words"], json!(script.words()));
+    let processes = THREADS.map(|(process, _)| process);
+    let hosts: BTreeMap<String, _> = processes
+        .into_iter()
+        .map(|process| (process.to_string(), ["a host", process_name(process)]))
+        .collect();
+    assert_eq!(found["hosts"], json!(hosts));
 }

@@ -182,6 +182,15 @@ pub const SPEEDSCOPE: Need = package("speedscope", &["speedscope"], NPM, "speeds
 pub const PPROF_FORMAT: Need = package("pprof-format", &[], NPM, "pprof-format");
 /// Python's module with the messages of Perfetto.
 pub const PERFETTO: Need = package("perfetto", &[], PIP, "perfetto");
+/// Python's module of a database that reads Parquet.
+pub const DUCKDB: Need = package("duckdb", &[], PIP, "duckdb");
+/// Python's module with the messages of OpenTelemetry.
+pub const OTLP: Need = package(
+    "opentelemetry.proto.trace.v1.trace_pb2",
+    &[],
+    PIP,
+    "opentelemetry-proto",
+);
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
 

@@ -317,6 +317,15 @@ impl Script {
         self.events.iter().filter_map(lost).collect()
     }
 
+    /// Thread and time of what is missing, and how many events that is.
+    pub(crate) fn events_lost(&self) -> Vec<(u32, u64, u64)> {
+        let lost = |event: &(u64, u32, u32, Step)| match event.3 {
+            Step::Lost(events) => Some((event.2, MONOTONIC + event.0, events)),
+            _ => None,
+        };
+        self.events.iter().filter_map(lost).collect()
+    }
+
     /// The words of arguments and results, added up.
     pub(crate) fn words(&self) -> u64 {
         let rows = self.events.iter().flat_map(|event| match &event.3 {
