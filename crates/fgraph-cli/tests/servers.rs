@@ -213,9 +213,7 @@ fn postgres_serves_its_benchmark() {
         counts.join("\n")
     });
     // SAFETY: a signal to a process that we have started.
-    assert_eq!(
-        unsafe { libc::kill(server.child.id() as i32, libc::SIGINT) },
-        0
-    );
+    let sent = unsafe { libc::kill(server.child.id() as i32, libc::SIGINT) };
+    assert_eq!(sent, 0);
     assert_eq!(server.end().code(), Some(0));
 }
