@@ -71,6 +71,15 @@ pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct What {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// What is recorded.
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct Which {
     /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
     /// other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
@@ -111,8 +120,6 @@ pub(crate) struct What {
         default_missing_value = "types"
     )]
     retval: Option<Values>,
-    #[command(flatten)]
-    target: Target,
 }
 
 /// A program that is to be run, or that runs.
@@ -156,7 +163,7 @@ impl What {
     ) -> Result<ExitCode, Error> {
         let settings = Settings {
             tool,
-            ..self.settings()?
+            ..self.which.settings()?
         };
         self.target.run(settings, work)
     }
@@ -165,12 +172,14 @@ impl What {
     pub(crate) fn find(&self, triggers: Vec<Trigger>) -> Result<Program, Error> {
         let settings = Settings {
             triggers,
-            ..self.settings()?
+            ..self.which.settings()?
         };
         self.target.find(settings)
     }
+}
 
-    fn settings(&self) -> Result<Settings, Error> {
+impl Which {
+    pub(crate) fn settings(&self) -> Result<Settings, Error> {
         let settings = Settings {
             trace: self.functions.iter().flat_map(|it| words(it)).collect(),
             notrace: self.notrace.iter().flat_map(|it| words(it)).collect(),
@@ -211,7 +220,7 @@ impl Target {
         self.find(settings)?.run(work)
     }
 
-    fn find(&self, settings: Settings) -> Result<Program, Error> {
+    pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
         let settings = Settings {
             follow: !self.no_follow,
             ..settings
