@@ -129,7 +129,7 @@ pub(crate) struct Target {
     #[arg(long)]
     no_follow: bool,
     /// Take a process that runs already, and its forked children; at the end, its functions are as
-    /// they were, and the agent stays in it, idle
+    /// they were, and the agent stays in it, idle. When it executes another program, recording ends
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
@@ -539,7 +539,13 @@ impl Launched {
     /// takes.
     pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
         let enough = if self.is_attached() { 0 } else { 1 };
-        self.has_ended() || interrupts.count() > enough || self.is_stopped()
+        let is_asked = interrupts.count() > enough || self.is_stopped();
+        self.has_ended() || is_asked || self.has_executed()
+    }
+
+    /// Whether it ran before and has executed another program, which does not have the agent.
+    fn has_executed(&self) -> bool {
+        self.attached.as_ref().is_some_and(Attached::has_executed)
     }
 
     /// Ends recording: nothing more comes into the rings.
@@ -613,6 +619,12 @@ impl Launched {
         interrupts: &Interrupts,
         result: Result<(), Error>,
     ) -> Result<ExitCode, Error> {
+        if self.has_executed() && !self.has_ended() {
+            let process = self.process;
+            eprintln!(
+                "fgraph: process {process} has executed another program, which is not recorded"
+            );
+        }
         let detached = self.detach();
         self.rings.finish();
         // Recording is over.

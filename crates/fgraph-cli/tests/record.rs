@@ -479,6 +479,22 @@ fn each_signal_is_answered_by_a_snapshot() {
 }
 
 #[test]
+fn a_full_disk_ends_the_recording_and_not_the_program() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    for options in [&[][..], &["--ring", "overwrite"]] {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let recorder = recorder.args(["record", "-o", "/dev/full"]).args(options);
+        let output = recorder.arg(&program).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.stdout, b"ten calls\n");
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert_eq!(said, "fgraph: /dev/full: No space left on device\n");
+        assert!(Path::new("/dev/full").exists());
+    }
+}
+
+#[test]
 fn the_environment_is_in_the_recording_only_if_asked_for() {
     let place = Place::new();
     let info = |options: &[&str]| {

@@ -161,23 +161,39 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let program = args.what.find(flight::of_calls(&args.triggers))?;
     let program = program.max_rate(args.max_rate.unwrap_or(0));
-    let file = File::create(&args.output).map_err(|error| cannot_write(&args.output, error))?;
+    let (file, is_new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
         interrupts.catch_snapshots();
     }
     let mut launched = program.start(mode).inspect_err(|_| {
-        let _ = std::fs::remove_file(&args.output);
+        if is_new {
+            let _ = std::fs::remove_file(&args.output);
+        }
     })?;
     let written = match ring {
         Ring::Drop => record(args, &mut launched, &interrupts, file),
         Ring::Overwrite(span) => {
             drop(file);
-            flight::record(args, span, &mut launched, &interrupts)
+            flight::record(args, span, is_new, &mut launched, &interrupts)
         }
     };
     let written = written.map_err(|error| cannot_write(&args.output, error));
     launched.end(&interrupts, written)
+}
+
+/// The file of a recording, and whether it was made. One that was there has what was in it until a
+/// recording begins.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    match File::create_new(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let mut options = File::options();
+            // A link may lead to where nothing is yet.
+            let options = options.write(true).create(true).truncate(false);
+            Ok((options.open(path)?, false))
+        }
+        made => Ok((made?, true)),
+    }
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
@@ -196,6 +212,9 @@ fn record(
 ) -> io::Result<()> {
     let rings = &Arc::clone(launched.rings());
     let info = info_of(args, launched);
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
     if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
         say!("fgraph: {pause}");

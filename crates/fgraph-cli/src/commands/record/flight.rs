@@ -124,10 +124,12 @@ impl Snapshots<'_> {
     }
 }
 
-/// Takes snapshots while the program runs, and at the end if nothing else is asked for.
+/// Takes snapshots while the program runs, and at the end if nothing else is asked for. An empty
+/// file that was made for it goes if there is none.
 pub(super) fn record(
     args: &Args,
     span: Option<Duration>,
+    is_new: bool,
     launched: &mut Launched,
     interrupts: &Interrupts,
 ) -> io::Result<()> {
@@ -178,8 +180,10 @@ pub(super) fn record(
         snapshots.take(rings, interrupts)?;
     }
     if snapshots.taken == 0 {
-        // It was made to see whether it can be.
-        std::fs::remove_file(&args.output)?;
+        if is_new {
+            // It was made to see whether it can be.
+            std::fs::remove_file(&args.output)?;
+        }
         if !args.quiet {
             say!("fgraph: no trigger has fired, so nothing is kept");
         }
