@@ -194,11 +194,11 @@ fn programs_that_shut_themselves_in_are_recorded_to_the_end() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
     let root = place.0.path().as_os_str();
-    for what in ["", "close", "chroot", "seccomp", "daemon", "kill"] {
+    for what in ["", "close", "chroot", "user", "seccomp", "daemon", "kill"] {
         let found = place.same(&[], &[program.as_os_str(), what.as_ref(), root]);
         // Not everyone may do everything.
-        if found.entries("leaf") == 0 && what == "chroot" {
-            skip!("no right to chroot");
+        if found.entries("leaf") == 0 && ["chroot", "user"].contains(&what) {
+            skip!("no right to do this: {what}");
             continue;
         }
         assert_eq!(found.entries("leaf"), 10, "{what}");
@@ -626,6 +626,11 @@ fn the_command_works_alone() {
     let status = recorder.args(["record", "sh", "-c", "exit 7"]).status();
     assert_eq!(status.unwrap().code(), Some(7));
     assert!(!Found::of(&place.recording()).calls.is_empty());
+    let mut viewer = Command::new(&command);
+    let viewer = viewer.env_clear().env("HOME", "/nowhere");
+    let shown = viewer.arg("report").current_dir(place.0.path()).output();
+    let shown = shown.unwrap();
+    assert!(shown.status.success() && !shown.stdout.is_empty());
     let left = fs::read_dir(&temporary).unwrap().count();
     assert_eq!(left, 0, "files are left over");
 }
