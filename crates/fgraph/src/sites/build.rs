@@ -198,7 +198,7 @@ pub(super) fn build(
     let (mut names, mut symbols) = (Names::default(), Names::default());
     let (build_id, made) = (known.file.build_id(), prepared.parts.len());
     let (mut indices, is_loaded) = context.indices.of(build_id, prepared.has_indices);
-    let module: &'static Module = *prepared.module.get_or_insert_with(|| {
+    let module: &'static Module = prepared.module.get_or_insert_with(|| {
         Box::leak(Box::new(Module {
             path: known.path,
             symbols: Box::leak(Box::new(FactsSymbols(known))),
