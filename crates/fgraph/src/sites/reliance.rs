@@ -28,8 +28,8 @@ pub(crate) struct Reliance {
 }
 
 impl Default for Reliance {
-    /// Where the code is not looked at: each caller may know the code that it calls, and conventions
-    /// are the ABI's.
+    /// Where the code is not looked at: each caller may know the code that it calls, and
+    /// conventions are the ABI's.
     fn default() -> Self {
         Self {
             by_code: None,
