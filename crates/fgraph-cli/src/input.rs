@@ -1,12 +1,13 @@
 //! The recording that a subcommand reads, and the part of it that was asked for.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{Description, Names};
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Recording, Source};
 
@@ -102,6 +103,16 @@ pub(crate) fn matcher(globs: &[String]) -> Result<Option<Matcher>, Error> {
     Ok(Some(Box::new(matches)))
 }
 
+/// A description without characters that a terminal obeys.
+fn visible(mut description: Description) -> Description {
+    for text in &mut description.texts {
+        if let Cow::Owned(shown) = escaped(text) {
+            *text = shown;
+        }
+    }
+    description
+}
+
 /// A part of a recording. Its names have no characters that a terminal obeys.
 #[derive(Debug)]
 pub(crate) struct View {
@@ -120,13 +131,7 @@ impl View {
     fn of(mut recording: Recording, part: &Part) -> Result<Self, SourceError> {
         let mut names = Names::new(recording.lanes().info().process);
         for description in recording.names().descriptions() {
-            let mut description = description.clone();
-            for text in &mut description.texts {
-                if let std::borrow::Cow::Owned(shown) = escaped(text) {
-                    *text = shown;
-                }
-            }
-            names.add(description);
+            names.add(visible(description.clone()));
         }
         let first = recording.next_time()?.unwrap_or(0);
         let clock = recording.clock();
@@ -141,6 +146,13 @@ impl View {
             is_over: false,
             recording,
         })
+    }
+
+    /// Takes more of what events speak of.
+    pub(crate) fn describe(&mut self, descriptions: Vec<Description>) {
+        for description in descriptions {
+            self.names.add(visible(description));
+        }
     }
 
     /// Ticks of the first event of the recording.

@@ -7,6 +7,7 @@ mod action;
 mod calls;
 mod commands;
 mod config;
+mod debuginfod;
 mod error;
 mod input;
 mod launch;
