@@ -79,8 +79,20 @@ extern "C" fn start() {
     };
     if let Err(error) = work() {
         let program = env::current_exe().unwrap_or_default();
-        eprintln!("fgraph: {} is not recorded: {error}", program.display());
+        let why = reason(&*error);
+        eprintln!("fgraph: {} is not recorded: {why}", program.display());
     }
+}
+
+/// An error with those that it comes from.
+fn reason(error: &dyn error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
 }
 
 fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error>> {

@@ -86,9 +86,20 @@ pub(crate) struct Thread {
     pages: usize,
     /// The time of its last event.
     last: u64,
+    /// Whether events were lost behind that.
+    is_lost: bool,
 }
 
 impl Thread {
+    /// Events are lost behind the last one: any call may have ended there.
+    #[cold]
+    fn lose(&mut self) {
+        self.is_lost = true;
+        for open in &mut self.calls {
+            open.gap = open.gap.or(Some((self.last, open.inner)));
+        }
+    }
+
     /// Takes the name that a thread has now, which runs: programs name them after their first
     /// calls.
     pub(crate) fn rename(&mut self) {
@@ -116,8 +127,10 @@ pub(crate) struct Open {
     function: u32,
     /// In ticks.
     pub(crate) begin: u64,
-    /// Ticks that the calls in it took.
+    /// Ticks that the calls in it took, and those in which events of it were lost.
     inner: u64,
+    /// Where events were lost first, and `inner` then: whether it went on after that is not known.
+    gap: Option<(u64, u64)>,
 }
 
 /// How a call ended.
@@ -261,15 +274,21 @@ fn end(thread: &mut Thread, index: usize, ending: Ending, watch: &mut impl Watch
     let Some(open) = thread.calls.pop() else {
         return false;
     };
-    let took = thread.last.saturating_sub(open.begin);
+    let mut took = thread.last.saturating_sub(open.begin);
+    let (mut inner, mut after) = (open.inner, 0);
+    if let (Ending::Missing, Some((time, before))) = (ending, open.gap) {
+        // It is known to have gone on until then.
+        took = time.saturating_sub(open.begin);
+        (inner, after) = (before, inner.saturating_sub(before));
+    }
     if let Some(caller) = thread.calls.last_mut() {
-        caller.inner = caller.inner.saturating_add(took);
+        caller.inner = caller.inner.saturating_add(took).saturating_add(after);
     }
     let call = Call {
         slot: open.slot,
         begin: open.begin,
         took,
-        own: took.saturating_sub(open.inner),
+        own: took.saturating_sub(inner),
         ending,
     };
     watch.end(index, &thread.calls, &call);
@@ -290,6 +309,9 @@ impl Followed {
             StepKind::Begin(_) | StepKind::End(..) => {}
             StepKind::Lost(events) => {
                 self.lost = self.lost.saturating_add(events);
+                if let Some(&index) = self.by_id.get(&(process, id)) {
+                    self.threads[index].lose();
+                }
                 return;
             }
             StepKind::Other => return,
@@ -301,6 +323,11 @@ impl Followed {
         };
         self.recent = Some(((process, id), index));
         let thread = &mut self.threads[index];
+        if std::mem::take(&mut thread.is_lost)
+            && let Some(open) = thread.calls.last_mut()
+        {
+            open.inner += time.saturating_sub(thread.last);
+        }
         thread.last = time;
         match &mut self.span {
             Some((_, last)) => *last = time.max(*last),
@@ -321,6 +348,7 @@ impl Followed {
                 function,
                 begin: time,
                 inner: 0,
+                gap: None,
             });
             watch.begin(index, &thread.calls);
         } else if let StepKind::End(function, ending) = what {
@@ -329,6 +357,11 @@ impl Followed {
             if let Some(depth) = thread.calls.iter().rposition(is_it) {
                 while thread.calls.len() > depth + 1 {
                     end(thread, index, Ending::Missing, watch);
+                }
+                // Those around a call that has gone on have done so, too.
+                let around = thread.calls.iter_mut().rev();
+                for open in around.take_while(|open| open.gap.is_some()) {
+                    open.gap = None;
                 }
                 end(thread, index, ending, watch);
             }
@@ -349,14 +382,17 @@ impl Followed {
         for (index, thread) in self.threads.iter().enumerate() {
             met.clear();
             for (depth, open) in thread.calls.iter().enumerate() {
-                let took = thread.last.saturating_sub(open.begin);
+                let end = open.gap.map_or(thread.last, |(time, _)| time);
+                let took = end.saturating_sub(open.begin);
                 let in_it = thread.calls.get(depth + 1);
-                let inner = in_it.map_or(0, |inner| thread.last.saturating_sub(inner.begin));
+                let in_it = in_it.filter(|inner| inner.begin < end);
+                let inner = in_it.map_or(0, |inner| end.saturating_sub(inner.begin));
+                let known = open.gap.map_or(open.inner, |(_, inner)| inner);
                 let call = Call {
                     slot: open.slot,
                     begin: open.begin,
                     took,
-                    own: took.saturating_sub(open.inner.saturating_add(inner)),
+                    own: took.saturating_sub(known.saturating_add(inner)),
                     ending: Ending::Missing,
                 };
                 found(index, depth, &call, met.insert(open.slot));
@@ -380,6 +416,7 @@ impl Followed {
             calls: Vec::new(),
             pages,
             last: 0,
+            is_lost: false,
         });
         let index = self.threads.len() - 1;
         self.by_id.insert((process, id), index);
@@ -465,6 +502,42 @@ mod tests {
             call(1, 90, 50, Ending::Returned),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_call_that_may_have_ended_where_events_were_lost_ends_there() {
+        let names = Names::default();
+        let (mut followed, mut ended) = (Followed::default(), Ended::default());
+        let mut step = |time, what| {
+            let event = Event::new(time, 9, 1, what);
+            followed.step(Step::of(&event), &names, &mut ended);
+        };
+        let entry = |function| What::Entry {
+            function,
+            arguments: &[],
+            caller: None,
+        };
+        let end = |function| What::Return {
+            function,
+            result: &[],
+        };
+        step(0, entry(1));
+        step(10, entry(2));
+        step(20, entry(3));
+        step(30, What::Lost { events: 7 });
+        step(1000, entry(4));
+        step(1100, end(4));
+        step(1200, end(1));
+        // The ends of 2 and 3 are among those that are missing.
+        let call =
+            |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
+        let expected = [
+            call(4, 100, 100, Ending::Returned),
+            call(3, 0, 0, Ending::Missing),
+            call(2, 10, 10, Ending::Missing),
+            call(1, 1200, 110, Ending::Returned),
+        ];
+        assert_eq!(ended.0, expected);
     }
 
     #[test]

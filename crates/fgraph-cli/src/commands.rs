@@ -95,7 +95,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),
         Command::Outliers(args) => outliers::run(args),
-        Command::Tui(args) => tui::run(args),
+        Command::Tui(args) => return tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
         Command::Coverage(args) => return coverage::run(&args),

@@ -71,6 +71,15 @@ pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct What {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// What is recorded.
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct Which {
     /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
     /// other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
@@ -111,8 +120,6 @@ pub(crate) struct What {
         default_missing_value = "types"
     )]
     retval: Option<Values>,
-    #[command(flatten)]
-    target: Target,
 }
 
 /// A program that is to be run, or that runs.
@@ -122,7 +129,7 @@ pub(crate) struct Target {
     #[arg(long)]
     no_follow: bool,
     /// Take a process that runs already, and its forked children; at the end, its functions are as
-    /// they were, and the agent stays in it, idle
+    /// they were, and the agent stays in it, idle. When it executes another program, recording ends
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
@@ -156,7 +163,7 @@ impl What {
     ) -> Result<ExitCode, Error> {
         let settings = Settings {
             tool,
-            ..self.settings()?
+            ..self.which.settings()?
         };
         self.target.run(settings, work)
     }
@@ -165,12 +172,14 @@ impl What {
     pub(crate) fn find(&self, triggers: Vec<Trigger>) -> Result<Program, Error> {
         let settings = Settings {
             triggers,
-            ..self.settings()?
+            ..self.which.settings()?
         };
         self.target.find(settings)
     }
+}
 
-    fn settings(&self) -> Result<Settings, Error> {
+impl Which {
+    pub(crate) fn settings(&self) -> Result<Settings, Error> {
         let settings = Settings {
             trace: self.functions.iter().flat_map(|it| words(it)).collect(),
             notrace: self.notrace.iter().flat_map(|it| words(it)).collect(),
@@ -211,7 +220,7 @@ impl Target {
         self.find(settings)?.run(work)
     }
 
-    fn find(&self, settings: Settings) -> Result<Program, Error> {
+    pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
         let settings = Settings {
             follow: !self.no_follow,
             ..settings
@@ -530,14 +539,20 @@ impl Launched {
     /// takes.
     pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
         let enough = if self.is_attached() { 0 } else { 1 };
-        self.has_ended() || interrupts.count() > enough || self.is_stopped()
+        let is_asked = interrupts.count() > enough || self.is_stopped();
+        self.has_ended() || is_asked || self.has_executed()
+    }
+
+    /// Whether it ran before and has executed another program, which does not have the agent.
+    fn has_executed(&self) -> bool {
+        self.attached.as_ref().is_some_and(Attached::has_executed)
     }
 
     /// Ends recording: nothing more comes into the rings.
     pub(crate) fn stop(&mut self) {
         if let Err(error) = self.detach() {
             // What was recorded is worth more.
-            eprintln!("fgraph: {}", error.message().unwrap_or_default());
+            say!("fgraph: {}", error.message().unwrap_or_default());
         }
         self.rings.finish();
     }
@@ -604,6 +619,12 @@ impl Launched {
         interrupts: &Interrupts,
         result: Result<(), Error>,
     ) -> Result<ExitCode, Error> {
+        if self.has_executed() && !self.has_ended() {
+            let process = self.process;
+            eprintln!(
+                "fgraph: process {process} has executed another program, which is not recorded"
+            );
+        }
         let detached = self.detach();
         self.rings.finish();
         // Recording is over.

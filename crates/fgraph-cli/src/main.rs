@@ -3,6 +3,14 @@
 //! Each subcommand is a file under `commands/`. Those that show a recording take it as a
 //! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
 
+/// Writes a line to stderr; where that cannot be written, nothing is to be said.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod action;
 mod calls;
 mod commands;
@@ -32,7 +40,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             if let Some(message) = error.message() {
-                eprintln!("fgraph: {message}");
+                say!("fgraph: {message}");
             }
             error.exit_code()
         }

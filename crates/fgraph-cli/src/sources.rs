@@ -228,7 +228,7 @@ const SHOWN: usize = 3;
 pub(crate) fn say_changes(recording: &Path, names: &Names) {
     if let Some(changes) = changes(names) {
         let message = format!("{}: {changes}", recording.display());
-        eprintln!("fgraph: {}", escaped(&message));
+        say!("fgraph: {}", escaped(&message));
     }
 }
 

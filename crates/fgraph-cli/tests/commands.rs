@@ -428,6 +428,22 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
+fn what_cannot_be_said_changes_no_exit_code() {
+    let (_directory, path) = recording();
+    for (arguments, code) in [
+        (["report", "absent"], 3),
+        (["export", "csv"], 0),
+        (["graph", "absent"], 3),
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(arguments).current_dir(path.parent().unwrap());
+        let output = command.stderr(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+    }
+}
+
+#[test]
 fn functions_are_listed_with_how_they_are_traced() {
     let compiler = needs!(CC.find());
     let directory = tempfile::tempdir().unwrap();

@@ -194,11 +194,11 @@ fn programs_that_shut_themselves_in_are_recorded_to_the_end() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
     let root = place.0.path().as_os_str();
-    for what in ["", "close", "chroot", "seccomp", "daemon", "kill"] {
+    for what in ["", "close", "chroot", "user", "seccomp", "daemon", "kill"] {
         let found = place.same(&[], &[program.as_os_str(), what.as_ref(), root]);
         // Not everyone may do everything.
-        if found.entries("leaf") == 0 && what == "chroot" {
-            skip!("no right to chroot");
+        if found.entries("leaf") == 0 && ["chroot", "user"].contains(&what) {
+            skip!("no right to do this: {what}");
             continue;
         }
         assert_eq!(found.entries("leaf"), 10, "{what}");
@@ -479,6 +479,22 @@ fn each_signal_is_answered_by_a_snapshot() {
 }
 
 #[test]
+fn a_full_disk_ends_the_recording_and_not_the_program() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    for options in [&[][..], &["--ring", "overwrite"]] {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let recorder = recorder.args(["record", "-o", "/dev/full"]).args(options);
+        let output = recorder.arg(&program).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.stdout, b"ten calls\n");
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert_eq!(said, "fgraph: /dev/full: No space left on device\n");
+        assert!(Path::new("/dev/full").exists());
+    }
+}
+
+#[test]
 fn the_environment_is_in_the_recording_only_if_asked_for() {
     let place = Place::new();
     let info = |options: &[&str]| {
@@ -610,6 +626,11 @@ fn the_command_works_alone() {
     let status = recorder.args(["record", "sh", "-c", "exit 7"]).status();
     assert_eq!(status.unwrap().code(), Some(7));
     assert!(!Found::of(&place.recording()).calls.is_empty());
+    let mut viewer = Command::new(&command);
+    let viewer = viewer.env_clear().env("HOME", "/nowhere");
+    let shown = viewer.arg("report").current_dir(place.0.path()).output();
+    let shown = shown.unwrap();
+    assert!(shown.status.success() && !shown.stdout.is_empty());
     let left = fs::read_dir(&temporary).unwrap().count();
     assert_eq!(left, 0, "files are left over");
 }

@@ -11,7 +11,7 @@ use fgraph_needs::{CC, TMUX, needs};
 mod busy;
 mod support;
 
-use support::recording;
+use support::{Growing, recording};
 
 /// How long a screen may take to show what is expected.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -113,7 +113,7 @@ fn a_recording_can_be_browsed() {
     );
     assert!(screen.contains(r"evil\x1b]0;owned"), "{screen}");
     terminal.keys(&["o"]);
-    terminal.shows("function\n       40 ns");
+    terminal.shows("function↓\n     40 ns");
     terminal.keys(&["/", "p", "a", "r", "s", "e", "Enter", "Enter"]);
     // Its branch of the graph, which opens and closes.
     terminal.shows("[2 graph]");
@@ -271,6 +271,69 @@ fn top_is_sorted_and_filtered_by_keys() {
             .any(|it| it.ends_with("work [works]")),
         "{screen}"
     );
+}
+
+#[test]
+fn a_program_is_browsed_while_it_runs() {
+    let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
+    let directory = works(&cc);
+    let tmux = tmux.display().to_string();
+    let terminal = Terminal::new(&tmux, directory.path(), (100, 20), "tui -- ./works");
+    let screen = terminal.shows(" rest\n");
+    assert!(screen.contains("more to come"), "{screen}");
+    assert!(!screen.contains("printed by"), "{screen}");
+    terminal.keys(&["/", "w", "o", "r", "k", "Enter", "Enter"]);
+    terminal.shows("[2 graph]");
+    // Calls that go on are open branches.
+    let screen = terminal.shows("  + work");
+    assert!(screen.contains("- main"), "{screen}");
+    terminal.keys(&["3"]);
+    terminal.shows("work();");
+    terminal.keys(&["p"]);
+    terminal.shows(", paused");
+    terminal.keys(&["4"]);
+    terminal.shows("rest in ");
+    terminal.keys(&["q"]);
+    let screen = terminal.ends(directory.path(), 130);
+    assert!(screen.contains("printed by the program"), "{screen}");
+}
+
+#[test]
+fn a_process_is_browsed_and_goes_on() {
+    let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
+    let program = busy::Program::start(&cc);
+    let tmux = tmux.display().to_string();
+    let directory = program.folder.path();
+    let command = format!("tui -F sys_write -F sys_read -p {}", program.child.id());
+    let terminal = Terminal::new(&tmux, directory, (80, 24), &command);
+    terminal.shows("sys_write");
+    terminal.keys(&["2"]);
+    terminal.shows("+ sys_write");
+    terminal.keys(&["q"]);
+    terminal.ends(directory, 0);
+    drop(terminal);
+    assert!(program.end().success());
+}
+
+#[test]
+fn a_recording_that_is_written_is_followed() {
+    let tmux = needs!(TMUX.find());
+    let directory = tempfile::tempdir().unwrap();
+    let tmux = tmux.display().to_string();
+    let mut growing = Growing::begin(&directory.path().join("fgraph.data"));
+    growing.calls(1, "first\x1b[2J");
+    let terminal = Terminal::new(&tmux, directory.path(), (80, 24), "tui");
+    let screen = terminal.shows(r" first\x1b[2J");
+    assert!(screen.contains("more to come"), "{screen}");
+    assert!(!screen.contains("second"), "{screen}");
+    growing.calls(2, "second");
+    terminal.shows(" second");
+    growing.end();
+    terminal.keys(&["3"]);
+    let screen = terminal.shows("second();");
+    assert!(!screen.contains("more to come"), "{screen}");
+    terminal.keys(&["q"]);
+    terminal.ends(directory.path(), 0);
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     if !is_standard {
         let shown = path.display().to_string();
         let shown = crate::text::escaped(&shown);
-        eprintln!("{shown}: {} calls", grouped(summary.calls));
+        say!("{shown}: {} calls", grouped(summary.calls));
     }
     Ok(())
 }

@@ -165,23 +165,39 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let program = args.what.find(flight::of_calls(&args.triggers))?;
     let program = program.max_rate(args.max_rate.unwrap_or(0));
-    let file = File::create(&args.output).map_err(|error| cannot_write(&args.output, error))?;
+    let (file, is_new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
         interrupts.catch_snapshots();
     }
     let mut launched = program.start(mode).inspect_err(|_| {
-        let _ = std::fs::remove_file(&args.output);
+        if is_new {
+            let _ = std::fs::remove_file(&args.output);
+        }
     })?;
     let written = match ring {
         Ring::Drop => record(args, &mut launched, &interrupts, file),
         Ring::Overwrite(span) => {
             drop(file);
-            flight::record(args, span, &mut launched, &interrupts)
+            flight::record(args, span, is_new, &mut launched, &interrupts)
         }
     };
     let written = written.map_err(|error| cannot_write(&args.output, error));
     launched.end(&interrupts, written)
+}
+
+/// The file of a recording, and whether it was made. One that was there has what was in it until a
+/// recording begins.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    match File::create_new(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let mut options = File::options();
+            // A link may lead to where nothing is yet.
+            let options = options.write(true).create(true).truncate(false);
+            Ok((options.open(path)?, false))
+        }
+        made => Ok((made?, true)),
+    }
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
@@ -200,9 +216,12 @@ fn record(
 ) -> io::Result<()> {
     let rings = &Arc::clone(launched.rings());
     let info = info_of(args, launched);
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
     if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
-        eprintln!("fgraph: {pause}");
+        say!("fgraph: {pause}");
     }
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
@@ -236,9 +255,9 @@ fn record(
         };
         let path = args.output.display();
         let calls = grouped(counts.calls);
-        eprintln!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
+        say!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
         if counts.calls == 0 {
-            eprintln!("fgraph: none of the selected functions was called");
+            say!("fgraph: none of the selected functions was called");
         }
         tell_switched_off(args, &off);
     }
@@ -254,10 +273,10 @@ fn tell_switched_off(args: &Args, off: &[String]) {
     for name in off.iter().take(NAMED) {
         let most = grouped(most);
         let name = escaped(name);
-        eprintln!("fgraph: {name} was switched off: more than {most} calls in a second");
+        say!("fgraph: {name} was switched off: more than {most} calls in a second");
     }
     if let Some(more @ 1..) = off.len().checked_sub(NAMED) {
-        eprintln!("fgraph: {more} more were switched off, see `fgraph info`");
+        say!("fgraph: {more} more were switched off, see `fgraph info`");
     }
 }
 

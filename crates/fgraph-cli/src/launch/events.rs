@@ -10,6 +10,7 @@ use fgraph_trace::{Event, Live, Source};
 
 use super::{Launched, NAP, interrupt::Interrupts};
 use crate::error::Error;
+use crate::input::ShownNames;
 use crate::output::Out;
 
 /// What a tool in a program has found.
@@ -31,8 +32,9 @@ pub(crate) struct Events<'l> {
     /// Events until it is looked whether that is enough.
     patience: u32,
     is_stopped: bool,
-    /// Whether who interrupts it does not want the rest.
-    is_view: bool,
+    /// The names as a terminal can show them, where events are looked at: who interrupts them does
+    /// not want the rest.
+    shown: Option<ShownNames>,
     is_cut: bool,
 }
 
@@ -51,14 +53,15 @@ impl<'l> Events<'l> {
             interrupts,
             patience: PATIENCE,
             is_stopped: false,
-            is_view: false,
+            shown: None,
             is_cut: false,
         })
     }
 
-    /// For being looked at: an interrupt ends them without those that wait in the rings.
+    /// For being looked at: an interrupt ends them without those that wait in the rings, and names
+    /// have no characters that a terminal obeys.
     pub(crate) fn for_viewer(mut self) -> Self {
-        self.is_view = true;
+        self.shown = Some(ShownNames::new(self.launched.process()));
         self
     }
 
@@ -78,7 +81,7 @@ impl<'l> Events<'l> {
         self.patience = PATIENCE;
         self.launched.give_back_rings();
         if !self.is_stopped && self.launched.is_over(self.interrupts) {
-            self.is_cut = self.is_view && !self.launched.has_ended();
+            self.is_cut = self.shown.is_some() && !self.launched.has_ended();
             self.launched.stop();
             self.is_stopped = true;
         }
@@ -124,6 +127,9 @@ impl Source for Events<'_> {
         while !self.is_ready()? && !self.is_over() {
             self.wait();
         }
+        if let Some(shown) = &mut self.shown {
+            shown.learn(self.live.names());
+        }
         match self.is_cut {
             true => Ok(None),
             false => self.live.next(),
@@ -143,6 +149,9 @@ impl Source for Events<'_> {
     }
 
     fn names(&self) -> &Names {
-        self.live.names()
+        match &self.shown {
+            Some(shown) => &shown.names,
+            None => self.live.names(),
+        }
     }
 }

@@ -118,16 +118,18 @@ impl Snapshots<'_> {
         let len = finish(self.args, drain, interrupts)?;
         (self.taken, self.len) = (self.taken + 1, len);
         if !self.args.quiet {
-            eprintln!("fgraph: a snapshot of {} in {}", size(len), path.display());
+            say!("fgraph: a snapshot of {} in {}", size(len), path.display());
         }
         Ok(())
     }
 }
 
-/// Takes snapshots while the program runs, and at the end if nothing else is asked for.
+/// Takes snapshots while the program runs, and at the end if nothing else is asked for. An empty
+/// file that was made for it goes if there is none.
 pub(super) fn record(
     args: &Args,
     span: Option<Duration>,
+    is_new: bool,
     launched: &mut Launched,
     interrupts: &Interrupts,
 ) -> io::Result<()> {
@@ -178,10 +180,12 @@ pub(super) fn record(
         snapshots.take(rings, interrupts)?;
     }
     if snapshots.taken == 0 {
-        // It was made to see whether it can be.
-        std::fs::remove_file(&args.output)?;
+        if is_new {
+            // It was made to see whether it can be.
+            std::fs::remove_file(&args.output)?;
+        }
         if !args.quiet {
-            eprintln!("fgraph: no trigger has fired, so nothing is kept");
+            say!("fgraph: no trigger has fired, so nothing is kept");
         }
     }
     if !args.quiet {
@@ -189,7 +193,7 @@ pub(super) fn record(
     }
     if snapshots.missed != 0 && !args.quiet {
         let missed = snapshots.missed;
-        eprintln!("fgraph: {missed} more snapshots were due; no more than {MOST} are taken");
+        say!("fgraph: {missed} more snapshots were due; no more than {MOST} are taken");
     }
     Ok(())
 }
