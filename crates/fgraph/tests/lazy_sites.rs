@@ -74,6 +74,12 @@ fn others_are_left_alone_until_a_filter_mentions_them() {
         let report = left_out.report().unwrap();
         let words: Vec<_> = report.words.iter().map(|word| word.functions).collect();
         assert_eq!(words, [1, 1], "what is left out is counted as well");
+        let without = count("getppid !:mod:ld-linux* !:mod:lazy_sites*");
+        assert!(
+            without.report().unwrap().traced == 1 && sites() < 200,
+            "{}",
+            sites()
+        );
         let all = count(":mod:libc.so*");
         assert!(sites() > 1000, "{}", sites());
         let _ = std::os::unix::process::parent_id();

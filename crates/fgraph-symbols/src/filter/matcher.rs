@@ -221,6 +221,18 @@ impl<'f> List<'f> {
         module: &ModuleMatcher<'_, '_>,
         function: &FunctionFacts<'_>,
     ) -> Result<bool, FilterError> {
+        let is_for_all =
+            |entry: &Entry<'_>| matches!(entry.what, What::Glob(glob) if glob.matches_everything());
+        let mut others = self.others.iter().filter(|entry| module.has(**entry));
+        Ok(others.any(is_for_all) || self.mentions(module, function)?)
+    }
+
+    /// Whether a function matches a pattern that does not match all of them.
+    fn mentions(
+        &self,
+        module: &ModuleMatcher<'_, '_>,
+        function: &FunctionFacts<'_>,
+    ) -> Result<bool, FilterError> {
         if !self.names.is_empty() {
             let by_hash = self.by_hash.get_or_init(|| {
                 let hashes = self.names.iter().map(|name| name.hash);
@@ -243,6 +255,7 @@ impl<'f> List<'f> {
         for entry in self.others.iter().filter(|entry| module.has(**entry)) {
             let matches = match entry.what {
                 What::Predicate(predicate) => predicate.try_matches(function)?,
+                What::Glob(glob) if glob.matches_everything() => false,
                 what => what.matches_place(function) || what.matches_names(function.names()),
             };
             if matches {
@@ -432,7 +445,7 @@ impl ModuleMatcher<'_, '_> {
     }
 
     /// Whether a word of the filter matches a function of the module, be it to select it or to
-    /// leave it out.
+    /// leave it out. Words that leave out all of the module do not count.
     ///
     /// # Errors
     ///
@@ -441,7 +454,7 @@ impl ModuleMatcher<'_, '_> {
         for step in &self.matcher.steps {
             if step.everything.is_some()
                 || step.trace.matches(self, function)?
-                || step.notrace.matches(self, function)?
+                || step.notrace.mentions(self, function)?
             {
                 return Ok(true);
             }

@@ -424,12 +424,19 @@ impl ModuleSites {
             }
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             // What a word matches is counted, whether it is selected or not.
-            let is_wanted = |facts: &FunctionFacts<'_>| match lazily || looked_at.is_some() {
-                true => matcher.mentions(facts),
-                false => matcher.matches(facts),
+            let mut is_mentioned = false;
+            let is_wanted = |facts: &FunctionFacts<'_>| {
+                is_mentioned = (lazily || looked_at.is_some()) && matcher.mentions(facts)?;
+                match looked_at {
+                    Some(_) => Ok(is_mentioned),
+                    None => matcher.matches(facts),
+                }
             };
-            if !is_done && known.facts(known.address(index), &names, is_wanted)? {
+            let is_wanted = !is_done && known.facts(known.address(index), &names, is_wanted)?;
+            if is_mentioned {
                 self.first_mentioned = self.first_mentioned.min(index);
+            }
+            if is_wanted {
                 return Ok(true);
             }
         }
