@@ -127,6 +127,8 @@ pub const GDB: Need = program(&["gdb"], "gdb");
 pub const OBJDUMP: Need = program(&["objdump"], "binutils");
 /// What takes files of code apart.
 pub const OBJCOPY: Need = program(&["objcopy"], "binutils");
+/// What fetches files from servers.
+pub const CURL: Need = program(&["curl"], "curl");
 /// What compresses files.
 pub const XZ: Need = program(&["xz"], "xz-utils");
 /// The profiler of the Linux kernel.
