@@ -285,6 +285,12 @@ fn end(thread: &mut Thread, index: usize, ending: Ending, watch: &mut impl Watch
     }
     if let Some(caller) = thread.calls.last_mut() {
         caller.inner = caller.inner.saturating_add(took).saturating_add(after);
+        // Of a call that went on there as well, this is time before.
+        if let Some((time, before)) = &mut caller.gap
+            && open.begin < *time
+        {
+            *before = before.saturating_add(took);
+        }
     }
     let call = Call {
         slot: open.slot,
@@ -533,6 +539,8 @@ mod tests {
         step(0, entry(1));
         step(10, entry(2));
         step(20, entry(3));
+        step(23, entry(6));
+        step(24, end(6));
         step(30, What::Lost { events: 7 });
         step(1000, entry(4));
         step(1100, end(4));
@@ -546,9 +554,10 @@ mod tests {
         let call =
             |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
         let expected = [
+            call(6, 1, 1, Ending::Returned),
             call(4, 100, 100, Ending::Returned),
-            call(3, 0, 0, Ending::Missing),
-            call(2, 10, 10, Ending::Missing),
+            call(3, 4, 3, Ending::Missing),
+            call(2, 14, 10, Ending::Missing),
             call(1, 1200, 110, Ending::Returned),
             call(5, 0, 0, Ending::Missing),
         ];
