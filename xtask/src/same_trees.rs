@@ -165,7 +165,9 @@ fn compare(ours: &[Event], theirs: &[Event]) -> (&'static str, String) {
 
 /// The calls of each thread with their depths, in the order of what they are.
 fn trees<'a>(events: &'a [Event], of: &BTreeSet<&str>) -> Vec<Vec<(usize, &'a str)>> {
-    let mut threads: BTreeMap<&str, (Vec<&str>, Vec<(usize, &str)>)> = BTreeMap::new();
+    /// Of a thread: the calls that go on, and all with their depths.
+    type Thread<'a> = (Vec<&'a str>, Vec<(usize, &'a str)>);
+    let mut threads: BTreeMap<&str, Thread<'_>> = BTreeMap::new();
     for (thread, is_entry, name) in events {
         if !of.contains(name.as_str()) {
             continue;
