@@ -23,7 +23,7 @@ use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{Reply, Request, Settings, is_there};
 
 use crate::controlled;
-use crate::{AGENT, Agent, begin};
+use crate::{AGENT, Agent, begin, reason};
 
 pub(crate) type Failed = Box<dyn error::Error>;
 
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usiz
         let _untraced = Untraced::new();
         let done = match request {
             Request::Stream => return controlled::stream(&reply),
-            request => carry_out(request).map_err(|error| error.to_string()),
+            request => carry_out(request).map_err(|error| reason(&*error)),
         };
         // The command waits no longer than it takes, and asks whether the process is there.
         let _ = reply.write_all(&Reply(done).to_bytes());

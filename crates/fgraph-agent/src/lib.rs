@@ -23,6 +23,7 @@ use std::error;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
 use std::fs::File;
 use std::mem;
+use std::num::NonZeroU32;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::Mutex;
@@ -78,8 +79,20 @@ extern "C" fn start() {
     };
     if let Err(error) = work() {
         let program = env::current_exe().unwrap_or_default();
-        eprintln!("fgraph: {} is not recorded: {error}", program.display());
+        let why = reason(&*error);
+        eprintln!("fgraph: {} is not recorded: {why}", program.display());
     }
+}
+
+/// An error with those that it comes from.
+fn reason(error: &dyn error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
 }
 
 fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error>> {
@@ -90,6 +103,8 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
         .open(&settings.rings)?;
     let rings = Rings::open_shared(&file)?;
     drop(file);
+    // The program waits for this, and may be over soon.
+    fgraph::lazy_sites(true)?;
     // Before the recorder, whose filter may select functions that this one needs.
     let executed = match settings.follow {
         true => Some(Executed::start(settings, library)?),
@@ -166,6 +181,7 @@ fn record(
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         within: settings.within()?,
         threshold: Some(Duration::from_nanos(settings.threshold)),
+        max_rate: NonZeroU32::new(settings.max_rate),
         executed: settings.executed,
         ..Options::default()
     };

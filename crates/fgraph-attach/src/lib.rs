@@ -20,6 +20,7 @@ mod place;
 mod process;
 mod ptrace;
 mod stub;
+mod traps;
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions};
@@ -35,6 +36,7 @@ use ptrace::Stop;
 use stub::{Area, Parameters};
 
 pub use error::{Error, Obstacle, Unsuitable};
+pub use traps::unblock_traps;
 
 /// How long to wait for a thread that can load a library.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,6 +84,19 @@ pub struct Loaded {
     /// The number of the system call that the thread was in, if that ended with `EINTR` because the
     /// kernel does not make it anew.
     pub interrupted: Option<i64>,
+}
+
+/// Looks whether this process may look into process `pid`, which is no harm to it.
+///
+/// # Errors
+///
+/// See [`Error`]: why it may not, or why the process takes no library as far as its status says.
+pub fn check(pid: u32) -> Result<(), Error> {
+    process::check(pid)?;
+    let opened = Memory::open(pid);
+    opened
+        .map(drop)
+        .map_err(|source| process::explain(pid, source))
 }
 
 /// Loads a library into process `pid`, and calls its function with a copy of `argument`, of at

@@ -76,6 +76,16 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(names.filter_map(|name| name.parse().ok()).collect())
 }
 
+/// The signals that a thread blocks, as a set; none if it has ended.
+pub(crate) fn blocked(pid: u32, thread: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
+    let set = status.ok().and_then(|status| {
+        let set = field(&status, "SigBlk")?;
+        u64::from_str_radix(set, 16).ok()
+    });
+    set.unwrap_or(0)
+}
+
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {

@@ -192,6 +192,15 @@ impl Tracee {
         let address = (&raw mut vector).expose_provenance();
         request(libc::PTRACE_GETREGSET, self.thread, NT_X86_XSTATE, address)?;
         extended.truncate(vector.iov_len);
+        Ok(State {
+            general: self.registers()?,
+            extended,
+            blocked: self.blocked()?,
+        })
+    }
+
+    /// The signals that it blocks, as a set.
+    pub(crate) fn blocked(&self) -> io::Result<u64> {
         let mut blocked = 0u64;
         let address = (&raw mut blocked).expose_provenance();
         request(
@@ -200,11 +209,7 @@ impl Tracee {
             size_of::<u64>(),
             address,
         )?;
-        Ok(State {
-            general: self.registers()?,
-            extended,
-            blocked,
-        })
+        Ok(blocked)
     }
 
     /// All but the general registers.
@@ -219,7 +224,8 @@ impl Tracee {
         self.set_registers(&state.general)
     }
 
-    fn block(&self, signals: u64) -> io::Result<()> {
+    /// Has it block these signals and no others.
+    pub(crate) fn block(&self, signals: u64) -> io::Result<()> {
         let address = (&raw const signals).expose_provenance();
         request(
             libc::PTRACE_SETSIGMASK,

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_attach::{Error, Library, Loaded, Obstacle, Unsuitable, load, load_with};
+use fgraph_attach::{Error, Library, Loaded, Obstacle, Unsuitable, load, load_with, unblock_traps};
 use tempfile::TempDir;
 
 /// A folder with the programs of this test.
@@ -185,6 +185,35 @@ fn programs_whose_threads_do_nothing_but_lock_and_fork_and_load_go_on() {
     );
     let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
     assert!(status.contains("TracerPid:\t0"));
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn threads_that_wait_do_not_block_traps_any_more() {
+    let programs = Programs::new();
+    let blocks = programs.compile("blocks", &[]);
+    let program = Program::start(Command::new(blocks).stdin(Stdio::piped()));
+    let blocking = || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", program.id())).unwrap();
+        let blocks = |task: &fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap();
+            let mask = status
+                .lines()
+                .find_map(|line| line.strip_prefix("SigBlk:\t"));
+            let mask = u64::from_str_radix(mask.unwrap(), 16).unwrap();
+            mask & 1 << (libc::SIGTRAP - 1) != 0 || mask & 1 << (libc::SIGILL - 1) != 0
+        };
+        let tasks = tasks.flatten();
+        tasks.filter(blocks).count()
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut changed = 0;
+    // Until both threads are where they wait: then only who waits for signals blocks some.
+    while changed == 0 || blocking() != 1 {
+        assert!(Instant::now() < until, "{changed} {}", blocking());
+        changed += unblock_traps(program.id()).unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(program.end().code(), Some(0));
 }
 

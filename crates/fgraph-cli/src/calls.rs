@@ -1,13 +1,15 @@
 //! From events to calls that begin and end in pairs, for what is counted of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 
-use fgraph_trace::Source;
 use fgraph_trace::event::What;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::source::SourceError;
+use fgraph_trace::{Event, Source};
+
+use crate::text::named;
 
 /// The number of a function among those of a recording; they are dense, from 0.
 pub(crate) type Slot = u32;
@@ -28,11 +30,47 @@ pub(crate) struct Function {
 }
 
 impl Function {
+    /// What is known of a function of a process, without the process.
+    fn of(names: &Names, process: u32, function: u32) -> Self {
+        match names.function(process, function) {
+            Some(known) => Self {
+                name: match known.name.as_str() {
+                    "" => format!("{:#x}", known.address),
+                    name => name.to_owned(),
+                },
+                module: known.module.clone(),
+                address: known.address,
+                process: 0,
+                source: names
+                    .source(process, function)
+                    .map(|(file, _)| file.to_owned()),
+            },
+            None => Self {
+                name: format!("function {function}"),
+                ..Self::default()
+            },
+        }
+    }
+
     /// The last part of the path of its module.
     pub(crate) fn module_name(&self) -> &str {
         let name = Path::new(&self.module).file_name();
         name.and_then(|name| name.to_str()).unwrap_or(&self.module)
     }
+}
+
+/// The functions that were called too often, each once, with its module: hostile text.
+pub(crate) fn switched_off(names: &Names) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut known = HashSet::new();
+    for &(process, function) in names.switched_off() {
+        let function = Function::of(names, process, function);
+        let name = named(&function.name, function.module_name());
+        if known.insert(name.clone()) {
+            all.push(name);
+        }
+    }
+    all
 }
 
 /// A thread of a recording.
@@ -48,6 +86,28 @@ pub(crate) struct Thread {
     pages: usize,
     /// The time of its last event.
     last: u64,
+    /// Whether events were lost behind that.
+    is_lost: bool,
+}
+
+impl Thread {
+    /// Events are lost behind the last one: any call may have ended there.
+    #[cold]
+    fn lose(&mut self) {
+        self.is_lost = true;
+        for open in &mut self.calls {
+            open.gap = open.gap.or(Some((self.last, open.inner)));
+        }
+    }
+
+    /// Takes the name that a thread has now, which runs: programs name them after their first
+    /// calls.
+    pub(crate) fn rename(&mut self) {
+        let comm = format!("/proc/{}/task/{}/comm", process_id(self.process), self.id);
+        if let Ok(name) = std::fs::read_to_string(comm) {
+            self.name = name.trim_end().to_owned();
+        }
+    }
 }
 
 impl fmt::Display for Thread {
@@ -67,8 +127,10 @@ pub(crate) struct Open {
     function: u32,
     /// In ticks.
     pub(crate) begin: u64,
-    /// Ticks that the calls in it took.
+    /// Ticks that the calls in it took, and those in which events of it were lost.
     inner: u64,
+    /// Where events were lost first, and `inner` then: whether it went on after that is not known.
+    gap: Option<(u64, u64)>,
 }
 
 /// How a call ended.
@@ -121,6 +183,8 @@ pub(crate) struct Followed {
     by_id: HashMap<(u32, u32), usize>,
     by_process: HashMap<u32, usize>,
     pages: Vec<Pages>,
+    /// The thread of the last event.
+    recent: Option<((u32, u32), usize)>,
 }
 
 /// The slots of a process's functions, by their index.
@@ -131,6 +195,8 @@ const PAGE: usize = 1024;
 const UNKNOWN: Slot = Slot::MAX;
 /// Where calls whose ends are missing pile up, the outermost are ended at this depth.
 const MAX_DEPTH: usize = 1 << 16;
+/// Where events were lost, in so many calls around one it is looked for others of its function.
+const NEAR: usize = 256;
 
 impl Pages {
     #[inline]
@@ -161,63 +227,47 @@ pub(crate) fn follow(
     watch: &mut impl Watch,
 ) -> Result<Followed, SourceError> {
     let mut this = Followed::default();
-    let mut recent = None;
     while let Some(event) = source.next()? {
-        let (time, process, id) = (event.time, event.process, event.thread);
-        let (is_entry, function, ending) = match event.what {
-            What::Entry { function, .. } => (true, function, Ending::Returned),
-            What::Return { function, .. } => (false, function, Ending::Returned),
-            What::Unwound { function } => (false, function, Ending::Unwound),
-            What::Lost { events } => {
-                this.lost = this.lost.saturating_add(events);
-                continue;
-            }
-            What::Mark(_) => continue,
-        };
-        this.events += 1;
-        let index = match recent {
-            Some((of, index)) if of == (process, id) => index,
-            _ => this.thread(process, id, source.names()),
-        };
-        recent = Some(((process, id), index));
-        let thread = &mut this.threads[index];
-        thread.last = time;
-        match &mut this.span {
-            Some((_, last)) => *last = time.max(*last),
-            None => this.span = Some((time, time)),
-        }
-        if is_entry {
-            let mut slot = this.pages[thread.pages].get(function);
-            if slot == UNKNOWN {
-                slot = this.slot(index, function, source.names(), watch);
-            }
-            this.entries += 1;
-            let thread = &mut this.threads[index];
-            if thread.calls.len() >= MAX_DEPTH {
-                while end(thread, index, Ending::Missing, watch) {}
-            }
-            thread.calls.push(Open {
-                slot,
-                function,
-                begin: time,
-                inner: 0,
-            });
-            watch.begin(index, &thread.calls);
-        } else {
-            // Mostly the innermost one.
-            let is_it = |open: &Open| open.function == function;
-            if let Some(depth) = thread.calls.iter().rposition(is_it) {
-                while thread.calls.len() > depth + 1 {
-                    end(thread, index, Ending::Missing, watch);
-                }
-                end(thread, index, ending, watch);
-            }
-        }
+        let step = Step::of(&event);
+        this.step(step, source.names(), watch);
     }
-    for (index, thread) in this.threads.iter_mut().enumerate() {
-        while end(thread, index, Ending::Missing, watch) {}
-    }
+    this.finish(watch);
     Ok(this)
+}
+
+/// What an event has to do with calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) time: u64,
+    process: u32,
+    thread: u32,
+    what: StepKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum StepKind {
+    Begin(u32),
+    End(u32, Ending),
+    Lost(u64),
+    Other,
+}
+
+impl Step {
+    #[inline]
+    pub(crate) fn of(event: &Event<'_>) -> Self {
+        Self {
+            time: event.time,
+            process: event.process,
+            thread: event.thread,
+            what: match event.what {
+                What::Entry { function, .. } => StepKind::Begin(function),
+                What::Return { function, .. } => StepKind::End(function, Ending::Returned),
+                What::Unwound { function } => StepKind::End(function, Ending::Unwound),
+                What::Lost { events } => StepKind::Lost(events),
+                What::Mark(_) => StepKind::Other,
+            },
+        }
+    }
 }
 
 /// Ends the innermost call of a thread; `false` if there is none.
@@ -226,15 +276,21 @@ fn end(thread: &mut Thread, index: usize, ending: Ending, watch: &mut impl Watch
     let Some(open) = thread.calls.pop() else {
         return false;
     };
-    let took = thread.last.saturating_sub(open.begin);
+    let mut took = thread.last.saturating_sub(open.begin);
+    let (mut inner, mut after) = (open.inner, 0);
+    if let (Ending::Missing, Some((time, before))) = (ending, open.gap) {
+        // It is known to have gone on until then.
+        took = time.saturating_sub(open.begin);
+        (inner, after) = (before, inner.saturating_sub(before));
+    }
     if let Some(caller) = thread.calls.last_mut() {
-        caller.inner = caller.inner.saturating_add(took);
+        caller.inner = caller.inner.saturating_add(took).saturating_add(after);
     }
     let call = Call {
         slot: open.slot,
         begin: open.begin,
         took,
-        own: took.saturating_sub(open.inner),
+        own: took.saturating_sub(inner),
         ending,
     };
     watch.end(index, &thread.calls, &call);
@@ -242,6 +298,117 @@ fn end(thread: &mut Thread, index: usize, ending: Ending, watch: &mut impl Watch
 }
 
 impl Followed {
+    /// Hands the call that begins or ends with an event to `watch`.
+    #[inline]
+    pub(crate) fn step(&mut self, step: Step, names: &Names, watch: &mut impl Watch) {
+        let Step {
+            time,
+            process,
+            thread: id,
+            what,
+        } = step;
+        match what {
+            StepKind::Begin(_) | StepKind::End(..) => {}
+            StepKind::Lost(events) => {
+                self.lost = self.lost.saturating_add(events);
+                if let Some(&index) = self.by_id.get(&(process, id)) {
+                    self.threads[index].lose();
+                }
+                return;
+            }
+            StepKind::Other => return,
+        }
+        self.events += 1;
+        let index = match self.recent {
+            Some((of, index)) if of == (process, id) => index,
+            _ => self.thread(process, id, names),
+        };
+        self.recent = Some(((process, id), index));
+        let thread = &mut self.threads[index];
+        if std::mem::take(&mut thread.is_lost)
+            && let Some(open) = thread.calls.last_mut()
+        {
+            open.inner += time.saturating_sub(thread.last);
+        }
+        thread.last = time;
+        match &mut self.span {
+            Some((_, last)) => *last = time.max(*last),
+            None => self.span = Some((time, time)),
+        }
+        if let StepKind::Begin(function) = what {
+            let mut slot = self.pages[thread.pages].get(function);
+            if slot == UNKNOWN {
+                slot = self.slot(index, function, names, watch);
+            }
+            self.entries += 1;
+            let thread = &mut self.threads[index];
+            if thread.calls.len() >= MAX_DEPTH {
+                while end(thread, index, Ending::Missing, watch) {}
+            }
+            thread.calls.push(Open {
+                slot,
+                function,
+                begin: time,
+                inner: 0,
+                gap: None,
+            });
+            watch.begin(index, &thread.calls);
+        } else if let StepKind::End(function, ending) = what {
+            // Mostly the innermost one.
+            let is_it = |open: &Open| open.function == function;
+            if let Some(depth) = thread.calls.iter().rposition(is_it) {
+                while thread.calls.len() > depth + 1 {
+                    end(thread, index, Ending::Missing, watch);
+                }
+                let around = thread.calls[..depth].iter().rev().take(NEAR);
+                let is_lost = thread.calls[depth].gap.is_some();
+                if is_lost && around.into_iter().any(is_it) {
+                    // It may be the end of one of these.
+                    end(thread, index, Ending::Missing, watch);
+                    return;
+                }
+                // Those around a call that has gone on have done so, too.
+                let around = thread.calls.iter_mut().rev();
+                for open in around.take_while(|open| open.gap.is_some()) {
+                    open.gap = None;
+                }
+                end(thread, index, ending, watch);
+            }
+        }
+    }
+
+    /// Ends the calls that go on with the last event of their thread.
+    pub(crate) fn finish(&mut self, watch: &mut impl Watch) {
+        for (index, thread) in self.threads.iter_mut().enumerate() {
+            while end(thread, index, Ending::Missing, watch) {}
+        }
+    }
+
+    /// Hands over the calls that go on, up to the last event of their thread: the number of the
+    /// thread, in how many calls each is, and whether it is in no other one of its function.
+    pub(crate) fn each_open(&self, mut found: impl FnMut(usize, usize, &Call, bool)) {
+        let mut met = HashSet::new();
+        for (index, thread) in self.threads.iter().enumerate() {
+            met.clear();
+            for (depth, open) in thread.calls.iter().enumerate() {
+                let end = open.gap.map_or(thread.last, |(time, _)| time);
+                let took = end.saturating_sub(open.begin);
+                let in_it = thread.calls.get(depth + 1);
+                let in_it = in_it.filter(|inner| inner.begin < end);
+                let inner = in_it.map_or(0, |inner| end.saturating_sub(inner.begin));
+                let known = open.gap.map_or(open.inner, |(_, inner)| inner);
+                let call = Call {
+                    slot: open.slot,
+                    begin: open.begin,
+                    took,
+                    own: took.saturating_sub(known.saturating_add(inner)),
+                    ending: Ending::Missing,
+                };
+                found(index, depth, &call, met.insert(open.slot));
+            }
+        }
+    }
+
     #[cold]
     fn thread(&mut self, process: u32, id: u32, names: &Names) -> usize {
         if let Some(&known) = self.by_id.get(&(process, id)) {
@@ -258,6 +425,7 @@ impl Followed {
             calls: Vec::new(),
             pages,
             last: 0,
+            is_lost: false,
         });
         let index = self.threads.len() - 1;
         self.by_id.insert((process, id), index);
@@ -273,24 +441,7 @@ impl Followed {
         watch: &mut impl Watch,
     ) -> Slot {
         let (process, pages) = (self.threads[thread].process, self.threads[thread].pages);
-        let mut found = match names.function(process, function) {
-            Some(known) => Function {
-                name: match known.name.as_str() {
-                    "" => format!("{:#x}", known.address),
-                    name => name.to_owned(),
-                },
-                module: known.module.clone(),
-                address: known.address,
-                process: 0,
-                source: names
-                    .source(process, function)
-                    .map(|(file, _)| file.to_owned()),
-            },
-            None => Function {
-                name: format!("function {function}"),
-                ..Function::default()
-            },
-        };
+        let mut found = Function::of(names, process, function);
         let next = self.functions.len() as Slot;
         let slot = *self.slots.entry(found.clone()).or_insert(next);
         if slot == next {
@@ -360,6 +511,48 @@ mod tests {
             call(1, 90, 50, Ending::Returned),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_call_that_may_have_ended_where_events_were_lost_ends_there() {
+        let names = Names::default();
+        let (mut followed, mut ended) = (Followed::default(), Ended::default());
+        let mut step = |time, what| {
+            let event = Event::new(time, 9, 1, what);
+            followed.step(Step::of(&event), &names, &mut ended);
+        };
+        let entry = |function| What::Entry {
+            function,
+            arguments: &[],
+            caller: None,
+        };
+        let end = |function| What::Return {
+            function,
+            result: &[],
+        };
+        step(0, entry(1));
+        step(10, entry(2));
+        step(20, entry(3));
+        step(30, What::Lost { events: 7 });
+        step(1000, entry(4));
+        step(1100, end(4));
+        step(1200, end(1));
+        // Which one of the two ends is not known.
+        step(2000, entry(5));
+        step(2010, entry(5));
+        step(2030, What::Lost { events: 1 });
+        step(3000, end(5));
+        // The ends of 2 and 3 are among those that are missing.
+        let call =
+            |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
+        let expected = [
+            call(4, 100, 100, Ending::Returned),
+            call(3, 0, 0, Ending::Missing),
+            call(2, 10, 10, Ending::Missing),
+            call(1, 1200, 110, Ending::Returned),
+            call(5, 0, 0, Ending::Missing),
+        ];
+        assert_eq!(ended.0, expected);
     }
 
     #[test]

@@ -39,6 +39,10 @@ pub(crate) struct Cli {
     /// Whether to use colours; `auto` is for terminals, unless NO_COLOR is set
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
+    /// Do not read the file of defaults: the one that FGRAPH_CONFIG names, else `fgraph/config` in
+    /// XDG_CONFIG_HOME or `~/.config`
+    #[arg(long, global = true)]
+    no_config: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -91,7 +95,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),
         Command::Outliers(args) => outliers::run(args),
-        Command::Tui(args) => tui::run(args),
+        Command::Tui(args) => return tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
         Command::Coverage(args) => return coverage::run(&args),

@@ -14,7 +14,7 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  done; also if whoever read the output has seen enough
   1  something else went wrong
-  2  the command line is wrong
+  2  the command line is wrong, or the file of defaults
   3  a recording or another file cannot be read, or has not what was asked for
   4  the output cannot be written
 
@@ -28,6 +28,15 @@ that has ended it; else
 pub(crate) enum Error {
     /// What the command line asks for makes no sense.
     Usage(String),
+    /// The file of defaults is wrong.
+    Config {
+        /// Its path.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// Why.
+        why: String,
+    },
     /// A file cannot be read, or is not what it should be.
     Input {
         /// Its path.
@@ -81,6 +90,7 @@ impl Error {
     pub(crate) fn message(&self) -> Option<String> {
         let text = match self {
             Self::Usage(what) | Self::Nothing(what) => what.clone(),
+            Self::Config { path, line, why } => format!("{}:{line}: {why}", path.display()),
             Self::Input { path, error } | Self::Write { path, error } => {
                 format!("{}: {}", path.display(), plain(error))
             }
@@ -99,7 +109,7 @@ impl Error {
     /// What the process ends with, see [`EXIT_CODES`].
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Config { .. } => 2,
             Self::Input { .. } | Self::Nothing(_) => 3,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Write { .. } | Self::Output(_) => 4,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{Description, Names};
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Recording, Source};
 
@@ -36,6 +36,16 @@ impl Input {
         let view = View::of(recording, part);
         view.map_err(|error| Error::source(&self.path, error))
     }
+
+    /// As [`view`](Self::view), of a recording that may still be written.
+    pub(crate) fn follow(&self, part: &Part) -> Result<View, Error> {
+        let recording = Recording::follow(&self.path).map_err(|error| Error::Input {
+            path: self.path.clone(),
+            error,
+        });
+        let view = View::of(recording?, part);
+        view.map_err(|error| Error::source(&self.path, error))
+    }
 }
 
 /// Opens a recording.
@@ -47,7 +57,7 @@ pub(crate) fn open(path: &Path) -> Result<Recording, Error> {
 }
 
 /// Which events of a recording are looked at.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Part {
     /// Only this thread; may be given several times
     #[arg(long = "thread", value_name = "TID")]
@@ -102,14 +112,54 @@ pub(crate) fn matcher(globs: &[String]) -> Result<Option<Matcher>, Error> {
     Ok(Some(Box::new(matches)))
 }
 
+/// Names without characters that a terminal obeys.
+#[derive(Debug)]
+pub(crate) struct ShownNames {
+    pub(crate) names: Names,
+    /// Descriptions that are in them.
+    known: usize,
+}
+
+impl ShownNames {
+    pub(crate) fn new(process: u32) -> Self {
+        Self {
+            names: Names::new(process),
+            known: 0,
+        }
+    }
+
+    /// Takes over what is new.
+    #[inline]
+    pub(crate) fn learn(&mut self, from: &Names) {
+        let all = from.descriptions();
+        if all.len() == self.known {
+            return;
+        }
+        for description in &all[self.known..] {
+            self.add(description.clone());
+        }
+        self.known = all.len();
+    }
+
+    fn add(&mut self, mut description: Description) {
+        for text in &mut description.texts {
+            if let std::borrow::Cow::Owned(shown) = escaped(text) {
+                *text = shown;
+            }
+        }
+        self.names.add(description);
+    }
+}
+
 /// A part of a recording. Its names have no characters that a terminal obeys.
 #[derive(Debug)]
 pub(crate) struct View {
     recording: Recording,
-    names: Names,
-    first: u64,
+    shown: ShownNames,
+    first: Option<u64>,
     threads: HashSet<u32>,
-    /// In ticks of the clock.
+    /// In nanoseconds since the first event, and in ticks of the clock.
+    asked: (Option<u64>, Option<u64>),
     from: u64,
     to: u64,
     is_whole: bool,
@@ -117,35 +167,68 @@ pub(crate) struct View {
 }
 
 impl View {
-    fn of(mut recording: Recording, part: &Part) -> Result<Self, SourceError> {
-        let mut names = Names::new(recording.lanes().info().process);
-        for description in recording.names().descriptions() {
-            let mut description = description.clone();
-            for text in &mut description.texts {
-                if let std::borrow::Cow::Owned(shown) = escaped(text) {
-                    *text = shown;
-                }
-            }
-            names.add(description);
-        }
-        let first = recording.next_time()?.unwrap_or(0);
-        let clock = recording.clock();
-        let ticks = |ns: u64| first.saturating_add(clock.ticks(ns));
-        Ok(Self {
-            names,
-            first,
+    fn of(recording: Recording, part: &Part) -> Result<Self, SourceError> {
+        let mut this = Self {
+            shown: ShownNames::new(recording.lanes().info().process),
+            first: None,
             threads: part.threads.iter().copied().collect(),
-            from: part.from.map_or(0, ticks),
-            to: part.to.map_or(u64::MAX, ticks),
+            asked: (part.from, part.to),
+            from: 0,
+            to: u64::MAX,
             is_whole: part.threads.is_empty() && part.from.is_none() && part.to.is_none(),
             is_over: false,
             recording,
-        })
+        };
+        this.look()?;
+        Ok(this)
     }
 
-    /// Ticks of the first event of the recording.
+    /// Takes more of what events speak of.
+    pub(crate) fn describe(&mut self, descriptions: Vec<Description>) {
+        for description in descriptions {
+            self.shown.add(description);
+        }
+    }
+
+    /// Ticks of the first event of the recording; 0 while there is none.
     pub(crate) fn first(&self) -> u64 {
-        self.first
+        self.first.unwrap_or(0)
+    }
+
+    /// The process that was recorded first.
+    pub(crate) fn process(&self) -> u32 {
+        self.recording.lanes().info().process
+    }
+
+    /// Whether more may be written.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.recording.lanes().is_growing()
+    }
+
+    /// Whether there is a next event now.
+    pub(crate) fn is_ready(&mut self) -> Result<bool, SourceError> {
+        self.look()?;
+        if !self.is_whole {
+            self.skip()?;
+        }
+        let is_ready = self.recording.is_ready()?;
+        self.shown.learn(self.recording.names());
+        Ok(!self.is_over && is_ready)
+    }
+
+    /// Takes note of what has come.
+    fn look(&mut self) -> Result<(), SourceError> {
+        if self.first.is_none() {
+            self.first = self.recording.next_time()?;
+            if let Some(first) = self.first {
+                let clock = self.recording.clock();
+                let ticks = |ns: u64| first.saturating_add(clock.ticks(ns));
+                self.from = self.asked.0.map_or(0, ticks);
+                self.to = self.asked.1.map_or(u64::MAX, ticks);
+            }
+        }
+        self.shown.learn(self.recording.names());
+        Ok(())
     }
 
     /// Passes over what is not of the part.
@@ -188,7 +271,7 @@ impl Source for View {
     }
 
     fn names(&self) -> &Names {
-        &self.names
+        &self.shown.names
     }
 }
 

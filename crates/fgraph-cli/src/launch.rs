@@ -14,12 +14,13 @@ mod socket;
 
 use std::ffi::{CString, OsString, c_char};
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal, Write as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
@@ -70,6 +71,15 @@ pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// What is recorded, of which program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct What {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// What is recorded.
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct Which {
     /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
     /// other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
@@ -110,8 +120,6 @@ pub(crate) struct What {
         default_missing_value = "types"
     )]
     retval: Option<Values>,
-    #[command(flatten)]
-    target: Target,
 }
 
 /// A program that is to be run, or that runs.
@@ -121,7 +129,7 @@ pub(crate) struct Target {
     #[arg(long)]
     no_follow: bool,
     /// Take a process that runs already, and its forked children; at the end, its functions are as
-    /// they were, and the agent stays in it, idle
+    /// they were, and the agent stays in it, idle. When it executes another program, recording ends
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
@@ -155,7 +163,7 @@ impl What {
     ) -> Result<ExitCode, Error> {
         let settings = Settings {
             tool,
-            ..self.settings()?
+            ..self.which.settings()?
         };
         self.target.run(settings, work)
     }
@@ -164,12 +172,14 @@ impl What {
     pub(crate) fn find(&self, triggers: Vec<Trigger>) -> Result<Program, Error> {
         let settings = Settings {
             triggers,
-            ..self.settings()?
+            ..self.which.settings()?
         };
         self.target.find(settings)
     }
+}
 
-    fn settings(&self) -> Result<Settings, Error> {
+impl Which {
+    pub(crate) fn settings(&self) -> Result<Settings, Error> {
         let settings = Settings {
             trace: self.functions.iter().flat_map(|it| words(it)).collect(),
             notrace: self.notrace.iter().flat_map(|it| words(it)).collect(),
@@ -210,7 +220,7 @@ impl Target {
         self.find(settings)?.run(work)
     }
 
-    fn find(&self, settings: Settings) -> Result<Program, Error> {
+    pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
         let settings = Settings {
             follow: !self.no_follow,
             ..settings
@@ -227,6 +237,8 @@ pub(crate) struct Program {
     /// The process that runs it already.
     pid: Option<u32>,
     settings: Settings,
+    /// Where its output goes if the terminal is not for it.
+    output: Option<File>,
 }
 
 /// A program that runs with the agent inside, as our child unless it ran before.
@@ -245,6 +257,8 @@ pub(crate) struct Launched {
     attached: Option<Attached>,
     /// Where others ask.
     socket: Option<Socket>,
+    /// Where its output goes if the terminal is not for it.
+    output: Option<File>,
     /// Both stay for as long as the program may execute others.
     _library: Option<Library>,
     _file: File,
@@ -270,12 +284,33 @@ impl Program {
             command: command.to_vec(),
             pid,
             settings,
+            output: None,
         })
+    }
+
+    /// Keeps the program off the terminal, unless it runs already: its input is empty, its output
+    /// goes to a file, and it is in a process group of its own, so that it is stopped if it reads
+    /// the terminal all the same.
+    pub(crate) fn off_terminal(mut self) -> Result<Self, Error> {
+        if self.pid.is_none() {
+            let file = tempfile::tempfile().map_err(|error| Error::Write {
+                path: std::env::temp_dir(),
+                error,
+            });
+            self.output = Some(file?);
+        }
+        Ok(self)
     }
 
     /// Has the program record only the first call of each function.
     pub(crate) fn once(mut self) -> Self {
         self.settings.once = true;
+        self
+    }
+
+    /// Has the program record functions no more that are called more often than so in a second.
+    pub(crate) fn max_rate(mut self, calls: u32) -> Self {
+        self.settings.max_rate = calls;
         self
     }
 
@@ -335,6 +370,7 @@ impl Program {
             waiter: Some(waiter),
             status: None,
             attached: None,
+            output: self.output,
             _library: Some(library),
             _file: file,
         })
@@ -355,6 +391,7 @@ impl Program {
             waiter: Some(attach::wait_for_end(pid, sender)),
             status: None,
             attached: Some(attached),
+            output: None,
             _library: None,
             _file: file,
         })
@@ -371,6 +408,16 @@ impl Program {
         let variables = strings(variables(library, &self.settings))?;
         let path = string(self.path.clone().into_os_string().into_vec())?;
         let mut child = Command::new(&self.path);
+        if let Some(output) = &self.output {
+            child.process_group(0);
+            if io::stdin().is_terminal() {
+                child.stdin(Stdio::null());
+            }
+            child.stdout(output.try_clone()?);
+            if io::stderr().is_terminal() {
+                child.stderr(output.try_clone()?);
+            }
+        }
         // `Command` would sort the variables. This has it do all the rest.
         let execute = move || {
             // SAFETY: a string, and lists of strings with a null pointer at their ends.
@@ -492,16 +539,51 @@ impl Launched {
     /// takes.
     pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
         let enough = if self.is_attached() { 0 } else { 1 };
-        self.has_ended() || interrupts.count() > enough || self.is_stopped()
+        let is_asked = interrupts.count() > enough || self.is_stopped();
+        self.has_ended() || is_asked || self.has_executed()
+    }
+
+    /// Whether it ran before and has executed another program, which does not have the agent.
+    fn has_executed(&self) -> bool {
+        self.attached.as_ref().is_some_and(Attached::has_executed)
     }
 
     /// Ends recording: nothing more comes into the rings.
     pub(crate) fn stop(&mut self) {
         if let Err(error) = self.detach() {
             // What was recorded is worth more.
-            eprintln!("fgraph: {}", error.message().unwrap_or_default());
+            say!("fgraph: {}", error.message().unwrap_or_default());
         }
         self.rings.finish();
+    }
+
+    /// Sends a signal to the program that is kept off the terminal, as the terminal would, and to
+    /// its children.
+    pub(crate) fn signal(&self, signal: i32) {
+        if self.output.is_some() && !self.has_ended() {
+            // SAFETY: system calls.
+            unsafe {
+                libc::kill(-(self.process as i32), signal);
+                libc::kill(-(self.process as i32), libc::SIGCONT);
+            }
+        }
+    }
+
+    /// Prints what the program has printed that is kept off the terminal.
+    pub(crate) fn print_output(&self) -> Result<(), Error> {
+        let Some(output) = &self.output else {
+            return Ok(());
+        };
+        let (mut out, mut bytes, mut at) = (io::stdout().lock(), vec![0; 1 << 16], 0);
+        loop {
+            // Its place is the program's.
+            let len = output.read_at(&mut bytes, at).map_err(Error::Output)?;
+            if len == 0 {
+                return out.flush().map_err(Error::Output);
+            }
+            out.write_all(&bytes[..len]).map_err(Error::Output)?;
+            at += len as u64;
+        }
     }
 
     /// Whether a client of the socket wants recording to end.
@@ -537,6 +619,12 @@ impl Launched {
         interrupts: &Interrupts,
         result: Result<(), Error>,
     ) -> Result<ExitCode, Error> {
+        if self.has_executed() && !self.has_ended() {
+            let process = self.process;
+            eprintln!(
+                "fgraph: process {process} has executed another program, which is not recorded"
+            );
+        }
         let detached = self.detach();
         self.rings.finish();
         // Recording is over.

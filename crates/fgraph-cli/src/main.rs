@@ -3,14 +3,25 @@
 //! Each subcommand is a file under `commands/`. Those that show a recording take it as a
 //! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
 
+/// Writes a line to stderr; where that cannot be written, nothing is to be said.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod action;
 mod calls;
 mod commands;
+mod config;
+mod debuginfod;
 mod error;
 mod input;
 mod launch;
 mod output;
 mod places;
+mod screen;
 mod sources;
 mod stats;
 mod table;
@@ -20,18 +31,16 @@ mod tree;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::commands::Cli;
-
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    output::set_color(cli.color);
-    match commands::run(cli.command) {
+    let done = config::parse().and_then(|cli| {
+        output::set_color(cli.color);
+        commands::run(cli.command)
+    });
+    match done {
         Ok(code) => code,
         Err(error) => {
             if let Some(message) = error.message() {
-                eprintln!("fgraph: {message}");
+                say!("fgraph: {message}");
             }
             error.exit_code()
         }

@@ -2,13 +2,13 @@
 
 use crate::error::Error;
 use crate::output::{Out, Style};
-use crate::text::cut;
+use crate::text;
 
 /// Rows of numbers with a name at the end.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The headings, and how soon a column gives way where there is no room: the highest first.
-    columns: Vec<(&'static str, u8)>,
+    columns: Vec<(String, u8)>,
     rows: Vec<Vec<String>>,
 }
 
@@ -17,9 +17,10 @@ const LEAST: usize = 24;
 
 impl Table {
     /// A table without rows. Numbers stand at the right; the last column is a text.
-    pub(crate) fn new(columns: &[(&'static str, u8)]) -> Self {
+    pub(crate) fn new(columns: &[(&str, u8)]) -> Self {
+        let column = |&(heading, way): &(&str, u8)| (heading.to_owned(), way);
         Self {
-            columns: columns.to_vec(),
+            columns: columns.iter().map(column).collect(),
             rows: Vec::new(),
         }
     }
@@ -31,13 +32,20 @@ impl Table {
 
     /// Writes all rows.
     pub(crate) fn write(&self, out: &mut Out) -> Result<(), Error> {
+        let mut lines = self.lines(out.width).into_iter();
+        if let Some(heading) = lines.next() {
+            out.line(Style::Bold.paint(heading))?;
+        }
+        lines.try_for_each(|line| out.line(line))
+    }
+
+    /// The heading and all rows, as far as they have room in so many columns.
+    pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
         let width_of = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            let widths = cells.map(|cell| cell.chars().count());
-            widths
-                .chain([self.columns[column].0.len()])
-                .max()
-                .unwrap_or(0)
+            let headings = [&self.columns[column].0];
+            let widths = cells.chain(headings).map(|cell| text::width(cell));
+            widths.max().unwrap_or(0)
         };
         let last = self.columns.len() - 1;
         let widths: Vec<usize> = (0..last).map(width_of).collect();
@@ -49,7 +57,7 @@ impl Table {
                 .sum::<usize>()
         };
         let mut room = usize::MAX;
-        if let Some(width) = out.width {
+        if let Some(width) = width {
             while used(&shown) + LEAST > width && shown.len() > 1 {
                 let gives_way = |&&column: &&usize| self.columns[column].1;
                 let Some(&goes) = shown.iter().max_by_key(gives_way) else {
@@ -68,15 +76,15 @@ impl Table {
                 let width = widths[column];
                 line.push_str(&format!("{:>width$}  ", cells(column)));
             }
-            line.push_str(&cut(&cells(last), room));
+            line.push_str(&text::cut(&cells(last), room));
+            line.truncate(line.trim_end().len());
             line
         };
-        let heading = line(&|column| self.columns[column].0.to_owned());
-        out.line(Style::Bold.paint(heading.trim_end()))?;
-        for row in &self.rows {
+        let mut lines = vec![line(&|column| self.columns[column].0.clone())];
+        lines.extend(self.rows.iter().map(|row| {
             let cell = |column: usize| row.get(column).cloned().unwrap_or_default();
-            out.line(line(&cell).trim_end())?;
-        }
-        Ok(())
+            line(&cell)
+        }));
+        lines
     }
 }

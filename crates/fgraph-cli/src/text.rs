@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 /// Whether a terminal would do something with a character instead of showing it.
 fn is_hostile(character: char) -> bool {
     character.is_control()
@@ -33,16 +35,28 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A text that takes at most `width` characters; one that is cut ends with an ellipsis.
-pub(crate) fn cut(text: &str, width: usize) -> Cow<'_, str> {
-    match text.char_indices().nth(width) {
-        None => Cow::Borrowed(text),
-        Some(_) if width == 0 => Cow::Borrowed(""),
-        Some(_) => {
-            let kept: String = text.chars().take(width - 1).collect();
-            Cow::Owned(kept + "…")
-        }
+/// The columns of a terminal that a text takes.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// A text that takes at most `columns` of a terminal; one that is cut ends with an ellipsis.
+pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    if width(text) <= columns {
+        return Cow::Borrowed(text);
     }
+    let Some(room) = columns.checked_sub(1) else {
+        return Cow::Borrowed("");
+    };
+    let mut used = 0;
+    let kept: String = text
+        .chars()
+        .take_while(|character| {
+            used += character.width().unwrap_or(0);
+            used <= room
+        })
+        .collect();
+    Cow::Owned(kept + "…")
 }
 
 /// A function with its module, if that is known: `free [libc.so.6]`.
@@ -126,11 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_at_characters() {
+    fn a_text_is_cut_to_the_columns_that_there_are() {
         assert_eq!(cut("größer", 6), "größer");
         assert_eq!(cut("größer", 5), "größ…");
         assert_eq!(cut("größer", 1), "…");
         assert_eq!(cut("größer", 0), "");
+        assert_eq!(cut("関数::x", 7), "関数::x");
+        assert_eq!(cut("関数::x", 6), "関数:…");
+        assert_eq!(cut("関数::x", 4), "関…");
     }
 
     #[test]

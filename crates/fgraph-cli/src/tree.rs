@@ -47,6 +47,11 @@ impl Tree {
         child
     }
 
+    /// As [`child`](Self::child), where the tree may not grow any more.
+    pub(crate) fn known_child(&self, parent: u32, slot: Slot) -> Option<u32> {
+        self.places.get(&(parent, slot)).copied()
+    }
+
     /// Counts a call.
     pub(crate) fn add(&mut self, node: u32, took: u64) {
         let node = &mut self.nodes[node as usize];

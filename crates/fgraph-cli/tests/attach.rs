@@ -4,13 +4,16 @@
 mod busy;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use busy::Program;
-use fgraph_needs::{CC, needs};
+use fgraph_needs::{CC, MUSL_GCC, needs};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 
@@ -121,6 +124,29 @@ fn recording_ends_with_the_process_and_is_whole() {
 }
 
 #[test]
+fn an_interrupt_ends_the_view_of_a_program_that_never_pauses() {
+    let program = Program::start(&needs!(CC.find()));
+    let text = program.text();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    command.args(["live", "-p", &program.child.id().to_string()]);
+    let mut live = command.stdout(Stdio::piped()).spawn().unwrap();
+    // It is read as fast as can be: there is always more.
+    let mut out = live.stdout.take().unwrap();
+    let mut bytes = vec![0; 1 << 16];
+    assert!(out.read(&mut bytes).unwrap() > 0);
+    let kill = format!("kill -INT {}", live.id());
+    let kill = Command::new("sh").args(["-c", &kill]).status();
+    assert!(kill.unwrap().success());
+    let until = Instant::now() + Duration::from_secs(60);
+    while out.read(&mut bytes).unwrap() > 0 {
+        assert!(Instant::now() < until);
+    }
+    assert_eq!(live.wait().unwrap().code(), Some(0));
+    assert_eq!(program.changed(&text), None);
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn processes_that_cannot_be_recorded_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let record = |pid: &str| {
@@ -143,4 +169,121 @@ fn processes_that_cannot_be_recorded_are_named() {
     );
     let (code, _) = record("x");
     assert_eq!(code, Some(2));
+}
+
+#[test]
+fn recording_ends_and_says_so_when_the_process_executes_another_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = Command::new("sh");
+    let shell = shell.args(["-c", "echo ready; read line; exec cat >&2"]);
+    let mut program = Program::start_as(folder, shell);
+    let recorder = program.recorder(&[]).spawn().unwrap();
+    let has_agent = |program: &Program| {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", program.child.id()));
+        maps.unwrap().contains("fgraph-agent")
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    // It has begun when it has written the first block.
+    while fs::metadata(program.recording()).map_or(0, |file| file.len()) == 0 {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(has_agent(&program));
+    let input = program.child.stdin.as_mut().unwrap();
+    input.write_all(b"go on\n").unwrap();
+    let output = recorder.wait_with_output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let expected = format!(
+        "process {} has executed another program",
+        program.child.id()
+    );
+    assert!(text.contains(&expected), "{text}");
+    assert!(!has_agent(&program));
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn who_may_not_attach_is_told_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = folder.path().join("fgraph");
+    fs::copy(env!("CARGO_BIN_EXE_fgraph"), &command).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut recorder = Command::new(&command);
+    recorder
+        .args(["record", "-p", "1"])
+        .current_dir(folder.path())
+        // The home would be root's.
+        .env_clear();
+    // SAFETY: it only asks.
+    if unsafe { libc::geteuid() } == 0 {
+        chown(folder.path(), Some(65534), None).unwrap();
+        recorder.uid(65534);
+    }
+    let output = recorder.output().unwrap();
+    let text = said(&output);
+    assert_eq!(
+        (output.status.code(), text.lines().count()),
+        (Some(126), 1),
+        "{text}"
+    );
+    let expected = "process 1 cannot be looked into: it belongs to user 0";
+    assert!(text.contains(expected), "{text}");
+    assert!(!folder.path().join("fgraph.data").exists());
+}
+
+#[test]
+fn what_was_there_stays_when_nothing_is_recorded() {
+    let (folder, busy) = Program::compile_with(&needs!(CC.find()), &["-static"]);
+    let program = Program::start_as(folder, &mut Command::new(busy));
+    fs::write(program.recording(), "an old recording").unwrap();
+    let link = program.folder.path().join("link");
+    symlink("/dev/null", &link).unwrap();
+    for path in [&program.recording(), &link] {
+        let output = program.recorder_to(path, &[]).output().unwrap();
+        assert_eq!(output.status.code(), Some(126));
+        assert!(
+            said(&output).contains("statically linked"),
+            "{}",
+            said(&output)
+        );
+    }
+    assert_eq!(fs::read(program.recording()).unwrap(), b"an old recording");
+    assert!(link.is_symlink());
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn programs_of_another_c_library_are_refused_and_go_on() {
+    let (folder, busy) = Program::compile(&needs!(MUSL_GCC.find()));
+    let refused = Command::new(env!("CARGO_BIN_EXE_fgraph"))
+        .args(["record", "--"])
+        .arg(&busy)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = said(&refused);
+    assert_eq!(refused.status.code(), Some(126), "{text}");
+    assert!(
+        text.contains("ld-musl-x86_64.so.1 is not glibc's"),
+        "{text}"
+    );
+    // A shell of glibc's executes it: it runs as ever.
+    let mut shell = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    shell.args(["record", "-q", "--", "sh", "-c", "exec ./busy"]);
+    let shell = shell
+        .stdin(Stdio::null())
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!((shell.status.code(), said(&shell).as_str()), (Some(0), ""));
+    let program = Program::start_as(folder, &mut Command::new(busy));
+    let output = program.record(&[]);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(
+        said(&output).contains("does not use glibc"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(program.end().code(), Some(0));
 }

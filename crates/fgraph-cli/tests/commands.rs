@@ -241,6 +241,19 @@ fn exports_are_written_where_they_are_asked_for() {
         assert!(complaint.contains("--features svg"), "{complaint}");
         assert!(!picture.exists() && !cfg!(feature = "svg"));
     }
+    for format in ["parquet", "otlp"] {
+        let output = fgraph(&["export", format], &path);
+        let file = directory.path().join(format!("fgraph.{format}"));
+        if output.status.success() {
+            let bytes = fs::read(file).unwrap();
+            // The machine is that of the recording.
+            assert!(bytes.windows(4).any(|it| it == b"host"), "{format}");
+        } else {
+            let complaint = fails(&["export", format], &path, 2);
+            assert!(complaint.contains("--features fleet"), "{complaint}");
+            assert!(!file.exists() && !cfg!(feature = "fleet"));
+        }
+    }
 }
 
 #[test]
@@ -412,6 +425,22 @@ fn a_full_disk_is_told() {
     assert_eq!(output.status.code(), Some(4), "{complaint}");
     let expected = "fgraph: the output cannot be written: No space left on device\n";
     assert_eq!(complaint, expected);
+}
+
+#[test]
+fn what_cannot_be_said_changes_no_exit_code() {
+    let (_directory, path) = recording();
+    for (arguments, code) in [
+        (["report", "absent"], 3),
+        (["export", "csv"], 0),
+        (["graph", "absent"], 3),
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(arguments).current_dir(path.parent().unwrap());
+        let output = command.stderr(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+    }
 }
 
 #[test]

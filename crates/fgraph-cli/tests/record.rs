@@ -194,11 +194,11 @@ fn programs_that_shut_themselves_in_are_recorded_to_the_end() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
     let root = place.0.path().as_os_str();
-    for what in ["", "close", "chroot", "seccomp", "daemon", "kill"] {
+    for what in ["", "close", "chroot", "user", "seccomp", "daemon", "kill"] {
         let found = place.same(&[], &[program.as_os_str(), what.as_ref(), root]);
         // Not everyone may do everything.
-        if found.entries("leaf") == 0 && what == "chroot" {
-            skip!("no right to chroot");
+        if found.entries("leaf") == 0 && ["chroot", "user"].contains(&what) {
+            skip!("no right to do this: {what}");
             continue;
         }
         assert_eq!(found.entries("leaf"), 10, "{what}");
@@ -261,6 +261,45 @@ fn a_filter_says_what_is_recorded() {
     assert_eq!(found.entries("leaf"), 10);
     let mut recorder = place.recorder(&["-F", "a:mod:"]);
     assert_eq!(recorder.arg(&program).status().unwrap().code(), Some(2));
+}
+
+#[test]
+fn a_function_that_is_called_too_often_is_switched_off_and_named() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    let command = [program.as_os_str(), "seccomp".as_ref()];
+    let found = place.same(&["--max-rate", "1"], &command);
+    assert_eq!(found.calls["leaf"], (1, 1));
+    assert_eq!(found.entries("main"), 1);
+    for options in [&["-t", "1ns"][..], &["--args"], &["--ring", "overwrite"]] {
+        let options = [options, &["--max-rate", "1"]].concat();
+        let found = place.same(&options, &command);
+        assert_eq!((found.entries("leaf"), found.entries("main")), (1, 1));
+    }
+    let found = place.same(&["--max-rate", "10"], &command);
+    assert_eq!(found.entries("leaf"), 10);
+
+    let record = |options: &[&str]| {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        recorder.args(["record", "--max-rate", "1", "-o"]);
+        let recorder = recorder.arg(place.recording()).args(options).arg("--");
+        let output = recorder.arg(&program).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let line = "fgraph: leaf [program] was switched off: more than 1 calls in a second";
+    for options in [&[][..], &["--ring", "overwrite"]] {
+        let said = record(options);
+        let lines = said.lines().filter(|said| said.contains("switched off"));
+        assert_eq!(lines.collect::<Vec<_>>(), [line], "{said}");
+        let mut info = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let info = info.arg("info").arg(place.recording()).output().unwrap();
+        let info = String::from_utf8(info.stdout).unwrap();
+        let off: Vec<&str> = info
+            .lines()
+            .filter(|line| line.starts_with("off "))
+            .collect();
+        assert_eq!(off, ["off        leaf [program]"], "{info}");
+    }
 }
 
 /// A program that runs until it is told to end, with its recorder.
@@ -440,6 +479,22 @@ fn each_signal_is_answered_by_a_snapshot() {
 }
 
 #[test]
+fn a_full_disk_ends_the_recording_and_not_the_program() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    for options in [&[][..], &["--ring", "overwrite"]] {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let recorder = recorder.args(["record", "-o", "/dev/full"]).args(options);
+        let output = recorder.arg(&program).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.stdout, b"ten calls\n");
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert_eq!(said, "fgraph: /dev/full: No space left on device\n");
+        assert!(Path::new("/dev/full").exists());
+    }
+}
+
+#[test]
 fn the_environment_is_in_the_recording_only_if_asked_for() {
     let place = Place::new();
     let info = |options: &[&str]| {
@@ -571,6 +626,11 @@ fn the_command_works_alone() {
     let status = recorder.args(["record", "sh", "-c", "exit 7"]).status();
     assert_eq!(status.unwrap().code(), Some(7));
     assert!(!Found::of(&place.recording()).calls.is_empty());
+    let mut viewer = Command::new(&command);
+    let viewer = viewer.env_clear().env("HOME", "/nowhere");
+    let shown = viewer.arg("report").current_dir(place.0.path()).output();
+    let shown = shown.unwrap();
+    assert!(shown.status.success() && !shown.stdout.is_empty());
     let left = fs::read_dir(&temporary).unwrap().count();
     assert_eq!(left, 0, "files are left over");
 }

@@ -5,11 +5,13 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fgraph_needs::{TMUX, needs};
+use fgraph_needs::{CC, TMUX, needs};
 
+#[path = "support/busy.rs"]
+mod busy;
 mod support;
 
-use support::recording;
+use support::{Growing, recording};
 
 /// How long a screen may take to show what is expected.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +30,11 @@ impl Terminal {
             socket: directory.join("tmux").display().to_string(),
         };
         let program = env!("CARGO_BIN_EXE_fgraph");
-        let command = format!("unset COLUMNS; '{program}' {command}; echo \"code $?.\"; cat");
+        let program = format!("sh -c 'echo $PPID' > pid; exec '{program}' {command}");
+        // What the terminal does with a line is told after the end.
+        let modes = "stty -a | grep -o ' -*icanon'";
+        let command =
+            format!("unset COLUMNS; ({program}); echo \"code $?.\"; {modes} > modes; cat");
         let (width, height) = (width.to_string(), height.to_string());
         let directory = directory.display().to_string();
         this.tmux(&[
@@ -52,6 +58,20 @@ impl Terminal {
         command.args(["-S", &self.socket]).args(arguments);
         let output = command.output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Waits until the command has ended with a code, and says what the screen shows then.
+    #[track_caller]
+    fn ends(&self, directory: &Path, code: u32) -> String {
+        let screen = self.shows(&format!("code {code}."));
+        let begin = Instant::now();
+        let modes = || std::fs::read_to_string(directory.join("modes")).unwrap_or_default();
+        while !modes().contains("icanon") {
+            assert!(begin.elapsed() < PATIENCE, "{}", modes());
+            sleep(Duration::from_millis(50));
+        }
+        assert_eq!(modes(), " icanon\n");
+        screen
     }
 
     fn keys(&self, keys: &[&str]) {
@@ -93,7 +113,7 @@ fn a_recording_can_be_browsed() {
     );
     assert!(screen.contains(r"evil\x1b]0;owned"), "{screen}");
     terminal.keys(&["o"]);
-    terminal.shows("function\n       40 ns");
+    terminal.shows("function↓\n     40 ns");
     terminal.keys(&["/", "p", "a", "r", "s", "e", "Enter", "Enter"]);
     // Its branch of the graph, which opens and closes.
     terminal.shows("[2 graph]");
@@ -141,6 +161,223 @@ fn a_terminal_of_20_columns_is_wide_enough() {
             assert!(screen.contains('…'), "{screen}");
         }
     }
+}
+
+/// Works until a signal ends it, in threads that have names.
+const WORKS: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+__attribute__((noinline)) long work(long n)
+{
+    __asm__ volatile("" : "+r"(n));
+    return n < 2 ? n : work(n - 1) + work(n - 2);
+}
+
+__attribute__((noinline)) long rest(long n)
+{
+    usleep(1000);
+    return n + 1;
+}
+
+static void *rests(void *unused)
+{
+    pthread_setname_np(pthread_self(), "rester");
+    for (long n = 0;;)
+        n = rest(n);
+    return unused;
+}
+
+int main(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, 0, rests, 0);
+    puts("printed by the program");
+    fflush(stdout);
+    for (;;) {
+        work(10);
+        usleep(1000);
+    }
+}
+"#;
+
+/// A directory with that program, `works`.
+fn works(cc: &Path) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("works.c");
+    std::fs::write(&source, WORKS).unwrap();
+    let mut compiler = Command::new(cc);
+    compiler.args(["-O1", "-pthread", "-o"]);
+    compiler.arg(directory.path().join("works")).arg(&source);
+    assert!(compiler.status().unwrap().success());
+    directory
+}
+
+#[test]
+fn top_is_sorted_and_filtered_by_keys() {
+    let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
+    let directory = works(&cc);
+    let tmux = tmux.display().to_string();
+    let command = "top --delay 100ms -- ./works";
+    let terminal = Terminal::new(&tmux, directory.path(), (100, 20), command);
+    terminal.shows("work [works]");
+    let screen = terminal.shows("rest [works]");
+    assert!(
+        screen.contains("self↓") && screen.contains("p50"),
+        "{screen}"
+    );
+    // What the program prints does not come between.
+    assert!(!screen.contains("printed by"), "{screen}");
+    terminal.keys(&[">"]);
+    terminal.shows("calls/s↓");
+    terminal.keys(&["Left", "Left", "I"]);
+    terminal.shows("now %↑");
+    terminal.keys(&["o"]);
+    terminal.shows("function↑");
+    terminal.keys(&["/", "r", "e", "s", "t", "|", "m", "a", "i", "n"]);
+    terminal.shows("/rest|main█");
+    terminal.keys(&["Enter"]);
+    let screen = terminal.shows("only rest|main ");
+    assert!(
+        screen.contains("rest [works]") && !screen.contains("work [works]"),
+        "{screen}"
+    );
+    terminal.keys(&["Escape"]);
+    terminal.shows("work [works]");
+    terminal.keys(&["H"]);
+    terminal.shows("thread↑");
+    terminal.keys(&["\\", "r", "e", "s", "t", "e", "r", "Enter", "Enter"]);
+    terminal.shows("; only rester ");
+    let screen = terminal.shows("rest [works]");
+    assert!(!screen.contains("work [works]"), "{screen}");
+    terminal.keys(&["Escape"]);
+    terminal.shows("work [works]");
+    terminal.keys(&["p"]);
+    terminal.shows("[paused]");
+    terminal.keys(&["p", "?"]);
+    terminal.shows("Keys:");
+    terminal.keys(&["q", "q"]);
+    // The program has ended by SIGINT.
+    let screen = terminal.ends(directory.path(), 130);
+    assert!(screen.contains("printed by the program"), "{screen}");
+    let heading = screen.lines().position(|line| line.ends_with("function"));
+    let heading = heading.unwrap_or_else(|| panic!("{screen}"));
+    assert!(
+        screen
+            .lines()
+            .skip(heading)
+            .any(|it| it.ends_with("work [works]")),
+        "{screen}"
+    );
+}
+
+#[test]
+fn a_program_is_browsed_while_it_runs() {
+    let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
+    let directory = works(&cc);
+    let tmux = tmux.display().to_string();
+    let terminal = Terminal::new(&tmux, directory.path(), (100, 20), "tui -- ./works");
+    let screen = terminal.shows(" rest\n");
+    assert!(screen.contains("more to come"), "{screen}");
+    assert!(!screen.contains("printed by"), "{screen}");
+    terminal.keys(&["/", "w", "o", "r", "k", "Enter", "Enter"]);
+    terminal.shows("[2 graph]");
+    // Calls that go on are open branches.
+    let screen = terminal.shows("  + work");
+    assert!(screen.contains("- main"), "{screen}");
+    terminal.keys(&["3"]);
+    terminal.shows("work();");
+    terminal.keys(&["p"]);
+    terminal.shows(", paused");
+    terminal.keys(&["4"]);
+    terminal.shows("rest in ");
+    terminal.keys(&["q"]);
+    let screen = terminal.ends(directory.path(), 130);
+    assert!(screen.contains("printed by the program"), "{screen}");
+}
+
+#[test]
+fn a_process_is_browsed_and_goes_on() {
+    let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
+    let program = busy::Program::start(&cc);
+    let tmux = tmux.display().to_string();
+    let directory = program.folder.path();
+    let command = format!("tui -F sys_write -F sys_read -p {}", program.child.id());
+    let terminal = Terminal::new(&tmux, directory, (80, 24), &command);
+    terminal.shows("sys_write");
+    terminal.keys(&["2"]);
+    terminal.shows("+ sys_write");
+    terminal.keys(&["q"]);
+    terminal.ends(directory, 0);
+    drop(terminal);
+    assert!(program.end().success());
+}
+
+#[test]
+fn a_recording_that_is_written_is_followed() {
+    let tmux = needs!(TMUX.find());
+    let directory = tempfile::tempdir().unwrap();
+    let tmux = tmux.display().to_string();
+    let mut growing = Growing::begin(&directory.path().join("fgraph.data"));
+    growing.calls(1, "first\x1b[2J");
+    let terminal = Terminal::new(&tmux, directory.path(), (80, 24), "tui");
+    let screen = terminal.shows(r" first\x1b[2J");
+    assert!(screen.contains("more to come"), "{screen}");
+    assert!(!screen.contains("second"), "{screen}");
+    growing.calls(2, "second");
+    terminal.shows(" second");
+    growing.end();
+    terminal.keys(&["3"]);
+    let screen = terminal.shows("second();");
+    assert!(!screen.contains("more to come"), "{screen}");
+    terminal.keys(&["q"]);
+    terminal.ends(directory.path(), 0);
+}
+
+#[test]
+fn a_terminal_is_as_before_however_top_ends() {
+    let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
+    let tmux = tmux.display().to_string();
+    for signal in ["INT", "TERM", "HUP"] {
+        let directory = works(&cc);
+        let command = "top --delay 100ms -- ./works";
+        let terminal = Terminal::new(&tmux, directory.path(), (20, 20), command);
+        terminal.shows("  wor");
+        let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();
+        let kill = format!("kill -{signal} {pid}");
+        Command::new("sh").args(["-c", &kill]).status().unwrap();
+        let screen = terminal.ends(directory.path(), 130);
+        assert!(screen.contains("printed by"), "{signal}: {screen}");
+        // SIGTERM is not for the program.
+        let kill = "for it in /proc/[0-9]*; do [ $it/exe -ef works ] && kill -9 ${it#/proc/}; done";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", kill]).current_dir(&directory);
+        shell.status().unwrap();
+    }
+    // The end of the program.
+    let directory = tempfile::tempdir().unwrap();
+    let command = "top --lines 5 -- sh -c 'echo printed; exit 3'";
+    let terminal = Terminal::new(&tmux, directory.path(), (80, 20), command);
+    let screen = terminal.ends(directory.path(), 3);
+    assert!(screen.contains("printed\n"), "{screen}");
+}
+
+#[test]
+fn top_leaves_a_process_as_it_was() {
+    let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
+    let program = busy::Program::start(&cc);
+    let tmux = tmux.display().to_string();
+    let directory = program.folder.path();
+    let command = format!("top --delay 100ms -p {}", program.child.id());
+    let terminal = Terminal::new(&tmux, directory, (80, 24), &command);
+    terminal.shows("work [busy]");
+    terminal.keys(&["q"]);
+    let screen = terminal.ends(directory, 0);
+    assert!(screen.contains("work [busy]"), "{screen}");
+    drop(terminal);
+    assert!(program.end().success());
 }
 
 #[test]

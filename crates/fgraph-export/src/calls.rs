@@ -1,22 +1,36 @@
 //! From the events of threads to calls that begin and end in pairs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::io;
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::{What, mark_text};
-use fgraph_trace::names::{FunctionTypes, Names};
+use fgraph_trace::names::{FunctionTypes, Names, executed_before, process_id};
 use fgraph_trace::{Source, source::SourceError};
 
-use crate::symbols::{Symbol, Symbols, one_line};
+use crate::symbols::{Symbol, Symbols, one_line, process_name, thread_name};
 
 /// A thread of the source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thread {
     /// Threads are numbered from 0 in the order in which they were met.
     pub(crate) index: usize,
+    /// The [number](fgraph_trace::names::process_number) of its process.
     pub(crate) process: u32,
     pub(crate) id: u32,
+}
+
+impl Thread {
+    /// The kernel's id of its process.
+    pub(crate) fn process_id(&self) -> u32 {
+        process_id(self.process)
+    }
+
+    /// How many programs its process had executed before.
+    pub(crate) fn executed_before(&self) -> u32 {
+        executed_before(self.process)
+    }
 }
 
 /// Where and when something happens.
@@ -28,6 +42,19 @@ pub(crate) struct At<'a> {
     pub(crate) symbols: &'a Symbols,
     pub(crate) names: &'a Names,
     pub(crate) clock: &'a Clock,
+    /// The machine; empty if it is not known.
+    #[cfg_attr(not(feature = "fleet"), expect(dead_code, reason = "no format has it"))]
+    pub(crate) host: &'a str,
+}
+
+impl At<'_> {
+    /// A time by the monotonic clock in nanoseconds since 1970.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn date(&self, time: u64) -> u64 {
+        let first = self.clock.first();
+        let since = time.wrapping_sub(first.monotonic);
+        first.realtime.wrapping_add(since)
+    }
 }
 
 /// How a call ended.
@@ -38,7 +65,7 @@ pub(crate) enum Ending {
     Unwound,
     /// Its end is not among the events: a call around it ended, or too many are open.
     Missing,
-    /// It still goes on where the events end.
+    /// It still goes on where the events of its program end.
     Open,
 }
 
@@ -147,6 +174,9 @@ pub(crate) struct Trace<'a> {
     pub(crate) symbols: &'a Symbols,
     pub(crate) names: &'a Names,
     pub(crate) clock: &'a Clock,
+    /// As in [`At`].
+    #[cfg_attr(not(feature = "fleet"), expect(dead_code, reason = "no format has it"))]
+    pub(crate) host: &'a str,
     /// The earliest and the latest time, by the monotonic clock; 0 if there was no event.
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -156,7 +186,7 @@ impl Trace<'_> {
     /// The processes, in the order in which they were met.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let mut all = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         for thread in self.threads {
             if seen.insert(thread.process) {
                 all.push(thread.process);
@@ -164,6 +194,40 @@ impl Trace<'_> {
         }
         all
     }
+
+    /// The processes by their ids, in the order in which they were met, each with the names of the
+    /// programs that it has executed one after another.
+    pub(crate) fn process_ids(&self) -> Vec<(u32, String)> {
+        let name = |number| (process_id(number), process_name(self.names, number));
+        joined(self.processes().into_iter().map(name))
+    }
+
+    /// The threads by the ids of their processes and their own, with the names of all programs.
+    pub(crate) fn thread_ids(&self) -> Vec<((u32, u32), String)> {
+        let name = |thread: &Thread| {
+            let name = thread_name(self.names, thread.process, thread.id);
+            ((thread.process_id(), thread.id), name)
+        };
+        joined(self.threads.iter().map(name))
+    }
+}
+
+/// Each key once, with all its names.
+fn joined<K: Copy + Eq + Hash>(all: impl Iterator<Item = (K, String)>) -> Vec<(K, String)> {
+    let mut found: Vec<(K, Vec<String>)> = Vec::new();
+    let mut places = HashMap::new();
+    for (key, name) in all {
+        let place = *places.entry(key).or_insert(found.len());
+        if place == found.len() {
+            found.push((key, Vec::new()));
+        }
+        let names = &mut found[place].1;
+        if names.last() != Some(&name) {
+            names.push(name);
+        }
+    }
+    let join = |(key, names): (K, Vec<String>)| (key, names.join(", "));
+    found.into_iter().map(join).collect()
 }
 
 /// What an export has met.
@@ -212,6 +276,8 @@ const MAX_DEPTH: usize = 1 << 16;
 pub(crate) struct Calls {
     symbols: Symbols,
     threads: HashMap<(u32, u32), usize>,
+    /// By id, the number of the process that it was met with last.
+    processes: HashMap<u32, u32>,
     states: Vec<State>,
     /// The thread of the event before.
     recent: Option<usize>,
@@ -219,6 +285,7 @@ pub(crate) struct Calls {
     clock: Option<Clock>,
     span: Option<(u64, u64)>,
     summary: Summary,
+    host: String,
     words: Vec<u64>,
     values: Vec<u64>,
 }
@@ -252,6 +319,10 @@ impl From<io::Error> for CallsError {
 }
 
 impl Calls {
+    pub(crate) fn set_host(&mut self, host: &str) {
+        self.host = host.to_owned();
+    }
+
     /// Hands the source's next event to `sink`; `false` if there is none now.
     pub(crate) fn next(
         &mut self,
@@ -317,6 +388,9 @@ impl Calls {
                 last: 0,
             });
         }
+        if is_new && let Some(before) = self.processes.insert(process_id(process), process) {
+            self.end_program(before, process, clock.monotonic(ticks), source, sink)?;
+        }
         let state = &mut self.states[index];
         let time = clock.monotonic(ticks).max(state.last);
         state.last = time;
@@ -325,7 +399,7 @@ impl Calls {
         if let Step::Entry(function) = step {
             // Before the steps look at the symbols.
             let symbol = self.symbols.symbol(process, function, names);
-            let at = state.at(time, &self.symbols, names, &clock);
+            let at = state.at(time, &self.symbols, names, &clock, &self.host);
             if is_new {
                 sink.thread(&at)?;
             }
@@ -344,7 +418,7 @@ impl Calls {
             let arguments = Values::arguments(&self.words, &self.values, types);
             return sink.begin(&at, symbol, &arguments);
         }
-        let at = state.at(time, &self.symbols, names, &clock);
+        let at = state.at(time, &self.symbols, names, &clock, &self.host);
         if is_new {
             sink.thread(&at)?;
         }
@@ -376,6 +450,37 @@ impl Calls {
         Ok(())
     }
 
+    /// Ends the calls of a program where its process has executed another one.
+    fn end_program(
+        &mut self,
+        before: u32,
+        process: u32,
+        time: u64,
+        source: &impl Source,
+        sink: &mut dyn Sink,
+    ) -> io::Result<()> {
+        let clock = self.clock.unwrap_or(*source.clock());
+        if before == process {
+            return Ok(());
+        }
+        for state in &mut self.states {
+            if state.thread.process != before {
+                continue;
+            }
+            self.summary.open_calls += state.open.len() as u64;
+            state.last = time.max(state.last);
+            let at = state.at(
+                state.last,
+                &self.symbols,
+                source.names(),
+                &clock,
+                &self.host,
+            );
+            while state.end(&at, Ending::Open, &Values::default(), sink)? {}
+        }
+        Ok(())
+    }
+
     /// Ends the calls that go on, and the export.
     pub(crate) fn finish(
         mut self,
@@ -386,7 +491,7 @@ impl Calls {
         let (start, end) = self.span.unwrap_or((0, 0));
         for state in &mut self.states {
             self.summary.open_calls += state.open.len() as u64;
-            let at = state.at(end, &self.symbols, source.names(), &clock);
+            let at = state.at(end, &self.symbols, source.names(), &clock, &self.host);
             while state.end(&at, Ending::Open, &Values::default(), &mut *sink)? {}
         }
         let threads: Vec<Thread> = self.states.iter().map(|state| state.thread).collect();
@@ -395,6 +500,7 @@ impl Calls {
             symbols: &self.symbols,
             names: source.names(),
             clock: &clock,
+            host: &self.host,
             start,
             end,
         })?;
@@ -413,6 +519,7 @@ impl State {
         symbols: &'a Symbols,
         names: &'a Names,
         clock: &'a Clock,
+        host: &'a str,
     ) -> At<'a> {
         At {
             thread: self.thread,
@@ -420,6 +527,7 @@ impl State {
             symbols,
             names,
             clock,
+            host,
         }
     }
 

@@ -7,6 +7,10 @@ mod ctf;
 mod firefox;
 mod folded;
 mod html;
+#[cfg(feature = "fleet")]
+mod otlp;
+#[cfg(feature = "fleet")]
+mod parquet;
 mod perfetto;
 mod pprof;
 mod speedscope;
@@ -23,6 +27,10 @@ pub(crate) use self::ctf::Ctf;
 pub(crate) use self::firefox::Firefox;
 pub(crate) use self::folded::folded;
 pub(crate) use self::html::Html;
+#[cfg(feature = "fleet")]
+pub(crate) use self::otlp::Otlp;
+#[cfg(feature = "fleet")]
+pub(crate) use self::parquet::Parquet;
 pub(crate) use self::perfetto::Perfetto;
 pub(crate) use self::pprof::pprof;
 pub(crate) use self::speedscope::Speedscope;

@@ -19,6 +19,8 @@
 //! | `uftrace` | a directory | `uftrace replay`, `report`, `graph`, `tui` |
 //! | `ctf` | a directory, CTF 1.8 | babeltrace2, Trace Compass |
 //! | `csv` | text, a row for each call | spreadsheets, data frames, databases |
+//! | `parquet` | Parquet, a row for each call, with the feature `fleet` | DuckDB, Spark, pandas |
+//! | `otlp` | OpenTelemetry's protobuf, with the feature `fleet` | collectors |
 //!
 //! In every format each call begins and ends once. A call whose end is not among the events ends
 //! with a call around it, or with the last event. A return without an entry is left out. The
@@ -84,6 +86,16 @@ pub enum Format {
     /// (`returned`, `unwound`, `missing` or `open`), and arguments and result as they were
     /// recorded. A text that spreadsheets would take for a formula has an apostrophe before it.
     Csv,
+    /// A row for each call, at its end: host, process, program, thread, function, module, start (in
+    /// nanoseconds since 1970), duration, own time (both in nanoseconds), depth from 0, caller, how
+    /// it ended. Texts are as they were recorded.
+    #[cfg(feature = "fleet")]
+    Parquet,
+    /// A span for each call, at its end, as OpenTelemetry's `TracesData`, which is also what a
+    /// collector takes by HTTP. A call that is inside no other one begins a trace; marks and losses
+    /// are spans that take no time.
+    #[cfg(feature = "fleet")]
+    Otlp,
 }
 
 impl Format {
@@ -102,6 +114,10 @@ impl Format {
         Self::Uftrace,
         Self::Ctf,
         Self::Csv,
+        #[cfg(feature = "fleet")]
+        Self::Parquet,
+        #[cfg(feature = "fleet")]
+        Self::Otlp,
     ];
 
     /// What it is called, in lower case.
@@ -121,6 +137,10 @@ impl Format {
             Self::Uftrace => "uftrace",
             Self::Ctf => "ctf",
             Self::Csv => "csv",
+            #[cfg(feature = "fleet")]
+            Self::Parquet => "parquet",
+            #[cfg(feature = "fleet")]
+            Self::Otlp => "otlp",
         }
     }
 
@@ -313,6 +333,10 @@ impl Export {
             Format::Pprof => Ok(Box::new(formats::Totals::new(out, formats::pprof))),
             Format::Callgrind => Ok(Box::new(formats::Totals::new(out, formats::callgrind))),
             Format::Csv => Ok(Box::new(formats::Csv::new(out))),
+            #[cfg(feature = "fleet")]
+            Format::Parquet => formats::Parquet::new(out).map(|it| Box::new(it) as _),
+            #[cfg(feature = "fleet")]
+            Format::Otlp => Ok(Box::new(formats::Otlp::new(out))),
             Format::Uftrace | Format::Ctf => return Err(ExportError::IsDirectory(format)),
         };
         Ok(Self::of(format, sink.map_err(ExportError::Write)?))
@@ -324,6 +348,12 @@ impl Export {
             calls: Calls::default(),
             sink,
         }
+    }
+
+    /// Says on which machine the events are from, which is in the formats `parquet` and `otlp`:
+    /// before the first event, else it may miss in some of them.
+    pub fn set_host(&mut self, host: &str) {
+        self.calls.set_host(host);
     }
 
     /// Writes all events that the source gives now, and says how many there were.
@@ -392,7 +422,7 @@ mod tests {
         }
         let message = "perfeto".parse::<Format>().unwrap_err().to_string();
         let expected = "unknown format \"perfeto\"; there are: html perfetto chrome firefox \
-                        speedscope folded svg pprof callgrind uftrace ctf csv";
+                        speedscope folded svg pprof callgrind uftrace ctf csv parquet otlp";
         assert_eq!(message, expected);
     }
 

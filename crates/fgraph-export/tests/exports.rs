@@ -12,14 +12,15 @@ use std::sync::Arc;
 
 use fgraph_export::{Export, ExportError, Format, Summary, export};
 use fgraph_needs::{
-    BABELTRACE, CALLGRIND_ANNOTATE, GO, JSONSCHEMA, NODE, PERFETTO, PPROF_FORMAT, PROFILER_CLI,
-    PYTHON, SPEEDSCOPE, UFTRACE, needs,
+    BABELTRACE, CALLGRIND_ANNOTATE, DUCKDB, GO, JSONSCHEMA, NODE, OTLP, PERFETTO, PPROF_FORMAT,
+    PROFILER_CLI, PYTHON, SPEEDSCOPE, UFTRACE, needs,
 };
 use fgraph_trace::Live;
 use fgraph_trace::event::{Kind, call};
+use fgraph_trace::names::process_number;
 use fgraph_trace::ring::{RingOptions, Rings};
 use serde_json::{Value, json};
-use support::{PARENT, Row, STRANGER, Script, Step, THREADS};
+use support::{MONOTONIC, PARENT, REALTIME, Row, STRANGER, Script, Step, THREADS};
 
 const EVENTS: usize = 6000;
 
@@ -663,4 +664,168 @@ fn uftrace_gets_the_calls_that_its_depth_has_room_for() {
         line.split_whitespace().collect::<Vec<_>>(),
         ["1023", "main"]
     );
+}
+
+/// Two programs of one process, in the same thread; what the first one calls does not return.
+fn executes() -> (tempfile::TempDir, impl Fn(Format) -> PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_owned();
+    let write = move |format: Format| {
+        let next = process_number(PARENT, 1);
+        let mut script = Script::of(vec![
+            (10, PARENT, PARENT, Step::Entry(1, vec![])),
+            (20, PARENT, PARENT, Step::Entry(12, vec![])),
+            (30, next, PARENT, Step::Entry(1, vec![])),
+            (40, next, PARENT, Step::Return(1, vec![])),
+        ]);
+        let path = place.join(format.name());
+        let summary = export(&mut script, format, &path).unwrap();
+        assert_eq!((summary.calls, summary.open_calls), (3, 2));
+        path
+    };
+    (directory, write)
+}
+
+#[test]
+fn programs_that_a_process_executes_have_its_id() {
+    let (_directory, write) = executes();
+    let json = |format| -> Value {
+        serde_json::from_slice(&std::fs::read(write(format)).unwrap()).unwrap()
+    };
+    let chrome = json(Format::Chrome);
+    let events = chrome["traceEvents"].as_array().unwrap();
+    assert!(
+        events.iter().all(|event| event["pid"] == PARENT),
+        "{events:?}"
+    );
+    let phases: Vec<&str> = events.iter().map(|it| it["ph"].as_str().unwrap()).collect();
+    // The first program's calls end where the second one begins.
+    assert_eq!(phases, ["B", "B", "E", "E", "B", "E", "M", "M"]);
+    assert_eq!(events[2]["ts"], events[4]["ts"]);
+    assert_eq!(events[6]["args"]["name"], "server, next");
+
+    let firefox = json(Format::Firefox);
+    let threads = firefox["threads"].as_array().unwrap();
+    let of = |thread: &Value| json!([thread["pid"], thread["processName"], thread["isMainThread"]]);
+    let threads: Vec<Value> = threads.iter().map(of).collect();
+    let expected = [
+        json!(["100", "server", true]),
+        json!(["100.1", "next", true]),
+    ];
+    assert_eq!(threads, expected);
+
+    let ctf = write(Format::Ctf);
+    for name in ["stream-100-100", "stream-100-100-1"] {
+        let stream = std::fs::read(ctf.join(name)).unwrap();
+        assert_eq!(stream[48..56], [100, 0, 0, 0, 100, 0, 0, 0], "{name}");
+    }
+
+    let uftrace = write(Format::Uftrace);
+    let tasks = std::fs::read_to_string(uftrace.join("task.txt")).unwrap();
+    assert_eq!(tasks.matches("pid=100").count(), 2, "{tasks}");
+    let records = std::fs::read(uftrace.join("100.dat")).unwrap();
+    let records: Vec<(u64, u64)> = records
+        .chunks(16)
+        .map(|record| {
+            let word = |at| u64::from_le_bytes(record[at..at + 8].try_into().unwrap());
+            (word(8) & 3, word(8) >> 6 & 1023)
+        })
+        .collect();
+    let expected = [(0, 0), (0, 1), (1, 1), (1, 0), (0, 0), (1, 0)];
+    assert_eq!(records, expected);
+
+    let table = std::fs::read_to_string(write(Format::Speedscope)).unwrap();
+    assert!(
+        table.contains("server (100)") && table.contains("next (100)"),
+        "{table}"
+    );
+}
+
+#[test]
+fn perfettos_own_messages_have_the_ids_of_processes() {
+    let python = needs!(PYTHON.find());
+    needs!(PERFETTO.import());
+    let (_directory, write) = executes();
+    let path = write(Format::Perfetto);
+    let found = read(
+        &python,
+        "read.py",
+        &["perfetto_ids", path.to_str().unwrap()],
+    );
+    let expected = [
+        json!([100, "server"]),
+        json!([100, "next"]),
+        json!([100, 100]),
+    ];
+    for each in expected {
+        assert!(found.as_array().unwrap().contains(&each), "{found}");
+    }
+}
+
+/// As [`exported`], of so many events, with the name of a machine.
+fn exported_of_host(format: Format, events: usize) -> (Script, tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("it");
+    let mut script = Script::random(0x5eed, events);
+    let mut export = Export::create(format, &path).unwrap();
+    export.set_host("a host");
+    export.advance(&mut script).unwrap();
+    export.finish(&script).unwrap();
+    (script, directory, path.to_str().unwrap().to_owned())
+}
+
+fn date(time: u64) -> u64 {
+    time - MONOTONIC + REALTIME
+}
+
+#[test]
+fn duckdb_reads_parquet() {
+    let python = needs!(PYTHON.find());
+    needs!(DUCKDB.import());
+    // More than the writer holds in memory.
+    let (script, _directory, path) = exported_of_host(Format::Parquet, 200_000);
+    let found = read(&python, "read.py", &["parquet", &path]);
+    let expected = script.rows().into_iter().map(|row| {
+        json!([
+            row.process,
+            row.thread,
+            row.function,
+            row.module,
+            date(row.start),
+            row.duration,
+            row.own,
+            row.depth,
+            row.parent.map(|_| row.caller),
+            row.ended,
+            "a host",
+            process_name(row.process),
+        ])
+    });
+    same(&found, expected);
+}
+
+#[test]
+fn opentelemetrys_messages_decode_its_spans() {
+    let python = needs!(PYTHON.find());
+    needs!(OTLP.import());
+    let (script, _directory, path) = exported_of_host(Format::Otlp, EVENTS);
+    let found = read(&python, "read.py", &["otlp", &path]);
+    let dated = |mut call: Value, at: usize| {
+        call[at] = json!(date(call[at].as_u64().unwrap()));
+        call
+    };
+    let calls = calls(&script, str::to_owned, true).into_iter();
+    same(&found["calls"], calls.map(|call| dated(call, 2)));
+    let lost = script.events_lost().into_iter();
+    let lost =
+        lost.map(|(thread, time, events)| json!([thread, time, format!("lost {events} events")]));
+    let moments = marks(&script).into_iter().chain(lost);
+    same(&found["moments"], moments.map(|moment| dated(moment, 1)));
+    assert_eq!(found["words"], json!(script.words()));
+    let processes = THREADS.map(|(process, _)| process);
+    let hosts: BTreeMap<String, _> = processes
+        .into_iter()
+        .map(|process| (process.to_string(), ["a host", process_name(process)]))
+        .collect();
+    assert_eq!(found["hosts"], json!(hosts));
 }

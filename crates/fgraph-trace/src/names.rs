@@ -31,6 +31,18 @@ pub const fn process_id(number: u32) -> u32 {
     number & ((1 << ID_BITS) - 1)
 }
 
+/// How many programs the process of a [number](process_number) had executed before, modulo 1,024.
+///
+/// ```
+/// use fgraph_trace::names::{executed_before, process_number};
+///
+/// assert_eq!(executed_before(process_number(4711, 3)), 3);
+/// ```
+#[must_use]
+pub const fn executed_before(number: u32) -> u32 {
+    number >> ID_BITS
+}
+
 /// What a description is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -53,6 +65,8 @@ pub enum DescriptionKind {
     BuildId = 7,
     /// Where a function is in its source: process, index, line; the path of the source file.
     Source = 8,
+    /// A function that is recorded no more, because it was called too often: process, index, time.
+    SwitchedOff = 9,
 }
 
 impl DescriptionKind {
@@ -66,6 +80,7 @@ impl DescriptionKind {
             6 => Self::Types,
             7 => Self::BuildId,
             8 => Self::Source,
+            9 => Self::SwitchedOff,
             _ => return None,
         })
     }
@@ -139,6 +154,7 @@ pub struct Names {
     /// Parent and name.
     processes: HashMap<u32, (u32, String)>,
     modules: Vec<ModuleName>,
+    switched_off: Vec<(u32, u32)>,
     /// All descriptions, in the order in which they came.
     descriptions: Vec<Description>,
 }
@@ -204,6 +220,7 @@ impl Names {
                 let source = (name, u32::try_from(third).unwrap_or(0));
                 _ = self.sources.insert((process, second as u32), source);
             }
+            DescriptionKind::SwitchedOff => self.switched_off.push((process, second as u32)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {
                 if let Some(layout) = Layout::parse(&name) {
@@ -276,6 +293,13 @@ impl Names {
     #[must_use]
     pub fn modules(&self) -> &[ModuleName] {
         &self.modules
+    }
+
+    /// The functions that are recorded no more from some time on, because they were called too
+    /// often: each with its process and its index, in the order in which they were switched off.
+    #[must_use]
+    pub fn switched_off(&self) -> &[(u32, u32)] {
+        &self.switched_off
     }
 
     /// The functions that are known, each with its process and its index.

@@ -62,6 +62,19 @@ pub struct Upcoming<'a> {
     pub what: What<'a>,
 }
 
+impl<'a> Upcoming<'a> {
+    /// What a thread does next, for sources of other crates.
+    #[must_use]
+    pub fn new(time: u64, what: What<'a>) -> Self {
+        Self {
+            time,
+            running: None,
+            values: &[],
+            what,
+        }
+    }
+}
+
 /// When and where an event happened that a source has to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -125,6 +125,74 @@ fn it_is_written_while_the_rings_are() {
 }
 
 #[test]
+fn it_is_followed_while_it_is_written() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let rings = Arc::new(Rings::create(&options()).unwrap());
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let start = rings.clock().first().ticks;
+    let mut drain = Drain::new(rings.clone(), file.reopen().unwrap(), &info()).unwrap();
+    let describe = |function: u32, name: &str| {
+        let fields = [PROCESS.into(), function.into(), 0x1000, 16];
+        rings.describe(DescriptionKind::Function, fields, [name, "/a/program"]);
+    };
+    let mut now = start;
+    let mut calls = |function: u32, calls: u32| {
+        for _ in 0..calls {
+            now += 100;
+            writer.call(call(Kind::Entry, function), now);
+            writer.call(call(Kind::Return, function), now + 40);
+        }
+    };
+    // More than a sub-buffer, and not all of the next one.
+    describe(1, "first");
+    calls(1, 100);
+    assert!(drain.drain().unwrap() > 0);
+    let mut followed = Recording::follow(file.path()).unwrap();
+    assert!(followed.lanes().is_growing());
+    let before = count(&mut followed);
+    assert!(before.0 > 0 && before.0 < 200, "{before:?}");
+    assert!(!followed.is_over());
+    assert_eq!(count(&mut followed), (0, 0));
+    describe(2, "second");
+    calls(2, 100);
+    drain.drain().unwrap();
+    let more = count(&mut followed);
+    assert!(more.0 > 0, "{more:?}");
+    // Another thread.
+    let other = rings.writer(PROCESS, 2).unwrap();
+    other.call(call(Kind::Entry, 2), start);
+    rings.finish();
+    drain.finish().unwrap();
+    let rest = count(&mut followed);
+    assert!(followed.is_over() && !followed.lanes().is_growing());
+    assert_eq!(before.0 + more.0 + rest.0, 401);
+    assert_eq!((before.1, more.1, rest.1), (0, 0, 0));
+    let name = followed.names().function(PROCESS, 2);
+    assert_eq!(name.map(|it| it.name.as_str()), Some("second"));
+    assert_eq!(followed.lanes().damages(), []);
+}
+
+#[test]
+fn a_block_that_is_not_whole_yet_is_read_when_it_is() {
+    let (bytes, _) = recording(600);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let whole = count(&mut open(&bytes).unwrap());
+    let (first, rest) = bytes.split_at(bytes.len() / 2);
+    std::fs::write(file.path(), first).unwrap();
+    let mut followed = Recording::follow(file.path()).unwrap();
+    let before = count(&mut followed);
+    let mut out = std::fs::File::options()
+        .append(true)
+        .open(file.path())
+        .unwrap();
+    std::io::Write::write_all(&mut out, rest).unwrap();
+    let after = count(&mut followed);
+    assert!(before.0 > 0 && after.0 > 0, "{before:?} {after:?}");
+    assert_eq!((before.0 + after.0, before.1 + after.1), whole);
+    assert_eq!(followed.lanes().damages(), []);
+}
+
+#[test]
 fn a_call_takes_less_than_six_bytes() {
     let mut options = options();
     options.sub_buffer_bytes = 64 << 10;

@@ -150,6 +150,9 @@ pub struct Settings {
     pub triggers: Vec<Trigger>,
     /// Only calls that take so many nanoseconds are recorded, and those that they are inside of.
     pub threshold: u64,
+    /// Functions that are called more often than so in a second are recorded no more; 0 is no
+    /// limit. See [`Options::max_rate`](crate::recorder::Options::max_rate).
+    pub max_rate: u32,
     /// Whether what is recorded of arguments and results goes by their types, where debug
     /// information tells these.
     pub types: bool,
@@ -213,6 +216,7 @@ impl Settings {
             field("trigger", &format_args!("{least} {functions}"));
         }
         field("threshold", &self.threshold);
+        field("max-rate", &self.max_rate);
         field("types", &self.types);
         for text in &self.texts {
             field("text", text);
@@ -250,6 +254,7 @@ impl Settings {
                     });
                 }
                 "threshold" => settings.threshold = value.parse().ok()?,
+                "max-rate" => settings.max_rate = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
                 "text" => settings.texts.push(value.to_owned()),
                 "callers" => settings.callers = value.parse().ok()?,
@@ -405,6 +410,7 @@ mod tests {
                 least: 7,
             }],
             threshold: 1000,
+            max_rate: 500,
             types: true,
             texts: vec!["arg0".to_owned(), "path".to_owned()],
             callers: true,

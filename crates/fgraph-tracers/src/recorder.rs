@@ -17,11 +17,13 @@
 
 mod fetch;
 mod held;
+mod rates;
 mod record;
 mod shapes;
 mod to_file;
 mod types;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -93,6 +95,14 @@ pub struct Options {
     /// Values that [`types`](Self::types) tells of arguments are left out where they take more than
     /// a few words.
     pub threshold: Option<Duration>,
+    /// A function of which so many calls, and one more, are made in less than a second is recorded
+    /// no more: calls are counted by function and process, from the first one on, and anew from the
+    /// next one whenever so many took a second or longer. Those that other options leave out are
+    /// not counted, but for short ones of `threshold`.
+    ///
+    /// Readers hear of it, see [`Names::switched_off`](fgraph_trace::names::Names::switched_off).
+    /// A call costs then what it does with an empty user.
+    pub max_rate: Option<NonZeroU32>,
     /// How many programs the process has executed before this one, whose events are in the rings
     /// as well: see [`process_number`](fgraph_trace::names::process_number). 0 to 1,023.
     pub executed: u32,

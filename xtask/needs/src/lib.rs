@@ -127,6 +127,8 @@ pub const GDB: Need = program(&["gdb"], "gdb");
 pub const OBJDUMP: Need = program(&["objdump"], "binutils");
 /// What takes files of code apart.
 pub const OBJCOPY: Need = program(&["objcopy"], "binutils");
+/// What fetches files from servers.
+pub const CURL: Need = program(&["curl"], "curl");
 /// What compresses files.
 pub const XZ: Need = program(&["xz"], "xz-utils");
 /// The profiler of the Linux kernel.
@@ -139,6 +141,21 @@ pub const SQLITE3: Need = program(&["sqlite3"], "sqlite3");
 pub const STRACE: Need = program(&["strace"], "strace");
 /// The machine that checks memory.
 pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
+
+/// What keeps versions of files.
+pub const GIT: Need = program(&["git"], "git");
+/// The Java virtual machine, with the compiler of its language.
+pub const JAVA: Need = program(&["java"], "default-jdk-headless");
+/// A server of keys and values.
+pub const REDIS_SERVER: Need = program(&["redis-server"], "redis-server");
+/// Its benchmark.
+pub const REDIS_BENCHMARK: Need = program(&["redis-benchmark"], "redis-tools");
+/// Its client.
+pub const REDIS_CLI: Need = program(&["redis-cli"], "redis-tools");
+/// A server of databases, whose programs Debian keeps out of the `PATH`.
+pub const POSTGRES: Need = program(&["postgres"], "postgresql");
+/// A compiler of C for another C library than glibc.
+pub const MUSL_GCC: Need = program(&["musl-gcc"], "musl-tools");
 
 /// The interpreter of Python.
 pub const PYTHON: Need = program(&["python3"], "python3");
@@ -169,6 +186,15 @@ pub const SPEEDSCOPE: Need = package("speedscope", &["speedscope"], NPM, "speeds
 pub const PPROF_FORMAT: Need = package("pprof-format", &[], NPM, "pprof-format");
 /// Python's module with the messages of Perfetto.
 pub const PERFETTO: Need = package("perfetto", &[], PIP, "perfetto");
+/// Python's module of a database that reads Parquet.
+pub const DUCKDB: Need = package("duckdb", &[], PIP, "duckdb");
+/// Python's module with the messages of OpenTelemetry.
+pub const OTLP: Need = package(
+    "opentelemetry.proto.trace.v1.trace_pb2",
+    &[],
+    PIP,
+    "opentelemetry-proto",
+);
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
 

@@ -18,7 +18,7 @@ Examples:
   fgraph export folded -o - | flamegraph.pl > flames.svg")]
 pub(crate) struct Args {
     /// html, perfetto, chrome, firefox, speedscope, folded, svg, pprof, callgrind, uftrace, ctf,
-    /// csv
+    /// csv, parquet, otlp
     format: String,
     #[command(flatten)]
     input: Input,
@@ -42,17 +42,23 @@ fn default_name(format: Format) -> &'static str {
         "uftrace" => "uftrace.data",
         "ctf" => "fgraph.ctf",
         "csv" => "fgraph.csv",
+        "parquet" => "fgraph.parquet",
+        "otlp" => "fgraph.otlp",
         _ => "fgraph.html",
     }
 }
 
 /// The format of a name, or where to get it.
 fn format(name: &str) -> Result<Format, Error> {
-    name.parse().map_err(|error| match name {
-        "svg" => Error::Usage(
-            "this fgraph was built without svg: cargo install fgraph-cli --features svg".to_owned(),
-        ),
-        _ => Error::Usage(format!("{error}")),
+    name.parse().map_err(|error| {
+        let feature = match name {
+            "svg" => "svg",
+            "parquet" | "otlp" => "fleet",
+            _ => return Error::Usage(format!("{error}")),
+        };
+        Error::Usage(format!(
+            "this fgraph was built without {name}: cargo install fgraph-cli --features {feature}"
+        ))
     })
 }
 
@@ -84,12 +90,13 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         Export::create(format, &path)
     };
     let mut export = export.map_err(failed)?;
+    export.set_host(&recording.lanes().info().host);
     export.advance(&mut recording).map_err(failed)?;
     let summary = export.finish(&recording).map_err(failed)?;
     if !is_standard {
         let shown = path.display().to_string();
         let shown = crate::text::escaped(&shown);
-        eprintln!("{shown}: {} calls", grouped(summary.calls));
+        say!("{shown}: {} calls", grouped(summary.calls));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use fgraph_trace::Source;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 
+use crate::calls::switched_off;
 use crate::error::Error;
 use crate::input::Input;
 use crate::output::{Out, Style};
@@ -106,6 +107,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     row("ends", &grouped(counts.ends))?;
     row("marks", &grouped(counts.marks))?;
     row("lost", &format!("{} events", grouped(counts.lost)))?;
+    for function in switched_off(names) {
+        row("off", &function)?;
+    }
     if let Some(changes) = sources::changes(names) {
         row("files", &changes)?;
     }

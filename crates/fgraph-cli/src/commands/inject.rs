@@ -159,7 +159,7 @@ fn count(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> 
         functions.join(", "),
     );
     let of = if of.is_empty() { of } else { format!(": {of}") };
-    eprintln!("fgraph: {} {calls} changed{of}", grouped(all));
+    say!("fgraph: {} {calls} changed{of}", grouped(all));
     Ok(())
 }
 

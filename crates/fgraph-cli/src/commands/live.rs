@@ -40,7 +40,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
         result: Some(ResultFormat::Kernel),
         ..Options::default()
     };
-    let mut events = Events::new(launched, interrupts)?;
+    let mut events = Events::new(launched, interrupts)?.for_viewer();
     let mut graph = FunctionGraph::new(options);
     let (mut out, mut text) = (Out::new(), String::new());
     let failed = |error| Error::source("the rings", error);

@@ -115,13 +115,13 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     }
     let lost = locks.lost.saturating_add(rings.events_without_ring());
     if lost > 0 {
-        eprintln!(
+        say!(
             "fgraph: {} events lost, and what they would have told",
             grouped(lost)
         );
     }
     if locks.untold > 0 {
-        eprintln!(
+        say!(
             "fgraph: {} calls of further locks not followed",
             grouped(locks.untold)
         );

@@ -68,6 +68,18 @@ pub(super) struct Slow {
 }
 
 impl Slow {
+    /// A call, whose score is not known.
+    pub(super) fn new(thread: usize, depth: usize, call: &Call) -> Self {
+        Self {
+            score: 0,
+            took: call.took,
+            begin: call.begin,
+            thread,
+            slot: call.slot,
+            depth,
+        }
+    }
+
     /// Whether another call is in this one.
     fn has(&self, other: &Self) -> bool {
         let end = self.begin.saturating_add(self.took);

@@ -573,7 +573,7 @@ impl Probe {
             }
         }
         if self.lost > 0 {
-            eprintln!("fgraph: {} events were lost", grouped(self.lost));
+            say!("fgraph: {} events were lost", grouped(self.lost));
         }
         self.out.flush()
     }

@@ -15,13 +15,16 @@ use std::time::{Duration, Instant};
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
 
+use crate::calls::switched_off;
+use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::launch::counts::Counts;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP, What};
+use crate::places::names_of_functions;
 use crate::sources;
-use crate::text::{grouped, size};
+use crate::text::{escaped, grouped, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,6 +71,11 @@ pub(crate) struct Args {
     /// command ends with it unless it ran before
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
+    /// Switch a function off that a process calls more often than N times in a second: from then on
+    /// its calls are not recorded. Of N and one more calls it is looked how long they took. At the
+    /// end, and by `fgraph info`, these functions are named
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    max_rate: Option<u32>,
     /// Keep the variables that the program was started with, which may have secrets; `fgraph info`
     /// shows them
     #[arg(long)]
@@ -75,6 +83,8 @@ pub(crate) struct Args {
     /// Do not look up at the end where functions are in their source
     #[arg(long)]
     no_source: bool,
+    #[command(flatten)]
+    debuginfod: Debuginfod,
     /// Say nothing but what goes wrong
     #[arg(short, long)]
     quiet: bool,
@@ -154,23 +164,40 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         Ring::Overwrite(_) => Mode::Overwrite,
     };
     let program = args.what.find(flight::of_calls(&args.triggers))?;
-    let file = File::create(&args.output).map_err(|error| cannot_write(&args.output, error))?;
+    let program = program.max_rate(args.max_rate.unwrap_or(0));
+    let (file, is_new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
         interrupts.catch_snapshots();
     }
     let mut launched = program.start(mode).inspect_err(|_| {
-        let _ = std::fs::remove_file(&args.output);
+        if is_new {
+            let _ = std::fs::remove_file(&args.output);
+        }
     })?;
     let written = match ring {
         Ring::Drop => record(args, &mut launched, &interrupts, file),
         Ring::Overwrite(span) => {
             drop(file);
-            flight::record(args, span, &mut launched, &interrupts)
+            flight::record(args, span, is_new, &mut launched, &interrupts)
         }
     };
     let written = written.map_err(|error| cannot_write(&args.output, error));
     launched.end(&interrupts, written)
+}
+
+/// The file of a recording, and whether it was made. One that was there has what was in it until a
+/// recording begins.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    match File::create_new(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let mut options = File::options();
+            // A link may lead to where nothing is yet.
+            let options = options.write(true).create(true).truncate(false);
+            Ok((options.open(path)?, false))
+        }
+        made => Ok((made?, true)),
+    }
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
@@ -189,9 +216,12 @@ fn record(
 ) -> io::Result<()> {
     let rings = &Arc::clone(launched.rings());
     let info = info_of(args, launched);
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
     if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
-        eprintln!("fgraph: {pause}");
+        say!("fgraph: {pause}");
     }
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
@@ -214,6 +244,7 @@ fn record(
     launched.stop();
     while drain.drain()? > 0 {}
     identify(&mut drain, &mut identified)?;
+    let off = switched_off(drain.names());
     let len = finish(args, drain, interrupts)?;
     progress.end();
     if !args.quiet {
@@ -224,12 +255,29 @@ fn record(
         };
         let path = args.output.display();
         let calls = grouped(counts.calls);
-        eprintln!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
+        say!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
         if counts.calls == 0 {
-            eprintln!("fgraph: none of the selected functions was called");
+            say!("fgraph: none of the selected functions was called");
         }
+        tell_switched_off(args, &off);
     }
     Ok(())
+}
+
+/// More functions that were switched off are not named at the end.
+const NAMED: usize = 10;
+
+/// Names the functions that were called too often.
+fn tell_switched_off(args: &Args, off: &[String]) {
+    let most = args.max_rate.map_or(0, u64::from);
+    for name in off.iter().take(NAMED) {
+        let most = grouped(most);
+        let name = escaped(name);
+        say!("fgraph: {name} was switched off: more than {most} calls in a second");
+    }
+    if let Some(more @ 1..) = off.len().checked_sub(NAMED) {
+        say!("fgraph: {more} more were switched off, see `fgraph info`");
+    }
 }
 
 /// What a recording says of the program.
@@ -247,6 +295,9 @@ fn info_of(args: &Args, launched: &Launched) -> Info {
 
 /// Ends a recording, and says how many bytes it has.
 fn finish(args: &Args, mut drain: Drain<File>, interrupts: &Interrupts) -> io::Result<u64> {
+    if args.debuginfod.allow() {
+        drain.add(&names_of_functions(drain.names()))?;
+    }
     if !args.no_source {
         let count = interrupts.count();
         let sources = sources::of_functions(drain.names(), || interrupts.count() > count);

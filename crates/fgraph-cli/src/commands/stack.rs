@@ -73,7 +73,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
         }
     }
     if lost > 0 {
-        eprintln!("fgraph: {} stacks lost", grouped(lost));
+        say!("fgraph: {} stacks lost", grouped(lost));
     }
     out.finish()
 }

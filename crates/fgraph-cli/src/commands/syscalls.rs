@@ -126,7 +126,7 @@ fn show(
     out.flush().map_err(|error| args.failed(error))?;
     lost = lost.saturating_add(rings.events_without_ring());
     if lost != 0 {
-        eprintln!("fgraph: {} lines lost", grouped(lost));
+        say!("fgraph: {} lines lost", grouped(lost));
     }
     Ok(())
 }

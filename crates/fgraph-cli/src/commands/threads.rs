@@ -119,7 +119,7 @@ fn show(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
         out.line(line)?;
     }
     if lost > 0 {
-        eprintln!("fgraph: {} calls on wrong threads lost", grouped(lost));
+        say!("fgraph: {} calls on wrong threads lost", grouped(lost));
     }
     out.finish()
 }

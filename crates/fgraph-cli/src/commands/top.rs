@@ -1,102 +1,236 @@
 //! `fgraph top`: where the time of a running program goes, again and again.
 
-use std::io::{self, IsTerminal};
+mod screen;
+
+use std::collections::HashMap;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 
-use crate::calls::{self, Call, Function, Open, Watch};
+use crate::calls::{self, Call, Followed, Function, Open, Watch};
 use crate::error::Error;
+use crate::input::nanoseconds;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, What};
 use crate::output::Out;
+use crate::screen::Screen;
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::text::{escaped, grouped, named, time};
 
-/// Run a program and show its functions by their own time, every second and at the end
+/// Run a program and show its functions by their own time while it runs, and at the end
 ///
-/// On a terminal the table takes the place of the one before; elsewhere it is written at the end
-/// only. Calls are counted when they end.
+/// On a terminal it is a screen with keys, which `?` shows; elsewhere a table is written at the
+/// end. The program that is run has an empty input then, and what it prints is shown when the
+/// screen is left: a program that needs the terminal is shown from another one, with -p. The end of
+/// the program ends it, too.
 #[derive(Debug, clap::Args)]
+#[command(after_help = screen::KEYS)]
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
-    /// How many functions are shown
+    /// How many functions are in the table at the end
     #[arg(long, value_name = "N", default_value_t = 20)]
     lines: usize,
+    /// How often the numbers on the screen change
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    delay: Duration,
 }
 
-/// How often the table is shown.
-const SHOWN: Duration = Duration::from_secs(1);
-/// How many calls end between two looks at the time.
-const PATIENCE: u32 = 1 << 10;
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = Duration::from_nanos(nanoseconds(text)?);
+    match time >= Duration::from_millis(10) {
+        true => Ok(time),
+        false => Err("at least 10ms".to_owned()),
+    }
+}
 
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
-    args.what.run(show)
+    let program = args.what.find(Vec::new())?;
+    if !Screen::is_there() {
+        return program.run(|launched, interrupts| print(args, launched, interrupts));
+    }
+    let program = program.off_terminal()?;
+    program.run(|launched, interrupts| {
+        let top = screen::show(args.delay, launched, interrupts);
+        let printed = launched.print_output();
+        top?.print(args.lines).and(printed)
+    })
 }
 
-fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
-    let mut events = Events::new(launched, interrupts)?;
-    let mut top = Top {
-        clock: *events.clock(),
-        functions: Vec::new(),
-        lines: args.lines,
-        is_shown: io::stdout().is_terminal(),
-        calls: 0,
-        last: Instant::now(),
-    };
+fn print(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
+    let mut events = Events::new(launched, interrupts)?.for_viewer();
+    let mut top = Top::new(*events.clock());
     calls::follow(&mut events, &mut top).map_err(|error| Error::source("the rings", error))?;
-    top.show()
+    top.print(args.lines)
 }
 
+/// Calls and their times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    hits: u64,
+    own: u64,
+    total: u64,
+}
+
+/// What has a line.
+#[derive(Clone, Debug, Default)]
+struct Counted {
+    /// The calls that have ended.
+    ended: Stats,
+    /// Those that go on, and those that did when counting began, up to then.
+    open: Sum,
+    open_before: Sum,
+    /// Calls and their own time, when it was looked at the rates.
+    before: Sum,
+    /// Calls since then in a second, and the own time since then.
+    rate: u64,
+    recent: u64,
+}
+
+impl Counted {
+    fn sum(&self) -> Sum {
+        let Self {
+            ended,
+            open,
+            open_before: before,
+            ..
+        } = self;
+        Sum {
+            hits: (ended.hits + open.hits).saturating_sub(before.hits),
+            own: (ended.own + open.own).saturating_sub(before.own),
+            total: (ended.total + open.total).saturating_sub(before.total),
+        }
+    }
+
+    /// Nothing is counted, and what goes on counts from now on.
+    fn zero(&mut self) {
+        *self = Self {
+            open_before: self.open,
+            ..Self::default()
+        };
+    }
+}
+
+/// What was counted.
 #[derive(Debug)]
 struct Top {
     clock: Clock,
-    /// By their slots: a name, and what was counted.
-    functions: Vec<(String, Stats)>,
-    lines: usize,
-    /// Whether it is shown before the end.
-    is_shown: bool,
-    /// Calls that have ended since it was looked at the time.
-    calls: u32,
-    last: Instant,
+    /// The line of each function, by its slot: those of one name in one module have one.
+    line_of: Vec<usize>,
+    by_name: HashMap<String, usize>,
+    /// By their lines.
+    names: Vec<String>,
+    functions: Vec<Counted>,
+    /// By their numbers.
+    threads: Vec<Counted>,
+    /// The functions of one thread only, from when it was chosen on.
+    chosen: Option<(usize, Vec<Counted>)>,
+    /// Of each thread, how many calls of each function go on.
+    active: Vec<Vec<u32>>,
 }
 
 impl Top {
-    fn show(&self) -> Result<(), Error> {
-        let mut called: Vec<_> = self.functions.iter().filter(|it| it.1.hits > 0).collect();
-        called.sort_by_key(|(_, stats)| std::cmp::Reverse(stats.own));
+    fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            line_of: Vec::new(),
+            by_name: HashMap::new(),
+            names: Vec::new(),
+            functions: Vec::new(),
+            threads: Vec::new(),
+            chosen: None,
+            active: Vec::new(),
+        }
+    }
+
+    /// Prints the functions with the most time of their own.
+    fn print(&self, lines: usize) -> Result<(), Error> {
+        let called = self.functions.iter().zip(&self.names);
+        let called = called.map(|(it, name)| (it.sum(), &it.ended, name));
+        let mut called: Vec<_> = called.filter(|(sum, ..)| sum.hits > 0).collect();
+        called.sort_by_key(|(sum, ..)| std::cmp::Reverse(sum.own));
         let mut table = Table::new(&[
             ("self", 0),
             ("total", 3),
             ("calls", 1),
             ("avg", 2),
+            ("p50", 5),
             ("p99", 4),
             ("function", 0),
         ]);
-        for (name, stats) in called.into_iter().take(self.lines) {
+        for (sum, ended, name) in called.into_iter().take(lines) {
             table.row(vec![
-                time(stats.own),
-                time(stats.total),
-                grouped(stats.hits),
-                time(stats.average()),
-                time(stats.percentile(990)),
+                time(sum.own),
+                time(sum.total),
+                grouped(sum.hits),
+                time(ended.average()),
+                time(ended.percentile(500)),
+                time(ended.percentile(990)),
                 name.clone(),
             ]);
         }
         let mut out = Out::new();
-        if self.is_shown {
-            // From the upper left corner on, all is new.
-            out.text("\x1b[H\x1b[J")?;
-        }
         table.write(&mut out)?;
         out.finish()
+    }
+
+    /// All lines: of functions, of threads, and of the functions of the chosen thread.
+    fn lines(&mut self) -> impl Iterator<Item = &mut Counted> {
+        let chosen = self.chosen.iter_mut().flat_map(|(_, functions)| functions);
+        self.functions
+            .iter_mut()
+            .chain(&mut self.threads)
+            .chain(chosen)
+    }
+
+    /// All is counted from now on.
+    fn zero(&mut self, followed: &Followed) {
+        self.look(followed);
+        self.lines().for_each(Counted::zero);
+    }
+
+    /// Counts the functions of this thread apart from now on.
+    fn choose(&mut self, thread: Option<usize>, followed: &Followed) {
+        self.chosen = thread.map(|thread| (thread, vec![Counted::default(); self.names.len()]));
+        self.look(followed);
+        let chosen = self.chosen.iter_mut().flat_map(|(_, functions)| functions);
+        chosen.for_each(Counted::zero);
+    }
+
+    /// Counts the calls that go on.
+    fn look(&mut self, followed: &Followed) {
+        self.lines()
+            .for_each(|counted| counted.open = Sum::default());
+        followed.each_open(|thread, depth, call, is_outermost| {
+            let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
+            let add = |counted: &mut Counted, is_outermost: bool| {
+                counted.open.hits += 1;
+                counted.open.own += own;
+                counted.open.total += if is_outermost { took } else { 0 };
+            };
+            let line = self.line_of[call.slot as usize];
+            add(&mut self.functions[line], is_outermost);
+            add(&mut self.threads[thread], depth == 0);
+            if let Some((_, functions)) = self.chosen.as_mut().filter(|(of, _)| *of == thread) {
+                add(&mut functions[line], is_outermost);
+            }
+        });
+    }
+
+    /// Finds the rates of this time, the last one.
+    fn rate(&mut self, time: Duration) {
+        for counted in self.lines() {
+            let now = counted.sum();
+            let calls = now.hits.saturating_sub(counted.before.hits);
+            counted.rate = (calls as f64 / time.as_secs_f64()) as u64;
+            counted.recent = now.own.saturating_sub(counted.before.own);
+            counted.before = now;
+        }
     }
 }
 
@@ -104,21 +238,42 @@ impl Watch for Top {
     fn function(&mut self, function: &Function) {
         let name = named(&function.name, function.module_name());
         let name = escaped(&name).into_owned();
-        self.functions.push((name, Stats::default()));
+        let next = self.names.len();
+        let line = *self.by_name.entry(name.clone()).or_insert(next);
+        self.line_of.push(line);
+        if line != next {
+            return;
+        }
+        self.names.push(name);
+        self.functions.push(Counted::default());
+        if let Some((_, functions)) = &mut self.chosen {
+            functions.push(Counted::default());
+        }
     }
 
-    fn end(&mut self, _thread: usize, stack: &[Open], call: &Call) {
-        if let Some((_, stats)) = self.functions.get_mut(call.slot as usize) {
-            let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
-            let is_outermost = !stack.iter().any(|open| open.slot == call.slot);
-            stats.add(took, own, is_outermost);
+    fn begin(&mut self, thread: usize, stack: &[Open]) {
+        let Some(open) = stack.last() else { return };
+        if self.threads.len() <= thread {
+            self.threads.resize_with(thread + 1, Counted::default);
+            self.active.resize_with(thread + 1, Vec::new);
         }
-        self.calls += 1;
-        if self.is_shown && self.calls >= PATIENCE && self.last.elapsed() >= SHOWN {
-            self.calls = 0;
-            self.last = Instant::now();
-            // Where it cannot be shown now, the end says so.
-            let _ = self.show();
+        let active = &mut self.active[thread];
+        if active.len() < self.names.len() {
+            active.resize(self.names.len(), 0);
         }
+        active[self.line_of[open.slot as usize]] += 1;
+    }
+
+    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+        let line = self.line_of[call.slot as usize];
+        let active = &mut self.active[thread][line];
+        *active -= 1;
+        let is_outermost = *active == 0;
+        let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
+        self.functions[line].ended.add(took, own, is_outermost);
+        if let Some((_, functions)) = self.chosen.as_mut().filter(|(of, _)| *of == thread) {
+            functions[line].ended.add(took, own, is_outermost);
+        }
+        self.threads[thread].ended.add(took, own, stack.is_empty());
     }
 }

@@ -1,47 +1,84 @@
-//! `fgraph tui`: a recording to look around in.
+//! `fgraph tui`: a recording, or a program that runs, to look around in.
 //!
 //! Each view is a list of lines, of which only those that are seen are made. What keys do is in
 //! [`App::key`], and what is seen in [`App::lines`]; neither knows of the terminal.
 
-use std::io::{self, IsTerminal};
+mod model;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use fgraph_trace::Source;
-use fgraph_trace::clock::Clock;
-use fgraph_trace::graph::{FunctionGraph, Options};
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::Paragraph;
+use fgraph_trace::graph::FunctionGraph;
+use fgraph_trace::source::SourceError;
+use ratatui::crossterm::event::KeyCode;
 
+use self::model::Model;
 use super::outliers::{self, Slow};
-use crate::calls::{self, Call, Followed, Function, Open, Watch};
 use crate::error::Error;
-use crate::input::{Input, Part};
+use crate::input::{Input, Part, View};
+use crate::launch::events::Events;
+use crate::launch::interrupt::Interrupts;
+use crate::launch::{Target, Which};
+use crate::screen::{Cursor, Looks, Pressed, Screen};
 use crate::stats::Stats;
-use crate::text::{grouped, percent, time};
-use crate::tree::Tree;
+use crate::table::Table;
+use crate::text::{cut, escaped, grouped, percent, time};
 
-/// Browse a recording: report, call graph, replay and outliers
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const KEYS: &str = "\
 Keys:
   1 2 3 4, Tab      report, graph, replay, outliers
   arrows, j k, PageUp PageDown, Home End   move
   / then a text, n N     search, the next match, the one before
-  s t c a m o       sort the report by self, total, calls, average, maximum, name
-  Enter, + -        open or close a branch of the graph; elsewhere: what the line is about
-  q, Ctrl-C         leave")]
+  s t a 9 m c o     sort the report by self, total, avg, p99, max, calls, name
+  Enter, + -        open or close a branch of the graph; elsewhere: what the
+                    line is about
+  Left              to what the branch is in
+  * _               open all that is in the branch; close all branches
+  p, Space          pause, where more is to come
+  ? h F1            these keys
+  q F10 Ctrl-C      leave. A program that was started gets SIGINT; pressed once
+                    more, the program goes on, as a process of -p does";
+
+/// Browse a recording, or a program while it runs: report, call graph, replay and outliers
+///
+/// A recording that is being written is followed. Of what is followed, calls are counted by
+/// function and by stack, and the newest 65,536 events and the slowest call of each function are
+/// kept. A program that is started has an empty input, and what it prints is shown in the end.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = KEYS,
+    override_usage = "fgraph tui [OPTIONS] [FILE]\n       \
+        fgraph tui [OPTIONS] -p PID\n       fgraph tui [OPTIONS] -- COMMAND..."
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
     #[command(flatten)]
     part: Part,
+    #[command(flatten)]
+    which: Which,
+    /// Follow neither forked processes nor executed programs
+    #[arg(long)]
+    no_follow: bool,
+    /// Follow a process that runs already, and its forked children
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
+    /// Start a program, and follow it
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 /// Lines of the replay that are held.
 const MAX_LINES: usize = 100_000;
+/// Columns of them: deep calls are far to the right.
+const MAX_COLUMNS: usize = 500;
 const OUTLIERS: usize = 50;
+/// Branches that are opened at once.
+const MAX_OPENED: usize = 100_000;
+/// Columns that the names of all views and the state take.
+const TABS_WIDTH: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tab {
@@ -58,195 +95,355 @@ const TABS: [(Tab, &str); 4] = [
     (Tab::Outliers, "outliers"),
 ];
 
-/// What is counted of a recording when it is opened.
-struct Loading {
-    clock: Clock,
-    stats: Vec<Stats>,
-    active: Vec<Vec<u32>>,
-    tree: Tree,
-    /// Of each thread, the node of each call that goes on.
-    places: Vec<Vec<u32>>,
+/// What is looked at.
+enum Feed<'l> {
+    File(Box<View>),
+    Process(Box<Events<'l>>),
 }
 
-impl Watch for Loading {
-    fn function(&mut self, _: &Function) {
-        self.stats.push(Stats::default());
-    }
-
-    fn begin(&mut self, thread: usize, stack: &[Open]) {
-        let Some(open) = stack.last() else { return };
-        if self.places.len() <= thread {
-            self.places.resize_with(thread + 1, Vec::new);
-            self.active.resize_with(thread + 1, Vec::new);
-        }
-        let parent = self.places[thread].last().copied().unwrap_or(0);
-        let node = self.tree.child(parent, open.slot);
-        self.places[thread].push(node);
-        let active = &mut self.active[thread];
-        if active.len() < self.stats.len() {
-            active.resize(self.stats.len(), 0);
-        }
-        active[open.slot as usize] += 1;
-    }
-
-    fn end(&mut self, thread: usize, _: &[Open], call: &Call) {
-        let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
-        let active = &mut self.active[thread][call.slot as usize];
-        *active -= 1;
-        self.stats[call.slot as usize].add(took, own, *active == 0);
-        if let Some(node) = self.places[thread].pop() {
-            self.tree.add(node, took);
+impl Feed<'_> {
+    fn source(&mut self) -> &mut dyn Feeds {
+        match self {
+            Self::File(view) => &mut **view,
+            Self::Process(events) => &mut **events,
         }
     }
 }
 
-/// The part of a list that is seen.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
-    selected: usize,
-    top: usize,
+/// What takes turns with keys.
+trait Feeds {
+    fn is_over(&self) -> bool;
+
+    fn is_ready(&mut self) -> Result<bool, SourceError>;
+
+    /// Takes the next event, if there is one.
+    fn take(&mut self, model: &mut Model) -> Result<bool, SourceError>;
+
+    /// Waits a moment, unless waiting for keys does.
+    fn wait(&mut self) {}
+}
+
+impl Feeds for View {
+    fn is_over(&self) -> bool {
+        Source::is_over(self)
+    }
+
+    fn is_ready(&mut self) -> Result<bool, SourceError> {
+        View::is_ready(self)
+    }
+
+    fn take(&mut self, model: &mut Model) -> Result<bool, SourceError> {
+        model.take(self)
+    }
+}
+
+impl Feeds for Events<'_> {
+    fn is_over(&self) -> bool {
+        Source::is_over(self)
+    }
+
+    fn is_ready(&mut self) -> Result<bool, SourceError> {
+        Events::is_ready(self)
+    }
+
+    fn take(&mut self, model: &mut Model) -> Result<bool, SourceError> {
+        model.take(self)
+    }
+
+    fn wait(&mut self) {
+        Events::wait(self);
+    }
 }
 
 struct App {
-    input: Input,
+    /// The recording, if it is one.
+    input: Option<Input>,
     part: Part,
-    clock: Clock,
-    first: u64,
-    followed: Followed,
-    stats: Vec<Stats>,
+    model: Model,
     /// Functions in the order of the report.
     order: Vec<usize>,
-    tree: Tree,
+    sort: char,
     is_open: Vec<bool>,
     /// The nodes of the graph that can be seen, each with its depth.
     branches: Vec<(u32, usize)>,
-    replay: Vec<String>,
-    slow: Vec<Slow>,
+    /// `None` until it is looked at.
+    replay: Option<Vec<String>>,
+    slow: Option<Vec<Slow>>,
     tab: Tab,
     cursors: [Cursor; 4],
     /// What is being typed.
     typing: Option<String>,
     needle: String,
+    /// Something that a key could not do.
+    said: Option<&'static str>,
+    has_help: bool,
+    is_paused: bool,
+    /// Whether nothing more comes.
+    is_over: bool,
+    is_ending: bool,
     height: usize,
 }
 
+/// How long events are read before keys are looked at.
+const TURN: Duration = Duration::from_millis(50);
+/// How often a file is looked at that may be written, and whether a signal has come.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often numbers change. It is longer where making them takes long.
+const SHOWN: Duration = Duration::from_millis(500);
+
 /// Shows it until it is left.
-pub(crate) fn run(args: Args) -> Result<(), Error> {
-    let mut app = App::open(args.input, args.part)?;
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
+    if !Screen::is_there() {
         return Err(Error::Usage("tui needs a terminal".to_owned()));
     }
-    let mut terminal = ratatui::try_init().map_err(Error::Output)?;
-    let done = show(&mut terminal, &mut app);
-    ratatui::restore();
-    done
+    if args.pid.is_none() && args.command.is_empty() {
+        if args.which != Which::default() || args.no_follow {
+            let why = "what is to be recorded is said with -p or -- COMMAND only";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        let view = args.input.follow(&args.part)?;
+        let kept = view.is_growing().then(|| view.process());
+        let mut app = App::new(Model::new(*view.clock(), view.first(), kept), args.part);
+        app.input = Some(args.input);
+        let interrupts = Interrupts::catch();
+        show(&mut app, Feed::File(Box::new(view)), &interrupts)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.part != Part::default() {
+        let why = "--thread, --from and --to are parts of recordings";
+        return Err(Error::Usage(why.to_owned()));
+    }
+    let target = Target::new(args.no_follow, args.pid, &args.command);
+    let program = target.find(args.which.settings()?)?.off_terminal()?;
+    program.run(|launched, interrupts| {
+        let process = launched.process();
+        let events = Events::new(launched, interrupts)?.for_viewer();
+        let model = Model::new(*events.clock(), 0, Some(process));
+        let mut app = App::new(model, args.part);
+        let shown = show(&mut app, Feed::Process(Box::new(events)), interrupts);
+        shown.and(launched.print_output())
+    })
 }
 
-fn show(terminal: &mut DefaultTerminal, app: &mut App) -> Result<(), Error> {
+fn show(app: &mut App, mut feed: Feed<'_>, interrupts: &Interrupts) -> Result<(), Error> {
+    let path = app.input.as_ref().map(|input| input.path.clone());
+    let path = path.unwrap_or_else(|| "the rings".into());
+    let mut screen = Screen::open()?;
+    // When numbers changed, and how long that took.
+    let mut changed: Option<(Instant, Duration)> = None;
     loop {
-        let drawn = terminal.draw(|frame| {
-            let area = frame.area();
-            let (width, height) = (area.width.into(), area.height.into());
-            let lines = app.lines(width, height).into_iter().map(|(line, looks)| {
-                let style = match looks {
-                    Looks::Plain => Style::new(),
-                    Looks::Heading => Style::new().add_modifier(Modifier::BOLD),
-                    Looks::Selected => Style::new().add_modifier(Modifier::REVERSED),
-                };
-                Line::styled(line, style)
-            });
-            frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);
-        });
-        drawn.map_err(Error::Output)?;
-        if let Event::Key(key) = event::read().map_err(Error::Output)?
-            && key.kind != KeyEventKind::Release
-        {
-            let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-            if is_control && key.code == KeyCode::Char('c') || app.key(key.code)? {
+        let mut wait = LOOK;
+        let mut is_new = changed.is_none();
+        if !app.is_over {
+            let taken = app.take(&mut feed);
+            wait = match taken.map_err(|error| Error::source(&path, error))? {
+                Taken::More => Duration::ZERO,
+                Taken::All if matches!(feed, Feed::File(_)) => LOOK,
+                Taken::All => Duration::ZERO,
+                Taken::Last => {
+                    app.end();
+                    is_new = true;
+                    Duration::ZERO
+                }
+            };
+        }
+        let is_due = |(when, took): (Instant, Duration)| when.elapsed() >= SHOWN.max(took * 10);
+        if app.model.has_more && !app.is_paused && changed.is_none_or(is_due) || is_new {
+            let begin = Instant::now();
+            app.refresh()?;
+            changed = Some((Instant::now(), begin.elapsed()));
+            is_new = true;
+        }
+        if is_new {
+            screen.draw(|width, height| app.lines(width, height))?;
+        }
+        let mut is_pressed = false;
+        while let Some(pressed) = screen.pressed(wait)? {
+            (is_pressed, wait) = (true, Duration::ZERO);
+            let leaves = match pressed {
+                Pressed::Interrupt => true,
+                Pressed::Key(key) => app.key(key)?,
+                Pressed::Resized => false,
+            };
+            if leaves {
+                interrupts.add();
+            }
+        }
+        if interrupts.count() > 0 {
+            let Feed::Process(events) = &feed else {
+                return Ok(());
+            };
+            if app.is_over {
                 return Ok(());
             }
+            if !app.is_ending {
+                (app.is_ending, is_pressed) = (true, true);
+                match interrupts.is_hung_up() {
+                    true => events.launched().signal(libc::SIGHUP),
+                    // As the terminal does; other signals are for us only.
+                    false if interrupts.count() == 1 => events.launched().signal(libc::SIGINT),
+                    false => {}
+                }
+            }
+        }
+        if is_pressed {
+            screen.draw(|width, height| app.lines(width, height))?;
         }
     }
 }
 
-/// How a line looks.
+/// What was taken of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Looks {
-    Plain,
-    Heading,
-    Selected,
+enum Taken {
+    /// There may be more.
+    More,
+    /// No more are there now.
+    All,
+    /// No more come.
+    Last,
 }
 
 impl App {
-    fn open(input: Input, part: Part) -> Result<Self, Error> {
-        let mut view = input.view(&part)?;
-        let (clock, first) = (*view.clock(), view.first());
-        let mut loading = Loading {
-            clock,
-            stats: Vec::new(),
-            active: Vec::new(),
-            tree: Tree::new(),
-            places: Vec::new(),
-        };
-        let followed = calls::follow(&mut view, &mut loading);
-        let followed = followed.map_err(|error| Error::source(&input.path, error))?;
-        let slow = outliers::slowest(&input, &part, None, &loading.stats, OUTLIERS)?;
-        let mut tree = loading.tree;
-        tree.sort();
-        let mut app = Self {
-            clock,
-            first,
-            order: (0..loading.stats.len()).collect(),
-            stats: loading.stats,
-            is_open: vec![false; tree.nodes.len()],
-            tree,
+    fn new(model: Model, part: Part) -> Self {
+        Self {
+            input: None,
+            part,
+            model,
+            order: Vec::new(),
+            sort: 's',
+            is_open: Vec::new(),
             branches: Vec::new(),
-            replay: Vec::new(),
-            slow,
-            followed,
+            replay: None,
+            slow: None,
             tab: Tab::Report,
             cursors: [Cursor::default(); 4],
             typing: None,
             needle: String::new(),
+            said: None,
+            has_help: false,
+            is_paused: false,
+            is_over: false,
+            is_ending: false,
             height: 1,
-            input,
-            part,
-        };
-        app.sort('s');
-        app.find_branches();
-        let part = app.part.clone();
-        app.load_replay(&part)?;
-        Ok(app)
+        }
     }
 
-    fn load_replay(&mut self, part: &Part) -> Result<(), Error> {
-        let mut view = self.input.view(part)?;
-        let mut graph = FunctionGraph::new(Options {
-            arguments: true,
-            ..Options::default()
-        });
-        let (mut text, mut lines) = (String::new(), 0);
-        let failed = |error| Error::source(&self.input.path, error);
-        while lines < MAX_LINES && graph.write_event(&mut view, &mut text).map_err(failed)? {
-            lines += 1;
+    /// Takes what has happened, for a moment at most.
+    fn take(&mut self, feed: &mut Feed<'_>) -> Result<Taken, SourceError> {
+        const SOME: u32 = 1 << 10;
+        let begin = Instant::now();
+        let source = feed.source();
+        while begin.elapsed() < TURN {
+            for _ in 0..SOME {
+                if !source.is_ready()? && !source.is_over() {
+                    source.wait();
+                    return Ok(Taken::All);
+                }
+                if !source.take(&mut self.model)? {
+                    return Ok(Taken::Last);
+                }
+            }
         }
-        self.replay = text.lines().map(str::to_owned).collect();
-        if lines == MAX_LINES {
-            let more = format!("[the first {} events]", grouped(MAX_LINES as u64));
-            self.replay.push(more);
+        Ok(Taken::More)
+    }
+
+    /// Nothing more comes.
+    fn end(&mut self) {
+        self.is_over = true;
+        self.model.end();
+    }
+
+    /// Numbers change; what is selected stays so.
+    fn refresh(&mut self) -> Result<(), Error> {
+        let function = self.order.get(self.cursors[Tab::Report as usize].selected);
+        let function = function.copied().filter(|_| self.cursors[0].selected > 0);
+        let node = self
+            .branches
+            .get(self.cursors[Tab::Graph as usize].selected);
+        let node = node.map(|&(node, _)| node);
+        self.model.refresh();
+        self.order = (0..self.model.stats.len()).collect();
+        self.sort();
+        self.is_open.resize(self.model.tree.nodes.len(), false);
+        self.find_branches();
+        if let Some(at) = self.order.iter().position(|&it| Some(it) == function) {
+            self.cursors[Tab::Report as usize].selected = at;
+        }
+        if let Some(at) = self.branches.iter().position(|&(it, _)| Some(it) == node) {
+            self.cursors[Tab::Graph as usize].selected = at;
+        }
+        if self.model.kept.is_some() {
+            self.slow = None;
+            let last = self
+                .replay
+                .as_ref()
+                .map_or(0, |lines| lines.len().saturating_sub(1));
+            if self.tab == Tab::Replay && self.cursors[self.tab as usize].selected >= last {
+                self.replay = None;
+                self.load()?;
+                self.go(usize::MAX);
+            }
+        }
+        self.load()
+    }
+
+    /// Makes what is looked at.
+    fn load(&mut self) -> Result<(), Error> {
+        if self.tab == Tab::Replay && self.replay.is_none() {
+            match &self.model.kept {
+                Some(_) => {
+                    self.replay = Some(self.model.replay(0));
+                    self.go(usize::MAX);
+                }
+                None => {
+                    let part = self.part.clone();
+                    self.load_replay(&part)?;
+                }
+            }
+        }
+        if self.tab == Tab::Outliers && self.slow.is_none() {
+            self.slow = Some(match &self.input {
+                Some(input) if self.is_over && self.model.kept.is_none() => {
+                    let usual = self.model.stats_by_slot();
+                    outliers::slowest(input, &self.part, None, &usual, OUTLIERS)?
+                }
+                _ => self.model.slow(OUTLIERS),
+            });
         }
         Ok(())
     }
 
-    fn sort(&mut self, key: char) {
-        let (stats, functions) = (&self.stats, &self.followed.functions);
+    fn load_replay(&mut self, part: &Part) -> Result<(), Error> {
+        let Some(input) = &self.input else {
+            return Ok(());
+        };
+        let mut view = input.view(part)?;
+        let mut graph = FunctionGraph::new(self.model.options());
+        let (mut text, mut lines, mut replay) = (String::new(), 0, Vec::new());
+        let failed = |error| Error::source(&input.path, error);
+        while lines < MAX_LINES && graph.write_event(&mut view, &mut text).map_err(failed)? {
+            lines += 1;
+            replay.extend(text.lines().map(|line| cut(line, MAX_COLUMNS).into_owned()));
+            text.clear();
+        }
+        if lines == MAX_LINES {
+            let more = format!("[the first {} events]", grouped(MAX_LINES as u64));
+            replay.push(more);
+        }
+        self.replay = Some(replay);
+        Ok(())
+    }
+
+    fn sort(&mut self) {
+        let (stats, names) = (&self.model.stats, &self.model.names);
         self.order.sort_by(|&a, &b| {
             let by = |value: &dyn Fn(&Stats) -> u64| value(&stats[b]).cmp(&value(&stats[a]));
-            let by_name = functions[a].name.cmp(&functions[b].name);
-            let by_key = match key {
+            let by_name = names[a].cmp(&names[b]);
+            let by_key = match self.sort {
                 't' => by(&|stats| stats.total),
                 'c' => by(&|stats| stats.hits),
                 'a' => by(&Stats::average),
+                '9' => by(&|stats| stats.percentile(990)),
                 'm' => by(&|stats| stats.max),
                 'o' => by_name,
                 _ => by(&|stats| stats.own),
@@ -258,7 +455,7 @@ impl App {
     /// Finds the nodes of the graph that are below open ones.
     fn find_branches(&mut self) {
         self.branches.clear();
-        let children = |node: u32| self.tree.nodes[node as usize].children.iter().rev();
+        let children = |node: u32| self.model.tree.nodes[node as usize].children.iter().rev();
         let mut rest: Vec<(u32, usize)> = children(0).map(|&child| (child, 0)).collect();
         while let Some((node, depth)) = rest.pop() {
             self.branches.push((node, depth));
@@ -272,56 +469,103 @@ impl App {
         match self.tab {
             Tab::Report => self.order.len(),
             Tab::Graph => self.branches.len(),
-            Tab::Replay => self.replay.len(),
-            Tab::Outliers => self.slow.len(),
+            Tab::Replay => self.replay.as_ref().map_or(0, Vec::len),
+            Tab::Outliers => self.slow.as_ref().map_or(0, Vec::len),
         }
     }
 
-    fn line(&self, at: usize) -> String {
+    /// The cells of a line; of the replay it is one.
+    fn cells(&self, at: usize) -> Vec<String> {
+        let model = &self.model;
         match self.tab {
             Tab::Report => {
                 let function = self.order[at];
-                let stats = &self.stats[function];
-                format!(
-                    "{:>12} {:>12} {:>12} {:>12}  {}",
+                let stats = &model.stats[function];
+                vec![
                     time(stats.own),
                     time(stats.total),
                     time(stats.average()),
+                    time(stats.percentile(990)),
+                    time(stats.max),
                     grouped(stats.hits),
-                    self.followed.functions[function].name
-                )
+                    model.names[function].clone(),
+                ]
             }
             Tab::Graph => {
                 let (node, depth) = self.branches[at];
-                let found = &self.tree.nodes[node as usize];
+                let found = &model.tree.nodes[node as usize];
                 let sign = match (found.children.is_empty(), self.is_open[node as usize]) {
                     (true, _) => ' ',
                     (false, true) => '-',
                     (false, false) => '+',
                 };
-                format!(
-                    "{:>12} {:>12}  {}{sign} {}",
+                let indent = "  ".repeat(depth);
+                vec![
                     time(found.total),
                     grouped(found.hits),
-                    "  ".repeat(depth),
-                    self.followed.functions[found.slot as usize].name
-                )
+                    format!("{indent}{sign} {}", model.names[found.slot as usize]),
+                ]
             }
-            Tab::Replay => self.replay[at].clone(),
+            Tab::Replay => {
+                let line = self.replay.as_ref().map(|lines| lines[at].clone());
+                line.into_iter().collect()
+            }
             Tab::Outliers => {
-                let slow = &self.slow[at];
-                let usual = self.stats[slow.slot as usize].percentile(500);
-                let since = slow.begin.saturating_sub(self.first);
-                format!(
-                    "{:>12} {:>12} {:>12}  {} in {}",
-                    time(self.clock.nanoseconds(slow.took)),
-                    time(usual),
-                    time(self.clock.nanoseconds(since)),
-                    self.followed.functions[slow.slot as usize].name,
-                    self.followed.threads[slow.thread]
-                )
+                let Some(slow) = self.slow.as_ref().map(|slow| &slow[at]) else {
+                    return Vec::new();
+                };
+                let function = model.line_of[slow.slot as usize];
+                let since = slow.begin.saturating_sub(model.first());
+                let thread = model.followed.threads[slow.thread].to_string();
+                vec![
+                    time(model.clock.nanoseconds(slow.took)),
+                    time(model.stats[function].percentile(500)),
+                    time(model.clock.nanoseconds(since)),
+                    format!("{} in {}", model.names[function], escaped(&thread)),
+                ]
             }
         }
+    }
+
+    /// The lines that are seen, below their headings.
+    fn table(&self, seen: std::ops::Range<usize>, width: usize) -> Vec<String> {
+        let heading = |name: &str, key: char| match self.sort == key {
+            true => format!("{:>10}", format!("{name}↓")),
+            false => format!("{name:>10}"),
+        };
+        let columns = match self.tab {
+            Tab::Report => vec![
+                (heading("self", 's'), 0),
+                (heading("total", 't'), 1),
+                (heading("avg", 'a'), 3),
+                (heading("p99", '9'), 4),
+                (heading("max", 'm'), 5),
+                (heading("calls", 'c'), 2),
+                (heading("function", 'o').trim_start().to_owned(), 0),
+            ],
+            Tab::Graph => vec![
+                (heading("total", ' '), 0),
+                (heading("calls", ' '), 1),
+                ("function".to_owned(), 0),
+            ],
+            Tab::Replay => {
+                let lines = seen.flat_map(|at| self.cells(at));
+                return [String::new()].into_iter().chain(lines).collect();
+            }
+            Tab::Outliers => vec![
+                (heading("took", ' '), 0),
+                (heading("half take", ' '), 1),
+                (heading("at", ' '), 2),
+                ("function".to_owned(), 0),
+            ],
+        };
+        let columns: Vec<(&str, u8)> = columns
+            .iter()
+            .map(|(name, way)| (&name[..], *way))
+            .collect();
+        let mut table = Table::new(&columns);
+        seen.for_each(|at| table.row(self.cells(at)));
+        table.lines(Some(width))
     }
 
     fn cursor(&mut self) -> &mut Cursor {
@@ -334,59 +578,72 @@ impl App {
 
     /// The screen: a heading, the columns, the list, and a line of help or of what is typed.
     fn lines(&mut self, width: usize, height: usize) -> Vec<(String, Looks)> {
+        if self.has_help {
+            let lines = KEYS.lines().map(|line| (line.to_owned(), Looks::Plain));
+            return lines.collect();
+        }
         self.height = height.saturating_sub(3).max(1);
         let (len, room) = (self.len(), self.height);
         let cursor = self.cursor();
+        let top = cursor.see(room, len);
         let selected = cursor.selected;
-        cursor.top = cursor
-            .top
-            .clamp((selected + 1).saturating_sub(room), selected);
-        let top = cursor.top;
         let mut tabs = String::new();
+        // Where not all have room, the one that is looked at has.
+        let is_narrow = width < TABS_WIDTH;
         for (n, (tab, name)) in TABS.iter().enumerate() {
-            let (open, close) = if *tab == self.tab {
-                ('[', ']')
-            } else {
-                (' ', ' ')
-            };
-            tabs.push_str(&format!("{open}{} {name}{close} ", n + 1));
+            let is_it = *tab == self.tab;
+            let (open, close) = if is_it { ('[', ']') } else { (' ', ' ') };
+            let name = if is_narrow && !is_it { "" } else { name };
+            let space = if name.is_empty() { "" } else { " " };
+            tabs.push_str(&format!("{open}{}{space}{name}{close}", n + 1));
         }
-        let columns = match self.tab {
-            Tab::Report => "        self        total          avg        calls  function",
-            Tab::Graph => "       total        calls  function",
-            Tab::Replay => "",
-            Tab::Outliers => "        took  half take at           at  function",
-        };
-        let mut lines = vec![(tabs, Looks::Heading), (columns.to_owned(), Looks::Heading)];
-        for at in top..len.min(top + room) {
-            let looks = if at == selected {
-                Looks::Selected
-            } else {
-                Looks::Plain
+        tabs.push_str(&format!(" {}", self.state()));
+        let mut lines = vec![(tabs, Looks::Heading)];
+        let seen = top..len.min(top + room);
+        for (at, line) in self.table(seen, width).into_iter().enumerate() {
+            let looks = match at.checked_sub(1) {
+                None => Looks::Heading,
+                Some(at) if top + at == selected => Looks::Selected,
+                Some(_) => Looks::Plain,
             };
-            lines.push((self.line(at), looks));
+            lines.push((line, looks));
         }
         lines.resize(
             height.saturating_sub(1).max(1),
             (String::new(), Looks::Plain),
         );
-        let place = percent(selected as u64 + 1, len.max(1) as u64);
-        let foot = match &self.typing {
-            Some(text) => format!("/{text}"),
-            None => format!("{place} %  q leave  / search  Enter open  1-4 views"),
+        let foot = match (&self.typing, self.said) {
+            (Some(text), _) => format!("/{text}█"),
+            (None, Some(said)) => said.to_owned(),
+            (None, None) => {
+                let place = percent(selected as u64 + 1, len.max(1) as u64);
+                format!("{place} %  q leave  ? keys  / search  Enter open  1-4 views")
+            }
         };
         lines.push((foot, Looks::Heading));
-        for (line, looks) in &mut lines {
-            *line = crate::text::cut(line, width).into_owned();
-            if *looks == Looks::Selected {
-                *line = format!("{line:width$}");
-            }
-        }
         lines
+    }
+
+    /// How far it is.
+    fn state(&self) -> String {
+        let followed = &self.model.followed;
+        let mut text = format!("{} calls", grouped(followed.entries));
+        if followed.lost > 0 {
+            text.push_str(&format!(", lost {}", grouped(followed.lost)));
+        }
+        text.push_str(match (self.is_over, self.is_ending, self.is_paused) {
+            (true, ..) if self.input.is_none() => ", ended",
+            (true, ..) => "",
+            (_, true, _) => ", waits for the program's end",
+            (_, _, true) => ", paused",
+            _ => ", more to come",
+        });
+        text
     }
 
     /// Does what a key asks for; `true` if that is to leave.
     fn key(&mut self, key: KeyCode) -> Result<bool, Error> {
+        self.said = None;
         if let Some(text) = &mut self.typing {
             match key {
                 KeyCode::Char(character) => text.push(character),
@@ -400,29 +657,37 @@ impl App {
             }
             return Ok(false);
         }
-        let (selected, page) = (self.cursor().selected, self.height);
+        if std::mem::take(&mut self.has_help) {
+            return Ok(false);
+        }
+        let (page, len) = (self.height, self.len());
+        if self.cursor().moves(key, page, len) {
+            return Ok(false);
+        }
         match key {
-            KeyCode::Char('q') => return Ok(true),
+            KeyCode::Char('q') | KeyCode::F(10) => return Ok(true),
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.has_help = true,
             KeyCode::Char(digit @ '1'..='4') => self.tab = TABS[digit as usize - '1' as usize].0,
             KeyCode::Tab => self.tab = TABS[(self.tab as usize + 1) % TABS.len()].0,
-            KeyCode::Down | KeyCode::Char('j') => self.go(selected + 1),
-            KeyCode::Up | KeyCode::Char('k') => self.go(selected.saturating_sub(1)),
-            KeyCode::PageDown => self.go(selected + page),
-            KeyCode::PageUp => self.go(selected.saturating_sub(page)),
-            KeyCode::Home => self.go(0),
-            KeyCode::End => self.go(usize::MAX),
+            KeyCode::BackTab => self.tab = TABS[(self.tab as usize + 3) % TABS.len()].0,
             KeyCode::Char('/') => self.typing = Some(String::new()),
             KeyCode::Char('n') => self.search(true, 1),
             KeyCode::Char('N') => self.search(false, 1),
-            KeyCode::Char(key @ ('s' | 't' | 'c' | 'a' | 'm' | 'o')) if self.tab == Tab::Report => {
-                self.sort(key);
+            KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
+            KeyCode::Char(key @ ('s' | 't' | 'c' | 'a' | '9' | 'm' | 'o'))
+                if self.tab == Tab::Report =>
+            {
+                self.sort = key;
+                self.sort();
                 self.go(0);
             }
+            KeyCode::Char('*' | '_') if self.tab == Tab::Graph => self.open_all(key),
             KeyCode::Enter | KeyCode::Right | KeyCode::Left | KeyCode::Char('+' | '-') => {
                 self.enter(key)?;
             }
             _ => {}
         }
+        self.load()?;
         Ok(false)
     }
 
@@ -437,11 +702,41 @@ impl App {
                 from + len - step % len.max(1)
             };
             let at = at % len.max(1);
-            self.line(at).to_lowercase().contains(&needle).then_some(at)
+            let cells = self.cells(at);
+            let text = cells.last().map(|text| text.to_lowercase());
+            text.is_some_and(|text| text.contains(&needle))
+                .then_some(at)
         });
-        if let Some(found) = found {
-            self.go(found);
+        match found {
+            Some(found) => self.go(found),
+            None => self.said = Some("not found"),
         }
+    }
+
+    /// Opens the selected branch with all that are in it, or closes all.
+    fn open_all(&mut self, key: KeyCode) {
+        if key == KeyCode::Char('_') {
+            self.is_open.fill(false);
+            self.find_branches();
+            self.go(0);
+            return;
+        }
+        let selected = self.cursor().selected;
+        let Some(&(node, _)) = self.branches.get(selected) else {
+            return;
+        };
+        let mut rest = vec![node];
+        let mut opened = 0;
+        while let Some(node) = rest.pop() {
+            opened += 1;
+            if opened > MAX_OPENED {
+                self.said = Some("not all are opened");
+                break;
+            }
+            self.is_open[node as usize] = true;
+            rest.extend(&self.model.tree.nodes[node as usize].children);
+        }
+        self.find_branches();
     }
 
     fn enter(&mut self, key: KeyCode) -> Result<(), Error> {
@@ -457,42 +752,67 @@ impl App {
                 let Some(&(node, _)) = self.branches.get(selected) else {
                     return Ok(());
                 };
-                let is_open = &mut self.is_open[node as usize];
-                *is_open = match key {
+                let is_open = self.is_open[node as usize];
+                let opens = match key {
                     KeyCode::Right | KeyCode::Char('+') => true,
                     KeyCode::Left | KeyCode::Char('-') => false,
-                    _ => !*is_open,
+                    _ => !is_open,
                 };
+                // What is closed already is left for what it is in.
+                if key == KeyCode::Left && !is_open {
+                    let parent = self.model.tree.nodes[node as usize].parent;
+                    let parent = self.branches.iter().position(|&(it, _)| it == parent);
+                    self.go(parent.unwrap_or(selected));
+                    return Ok(());
+                }
+                self.is_open[node as usize] = opens;
                 self.find_branches();
             }
             Tab::Replay => {}
             Tab::Outliers => {
-                let Some(&slow) = self.slow.get(selected) else {
+                let slow = self.slow.as_ref().and_then(|slow| slow.get(selected));
+                let Some(&slow) = slow else {
                     return Ok(());
                 };
-                let since = slow.begin.saturating_sub(self.first);
-                let from = self.clock.nanoseconds(since);
-                let part = Part::from_time(from, self.followed.threads[slow.thread].id);
-                self.load_replay(&part)?;
-                self.tab = Tab::Replay;
-                self.go(0);
+                self.show_in_replay(&slow)?;
             }
         }
         Ok(())
     }
 
+    /// Shows what happened from the beginning of a call on.
+    fn show_in_replay(&mut self, slow: &Slow) -> Result<(), Error> {
+        let thread = &self.model.followed.threads[slow.thread];
+        if self.input.is_some() {
+            let since = slow.begin.saturating_sub(self.model.first());
+            let from = self.model.clock.nanoseconds(since);
+            let part = Part::from_time(from, thread.id);
+            self.load_replay(&part)?;
+        } else {
+            let Some(at) = self.model.find_kept(slow.begin, thread.id) else {
+                self.said = Some("the events of this call are not kept any more");
+                return Ok(());
+            };
+            self.replay = Some(self.model.replay(at));
+        }
+        self.tab = Tab::Replay;
+        self.go(0);
+        Ok(())
+    }
+
     /// Opens the branch in which a function takes the most time.
-    fn show_in_graph(&mut self, slot: u32) {
-        let nodes = self.tree.nodes.iter().enumerate().skip(1);
-        let of_function = nodes.filter(|(_, node)| node.slot == slot);
+    fn show_in_graph(&mut self, line: u32) {
+        let nodes = self.model.tree.nodes.iter().enumerate().skip(1);
+        let of_function = nodes.filter(|(_, node)| node.slot == line);
         let Some((found, _)) = of_function.max_by_key(|(_, node)| node.total) else {
+            self.said = Some("the graph is full: this function is not in it");
             return;
         };
         let found = found as u32;
-        let mut parent = self.tree.nodes[found as usize].parent;
+        let mut parent = self.model.tree.nodes[found as usize].parent;
         while parent != 0 {
             self.is_open[parent as usize] = true;
-            parent = self.tree.nodes[parent as usize].parent;
+            parent = self.model.tree.nodes[parent as usize].parent;
         }
         self.find_branches();
         self.tab = Tab::Graph;

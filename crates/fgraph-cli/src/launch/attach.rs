@@ -22,6 +22,9 @@ use crate::error::Error;
 /// How long the agent may take to patch a program.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often to look for threads that block what patching takes, until the agent answers.
+const NEW_THREADS: Duration = Duration::from_millis(50);
+
 /// How long to wait for others that attach.
 const TURN: Duration = Duration::from_secs(10);
 
@@ -32,10 +35,39 @@ const AGENT: Library<'static> = Library {
     entry: c"fgraph_agent_request",
 };
 
+/// The memory of a program that has the agent inside. It goes when the process executes another
+/// program, which no number tells of.
+#[derive(Debug)]
+struct Image {
+    memory: File,
+    /// Where the agent is.
+    agent: u64,
+}
+
+impl Image {
+    /// `None` if the agent is not there.
+    fn of(process: u32) -> io::Result<Option<Self>> {
+        let memory = File::open(format!("/proc/{process}/mem"))?;
+        let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
+        let is_agent = |line: &&str| line.contains(concat!("fgraph-agent-", env!("AGENT_HASH")));
+        let line = maps.lines().find(is_agent);
+        let start = line.and_then(|line| line.split('-').next());
+        let agent = start.and_then(|start| u64::from_str_radix(start, 16).ok());
+        Ok(agent.map(|agent| Self { memory, agent }))
+    }
+
+    fn is_there(&self) -> bool {
+        let read = self.memory.read_at(&mut [0], self.agent);
+        read.is_ok_and(|len| len == 1)
+    }
+}
+
 /// A process with the agent at work inside.
 #[derive(Debug)]
 pub(super) struct Attached {
     process: u32,
+    /// The program; `None` if it was gone at once.
+    image: Option<Image>,
     /// While it records.
     guard: Option<Guard>,
     loaded: Loaded,
@@ -43,6 +75,7 @@ pub(super) struct Attached {
 
 /// The program that a process runs.
 pub(super) fn program(process: u32) -> Result<PathBuf, Error> {
+    fgraph_attach::check(process).map_err(|error| refused(process, error))?;
     let path = std::fs::read_link(format!("/proc/{process}/exe"));
     path.map_err(|_| refused(process, fgraph_attach::Error::Gone { pid: process }))
 }
@@ -87,6 +120,7 @@ impl Attached {
         let (rings, file) = made.expect("asked for above");
         let attached = Self {
             process,
+            image: Image::of(process).ok().flatten(),
             guard: Some(guard),
             loaded,
         };
@@ -109,6 +143,11 @@ impl Attached {
         }
     }
 
+    /// Whether the process runs another program by now, without the agent.
+    pub(super) fn has_executed(&self) -> bool {
+        !self.image.as_ref().is_some_and(Image::is_there) && is_there(self.process)
+    }
+
     /// Ends recording; the agent stays there, idle.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         // It is dropped when this is done.
@@ -127,6 +166,10 @@ impl Drop for Attached {
 
 /// Ends what a process has the agent do in another one.
 pub(super) fn end(process: u32, holder: u32) -> Result<(), Error> {
+    if let Ok(None) = Image::of(process) {
+        // It has executed another program, which is not touched.
+        return Ok(());
+    }
     match have(process, |_| Ok(Request::Detach { holder })) {
         // It took all with it.
         Err(_) if !is_there(process) => Ok(()),
@@ -169,6 +212,7 @@ fn exchange(
 ) -> Result<(Result<String, String>, Loaded), Error> {
     let (reply, loaded) = send(process, request)?;
     let until = Instant::now() + PATIENCE;
+    let mut looked = Instant::now();
     loop {
         let len = reply.metadata().map_or(0, |file| file.len());
         let mut last = [1];
@@ -183,6 +227,11 @@ fn exchange(
             return Ok((answer, loaded));
         }
         check_answers(process, until)?;
+        if looked.elapsed() >= NEW_THREADS {
+            // The agent waits for those that were made meanwhile.
+            let _ = fgraph_attach::unblock_traps(process);
+            looked = Instant::now();
+        }
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -193,6 +242,8 @@ pub(super) fn send(
     request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
 ) -> Result<(File, Loaded), Error> {
     let _turn = turn(process);
+    // Where that fails, so does what follows, and says why.
+    let _ = fgraph_attach::unblock_traps(process);
     let mut reply = None;
     let loaded = fgraph_attach::load_with(process, &AGENT, |files| {
         let (file, descriptor) = files.create(c"fgraph-reply")?;

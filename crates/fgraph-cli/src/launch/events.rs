@@ -10,6 +10,7 @@ use fgraph_trace::{Event, Live, Source};
 
 use super::{Launched, NAP, interrupt::Interrupts};
 use crate::error::Error;
+use crate::input::ShownNames;
 use crate::output::Out;
 
 /// What a tool in a program has found.
@@ -28,7 +29,17 @@ pub(crate) struct Events<'l> {
     live: Live,
     launched: &'l mut Launched,
     interrupts: &'l Interrupts,
+    /// Events until it is looked whether that is enough.
+    patience: u32,
+    is_stopped: bool,
+    /// The names as a terminal can show them, where events are looked at: who interrupts them does
+    /// not want the rest.
+    shown: Option<ShownNames>,
+    is_cut: bool,
 }
+
+/// How many events a program that never pauses may tell until it is looked whether that is enough.
+const PATIENCE: u32 = 1 << 14;
 
 impl<'l> Events<'l> {
     pub(crate) fn new(
@@ -40,15 +51,39 @@ impl<'l> Events<'l> {
             live: live.map_err(|busy| Error::Nothing(busy.to_string()))?,
             launched,
             interrupts,
+            patience: PATIENCE,
+            is_stopped: false,
+            shown: None,
+            is_cut: false,
         })
+    }
+
+    /// For being looked at: an interrupt ends them without those that wait in the rings, and names
+    /// have no characters that a terminal obeys.
+    pub(crate) fn for_viewer(mut self) -> Self {
+        self.shown = Some(ShownNames::new(self.launched.process()));
+        self
+    }
+
+    /// The program.
+    pub(crate) fn launched(&self) -> &Launched {
+        self.launched
     }
 
     /// Waits a moment for events, and ends them when the program has ended.
     pub(crate) fn wait(&mut self) {
-        self.launched.give_back_rings();
         self.launched.wait_for(NAP);
-        if self.launched.is_over(self.interrupts) {
+        self.look();
+    }
+
+    /// Ends the events when the program has ended, or was interrupted.
+    fn look(&mut self) {
+        self.patience = PATIENCE;
+        self.launched.give_back_rings();
+        if !self.is_stopped && self.launched.is_over(self.interrupts) {
+            self.is_cut = self.shown.is_some() && !self.launched.has_ended();
             self.launched.stop();
+            self.is_stopped = true;
         }
     }
 
@@ -79,16 +114,26 @@ impl<'l> Events<'l> {
 
     /// Whether the next event is there without waiting.
     pub(crate) fn is_ready(&mut self) -> Result<bool, SourceError> {
-        self.live.is_ready()
+        Ok(!self.is_cut && self.live.is_ready()?)
     }
 }
 
 impl Source for Events<'_> {
     fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
-        while !self.live.is_ready()? && !self.live.is_over() {
+        self.patience -= 1;
+        if self.patience == 0 {
+            self.look();
+        }
+        while !self.is_ready()? && !self.is_over() {
             self.wait();
         }
-        self.live.next()
+        if let Some(shown) = &mut self.shown {
+            shown.learn(self.live.names());
+        }
+        match self.is_cut {
+            true => Ok(None),
+            false => self.live.next(),
+        }
     }
 
     fn upcoming(&self) -> Option<Upcoming<'_>> {
@@ -96,7 +141,7 @@ impl Source for Events<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.live.is_over()
+        self.is_cut || self.live.is_over()
     }
 
     fn clock(&self) -> &Clock {
@@ -104,6 +149,9 @@ impl Source for Events<'_> {
     }
 
     fn names(&self) -> &Names {
-        self.live.names()
+        match &self.shown {
+            Some(shown) => &shown.names,
+            None => self.live.names(),
+        }
     }
 }

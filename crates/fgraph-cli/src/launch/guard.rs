@@ -18,7 +18,7 @@ impl Guard {
         let mut command = Command::new("/proc/self/exe");
         let holder = std::process::id();
         command
-            .args(["detach", "--guard", &holder.to_string()])
+            .args(["detach", "--no-config", "--guard", &holder.to_string()])
             .arg(process.to_string())
             // Ctrl-C is not for it.
             .process_group(0)

@@ -2,13 +2,16 @@
 
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Relaxed: a count, which nothing else depends on.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Relaxed: as above.
 static SNAPSHOTS: AtomicUsize = AtomicUsize::new(0);
+
+/// Relaxed: as above.
+static IS_HUNG_UP: AtomicBool = AtomicBool::new(false);
 
 /// Counts interrupts, which do not end this process any more.
 #[derive(Debug)]
@@ -18,6 +21,7 @@ extern "C" fn count(signal: i32) {
     // Others than Ctrl-C the program does not get: they end the recording at once.
     let more = if signal == libc::SIGINT { 1 } else { 2 };
     COUNT.fetch_add(more, Ordering::Relaxed);
+    IS_HUNG_UP.fetch_or(signal == libc::SIGHUP, Ordering::Relaxed);
 }
 
 impl Interrupts {
@@ -51,6 +55,16 @@ impl Interrupts {
             action.sa_flags = libc::SA_RESTART;
             libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut());
         }
+    }
+
+    /// Counts one more, which came as a key.
+    pub(crate) fn add(&self) {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the terminal has gone away.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        IS_HUNG_UP.load(Ordering::Relaxed)
     }
 
     /// How often a snapshot was asked for.

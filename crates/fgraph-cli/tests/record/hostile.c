@@ -40,6 +40,9 @@ int main(int argc, char **argv) {
     } else if (strcmp(what, "chroot") == 0) {
         if (chroot(argv[2]) != 0 || chdir("/") != 0)
             return 77;
+    } else if (strcmp(what, "user") == 0) {
+        if (setgid(65534) != 0 || setuid(65534) != 0)
+            return 77;
     } else if (strcmp(what, "seccomp") == 0) {
         sandbox();
     } else if (strcmp(what, "daemon") == 0) {

@@ -97,11 +97,16 @@ pub(crate) struct Program {
 impl Program {
     /// A directory with the program, and the program.
     pub(crate) fn compile(cc: &Path) -> (TempDir, PathBuf) {
+        Self::compile_with(cc, &[])
+    }
+
+    pub(crate) fn compile_with(cc: &Path, flags: &[&str]) -> (TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("busy.c"), folder.path().join("busy"));
         fs::write(&source, PROGRAM).unwrap();
         let mut compiler = Command::new(cc);
         compiler.args(["-O1", "-pthread", "-o"]).arg(&program);
+        compiler.args(flags);
         assert!(compiler.arg(&source).status().unwrap().success());
         (folder, program)
     }

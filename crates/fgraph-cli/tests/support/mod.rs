@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fgraph_trace::clock::ClockKind;
@@ -16,6 +16,53 @@ use tempfile::TempDir;
 const PROCESS: u32 = 100;
 /// Names as a hostile program has them.
 const HOSTILE: &str = "evil\x1b]0;owned\x07</script>\u{202e}";
+/// A recording that is being written.
+pub(crate) struct Growing {
+    rings: Arc<Rings>,
+    drain: Drain<File>,
+    now: u64,
+}
+
+impl Growing {
+    pub(crate) fn begin(path: &Path) -> Self {
+        let options = RingOptions {
+            clock: Some(ClockKind::Monotonic),
+            sub_buffer_bytes: 1024,
+            ..RingOptions::default()
+        };
+        let rings = Arc::new(Rings::create(&options).unwrap());
+        let info = Info {
+            process: PROCESS,
+            ..Info::default()
+        };
+        Self {
+            drain: Drain::new(rings.clone(), File::create(path).unwrap(), &info).unwrap(),
+            now: rings.clock().first().ticks,
+            rings,
+        }
+    }
+
+    /// More than a sub-buffer of calls of a function, in a thread of its own.
+    pub(crate) fn calls(&mut self, function: u32, name: &str) {
+        let fields = [PROCESS.into(), function.into(), 0x1000, 16];
+        let texts = [name, "/usr/bin/program"];
+        self.rings
+            .describe(DescriptionKind::Function, fields, texts);
+        let writer = self.rings.writer(PROCESS, PROCESS + function).unwrap();
+        for _ in 0..200 {
+            self.now += 100;
+            writer.call(call(Kind::Entry, function), self.now);
+            writer.call(call(Kind::Return, function), self.now + 40);
+        }
+        assert!(self.drain.drain().unwrap() > 0);
+    }
+
+    pub(crate) fn end(self) {
+        self.rings.finish();
+        self.drain.finish().unwrap();
+    }
+}
+
 /// A directory with a recording: `main` calls `parse` 20 times, which calls `read`; the last one
 /// is slow. Another thread calls a function with a hostile name.
 pub(crate) fn recording() -> (TempDir, PathBuf) {
@@ -38,6 +85,11 @@ pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
             [name, "/usr/bin/program"],
         );
     }
+    rings.describe(
+        DescriptionKind::SwitchedOff,
+        [PROCESS.into(), 4, 0, 0],
+        ["", ""],
+    );
     let fields = [PROCESS.into(), 101, 0, 0];
     rings.describe(DescriptionKind::Thread, fields, ["\x1b[31mred", ""]);
     let start = rings.clock().first().ticks;

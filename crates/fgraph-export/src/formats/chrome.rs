@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::text::{Out, push, push_fraction, quoted};
 use crate::calls::{At, Call, Ending, Sink, Trace, Values};
-use crate::symbols::{Symbol, process_name, thread_name};
+use crate::symbols::Symbol;
 
 pub(crate) struct Chrome {
     out: Out,
@@ -30,7 +30,7 @@ impl Chrome {
         self.line.extend_from_slice(b"{\"ph\":\"");
         self.line.extend_from_slice(phase.as_bytes());
         self.line.extend_from_slice(b"\",\"pid\":");
-        push(&mut self.line, at.thread.process);
+        push(&mut self.line, at.thread.process_id());
         self.line.extend_from_slice(b",\"tid\":");
         push(&mut self.line, at.thread.id);
         self.line.extend_from_slice(b",\"ts\":");
@@ -129,13 +129,11 @@ impl Sink for Chrome {
             );
             self.out.write_all(&self.line)
         };
-        for process in trace.processes() {
-            let name = process_name(trace.names, process);
+        for (process, name) in trace.process_ids() {
             describe("process_name", process, process, &name)?;
         }
-        for thread in trace.threads {
-            let name = thread_name(trace.names, thread.process, thread.id);
-            describe("thread_name", thread.process, thread.id, &name)?;
+        for ((process, thread), name) in trace.thread_ids() {
+            describe("thread_name", process, thread, &name)?;
         }
         if !self.is_begun {
             self.out.write_all(b"{\"traceEvents\":[")?;

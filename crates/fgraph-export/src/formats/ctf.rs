@@ -66,7 +66,7 @@ impl Stream {
         for word in [self.begin, self.end, bits, bits, self.discarded] {
             header.extend_from_slice(&word.to_le_bytes());
         }
-        header.extend_from_slice(&self.thread.process.to_le_bytes());
+        header.extend_from_slice(&self.thread.process_id().to_le_bytes());
         header.extend_from_slice(&self.thread.id.to_le_bytes());
         buffer[..HEADER].copy_from_slice(&header);
         self.is_begun = true;
@@ -101,7 +101,11 @@ impl Ctf {
 
 impl Sink for Ctf {
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
-        let name = format!("stream-{}-{}", at.thread.process, at.thread.id);
+        let mut name = format!("stream-{}-{}", at.thread.process_id(), at.thread.id);
+        // Each program of a process has streams of its own.
+        if let before @ 1.. = at.thread.executed_before() {
+            let _ = write!(name, "-{before}");
+        }
         self.streams.push(Stream {
             thread: at.thread,
             file: Appender::new(self.directory.join(name)),

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::text::{Out, push, push_fraction, quoted, write_items};
-use crate::calls::{At, Call, Sink, Trace, Values};
+use crate::calls::{At, Call, Sink, Thread, Trace, Values};
 use crate::spool::Spool;
 use crate::stacks::{Frame, Stacks};
 use crate::symbols::{Symbol, base_name, process_name, thread_name};
@@ -348,8 +348,8 @@ impl Sink for Firefox {
                  \"processShutdownTime\":null,\"registerTime\":0,\"unregisterTime\":null,\
                  \"pausedRanges\":[],\"name\":{name},\"processName\":{process},\
                  \"isMainThread\":{},\"pid\":\"{}\",\"tid\":{},",
-                thread.id == thread.process,
-                thread.process,
+                thread.id == thread.process_id(),
+                process_key(thread),
                 thread.id
             )?;
             self.write_samples(thread.index, base)?;
@@ -358,5 +358,14 @@ impl Sink for Firefox {
         }
         self.out.write_all(b"]}\n")?;
         self.out.flush()
+    }
+}
+
+/// The id of a thread's process. The next programs of a process have a number behind it, as the
+/// Firefox Profiler itself tells processes of the same id apart.
+fn process_key(thread: &Thread) -> String {
+    match thread.executed_before() {
+        0 => thread.process_id().to_string(),
+        before => format!("{}.{before}", thread.process_id()),
     }
 }

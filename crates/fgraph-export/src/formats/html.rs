@@ -57,6 +57,8 @@ pub(crate) struct Html {
     /// Calls that took less are left out.
     least: u64,
     left_out: u64,
+    /// Events that are missing in the recording.
+    lost: u64,
 }
 
 impl Html {
@@ -69,6 +71,7 @@ impl Html {
             shown: Vec::new(),
             least: 0,
             left_out: 0,
+            lost: 0,
         }
     }
 
@@ -219,6 +222,11 @@ impl Sink for Html {
         Ok(())
     }
 
+    fn lost(&mut self, _: &At<'_>, events: u64) -> io::Result<()> {
+        self.lost = self.lost.saturating_add(events);
+        Ok(())
+    }
+
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         let calls = self.calls(trace.start)?;
         let functions = trace.symbols.functions().iter().enumerate();
@@ -246,7 +254,7 @@ impl Sink for Html {
         let threads: Vec<_> = threads
             .map(|thread| {
                 let name = thread_name(trace.names, thread.process, thread.id);
-                json!([thread.process, thread.id, name])
+                json!([thread.process_id(), thread.id, name])
             })
             .collect();
         let processes = trace.processes().into_iter();
@@ -262,6 +270,7 @@ impl Sink for Html {
             "shown": self.shown.len(),
             "leftOut": self.left_out,
             "least": self.least,
+            "lost": self.lost,
         });
         let data = data.to_string().replace('<', "\\u003c");
         for part in PAGE.split("{{").enumerate() {

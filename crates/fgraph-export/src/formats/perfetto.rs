@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use fgraph_trace::names::process_id;
 use prost::Message;
 
 use super::text::Out;
@@ -206,7 +207,7 @@ impl Perfetto {
             track_descriptor: Some(TrackDescriptor {
                 uuid: Some(process_track(process)),
                 process: Some(ProcessDescriptor {
-                    pid: Some(process as i32),
+                    pid: Some(process_id(process) as i32),
                     process_name: Some(name.to_owned()),
                 }),
                 ..TrackDescriptor::default()
@@ -221,7 +222,7 @@ impl Perfetto {
                 uuid: Some(thread_track(thread.index)),
                 parent_uuid: Some(process_track(thread.process)),
                 thread: Some(ThreadDescriptor {
-                    pid: Some(thread.process as i32),
+                    pid: Some(thread.process_id() as i32),
                     tid: Some(thread.id as i32),
                     thread_name: Some(name.to_owned()),
                 }),

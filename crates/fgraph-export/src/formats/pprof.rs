@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use fgraph_trace::names::process_id;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
@@ -214,7 +215,7 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
                         Label {
                             key: pid,
                             text: 0,
-                            number: id.into(),
+                            number: process_id(id).into(),
                         },
                         Label {
                             key: process,

@@ -96,7 +96,7 @@ impl Sink for Speedscope {
             let name = format!(
                 "{} ({}), {} ({})",
                 process_name(trace.names, thread.process),
-                thread.process,
+                thread.process_id(),
                 thread_name(trace.names, thread.process, thread.id),
                 thread.id
             );

@@ -6,13 +6,16 @@
 //!
 //! An address is that of its module (number + 1, times 4 GiB) and 16 bytes for each function.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fgraph_trace::names::process_id;
+
 use super::text::Appender;
-use crate::calls::{At, Call, Sink, Trace, Values};
+use crate::calls::{At, Call, Sink, Thread, Trace, Values};
 use crate::symbols::{Symbol, Symbols, base_name, one_line};
 
 const ENTRY: u64 = 0;
@@ -30,11 +33,17 @@ const SESSION: &str = "0000000000000001";
 
 pub(crate) struct Uftrace {
     directory: PathBuf,
-    threads: Vec<State>,
+    /// For each thread the index of its file.
+    threads: Vec<usize>,
+    files: Vec<State>,
+    /// Index of the file of each id.
+    by_id: HashMap<u32, usize>,
 }
 
+/// A file, of all threads with one id: those of programs that a process has executed.
 struct State {
     file: Appender,
+    thread: Thread,
     depth: usize,
     start: u64,
 }
@@ -70,7 +79,13 @@ impl Uftrace {
         Self {
             directory: directory.to_owned(),
             threads: Vec::new(),
+            files: Vec::new(),
+            by_id: HashMap::new(),
         }
+    }
+
+    fn state(&mut self, at: &At<'_>) -> &mut State {
+        &mut self.files[self.threads[at.thread.index]]
     }
 
     /// The modules and their functions.
@@ -121,11 +136,13 @@ impl Uftrace {
         let mut text = String::new();
         let mut known = Vec::new();
         let time = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
-        for (thread, state) in trace.threads.iter().zip(&self.threads) {
-            let (process, id, start) = (thread.process, thread.id, time(state.start));
+        for state in &self.files {
+            let thread = &state.thread;
+            let (process, id, start) = (thread.process_id(), thread.id, time(state.start));
             if !known.contains(&process) {
                 known.push(process);
-                let parent = trace.names.process(process).map(|(parent, _)| parent);
+                let parent = trace.names.process(thread.process);
+                let parent = parent.map(|(parent, _)| process_id(parent));
                 match parent.filter(|parent| known.contains(parent) && *parent != process) {
                     Some(parent) => {
                         let _ =
@@ -148,7 +165,7 @@ impl Uftrace {
         fs::write(self.directory.join("task.txt"), text)
     }
 
-    fn write_info(&self, trace: &Trace<'_>, program: &str) -> io::Result<()> {
+    fn write_info(&self, program: &str) -> io::Result<()> {
         // Which fields the texts below have, by the bits of the format.
         const EXE_NAME: u64 = 1 << 0;
         const COMMAND: u64 = 1 << 3;
@@ -167,11 +184,8 @@ impl Uftrace {
         info.extend_from_slice(&(EXE_NAME | COMMAND | TASKS).to_le_bytes());
         info.extend_from_slice(&(MAX_DEPTH as u16 + 1).to_le_bytes());
         info.extend_from_slice(&[0; 6]);
-        let ids: Vec<String> = trace
-            .threads
-            .iter()
-            .map(|thread| thread.id.to_string())
-            .collect();
+        let ids = self.files.iter().map(|state| state.thread.id.to_string());
+        let ids: Vec<String> = ids.collect();
         let text = format!(
             "exename:{program}\ncmdline:fgraph\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\n\
              taskinfo:tids={}\n",
@@ -185,17 +199,22 @@ impl Uftrace {
 
 impl Sink for Uftrace {
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
-        let name = format!("{}.dat", at.thread.id);
-        self.threads.push(State {
-            file: Appender::new(self.directory.join(name)),
-            depth: 0,
-            start: at.time,
-        });
+        let id = at.thread.id;
+        let index = *self.by_id.entry(id).or_insert(self.files.len());
+        if index == self.files.len() {
+            self.files.push(State {
+                file: Appender::new(self.directory.join(format!("{id}.dat"))),
+                thread: at.thread,
+                depth: 0,
+                start: at.time,
+            });
+        }
+        self.threads.push(index);
         Ok(())
     }
 
     fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
-        let state = &mut self.threads[at.thread.index];
+        let state = self.state(at);
         if state.depth < MAX_DEPTH {
             state.record(at.time, ENTRY, address(at.symbols, symbol))?;
         }
@@ -204,8 +223,8 @@ impl Sink for Uftrace {
     }
 
     fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
-        let state = &mut self.threads[at.thread.index];
-        state.depth -= 1;
+        let state = self.state(at);
+        state.depth = state.depth.saturating_sub(1);
         if state.depth < MAX_DEPTH {
             state.record(at.time, EXIT, address(at.symbols, call.symbol))?;
         }
@@ -213,18 +232,18 @@ impl Sink for Uftrace {
     }
 
     fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
-        let state = &mut self.threads[at.thread.index];
+        let state = self.state(at);
         state.record(at.time, LOST, events & ((1 << 48) - 1))
     }
 
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
-        for state in &mut self.threads {
+        for state in &mut self.files {
             state.file.flush()?;
         }
         let paths = self.write_symbols(trace)?;
         let program = paths.first().map_or("unknown", String::as_str);
         self.write_tasks(trace, program)?;
-        self.write_info(trace, program)?;
+        self.write_info(program)?;
         fs::write(self.directory.join("default.opts"), "")
     }
 }

@@ -107,6 +107,76 @@ def read_perfetto(path):
     return {"calls": calls, "marks": marks, "lost": lost, "names": names, "words": words % 2**64}
 
 
+def read_perfetto_ids(path):
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+    trace = proto.Trace()
+    with open(path, "rb") as file:
+        trace.ParseFromString(file.read())
+    tracks = [it.track_descriptor for it in trace.packet if it.HasField("track_descriptor")]
+    processes = [[it.process.pid, it.process.process_name] for it in tracks if it.process.pid]
+    return processes + [[it.thread.pid, it.thread.tid] for it in tracks if it.thread.tid]
+
+
+def read_parquet(path):
+    import duckdb
+
+    rows = duckdb.execute(
+        "select process, thread, \"function\", module, start, duration, self, depth,"
+        " caller, ended, host, program from read_parquet(?)",
+        [path],
+    )
+    return rows.fetchall()
+
+
+def read_otlp(path):
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as collector
+    from opentelemetry.proto.trace.v1 import trace_pb2 as proto
+
+    with open(path, "rb") as file:
+        data = file.read()
+    traces, request = proto.TracesData(), collector.ExportTraceServiceRequest()
+    traces.ParseFromString(data)
+    request.ParseFromString(data)
+    assert list(traces.resource_spans) == list(request.resource_spans)
+    value = lambda it: it.string_value if it.HasField("string_value") else it.int_value
+    attributes = lambda of: {each.key: value(each.value) for each in of.attributes}
+    spans, calls, moments, hosts = {}, [], [], {}
+    for resource in traces.resource_spans:
+        process = attributes(resource.resource)
+        hosts[str(process["process.pid"])] = [process["host.name"], process["service.name"]]
+        for scope in resource.scope_spans:
+            assert scope.scope.name == "fgraph"
+            for span in scope.spans:
+                assert span.kind == proto.Span.SPAN_KIND_INTERNAL
+                assert len(span.trace_id) == 16 and len(span.span_id) == 8
+                assert spans.setdefault(span.span_id, span) is span
+
+    def depth(span):
+        if not span.parent_span_id:
+            return 0
+        around = spans[span.parent_span_id]
+        assert around.trace_id == span.trace_id
+        assert around.start_time_unix_nano <= span.start_time_unix_nano
+        assert around.end_time_unix_nano >= span.end_time_unix_nano
+        return 1 + depth(around)
+
+    words, roots = 0, set()
+    for span in spans.values():
+        found = attributes(span)
+        begin, end = span.start_time_unix_nano, span.end_time_unix_nano
+        if "code.function.name" not in found:
+            moments.append([found["thread.id"], begin, span.name])
+            continue
+        if not span.parent_span_id:
+            assert span.trace_id not in roots
+            roots.add(span.trace_id)
+        words += sum(int(v, 16) for k, v in found.items() if k.startswith("fgraph.argument."))
+        ended = found.get("fgraph.ended", "returned")
+        calls.append([found["thread.id"], span.name, begin, end - begin, depth(span), ended])
+    return {"calls": calls, "moments": moments, "hosts": hosts, "words": words % 2**64}
+
+
 def read_speedscope(path, schema):
     import jsonschema
 

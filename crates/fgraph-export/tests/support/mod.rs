@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use fgraph_trace::clock::{Anchor, Clock, ClockKind};
 use fgraph_trace::event::What;
-use fgraph_trace::names::{Description, DescriptionKind, Names};
+use fgraph_trace::names::{Description, DescriptionKind, Names, process_number};
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
 
@@ -131,6 +131,7 @@ impl Script {
             (PARENT, 1, "server"),
             (CHILD, PARENT, "worker \"2\"; größe"),
             (STRANGER, 1, "stranger"),
+            (process_number(PARENT, 1), PARENT, "next"),
         ] {
             add(
                 DescriptionKind::Process,
@@ -311,6 +312,15 @@ impl Script {
     pub(crate) fn lost(&self) -> Vec<(u32, u64)> {
         let lost = |event: &(u64, u32, u32, Step)| match event.3 {
             Step::Lost(events) => Some((event.2, events)),
+            _ => None,
+        };
+        self.events.iter().filter_map(lost).collect()
+    }
+
+    /// Thread and time of what is missing, and how many events that is.
+    pub(crate) fn events_lost(&self) -> Vec<(u32, u64, u64)> {
+        let lost = |event: &(u64, u32, u32, Step)| match event.3 {
+            Step::Lost(events) => Some((event.2, MONOTONIC + event.0, events)),
             _ => None,
         };
         self.events.iter().filter_map(lost).collect()

@@ -230,6 +230,26 @@ impl Recording {
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::read(BufReader::new(File::open(path)?))
     }
+
+    /// Opens a recording that may still be written: its events come as they are in the file, and
+    /// [it is over](crate::Source::is_over) when its writer has ended it.
+    ///
+    /// Writers write what a thread has filled a sub-buffer with, and a thread that does little
+    /// fills none for long: events of several threads are not in the order of time. One whose
+    /// writer was killed is never over.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Recording::open).
+    pub fn follow(path: &Path) -> io::Result<Self> {
+        let mut lanes = RecordingLanes::open(BufReader::new(File::open(path)?))?;
+        lanes.is_growing = !lanes.has_index;
+        if lanes.is_growing {
+            // What is not whole at the end is about to be.
+            lanes.damages.retain(|damage| damage.range.end < lanes.len);
+        }
+        Ok(Self::of(lanes))
+    }
 }
 
 impl<R: Read + Seek> Recording<R> {
@@ -254,6 +274,11 @@ pub struct RecordingLanes<R> {
     names: Names,
     /// The blocks of each ring, the next one last.
     lanes: Vec<Vec<Block>>,
+    /// Their rings.
+    rings: Vec<u32>,
+    has_index: bool,
+    /// Whether more may come.
+    is_growing: bool,
     /// Blocks that are not events.
     others: Vec<Block>,
     damages: Vec<Damage>,
@@ -279,6 +304,12 @@ impl<R> RecordingLanes<R> {
     #[must_use]
     pub fn damages(&self) -> &[Damage] {
         &self.damages
+    }
+
+    /// Whether more may come: its writer has not ended it, as far as it was read.
+    #[must_use]
+    pub fn is_growing(&self) -> bool {
+        self.is_growing
     }
 
     /// All blocks but the index, in the order of the file.
@@ -317,6 +348,9 @@ impl<R: Read + Seek> RecordingLanes<R> {
             clock: Clock::new(ClockKind::Monotonic, Anchor::default(), 0),
             names: Names::default(),
             lanes: Vec::new(),
+            rings: Vec::new(),
+            has_index: false,
+            is_growing: false,
             others: Vec::new(),
             damages: Vec::new(),
             end: HEADER as u64,
@@ -324,7 +358,8 @@ impl<R: Read + Seek> RecordingLanes<R> {
             body: Vec::new(),
         };
         let mut blocks = this.index()?;
-        if blocks.is_empty() {
+        this.has_index = !blocks.is_empty();
+        if !this.has_index {
             this.scan(&mut blocks)?;
         }
         let is_other = |block: &Block| block.kind != Kind::Events;
@@ -335,6 +370,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         blocks.dedup_by_key(|block| (block.ring, block.sequence, block.offset));
         for blocks in blocks.chunk_by(|before, block| before.ring == block.ring) {
             this.lanes.push(blocks.iter().rev().copied().collect());
+            this.rings.push(blocks[0].ring);
         }
         Ok(this)
     }
@@ -382,25 +418,58 @@ impl<R: Read + Seek> RecordingLanes<R> {
                 at = next;
                 continue;
             };
-            if let Some(kind) = header.kind
-                && !matches!(kind, Kind::Index | Kind::End)
-            {
-                let mut block = Block::of(kind, at);
-                if kind == Kind::Events {
-                    if let Some((chunk, words)) = columns::pull_head(header.head(&self.stored)) {
-                        block.note(&chunk, words);
-                        blocks.push(block);
-                    }
-                } else if self.note(&header) {
-                    blocks.push(block);
-                }
-            }
+            blocks.extend(self.take(at, &header));
             at += (block::HEADER + header.stored_len) as u64;
             if !matches!(header.kind, Some(Kind::Index | Kind::End)) {
                 self.end = at;
             }
         }
         Ok(())
+    }
+
+    /// Takes note of a block that was loaded; `None` if it makes no sense, or is of the index.
+    fn take(&mut self, at: u64, header: &Header) -> Option<Block> {
+        let kind = header.kind?;
+        let mut block = Block::of(kind, at);
+        match kind {
+            Kind::Index | Kind::End => None,
+            Kind::Events => {
+                let (chunk, words) = columns::pull_head(header.head(&self.stored))?;
+                block.note(&chunk, words);
+                Some(block)
+            }
+            _ => self.note(header).then_some(block),
+        }
+    }
+
+    /// Finds the blocks that were written since.
+    fn grow(&mut self) -> io::Result<()> {
+        self.len = self.input.seek(SeekFrom::End(0))?;
+        while let Some(header) = self.load(self.end)? {
+            if matches!(header.kind, Some(Kind::Index | Kind::End)) {
+                self.is_growing = false;
+                break;
+            }
+            let block = self.take(self.end, &header);
+            self.end += (block::HEADER + header.stored_len) as u64;
+            match block {
+                Some(block) if block.kind == Kind::Events => self.add(block),
+                other => self.others.extend(other),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a block behind those of its ring.
+    fn add(&mut self, block: Block) {
+        let lane = self.rings.iter().position(|&ring| ring == block.ring);
+        match lane {
+            Some(lane) => self.lanes[lane].insert(0, block),
+            None => {
+                self.lanes.push(vec![block]);
+                self.rings.push(block.ring);
+            }
+        }
     }
 
     /// Takes note of a block that was loaded; `false` if it makes no sense.
@@ -496,7 +565,9 @@ fn read_whole(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
 
 impl<R: Read + Seek> Lanes for RecordingLanes<R> {
     fn refresh(&mut self) -> (u64, bool) {
-        (u64::MAX, true)
+        // A file that cannot be read now may be later.
+        let is_read = !self.is_growing || self.grow().is_ok();
+        (u64::MAX, is_read && !self.is_growing)
     }
 
     fn count(&self) -> usize {

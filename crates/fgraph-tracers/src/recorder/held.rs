@@ -203,7 +203,7 @@ impl FgraphOps for Held {
         {
             return None;
         }
-        if self.is_too_deep(call) {
+        if self.is_too_deep(call) || self.is_too_often(call) {
             return None;
         }
         let (word, thread) = (call.thread_word(), call.thread_id());

@@ -11,6 +11,7 @@ use fgraph_trace::ring::Rings;
 
 use super::Options;
 use super::fetch::Words;
+use super::rates::{Rates, Verdict};
 use super::shapes::Wanted;
 use super::types::Types;
 use crate::support::kernel;
@@ -28,6 +29,7 @@ pub(super) struct Record {
     caller: bool,
     running: bool,
     types: Option<Types>,
+    rates: Option<Rates>,
     processor: ProcessorWord,
     /// Calls inside so many others are left out.
     depth: usize,
@@ -50,6 +52,7 @@ impl Shape {
             || options.running
             || options.types.is_some()
             || options.depth.is_some()
+            || options.max_rate.is_some()
             || options.once;
         match is_more {
             true => Self::Any,
@@ -62,6 +65,11 @@ impl Shape {
 impl Record {
     /// `None` if there is no memory.
     pub(super) fn new(rings: Arc<Rings>, options: &Options) -> Option<Self> {
+        let second = rings.clock().ticks(1_000_000_000);
+        let rates = match options.max_rate {
+            Some(calls) => Some(Rates::new(calls, second)?),
+            None => None,
+        };
         Some(Self {
             sink: Sink::new(rings, options.executed)?,
             shape: Shape::of(options),
@@ -77,6 +85,7 @@ impl Record {
                     texts: options.texts.clone(),
                 })
             }),
+            rates,
             processor: ProcessorWord::find(),
             depth: options.depth.unwrap_or(usize::MAX),
         })
@@ -126,6 +135,23 @@ impl Record {
     #[inline(always)]
     pub(super) fn is_too_deep<D>(&self, call: &Entry<'_, D>) -> bool {
         self.depth != usize::MAX && call.own_depth() >= self.depth
+    }
+
+    /// Whether a call is not recorded because its function is called too often. It is counted.
+    #[inline(always)]
+    pub(super) fn is_too_often<D>(&self, call: &Entry<'_, D>) -> bool {
+        let Some(rates) = &self.rates else {
+            return false;
+        };
+        let verdict = rates.count(call.function(), || self.now());
+        if verdict == Verdict::SwitchesOff {
+            // SAFETY: the word is the running thread's.
+            unsafe {
+                self.sink
+                    .tell_switched_off(call.function(), call.thread_word());
+            }
+        }
+        verdict != Verdict::Recorded
     }
 
     /// What the clock shows.
@@ -290,7 +316,7 @@ impl FgraphOps for Record {
             }
             Shape::Any => {}
         }
-        if self.once && is_known || self.is_too_deep(call) {
+        if self.once && is_known || self.is_too_deep(call) || self.is_too_often(call) {
             return None;
         }
         let event = self.entry_event(call, true);

@@ -144,18 +144,39 @@ impl Sink {
     #[inline(never)]
     pub(crate) unsafe fn describe(&self, function: Function, word: &Cell<u64>) {
         // SAFETY: handed on.
-        let known = unsafe { self.writer(word.get()) }.process();
+        let process = unsafe { self.process_of(word) };
         let [address, size] = [function.address(), function.size()].map(|it| it as u64);
-        let fields = [
-            known.unwrap_or_else(|| self.process()).into(),
-            function.index().into(),
-            address,
-            size,
-        ];
+        let fields = [process.into(), function.index().into(), address, size];
         let texts = [function.name().as_str(), function.module().path];
         self.rings
             .describe(DescriptionKind::Function, fields, texts);
         self.described.set(function.index());
+    }
+
+    /// Tells that a function is recorded no more.
+    ///
+    /// # Safety
+    ///
+    /// As for [`writer`](Self::writer).
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn tell_switched_off(&self, function: Function, word: &Cell<u64>) {
+        // SAFETY: handed on.
+        let process = unsafe { self.process_of(word) };
+        let fields = [process.into(), function.index().into(), self.clock.now(), 0];
+        self.rings
+            .describe(DescriptionKind::SwitchedOff, fields, ["", ""]);
+    }
+
+    /// The running process's number, without a system call where the thread has a ring.
+    ///
+    /// # Safety
+    ///
+    /// As for [`writer`](Self::writer).
+    unsafe fn process_of(&self, word: &Cell<u64>) -> u32 {
+        // SAFETY: handed on.
+        let known = unsafe { self.writer(word.get()) }.process();
+        known.unwrap_or_else(|| self.process())
     }
 
     /// Writes an event before which the processor is written, or for which the thread has no room;

@@ -11,6 +11,7 @@
 //! ```
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Register};
+use memchr::memchr_iter;
 
 /// Whether a function uses a vector register above 15 or an opmask, and calls something.
 ///
@@ -18,8 +19,11 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Register};
 #[must_use]
 pub fn uses_evex_across_calls(bytes: &[u8], address: usize) -> bool {
     // Most functions have nothing that looks like the prefix.
-    let prefix = |bytes: &[u8]| bytes[0] == 0x62 && bytes[1] & 8 == 0 && bytes[2] & 4 != 0;
-    if !bytes.windows(3).any(prefix) {
+    let is_prefix = |at: usize| match bytes[at..] {
+        [_, p0, p1, ..] => p0 & 8 == 0 && p1 & 4 != 0,
+        _ => false,
+    };
+    if !memchr_iter(0x62, bytes).any(is_prefix) {
         return false;
     }
     let (mut uses, mut calls) = (false, false);

@@ -23,9 +23,8 @@ impl Entered {
             let has_endbr = file.bytes_at(start, ENDBR64.len()) == Some(&ENDBR64);
             start + if has_endbr { ENDBR64.len() as u64 } else { 0 }
         };
-        let targets: Vec<usize> = (0..functions.len())
-            .flat_map(|index| (1..5).map(move |byte| (index, byte)))
-            .map(|(index, byte)| (entry(index) + byte) as usize)
+        let entries: Vec<usize> = (0..functions.len())
+            .map(|index| entry(index) as usize)
             .collect();
         let start = |at: usize| {
             let index = functions.containing(at as u64)?;
@@ -36,7 +35,7 @@ impl Entered {
             let Some(text) = file.bytes_at(section.start, len) else {
                 continue;
             };
-            let all = targets.iter().copied();
+            let all = entries.iter().copied();
             for stray in relocate::branches_to(text, section.start as usize, all, start) {
                 let to = functions.containing(stray.to as u64);
                 let Some(index) = to.filter(|_| functions.containing(stray.from as u64) != to)

@@ -13,7 +13,8 @@ use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent;
 
-use super::{Args, Progress, finish, identify, info_of};
+use super::{Args, Progress, finish, identify, info_of, tell_switched_off};
+use crate::calls::switched_off;
 use crate::input::nanoseconds;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP};
@@ -81,6 +82,8 @@ struct Snapshots<'a> {
     missed: u64,
     /// Bytes of the newest one.
     len: u64,
+    /// Functions that were switched off, as of the newest one.
+    off: Vec<String>,
 }
 
 impl Snapshots<'_> {
@@ -111,19 +114,22 @@ impl Snapshots<'_> {
         let mut drain =
             Drain::snapshot(Arc::clone(rings), File::create(&path)?, &self.info, since)?;
         identify(&mut drain, &mut 0)?;
+        self.off = switched_off(drain.names());
         let len = finish(self.args, drain, interrupts)?;
         (self.taken, self.len) = (self.taken + 1, len);
         if !self.args.quiet {
-            eprintln!("fgraph: a snapshot of {} in {}", size(len), path.display());
+            say!("fgraph: a snapshot of {} in {}", size(len), path.display());
         }
         Ok(())
     }
 }
 
-/// Takes snapshots while the program runs, and at the end if nothing else is asked for.
+/// Takes snapshots while the program runs, and at the end if nothing else is asked for. An empty
+/// file that was made for it goes if there is none.
 pub(super) fn record(
     args: &Args,
     span: Option<Duration>,
+    is_new: bool,
     launched: &mut Launched,
     interrupts: &Interrupts,
 ) -> io::Result<()> {
@@ -135,6 +141,7 @@ pub(super) fn record(
         taken: 0,
         missed: 0,
         len: 0,
+        off: Vec::new(),
     };
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
@@ -173,15 +180,20 @@ pub(super) fn record(
         snapshots.take(rings, interrupts)?;
     }
     if snapshots.taken == 0 {
-        // It was made to see whether it can be.
-        std::fs::remove_file(&args.output)?;
-        if !args.quiet {
-            eprintln!("fgraph: no trigger has fired, so nothing is kept");
+        if is_new {
+            // It was made to see whether it can be.
+            std::fs::remove_file(&args.output)?;
         }
+        if !args.quiet {
+            say!("fgraph: no trigger has fired, so nothing is kept");
+        }
+    }
+    if !args.quiet {
+        tell_switched_off(args, &snapshots.off);
     }
     if snapshots.missed != 0 && !args.quiet {
         let missed = snapshots.missed;
-        eprintln!("fgraph: {missed} more snapshots were due; no more than {MOST} are taken");
+        say!("fgraph: {missed} more snapshots were due; no more than {MOST} are taken");
     }
     Ok(())
 }

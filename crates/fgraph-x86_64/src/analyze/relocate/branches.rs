@@ -8,6 +8,7 @@
 use alloc::vec::Vec;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use memchr::memchr_iter;
 
 /// A direct branch; all values are offsets from the patch address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +97,9 @@ pub(super) fn is_direct(instruction: &Instruction) -> bool {
     }
 }
 
+/// The negative numbers of 32 bits whose upper byte has all bits are not below minus this.
+const NEGATIVE: usize = 1 << 24;
+
 /// The offset of the last bytes that are such a branch if an instruction begins there.
 fn last_candidate(body: &[u8], behind: usize, reach: usize) -> Option<usize> {
     let near = |operand: usize| {
@@ -107,14 +111,26 @@ fn last_candidate(body: &[u8], behind: usize, reach: usize) -> Option<usize> {
         }
     };
     let mut last = None;
-    for (operand, bytes) in body.windows(4).enumerate().skip(behind) {
+    let mut look = |operand: usize| {
+        let Some(bytes) = body.get(operand..operand + 4) else {
+            return;
+        };
         let value = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         // Wraps around as it does in the CPU; a body is shorter than 2 GiB.
         let to = value.wrapping_add(operand as u32 + 4);
         if (to as usize) < reach {
             last = last.max(near(operand));
         }
-    }
+    };
+    // What leads back from behind the reach is negative, and its upper byte has all bits in a body
+    // of this length.
+    let negative = match body.len() {
+        ..=NEGATIVE => behind.max(reach),
+        _ => body.len(),
+    };
+    (behind..negative).for_each(&mut look);
+    let upper = body.get(negative + 3..).unwrap_or_default();
+    memchr_iter(0xff, upper).for_each(|at| look(negative + at));
     // A rel8 reaches 128 bytes back from its end.
     for (opcode, bytes) in body.windows(2).enumerate().take(127 + reach).skip(behind) {
         if matches!(bytes[0], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb) {
@@ -125,4 +141,26 @@ fn last_candidate(body: &[u8], behind: usize, reach: usize) -> Option<usize> {
         }
     }
     last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::leading_back;
+
+    #[test]
+    fn branches_are_found_however_far_behind_they_are() {
+        for len in [1 << 7, 1 << 9, (1 << 16) + 64, (1 << 24) + 64] {
+            for from in [7, 100, len.min(1 << 16) - 70, len.min(1 << 16) - 5] {
+                for to in 0..5_usize {
+                    let mut body = alloc::vec![0x90; len];
+                    let operand = (to as i32 - from as i32 - 5).to_le_bytes();
+                    body[from] = 0xe9;
+                    body[from + 1..from + 5].copy_from_slice(&operand);
+                    let found = leading_back(&body, 6, 5);
+                    assert_eq!(found.len(), 1, "from {from} of {len} to {to}");
+                    assert_eq!((found[0].from, found[0].to), (from, to));
+                }
+            }
+        }
+    }
 }

@@ -18,6 +18,8 @@ use iced_x86::{
     InstructionInfoOptions, Mnemonic, OpAccess, Register, RflagsBits,
 };
 
+use memchr::memchr_iter;
+
 use super::{Code, is_end};
 
 /// Instructions that are looked at: registers that are found as they were are soon saved or used.
@@ -209,8 +211,8 @@ fn gives_carry(body: &[u8]) -> bool {
     const STC: u8 = 0xf9;
     const RET: u8 = 0xc3;
     // Few functions have the bytes, most of them as part of other instructions.
-    let like = |bytes: &[u8]| matches!(bytes, [CMC | CLC | STC, RET]);
-    if !body.windows(2).any(like) {
+    let is_like = |at: usize| at > 0 && matches!(body[at - 1], CMC | CLC | STC);
+    if !memchr_iter(RET, body).any(is_like) {
         return false;
     }
     let mut decoder = Decoder::new(64, body, DecoderOptions::NONE);

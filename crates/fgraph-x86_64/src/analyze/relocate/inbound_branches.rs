@@ -10,8 +10,10 @@
 use alloc::{vec, vec::Vec};
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use memchr::memchr3_iter;
 
 use super::branches::is_direct;
+use crate::stub::SITE_LEN;
 
 /// How far before a possible branch decoding starts. Wherever that is, it finds to where
 /// instructions start soon.
@@ -26,27 +28,30 @@ pub struct InboundBranch {
     pub to: usize,
 }
 
-/// The direct branches in `text`, which is at `address`, that lead to one of the addresses
-/// `targets`.
+/// How many bytes behind an entry branches are looked for that lead to them: those of a jump.
+const BEHIND: usize = SITE_LEN - 1;
+
+/// The direct branches in `text`, which is at `address`, that lead into the first bytes of one of
+/// the `entries`: behind the first one, up to where a jump would end.
 ///
 /// `start` says where the function starts that an address is in, as far as it is known.
 pub fn branches_to(
     text: &[u8],
     address: usize,
-    targets: impl Iterator<Item = usize>,
+    entries: impl Iterator<Item = usize>,
     start: impl Fn(usize) -> Option<usize>,
 ) -> Vec<InboundBranch> {
     let mut wanted = vec![0_u64; text.len().div_ceil(64)];
-    let mut any = false;
-    for target in targets {
-        if let Some(offset) = target.checked_sub(address).filter(|&at| at < text.len()) {
-            wanted[offset / 64] |= 1 << (offset % 64);
-            any = true;
+    let mut found = Vec::new();
+    for entry in entries {
+        let first = entry.wrapping_add(1).checked_sub(address);
+        let Some(first) = first.filter(|&first| first < text.len()) else {
+            continue;
+        };
+        for target in first..text.len().min(first + BEHIND) {
+            wanted[target / 64] |= 1 << (target % 64);
         }
-    }
-    let mut branches = Vec::new();
-    if !any {
-        return branches;
+        short_branches(text, first, &mut found);
     }
     let is_wanted = |at: usize| {
         wanted
@@ -58,25 +63,62 @@ pub fn branches_to(
         let value = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         Some((operand + 4).wrapping_add_signed(value as isize))
     };
-    for (at, pair) in text.windows(2).enumerate() {
-        let to = match pair {
-            [0xe8 | 0xe9, _] => near(at + 1),
-            [0x0f, 0x80..=0x8f] => near(at + 2),
-            &[0x70..=0x7f | 0xe0..=0xe3 | 0xeb, operand] => {
-                Some((at + 2).wrapping_add_signed(isize::from(operand.cast_signed())))
-            }
-            _ => continue,
+    found.extend(memchr3_iter(0xe8, 0xe9, 0x0f, text).filter_map(|at| {
+        let operand = match text[at] {
+            0x0f if !matches!(text.get(at + 1), Some(0x80..=0x8f)) => return None,
+            0x0f => at + 2,
+            _ => at + 1,
         };
-        if let Some(to) = to.filter(|&to| is_wanted(to))
-            && is_branch(text, address, at, to, &start)
-        {
-            branches.push(InboundBranch {
-                from: address + at,
-                to: address + to,
+        Some((at, near(operand).filter(|&to| is_wanted(to))?))
+    }));
+    found.sort_unstable();
+    found.dedup();
+    found.retain(|&(at, to)| is_wanted(to) && is_branch(text, address, at, to, &start));
+    let branch = |(at, to)| InboundBranch {
+        from: address + at,
+        to: address + to,
+    };
+    found.into_iter().map(branch).collect()
+}
+
+/// Adds what could be a branch with an operand of one byte to the target at `first`, or to one
+/// right behind it: where in `text` it is, and where it leads.
+fn short_branches(text: &[u8], first: usize, found: &mut Vec<(usize, usize)>) {
+    /// Bytes of such a branch.
+    const LEN: usize = 2;
+    /// Places that are compared at once.
+    const STEP: usize = 16;
+    let is_branch =
+        |opcode: u8| (opcode & 0xf0 == 0x70) | (opcode & 0xfc == 0xe0) | (opcode == 0xeb);
+    // It reaches from 128 bytes before its end to 127 behind.
+    let from = first.saturating_sub(127 + LEN);
+    let end = (first + BEHIND + 128 - LEN).min(text.len().saturating_sub(1));
+    let mut at = from;
+    while at < end {
+        // Nearly all are none; the processor compares several of them at once, by the lowest byte
+        // of how far behind the first target they lead.
+        let any = text[at..]
+            .first_chunk()
+            .is_none_or(|bytes: &[u8; STEP + 1]| {
+                let behind = (at + LEN).wrapping_sub(first) as u8;
+                (0..STEP).fold(false, |any, place| {
+                    let to = behind
+                        .wrapping_add(place as u8)
+                        .wrapping_add(bytes[place + 1]);
+                    any | is_branch(bytes[place]) & (to < BEHIND as u8)
+                })
             });
+        let next = end.min(at + STEP);
+        if any {
+            let candidates = (at..next).filter(|&at| is_branch(text[at]));
+            let leads = candidates.map(|at| {
+                let operand = isize::from(text[at + 1].cast_signed());
+                (at, (at + LEN).wrapping_add_signed(operand))
+            });
+            found.extend(leads.filter(|(_, to)| (first..first + BEHIND).contains(to)));
         }
+        at = next;
     }
-    branches
 }
 
 /// Whether decoding comes to a branch from the offset `at` to `to`.
@@ -120,9 +162,9 @@ mod tests {
 
     const BASE: usize = 0x40_0000;
 
-    fn branches(text: &[u8], targets: &[usize]) -> Vec<InboundBranch> {
-        let targets = targets.iter().map(|target| BASE + target);
-        branches_to(text, BASE, targets, |_| Some(BASE))
+    fn branches(text: &[u8], entries: &[usize]) -> Vec<InboundBranch> {
+        let entries = entries.iter().map(|entry| BASE + entry);
+        branches_to(text, BASE, entries, |_| Some(BASE))
     }
 
     #[test]
@@ -140,10 +182,37 @@ mod tests {
             let mut text = [&[0x48, 0x89, 0xf8][..], branch].concat();
             text.resize(64, 0x90);
             let to = 3 + len + 0x10;
-            let found = branches(&text, &[1, to, 60]);
-            assert_eq!(found.len(), 1, "{branch:x?}");
-            assert_eq!(found[0].to, BASE + to);
-            assert_eq!(branches(&text, &[to - 1, to + 1]), []);
+            for entry in to - 4..to {
+                let found = branches(&text, &[0, entry, 60]);
+                assert_eq!(found.len(), 1, "{branch:x?}");
+                assert_eq!(found[0].to, BASE + to);
+            }
+            assert_eq!(branches(&text, &[to - 5, to]), []);
+        }
+    }
+
+    #[test]
+    fn short_branches_are_found_as_far_as_they_reach() {
+        // A jump from each place behind and before the entry, as far as its operand reaches.
+        const ENTRY: usize = 200;
+        for target in ENTRY + 1..ENTRY + 5 {
+            for operand in i8::MIN..=i8::MAX {
+                let at = (target - 2).wrapping_add_signed(-isize::from(operand));
+                let mut text = alloc::vec![0x90; 400];
+                text[at] = 0xeb;
+                text[at + 1] = operand.cast_unsigned();
+                // The operand may be a branch itself, but none that an instruction begins with.
+                let found = branches(&text, &[ENTRY]);
+                let expected = InboundBranch {
+                    from: BASE + at,
+                    to: BASE + target,
+                };
+                assert_eq!(found, [expected], "{operand}");
+                assert_eq!(
+                    branches(&text[..at + 2], &[ENTRY]).len(),
+                    usize::from(at + 2 > target)
+                );
+            }
         }
     }
 
@@ -159,6 +228,6 @@ mod tests {
     #[test]
     fn targets_outside_of_the_text_are_not_found() {
         let text = [0xeb, 0x7f, 0xe9, 0xff, 0xff, 0xff, 0xff];
-        assert_eq!(branches(&text, &[usize::MAX - BASE, 0x81, 1000]), []);
+        assert_eq!(branches(&text, &[usize::MAX - BASE, 0x80, 1000]), []);
     }
 }

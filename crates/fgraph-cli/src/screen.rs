@@ -1,0 +1,140 @@
+//! The terminal as a screen of lines, and keys. It is as it was before when the screen is dropped,
+//! and when the process panics.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
+
+use crate::error::Error;
+use crate::text::{cut, width};
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looks {
+    Plain,
+    Heading,
+    Selected,
+}
+
+/// What was done at the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pressed {
+    /// Ctrl-C.
+    Interrupt,
+    Key(KeyCode),
+    /// Its size has changed.
+    Resized,
+}
+
+/// The terminal of standard output.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    terminal: DefaultTerminal,
+}
+
+impl Screen {
+    /// Whether there is a terminal for it.
+    pub(crate) fn is_there() -> bool {
+        io::stdout().is_terminal()
+    }
+
+    /// Takes the terminal.
+    pub(crate) fn open() -> Result<Self, Error> {
+        match ratatui::try_init() {
+            Ok(terminal) => Ok(Self { terminal }),
+            Err(error) => {
+                let _ = ratatui::try_restore();
+                Err(Error::Output(error))
+            }
+        }
+    }
+
+    /// Shows the lines that are made for so many columns and rows.
+    pub(crate) fn draw(
+        &mut self,
+        make: impl FnOnce(usize, usize) -> Vec<(String, Looks)>,
+    ) -> Result<(), Error> {
+        let drawn = self.terminal.draw(|frame| {
+            let area = frame.area();
+            let columns = area.width.into();
+            let lines = make(columns, area.height.into());
+            let lines = lines.into_iter().map(|(line, looks)| {
+                let mut line = cut(&line, columns).into_owned();
+                let style = match looks {
+                    Looks::Plain => Style::new(),
+                    Looks::Heading => Style::new().add_modifier(Modifier::BOLD),
+                    Looks::Selected => {
+                        line.push_str(&" ".repeat(columns.saturating_sub(width(&line))));
+                        Style::new().add_modifier(Modifier::REVERSED)
+                    }
+                };
+                Line::styled(line, style)
+            });
+            frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);
+        });
+        drawn.map(drop).map_err(Error::Output)
+    }
+
+    /// What is done at the terminal within this time, if anything is.
+    pub(crate) fn pressed(&mut self, time: Duration) -> Result<Option<Pressed>, Error> {
+        if !event::poll(time).map_err(Error::Output)? {
+            return Ok(None);
+        }
+        Ok(match event::read().map_err(Error::Output)? {
+            Event::Key(key) if key.kind == KeyEventKind::Release => None,
+            Event::Key(key) => {
+                let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+                Some(match key.code {
+                    KeyCode::Char('c') if is_control => Pressed::Interrupt,
+                    code => Pressed::Key(code),
+                })
+            }
+            Event::Resize(..) => Some(Pressed::Resized),
+            _ => None,
+        })
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Where the terminal is gone there is nothing to restore.
+        let _ = ratatui::try_restore();
+    }
+}
+
+/// The part of a list that is seen, and the line that is selected.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    pub(crate) selected: usize,
+    pub(crate) top: usize,
+}
+
+impl Cursor {
+    /// The first line that is seen where there is room for so many of a list.
+    pub(crate) fn see(&mut self, room: usize, len: usize) -> usize {
+        self.selected = self.selected.min(len.saturating_sub(1));
+        let first = (self.selected + 1).saturating_sub(room);
+        self.top = self.top.clamp(first, self.selected);
+        self.top
+    }
+
+    /// Moves as a key asks for; `false` if it asks for something else.
+    pub(crate) fn moves(&mut self, key: KeyCode, page: usize, len: usize) -> bool {
+        let to = match key {
+            KeyCode::Down | KeyCode::Char('j') => self.selected + 1,
+            KeyCode::Up | KeyCode::Char('k') => self.selected.saturating_sub(1),
+            KeyCode::PageDown => self.selected + page,
+            KeyCode::PageUp => self.selected.saturating_sub(page),
+            KeyCode::Home => 0,
+            KeyCode::End => usize::MAX,
+            _ => return false,
+        };
+        self.selected = to.min(len.saturating_sub(1));
+        true
+    }
+}

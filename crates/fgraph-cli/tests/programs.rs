@@ -1,0 +1,154 @@
+//! The command on programs that others have written: each does what it does without it, and every
+//! subcommand shows its recording.
+
+#[path = "support/views.rs"]
+mod views;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fgraph_needs::{GCC, GIT, GXX, JAVA, Missing, NODE, PYTHON, RUSTC, SQLITE3, needs};
+use views::{Done, done, shown_by_all};
+
+/// A directory of a program, and what is recorded of it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// A file with a text.
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Builds a program of `tests/record`.
+    fn build(&self, compiler: &Path, source: &str, flags: &[&str]) -> PathBuf {
+        let program = self.path().join("program");
+        let mut builder = Command::new(compiler);
+        builder.args(flags).arg("-o").arg(&program);
+        builder.arg(Path::new("tests/record").join(source));
+        assert!(builder.status().unwrap().success());
+        program
+    }
+
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(self.path());
+        command
+    }
+
+    /// Runs a program without and with recording. It must do the same, and what is recorded must be
+    /// shown. Says how many processes there were; one that executes another program counts again.
+    fn same(&self, options: &[&str], program: &Path, arguments: &[&str]) -> u64 {
+        let plain = done(&mut self.command(program, arguments));
+        let mut recorder = self.command(env!("CARGO_BIN_EXE_fgraph").as_ref(), &["record", "-q"]);
+        recorder.args(options).arg("--").arg(program);
+        let recorded = done(recorder.args(arguments));
+        let Done { code, out, err } = &plain;
+        assert_eq!(recorded.code, *code, "{}", recorded.err);
+        assert_eq!(&recorded.out, out);
+        assert_eq!(&recorded.err, err);
+        let info = shown_by_all(&self.path().join("fgraph.data"));
+        let count = |line: &str| line.strip_prefix("processes ")?.trim().parse().ok();
+        info.lines().find_map(count).unwrap()
+    }
+}
+
+/// Python itself, not a script that looks for it.
+fn python_itself() -> Result<PathBuf, Missing> {
+    let asked = Command::new(PYTHON.find()?)
+        .args(["-c", "import sys; print(sys.executable)"])
+        .output();
+    let path = String::from_utf8(asked.unwrap().stdout).unwrap();
+    Ok(path.trim().into())
+}
+
+#[test]
+fn python() {
+    let work = "import json; print(len(json.dumps(list(range(2000)))))";
+    let python = needs!(python_itself());
+    Place::new().same(&["--depth", "6"], &python, &["-c", work]);
+}
+
+#[test]
+fn sqlite() {
+    let work = "create table t(a); with recursive n(i) as (select 1 union all select i + 1 from n \
+                limit 500) insert into t select i from n; select sum(a), max(a) from t;";
+    let sqlite = needs!(SQLITE3.find());
+    // It is in a library of the system's.
+    Place::new().same(&["-F", "sqlite3_*"], &sqlite, &[":memory:", work]);
+}
+
+#[test]
+fn gcc_and_its_children() {
+    let place = Place::new();
+    place.file("a.c", "int main(void) { return 5; }\n");
+    let options = ["--depth", "4"];
+    let arguments = ["-c", "a.c", "-o", "a.o"];
+    let processes = place.same(&options, &needs!(GCC.find()), &arguments);
+    // It executes the compiler and the assembler.
+    assert!(processes >= 3, "{processes}");
+}
+
+#[test]
+fn git_and_its_children() {
+    let place = Place::new();
+    let git = needs!(GIT.find());
+    place.file("a", "a line\n");
+    for words in [
+        &["init", "-q"][..],
+        &["add", "a"],
+        &["-c", "user.name=n", "-c", "user.email=e", "commit", "-qma"],
+    ] {
+        assert_eq!(done(&mut place.command(&git, words)).code, Some(0));
+    }
+    place.same(&[], &git, &["log", "--stat", "--patch"]);
+    let processes = place.same(&[], &git, &["ls-remote", "."]);
+    // A shell, which executes another program of git's.
+    assert!(processes >= 3, "{processes}");
+}
+
+#[test]
+fn a_rust_program_with_threads() {
+    let place = Place::new();
+    let flags = ["-g", "-C", "opt-level=1"];
+    let program = place.build(&needs!(RUSTC.find()), "threads.rs", &flags);
+    place.same(&[], &program, &[]);
+}
+
+#[test]
+fn a_program_that_throws() {
+    let place = Place::new();
+    let flags = ["-g", "-O1", "-pthread"];
+    let program = place.build(&needs!(GXX.find()), "throws.cc", &flags);
+    place.same(&[], &program, &[]);
+}
+
+#[test]
+fn node_and_what_it_compiles() {
+    let work = "let s = 0; const f = (i) => i % 7; for (let i = 0; i < 300000; i++) s += f(i); \
+                console.log(s, JSON.stringify([...Array(9).keys()]))";
+    let options = ["-F", "*node*", "--depth", "8"];
+    Place::new().same(&options, &needs!(NODE.find()), &["-e", work]);
+}
+
+#[test]
+fn java_and_what_it_compiles() {
+    let place = Place::new();
+    place.file(
+        "A.java",
+        "class A { static int f(int i) { return i % 7; } public static void main(String[] a) { \
+         long s = 0; for (int i = 0; i < 300000; i++) s += f(i); System.out.println(s); } }\n",
+    );
+    let options = ["-F", "JVM_*", "-F", "JNI_*"];
+    place.same(&options, &needs!(JAVA.find()), &["A.java"]);
+}

@@ -1,0 +1,179 @@
+//! Parquet: a row for each call, at its end.
+
+use std::io;
+use std::sync::Arc;
+
+use fgraph_trace::names::process_id;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+
+use super::text::Out;
+use crate::calls::{At, Call, Sink, Trace, Values};
+use crate::symbols::{Symbol, Symbols, process_name};
+
+const SCHEMA: &str = "message calls {
+    required binary host (UTF8);
+    required int32 process (INTEGER(32, false));
+    required binary program (UTF8);
+    required int32 thread (INTEGER(32, false));
+    required binary function (UTF8);
+    required binary module (UTF8);
+    required int64 start;
+    required int64 duration;
+    required int64 self;
+    required int32 depth;
+    optional binary caller (UTF8);
+    required binary ended (UTF8);
+}";
+
+/// Rows that are held in memory, and stand together in the file.
+const ROWS: usize = 1 << 16;
+
+pub(crate) struct Parquet {
+    out: SerializedFileWriter<Out>,
+    rows: Vec<Row>,
+    /// The process that was met last, and its name.
+    program: Option<(u32, ByteArray)>,
+    /// Of all symbols so far the function and the module.
+    names: Vec<(ByteArray, ByteArray)>,
+}
+
+struct Row {
+    process: u32,
+    program: ByteArray,
+    thread: u32,
+    /// Nanoseconds since 1970.
+    start: u64,
+    call: Call,
+}
+
+impl Parquet {
+    pub(crate) fn new(out: Out) -> io::Result<Self> {
+        let schema = parse_message_type(SCHEMA).map_err(plain)?;
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_created_by(format!("fgraph {}", env!("CARGO_PKG_VERSION")))
+            .build();
+        let out = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties));
+        Ok(Self {
+            out: out.map_err(plain)?,
+            rows: Vec::new(),
+            program: None,
+            names: Vec::new(),
+        })
+    }
+
+    fn flush(&mut self, symbols: &Symbols, host: &str) -> Result<(), ParquetError> {
+        let rows = std::mem::take(&mut self.rows);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        for symbol in self.names.len()..symbols.functions().len() {
+            let symbol = symbol as Symbol;
+            let names = (symbols.name(symbol), symbols.module_of(symbol));
+            self.names.push((names.0.into(), names.1.into()));
+        }
+        let name = |symbol: Symbol| &self.names[symbol as usize];
+        let mut columns = Columns(self.out.next_row_group()?);
+        columns.texts(&rows, |_| host.into())?;
+        columns.ints(&rows, |row| process_id(row.process))?;
+        columns.texts(&rows, |row| row.program.clone())?;
+        columns.ints(&rows, |row| row.thread)?;
+        columns.texts(&rows, |row| name(row.call.symbol).0.clone())?;
+        columns.texts(&rows, |row| name(row.call.symbol).1.clone())?;
+        columns.longs(&rows, |row| row.start)?;
+        columns.longs(&rows, |row| row.call.duration)?;
+        columns.longs(&rows, |row| row.call.own)?;
+        columns.ints(&rows, |row| row.call.depth as u32)?;
+        let callers = rows.iter().filter_map(|row| row.call.caller);
+        let callers: Vec<ByteArray> = callers.map(|caller| name(caller).0.clone()).collect();
+        let levels = rows.iter().map(|row| row.call.caller.is_some().into());
+        let levels: Vec<i16> = levels.collect();
+        columns.put::<ByteArrayType>(&callers, Some(&levels))?;
+        columns.texts(&rows, |row| row.call.ending.name().into())?;
+        columns.0.close().map(drop)
+    }
+}
+
+/// The columns of some rows, in the order of the schema.
+struct Columns<'a>(SerializedRowGroupWriter<'a, Out>);
+
+impl Columns<'_> {
+    fn put<T: DataType>(
+        &mut self,
+        values: &[T::T],
+        levels: Option<&[i16]>,
+    ) -> Result<(), ParquetError> {
+        let Some(mut column) = self.0.next_column()? else {
+            return Err(ParquetError::General("there are too many columns".into()));
+        };
+        column.typed::<T>().write_batch(values, levels, None)?;
+        column.close()
+    }
+
+    fn texts(&mut self, rows: &[Row], of: impl Fn(&Row) -> ByteArray) -> Result<(), ParquetError> {
+        let values: Vec<ByteArray> = rows.iter().map(of).collect();
+        self.put::<ByteArrayType>(&values, None)
+    }
+
+    fn ints(&mut self, rows: &[Row], of: impl Fn(&Row) -> u32) -> Result<(), ParquetError> {
+        let values: Vec<i32> = rows.iter().map(|row| of(row).cast_signed()).collect();
+        self.put::<Int32Type>(&values, None)
+    }
+
+    fn longs(&mut self, rows: &[Row], of: impl Fn(&Row) -> u64) -> Result<(), ParquetError> {
+        let values: Vec<i64> = rows.iter().map(|row| of(row).cast_signed()).collect();
+        self.put::<Int64Type>(&values, None)
+    }
+}
+
+/// The system's error alone, where it is one.
+fn plain(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(error) => match error.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(other) => io::Error::other(other),
+        },
+        other => io::Error::other(other),
+    }
+}
+
+impl Sink for Parquet {
+    fn begin(&mut self, _: &At<'_>, _: Symbol, _: &Values<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
+        let process = at.thread.process;
+        let program = match &self.program {
+            Some((known, name)) if *known == process => name.clone(),
+            _ => {
+                let name: ByteArray = process_name(at.names, process).as_str().into();
+                self.program = Some((process, name.clone()));
+                name
+            }
+        };
+        self.rows.push(Row {
+            process,
+            program,
+            thread: at.thread.id,
+            start: at.date(call.begin),
+            call: *call,
+        });
+        if self.rows.len() >= ROWS {
+            self.flush(at.symbols, at.host).map_err(plain)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
+        self.flush(trace.symbols, trace.host).map_err(plain)?;
+        let mut out = self.out.into_inner().map_err(plain)?;
+        io::Write::flush(&mut out)
+    }
+}

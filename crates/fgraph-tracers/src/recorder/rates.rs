@@ -1,0 +1,140 @@
+//! Which functions are called too often, and are recorded no more.
+
+use core::num::NonZeroU32;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use fgraph::Function;
+use fgraph_trace::event::MAX_FUNCTIONS;
+
+use crate::support::kernel;
+
+/// How often functions are called, by all threads of the process. A child of `fork` counts anew.
+#[derive(Debug)]
+pub(super) struct Rates {
+    limit: Limit,
+    /// For each function one. They are mapped at the start: a callback may be in a sandbox.
+    rates: NonNull<Rate>,
+}
+
+// SAFETY: it is memory with atomics only.
+unsafe impl Send for Rates {}
+// SAFETY: as above.
+unsafe impl Sync for Rates {}
+
+/// What is not too often.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    calls: u32,
+    /// Ticks of the clock in which so many calls may be made.
+    ticks: u64,
+}
+
+/// Calls of one function.
+#[derive(Debug, Default)]
+struct Rate {
+    /// How many there were since `begin`; from [`OFF`] on it is switched off.
+    calls: AtomicU32,
+    /// The clock at the first of them.
+    begin: AtomicU64,
+}
+
+const BYTES: usize = MAX_FUNCTIONS as usize * size_of::<Rate>();
+
+const OFF: u32 = 1 << 31;
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is recorded.
+    Recorded,
+    /// It is the one that was too much.
+    SwitchesOff,
+    /// Its function is switched off.
+    Off,
+}
+
+impl Rates {
+    /// For so many calls in so many ticks. `None` if there is no memory.
+    pub(super) fn new(calls: NonZeroU32, ticks: u64) -> Option<Self> {
+        let calls = calls.get().min(OFF - 1);
+        let memory = kernel::map(BYTES)?;
+        let this = Self {
+            limit: Limit { calls, ticks },
+            rates: NonNull::new(memory.cast())?,
+        };
+        kernel::wipe_on_fork(memory, BYTES).then_some(this)
+    }
+
+    /// Counts a call.
+    #[inline]
+    pub(super) fn count(&self, function: Function, now: impl FnOnce() -> u64) -> Verdict {
+        let index = (function.index() % MAX_FUNCTIONS) as usize;
+        // SAFETY: there are so many, zeros at first, which are such values.
+        let rate = unsafe { self.rates.add(index).as_ref() };
+        rate.count(self.limit, now)
+    }
+}
+
+impl Drop for Rates {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length, and nothing refers to it any more.
+        unsafe { kernel::unmap(self.rates.as_ptr().cast(), BYTES) };
+    }
+}
+
+impl Rate {
+    fn count(&self, limit: Limit, now: impl FnOnce() -> u64) -> Verdict {
+        // All of these are Relaxed: nothing else depends on them. Where threads count at once, some
+        // calls may be missed.
+        if self.calls.load(Ordering::Relaxed) >= OFF {
+            return Verdict::Off;
+        }
+        let before = self.calls.fetch_add(1, Ordering::Relaxed);
+        if (1..limit.calls).contains(&before) {
+            return Verdict::Recorded;
+        }
+        let now = now();
+        let took = now.saturating_sub(self.begin.load(Ordering::Relaxed));
+        if before >= limit.calls && took < limit.ticks {
+            return match self.calls.swap(OFF, Ordering::Relaxed) {
+                OFF.. => Verdict::Off,
+                _ => Verdict::SwitchesOff,
+            };
+        }
+        self.begin.store(now, Ordering::Relaxed);
+        self.calls.store(1, Ordering::Relaxed);
+        Verdict::Recorded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_switched_off_at_the_first_call_that_is_too_much() {
+        use Verdict::{Off, Recorded, SwitchesOff};
+        let limit = Limit {
+            calls: 3,
+            ticks: 100,
+        };
+        for (times, expected) in [
+            (&[5, 6, 7, 104][..], SwitchesOff),
+            // The fourth call is the first of the next ones.
+            (&[5, 6, 7, 105, 106, 107], Recorded),
+            (&[5, 6, 7, 105, 106, 107, 204], SwitchesOff),
+            (&[5, 6, 7, 8, 1000], Off),
+            // The clock of another processor is behind.
+            (&[5, 6, 7, 4], SwitchesOff),
+        ] {
+            let rate = Rate::default();
+            let verdicts: Vec<_> = times.iter().map(|&now| rate.count(limit, || now)).collect();
+            let (last, before) = verdicts.split_last().unwrap();
+            assert_eq!(*last, expected, "{times:?}");
+            if expected != Off {
+                assert!(before.iter().all(|it| *it == Recorded), "{times:?}");
+            }
+        }
+    }
+}
