@@ -103,6 +103,8 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
         .open(&settings.rings)?;
     let rings = Rings::open_shared(&file)?;
     drop(file);
+    // The program waits for this, and may be over soon.
+    fgraph::lazy_sites(true)?;
     // Before the recorder, whose filter may select functions that this one needs.
     let executed = match settings.follow {
         true => Some(Executed::start(settings, library)?),

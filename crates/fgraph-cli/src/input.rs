@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{Description, Names};
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Recording, Source};
 
@@ -136,15 +136,18 @@ impl ShownNames {
             return;
         }
         for description in &all[self.known..] {
-            let mut description = description.clone();
-            for text in &mut description.texts {
-                if let std::borrow::Cow::Owned(shown) = escaped(text) {
-                    *text = shown;
-                }
-            }
-            self.names.add(description);
+            self.add(description.clone());
         }
         self.known = all.len();
+    }
+
+    fn add(&mut self, mut description: Description) {
+        for text in &mut description.texts {
+            if let std::borrow::Cow::Owned(shown) = escaped(text) {
+                *text = shown;
+            }
+        }
+        self.names.add(description);
     }
 }
 
@@ -178,6 +181,13 @@ impl View {
         };
         this.look()?;
         Ok(this)
+    }
+
+    /// Takes more of what events speak of.
+    pub(crate) fn describe(&mut self, descriptions: Vec<Description>) {
+        for description in descriptions {
+            self.shown.add(description);
+        }
     }
 
     /// Ticks of the first event of the recording; 0 while there is none.

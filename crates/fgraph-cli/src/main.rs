@@ -15,6 +15,7 @@ mod action;
 mod calls;
 mod commands;
 mod config;
+mod debuginfod;
 mod error;
 mod input;
 mod launch;

@@ -6,8 +6,13 @@ use std::collections::HashMap;
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
-use fgraph_trace::names::{ModuleName, Names, process_id};
+use fgraph_trace::Source as _;
+use fgraph_trace::names::{
+    Description, DescriptionKind, FunctionName, ModuleName, Names, process_id,
+};
 
+use crate::debuginfod::Debuginfod;
+use crate::input::View;
 use crate::sources;
 use crate::text::{escaped, named};
 
@@ -88,6 +93,10 @@ impl Module {
     fn read(module: &ModuleName) -> Option<Self> {
         let bytes = sources::bytes_of(module)?;
         let elf = ElfFile::parse(&bytes).ok()?;
+        let build_id = sources::hexadecimal(elf.build_id().unwrap_or_default());
+        if !module.build_id.is_empty() && module.build_id != build_id {
+            return None;
+        }
         let debug = sources::debug_bytes_of(&elf);
         let debug = debug.as_ref().and_then(|bytes| ElfFile::parse(bytes).ok());
         let all = Functions::read(&elf, debug.as_ref()).ok()?;
@@ -115,6 +124,48 @@ impl Module {
         let next = self.functions.partition_point(|it| it.0 <= call);
         let (start, end, symbol) = self.functions.get(next.checked_sub(1)?)?;
         (call < *end).then(|| (demangle::to_string(symbol), address - start))
+    }
+}
+
+/// The names of functions that had none when they were recorded, as far as there are debug files.
+pub(crate) fn names_of_functions(names: &Names) -> Vec<Description> {
+    let mut places = Places::default();
+    let mut found = Vec::new();
+    for (process, index, function) in names.functions() {
+        let FunctionName {
+            name,
+            module,
+            address,
+            size,
+            ..
+        } = function;
+        let file = module.rsplit('/').next().unwrap_or(module);
+        let is_made_up = name
+            .strip_prefix(file)
+            .is_some_and(|it| it.starts_with("+0x"));
+        if !is_made_up {
+            continue;
+        }
+        // As if it was returned to behind the first byte.
+        let place = places.find(names, process, address.saturating_add(1));
+        if let Some((name, 1)) = place.and_then(|place| place.function) {
+            found.push(Description {
+                kind: DescriptionKind::Function,
+                fields: [process.into(), index.into(), *address, *size],
+                texts: [name, module.clone()],
+            });
+        }
+    }
+    found
+}
+
+/// Has the functions of a recording named, and found in their source, by debug files of servers, if
+/// these may be asked.
+pub(crate) fn name_functions(view: &mut View, asked: Debuginfod) {
+    if asked.allow() {
+        let mut found = names_of_functions(view.names());
+        found.extend(sources::of_functions(view.names(), || false));
+        view.describe(found);
     }
 }
 

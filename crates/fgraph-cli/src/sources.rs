@@ -5,12 +5,15 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufReader, Read as _};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::functions::Functions;
 use fgraph_symbols::lines::{self, Lines};
 use fgraph_trace::names::{Description, DescriptionKind, ModuleName, Names, process_id};
 
+use crate::debuginfod;
 use crate::text::escaped;
 
 /// Where debug files are installed.
@@ -101,7 +104,8 @@ impl Module {
             return None;
         }
         let debug = Path::new(DEBUG).join(lines::debug_file(build_id));
-        let places = [path.to_owned(), debug].into_iter();
+        let fetched = iter::once_with(|| debuginfod::debug_file(build_id)).flatten();
+        let places = [path.to_owned(), debug].into_iter().chain(fetched);
         let mut files = places.filter_map(|place| open(&place));
         let lines = files.find_map(|file| Lines::read(BufReader::new(file), &elf))?;
         let first = first_address(&elf)?;
@@ -123,12 +127,21 @@ pub(crate) fn bytes_of(module: &ModuleName) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The bytes of the debug file that is installed for a file.
+/// The bytes of the debug file that is installed for a file; if that is stripped, of one that a
+/// server has.
 pub(crate) fn debug_bytes_of(elf: &ElfFile<'_>) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let path = Path::new(DEBUG).join(lines::debug_file(elf.build_id()?));
-    open(&path)?.read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    let build_id = elf.build_id()?;
+    let read = |path: &Path| {
+        let mut bytes = Vec::new();
+        open(path)?.read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    };
+    let installed = read(&Path::new(DEBUG).join(lines::debug_file(build_id)));
+    installed.or_else(|| {
+        let is_stripped = Functions::read(elf, None).is_ok_and(|all| all.is_stripped());
+        let fetched = is_stripped.then(|| debuginfod::debug_file(build_id));
+        read(&fetched.flatten()?)
+    })
 }
 
 /// The module that an address of a process is in; a child has its parent's. Of several it is the
@@ -161,7 +174,7 @@ fn place(module: &ModuleName) -> PathBuf {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string does not fail.
         _ = write!(text, "{byte:02x}");

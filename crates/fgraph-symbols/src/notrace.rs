@@ -93,6 +93,9 @@ const TABLE: &[(&str, Notrace)] = &[
     ("__xray_*", NO_ABI), ("__restore_rt", SIGNAL), ("__restore", SIGNAL),
 ];
 
+/// How names begin that compilers of C++ and Rust have made.
+const MANGLED: [&str; 2] = ["_Z", "_R"];
+
 /// The row for a function by its name in the symbol table.
 pub fn look_up(symbol: &str) -> Option<Notrace> {
     let matches = |pattern: &str| match pattern.strip_suffix('*') {
@@ -102,8 +105,9 @@ pub fn look_up(symbol: &str) -> Option<Notrace> {
     if is_walked(symbol) {
         return Some(WALKED);
     }
-    // Few names begin as those in the table do.
-    if !symbol.starts_with(['_', 'd', 'g', 's', 'v', 'c', 'u', 'm', 'r']) {
+    // Few names begin as those in the table do, and none that is mangled.
+    let may_be_there = symbol.starts_with(['_', 'd', 'g', 's', 'v', 'c', 'u', 'm', 'r']);
+    if !may_be_there || MANGLED.iter().any(|start| symbol.starts_with(start)) {
         return None;
     }
     let row = TABLE.iter().find(|(pattern, _)| matches(pattern));
@@ -131,6 +135,14 @@ mod tests {
         assert_eq!(look_up("setjmp"), Some(TWICE));
         assert_eq!(look_up("_dl_runtime_resolve_xsavec"), Some(NO_CALL));
         assert_eq!(look_up("__tls_get_addr_slow"), Some(PARTIAL));
+    }
+
+    #[test]
+    fn each_row_can_be_found() {
+        for (pattern, notrace) in TABLE {
+            let name = pattern.trim_end_matches('*');
+            assert_eq!(look_up(name), Some(*notrace), "{name}");
+        }
     }
 
     #[test]

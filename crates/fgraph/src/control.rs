@@ -174,6 +174,11 @@ impl Control {
         self.sites.breakpoints = allow;
     }
 
+    /// Whether sites are made of the functions only that filters mention.
+    pub(crate) fn make_sites_lazily(&mut self, lazy: bool) {
+        self.sites.is_lazy = lazy;
+    }
+
     /// Takes everything back: every site is a NOP again, and stays so.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         stop::stop(StopReason::Asked.code());

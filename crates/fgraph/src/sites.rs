@@ -14,6 +14,7 @@ pub(crate) mod indices;
 mod listing;
 mod module;
 mod names;
+mod parts;
 mod record;
 mod reliance;
 mod runtimes;
@@ -79,6 +80,8 @@ pub(crate) struct Sites {
     /// Whether lists say which functions could have a breakpoint, and users that are registered
     /// from now on may have them.
     pub(crate) breakpoints: bool,
+    /// Whether sites are made of the functions only that filters mention, as long as these are few.
+    pub(crate) is_lazy: bool,
     /// Address of [`CANCEL`].
     cancel: usize,
     /// Whether there is a runtime that walks frames.
@@ -106,6 +109,7 @@ impl Sites {
                 ignore_inner: false,
             },
             breakpoints: false,
+            is_lazy: false,
         }
     }
 
@@ -179,7 +183,7 @@ impl Sites {
             }
         }
         let is_over = |module: &mut ModuleSites| {
-            !module.is_loaded && !module.is_noted && module.sites().is_empty()
+            !module.is_loaded && !module.is_noted && module.sites().next().is_none()
         };
         let over = self.modules.extract_if(.., is_over);
         self.files.extend(over.filter_map(ModuleSites::into_file));
@@ -242,22 +246,31 @@ impl Sites {
         users: &[Matcher<'_>],
         new: Option<&Matcher<'_>>,
     ) -> Result<(), FilterError> {
-        let mut protections = None;
+        let (mut protections, lazy) = (None, self.is_lazy);
         for module in &mut self.modules {
             module.answer();
             let users = if module.is_new { users } else { &[] };
             // A predicate that panics selects nothing.
-            let is_wanted = users
-                .iter()
-                .any(|user| module.is_wanted(user).unwrap_or(false));
-            if !is_wanted && !new.map_or(Ok(false), |new| module.is_wanted(new))? {
+            let is_wanted = |user: &&Matcher<'_>| module.is_wanted(user, lazy).unwrap_or(false);
+            let mut wanting: Vec<&Matcher<'_>> = match lazy {
+                true => users.iter().filter(is_wanted).collect(),
+                false => users.iter().find(is_wanted).into_iter().collect(),
+            };
+            if let Some(new) = new.filter(|_| lazy || wanting.is_empty())
+                && module.is_wanted(new, lazy)?
+            {
+                wanting.push(new);
+            }
+            if wanting.is_empty() {
                 continue;
             }
             module.read_lists();
+            let lazily = lazy.then_some(&wanting[..]);
             let context = &mut self.context;
             let now = || Arc::new(modules::protections());
             let protections = protections.get_or_insert_with(now);
-            let prepared = module.while_present(|module| module.prepare(context, protections));
+            let prepare = |module: &mut ModuleSites| module.prepare(context, protections, lazily);
+            let prepared = module.while_present(prepare);
             if prepared.is_none() {
                 module.leave();
             }
@@ -403,14 +416,14 @@ impl Sites {
     }
 
     /// Runs `work` while no library can be loaded or unloaded. It gets the sites of each module
-    /// that was unloaded since the last `refresh`.
+    /// that was unloaded since the last `refresh`, in parts.
     pub(crate) fn while_locked<R>(&self, work: impl FnOnce(&[&'static [Site]]) -> R) -> R {
         modules::while_locked(|generation| {
             let mut gone = Vec::new();
             if self.generation != Some(generation) {
                 loader_event::set_pending();
                 let modules = self.loaded().filter(|module| !module.is_present());
-                gone.extend(modules.map(ModuleSites::sites));
+                gone.extend(modules.flat_map(ModuleSites::parts));
             }
             work(&gone)
         })

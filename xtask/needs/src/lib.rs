@@ -127,10 +127,14 @@ pub const GDB: Need = program(&["gdb"], "gdb");
 pub const OBJDUMP: Need = program(&["objdump"], "binutils");
 /// What takes files of code apart.
 pub const OBJCOPY: Need = program(&["objcopy"], "binutils");
+/// What fetches files from servers.
+pub const CURL: Need = program(&["curl"], "curl");
 /// What compresses files.
 pub const XZ: Need = program(&["xz"], "xz-utils");
 /// The profiler of the Linux kernel.
 pub const PERF: Need = program(&["perf"], "linux-perf");
+/// What runs small programs in the kernel.
+pub const BPFTRACE: Need = program(&["bpftrace"], "bpftrace");
 /// The shell of SQLite.
 pub const SQLITE3: Need = program(&["sqlite3"], "sqlite3");
 /// What shows system calls.

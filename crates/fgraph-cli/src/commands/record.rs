@@ -16,11 +16,13 @@ use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
 
 use crate::calls::switched_off;
+use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::launch::counts::Counts;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP, What};
+use crate::places::names_of_functions;
 use crate::sources;
 use crate::text::{escaped, grouped, size};
 
@@ -81,6 +83,8 @@ pub(crate) struct Args {
     /// Do not look up at the end where functions are in their source
     #[arg(long)]
     no_source: bool,
+    #[command(flatten)]
+    debuginfod: Debuginfod,
     /// Say nothing but what goes wrong
     #[arg(short, long)]
     quiet: bool,
@@ -291,6 +295,9 @@ fn info_of(args: &Args, launched: &Launched) -> Info {
 
 /// Ends a recording, and says how many bytes it has.
 fn finish(args: &Args, mut drain: Drain<File>, interrupts: &Interrupts) -> io::Result<u64> {
+    if args.debuginfod.allow() {
+        drain.add(&names_of_functions(drain.names()))?;
+    }
     if !args.no_source {
         let count = interrupts.count();
         let sources = sources::of_functions(drain.names(), || interrupts.count() > count);

@@ -4,9 +4,11 @@ use clap::ValueEnum;
 use fgraph_trace::Source;
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
 
+use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, matcher, nanoseconds};
 use crate::output::Out;
+use crate::places;
 use crate::sources::say_changes;
 
 /// Show what happened: each call with its time, indented, as the kernel's function graph
@@ -49,6 +51,8 @@ pub(crate) struct Args {
     results: Option<Results>,
     #[command(flatten)]
     part: Part,
+    #[command(flatten)]
+    debuginfod: Debuginfod,
 }
 
 /// How results are written.
@@ -65,6 +69,7 @@ enum Results {
 /// Prints it.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let mut view = args.input.view(&args.part)?;
+    places::name_functions(&mut view, args.debuginfod);
     let options = Options {
         functions: matcher(&args.filters)?,
         without: matcher(&args.without)?,

@@ -10,9 +10,11 @@ use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::Names;
 
 use crate::calls::{self, Call, Function, Open, Slot, Watch};
+use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
 use crate::output::Out;
+use crate::places;
 use crate::sources::{Sources, say_changes};
 use crate::stats::Stats;
 use crate::table::Table;
@@ -40,6 +42,8 @@ pub(crate) struct Args {
     diff: Option<PathBuf>,
     #[command(flatten)]
     part: Part,
+    #[command(flatten)]
+    debuginfod: Debuginfod,
 }
 
 /// What lines are sorted by.
@@ -249,6 +253,7 @@ fn heading(by: By) -> &'static str {
 /// The lines of a recording, in no order.
 fn profile(args: &Args, input: &Input) -> Result<Vec<Line>, Error> {
     let mut view = input.view(&args.part)?;
+    places::name_functions(&mut view, args.debuginfod);
     say_changes(&input.path, view.names());
     let mut profile = Profile {
         clock: *view.clock(),

@@ -17,6 +17,16 @@ impl Bits {
         }
     }
 
+    /// Makes room for the indices below `len`, if it is not there.
+    pub fn grow(&mut self, len: usize) {
+        let words = len.div_ceil(64);
+        if words > self.words.len() {
+            let mut longer = core::mem::take(&mut self.words).into_vec();
+            longer.resize(words, 0);
+            self.words = longer.into();
+        }
+    }
+
     /// Takes an index in.
     ///
     /// # Panics
@@ -92,6 +102,16 @@ mod tests {
         let mut bits = Bits::new(200);
         indices.iter().for_each(|&index| bits.insert(index));
         bits
+    }
+
+    #[test]
+    fn a_set_that_has_grown_has_what_it_had() {
+        let mut bits = Bits::new(3);
+        bits.insert(2);
+        bits.grow(2);
+        bits.grow(200);
+        bits.insert(199);
+        assert_eq!(bits, of(&[2, 199]));
     }
 
     #[test]

@@ -431,6 +431,24 @@ impl ModuleMatcher<'_, '_> {
         Ok(false)
     }
 
+    /// Whether a word of the filter matches a function of the module, be it to select it or to
+    /// leave it out.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate panics.
+    pub fn mentions(&self, function: &FunctionFacts<'_>) -> Result<bool, FilterError> {
+        for step in &self.matcher.steps {
+            if step.everything.is_some()
+                || step.trace.matches(self, function)?
+                || step.notrace.matches(self, function)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// All functions that the filter selects, as indices in the list;
     /// `None` if there are none. Adds to `counts`, for each of the [words](Matcher::words), how
     /// many functions match it.

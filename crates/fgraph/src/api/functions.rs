@@ -124,3 +124,31 @@ pub fn allow_breakpoints(allow: bool) -> Result<(), Error> {
     control::lock()?.control.allow_breakpoints(allow);
     Ok(())
 }
+
+/// Says whether modules from now on are looked at only as far as filters mention their functions,
+/// which is meant for programs that run for a short time.
+///
+/// Without this the first filter that selects a function of a module has all of it looked at: later
+/// ones change what is watched in no time, and each call costs as little as it can. With it that is
+/// left out as long as filters mention less than a quarter of the module's functions: a tenth of
+/// the time until a user is registered that watches a few.
+///
+/// What it costs: calls of these functions preserve every register, since it is not known what
+/// their callers rely on; they take half as much time again. The fourth filter that mentions
+/// functions of the module for the first time has all others looked at. [`Status::sites`] counts
+/// what has been looked at.
+///
+/// [`Status::sites`]: crate::Status::sites
+///
+/// ```
+/// fgraph::lazy_sites(true)?;
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+pub fn lazy_sites(lazy: bool) -> Result<(), Error> {
+    control::lock()?.control.make_sites_lazily(lazy);
+    Ok(())
+}

@@ -161,7 +161,12 @@ impl Control {
 
     /// The functions that the user in `slot` selects and that are traced.
     pub(crate) fn functions(&self, slot: usize) -> Vec<Function> {
-        self.traced(slot).map(Function::of).collect()
+        let mut traced: Vec<&Site> = self.traced(slot).collect();
+        // The sites of a module may have been made in parts.
+        for module in traced.chunk_by_mut(|a, b| ptr::eq(a.module, b.module)) {
+            module.sort_by_key(|site| site.entry);
+        }
+        traced.into_iter().map(Function::of).collect()
     }
 
     fn traced(&self, slot: usize) -> impl Iterator<Item = &'static Site> {

@@ -5,13 +5,14 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use fgraph_core::site::{Module, Site, SiteName};
-use fgraph_symbols::filter::NameIndex;
+use fgraph_symbols::filter::{Bits, NameIndex};
 
 use super::classify::Plan;
 use super::facts::{FactsSymbols, ModuleFacts, SiteNames, names_of, write_name};
 use super::indices::Indices;
 use super::module::Unpatchable;
 use super::names::Names;
+use super::parts::{Part, Parts};
 use super::{OFF, Original, is_relay, patched_len, system_call as number_of};
 use crate::arch::poke::Text as _;
 use crate::arch::relocate::Window;
@@ -19,7 +20,7 @@ use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
 use crate::arch::trampoline::Trampolines;
 use crate::arch::trap::{TRAP_RANGES, TrapRange};
-use crate::code::arena::{self, Arena, CopyUnwind, Unwind};
+use crate::code::arena::{self, Arena, CopyUnwind};
 use crate::code::stub_blocks::StubBlocks;
 use crate::code::text_writer::Text;
 use crate::process::loader_event;
@@ -49,17 +50,11 @@ impl BuildContext {
     }
 }
 
-/// The sites of a module.
+/// What was made for a module.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
-    /// The sites, by address.
-    pub(super) sites: &'static [Site],
-    /// How to unwind from those that are before a function and have its jump. It is known to
-    /// unwinders while the module is loaded.
-    pub(super) relay_unwind: Unwind,
-    /// The names of each site; `None` if there are no sites.
-    pub(super) names: Option<&'static Names>,
-    /// The index of these names.
+    pub(super) parts: Parts,
+    /// The index of the names of all sites.
     pub(super) index: NameIndex,
     pub(super) unpatchable: Vec<Unpatchable>,
     /// The index of the names of `unpatchable`.
@@ -69,8 +64,20 @@ pub(super) struct Prepared {
     /// Says that the module has the numbers of its functions, which others of its build id must not
     /// have. `None` without a build id.
     pub(super) has_indices: Option<&'static AtomicBool>,
-    /// What the handlers of traps know of the sites.
-    pub(super) traps: Option<&'static TrapRange>,
+    /// What the sites have in common, once there are any.
+    module: Option<&'static Module>,
+    /// What has been looked at, if it is not all.
+    pub(super) looked_at: Option<LookedAt>,
+}
+
+/// The functions of a module that sites were made of if they can be patched, while there are
+/// others.
+#[derive(Debug)]
+pub(super) struct LookedAt {
+    /// By index.
+    pub(super) functions: Bits,
+    /// Entries that belong to no function.
+    pub(super) others: Vec<usize>,
 }
 
 impl Prepared {
@@ -79,12 +86,12 @@ impl Prepared {
         if let Some(has_indices) = self.has_indices {
             has_indices.store(is_loaded, Ordering::Relaxed);
         }
-        if let Some(traps) = self.traps {
-            traps.set_loaded(is_loaded);
-        }
-        match is_loaded {
-            true => self.relay_unwind.register(),
-            false => self.relay_unwind.withdraw(),
+        for part in self.parts.iter() {
+            part.traps.set_loaded(is_loaded);
+            match is_loaded {
+                true => part.relay_unwind.register(),
+                false => part.relay_unwind.withdraw(),
+            }
         }
     }
 }
@@ -149,17 +156,18 @@ impl Planned {
     }
 }
 
-/// Makes records, stubs and copies for what was planned; `breakpoints` says whether a function may
-/// get one.
+/// Makes records, stubs and copies for what was planned, in addition to those that were made;
+/// `breakpoints` says whether a function may get one.
 pub(super) fn build(
     known: &'static ModuleFacts,
     planned: Vec<Planned>,
     breakpoints: bool,
     context: &mut BuildContext,
+    prepared: &mut Prepared,
     refuse: &mut impl FnMut(Subject, usize, RefusalReason),
-) -> Prepared {
+) {
     let (Some(first), Some(last)) = (planned.first(), planned.last()) else {
-        return Prepared::default();
+        return;
     };
     let windows = || {
         planned
@@ -179,7 +187,7 @@ pub(super) fn build(
         for planned in planned {
             refuse(planned.subject, planned.address, RefusalReason::OutOfReach);
         }
-        return Prepared::default();
+        return;
     };
     let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
     let mut unwind = CopyUnwind::new(Place::Apart);
@@ -188,11 +196,14 @@ pub(super) fn build(
     let mut with_breakpoint = Vec::new();
     let mut variants = Vec::with_capacity(planned.len());
     let (mut names, mut symbols) = (Names::default(), Names::default());
-    let (mut indices, is_loaded) = context.indices.of(known.file.build_id());
-    let module: &'static Module = Box::leak(Box::new(Module {
-        path: known.path,
-        symbols: Box::leak(Box::new(FactsSymbols(known))),
-    }));
+    let (build_id, made) = (known.file.build_id(), prepared.parts.len());
+    let (mut indices, is_loaded) = context.indices.of(build_id, prepared.has_indices);
+    let module: &'static Module = prepared.module.get_or_insert_with(|| {
+        Box::leak(Box::new(Module {
+            path: known.path,
+            symbols: Box::leak(Box::new(FactsSymbols(known))),
+        }))
+    });
     for one in planned {
         let entry = one.entry();
         let variant = one.plan.variant;
@@ -229,7 +240,11 @@ pub(super) fn build(
         let previous = sites
             .last()
             .map_or(0, |site: &Site| site.entry + patched_len(site));
-        if one.plan.relay.is_some_and(|nop| entry - nop < previous) {
+        let is_taken = |nop: usize| {
+            let relay = entry - nop..entry - nop + SITE_LEN;
+            relay.start < previous || prepared.parts.overlap(&relay)
+        };
+        if one.plan.relay.is_some_and(is_taken) {
             refuse(one.subject, one.address, RefusalReason::NoPlace);
             continue;
         }
@@ -297,7 +312,7 @@ pub(super) fn build(
         symbols.push(is_other.then_some(symbol).into_iter());
         variants.push(variant);
         let lead = one.plan.lead as u8;
-        with_breakpoint.extend(no_jump.map(|reason| (sites.len(), reason)));
+        with_breakpoint.extend(no_jump.map(|reason| (made + sites.len(), reason)));
         sites.push(site(
             entry,
             body,
@@ -319,8 +334,7 @@ pub(super) fn build(
     }
     let sites: &'static [Site] = sites.leak();
     sites.as_ptr().expose_provenance();
-    // Sites are made once.
-    let _ = known.site_names.set(SiteNames {
+    known.add_site_names(SiteNames {
         sites,
         names,
         symbols,
@@ -364,7 +378,7 @@ pub(super) fn build(
             let subject = within().or_else(function).unwrap_or(Subject::Listed);
             refuse(subject, site.address(), RefusalReason::NotExecutable(errno));
         }
-        return Prepared::default();
+        return;
     }
     context.headers.push(header);
     let mut unwind = CopyUnwind::new(Place::InText);
@@ -374,16 +388,16 @@ pub(super) fn build(
     // Without memory for it they work as well.
     let relay_unwind = unwind.write().unwrap_or_default();
     relay_unwind.register();
-    Prepared {
-        sites,
-        relay_unwind,
-        breakpoints: with_breakpoint,
-        has_indices: is_loaded,
-        names: Some(names),
-        // SAFETY: the stubs are complete and stay, and planned sites are sorted.
-        traps: sites
-            .last()
-            .map(|last| unsafe { TRAP_RANGES.push(TrapRange::new(sites, patched_len(last))) }),
-        ..Prepared::default()
+    prepared.breakpoints.extend(with_breakpoint);
+    prepared.has_indices = is_loaded;
+    prepared.index = NameIndex::new();
+    if let Some(last) = sites.last() {
+        prepared.parts.push(Part {
+            sites,
+            names,
+            relay_unwind,
+            // SAFETY: the stubs are complete and stay, and planned sites are sorted.
+            traps: unsafe { TRAP_RANGES.push(TrapRange::new(sites, patched_len(last))) },
+        });
     }
 }

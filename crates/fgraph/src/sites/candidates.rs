@@ -12,6 +12,7 @@ use fgraph_symbols::functions::Functions;
 use super::classify::Candidate;
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
+use super::reliance::Reliance;
 use super::toolchain::is_own;
 use crate::arch::nop;
 use crate::arch::trampoline;
@@ -42,6 +43,8 @@ pub(super) struct Candidates {
     listed: Vec<u64>,
     /// The entries that belong to no function.
     others: Vec<usize>,
+    /// Which functions need more registers to survive, as long as that has not been found out.
+    reliance: Option<Reliance>,
 }
 
 impl Candidates {
@@ -86,7 +89,14 @@ impl Candidates {
             protections: protections.clone(),
             listed,
             others,
+            reliance: None,
         }
+    }
+
+    /// Which functions need more registers to survive, if that has not been found out.
+    pub(super) fn with_reliance(mut self, reliance: Reliance) -> Self {
+        self.reliance = Some(reliance);
+        self
     }
 
     /// The functions that are not fgraph's own, by their indices.
@@ -115,7 +125,7 @@ impl Candidates {
         let text = self.text(address, limit, source)?;
         let gap = gap(&known.functions, index).map(|gap| known.bias.wrapping_add(gap as usize));
         // It decides only by which trampoline functions go, so who lists them does not need it.
-        let reliance = known.reliance.get();
+        let reliance = known.reliance.get().or(self.reliance.as_ref());
         Ok(Candidate {
             address,
             size: function.size as usize,

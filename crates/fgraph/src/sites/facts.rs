@@ -33,8 +33,8 @@ use crate::threads::untraced::untraced;
 #[derive(Debug)]
 pub(super) struct ModuleFacts {
     pub(super) bias: usize,
-    /// The names of the sites, once there are any.
-    pub(super) site_names: OnceLock<SiteNames>,
+    /// The names of the sites, of each part of them.
+    site_names: [OnceLock<SiteNames>; MAX_PARTS],
     walked: OnceLock<Vec<Range<usize>>>,
     source: &'static FileFacts,
 }
@@ -61,7 +61,10 @@ pub(super) struct FileFacts {
     lines: OnceLock<Option<Mutex<Lines>>>,
 }
 
-/// What the sites of a module are called.
+/// The sites of a module are made in so many parts at most.
+pub(super) const MAX_PARTS: usize = 4;
+
+/// What sites of a module are called that were made at once.
 #[derive(Debug)]
 pub(super) struct SiteNames {
     pub(super) sites: &'static [Site],
@@ -96,13 +99,14 @@ impl FileFacts {
     /// What is known of a module that is loaded from it, and has no sites.
     pub(super) fn at(&'static self, bias: usize) -> &'static ModuleFacts {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |facts: &&ModuleFacts| facts.bias == bias && facts.site_names.get().is_none();
+        let has_sites = |facts: &ModuleFacts| facts.site_names().next().is_some();
+        let is_it = |facts: &&ModuleFacts| facts.bias == bias && !has_sites(facts);
         if let Some(known) = at.iter().copied().find(is_it) {
             return known;
         }
         let new: &ModuleFacts = Box::leak(Box::new(ModuleFacts {
             bias,
-            site_names: OnceLock::new(),
+            site_names: [const { OnceLock::new() }; MAX_PARTS],
             walked: OnceLock::new(),
             source: self,
         }));
@@ -227,13 +231,28 @@ impl ModuleFacts {
         with(&facts.with_symbols(&symbols).with_place(address, size))
     }
 
-    /// The names of the sites, and the place of this one.
+    /// The names of the sites, by the parts in which they were made.
+    pub(super) fn site_names(&self) -> impl Iterator<Item = &SiteNames> {
+        self.site_names.iter().map_while(OnceLock::get)
+    }
+
+    /// Adds the names of sites that were made; there may be no more than [`MAX_PARTS`].
+    pub(super) fn add_site_names(&self, mut names: SiteNames) {
+        for place in &self.site_names {
+            match place.set(names) {
+                Ok(()) => return,
+                Err(others) => names = others,
+            }
+        }
+    }
+
+    /// The names of the sites made together with this one, and its place among them.
     pub(super) fn names_of_site(&'static self, site: &Site) -> Option<(&'static SiteNames, usize)> {
-        let names = self.site_names.get()?;
-        let place = names
-            .sites
-            .binary_search_by_key(&site.entry, |site| site.entry);
-        Some((names, place.ok()?))
+        self.site_names().find_map(|names| {
+            let sites = names.sites;
+            let place = sites.binary_search_by_key(&site.entry, |site| site.entry);
+            Some((names, place.ok()?))
+        })
     }
 }
 
@@ -302,11 +321,12 @@ impl ModuleFacts {
     ) -> fmt::Result {
         let function = self.functions.get(index);
         let start = self.bias.wrapping_add(function.address as usize);
-        if let Some(names) = self.site_names.get()
-            && let Ok(place) = names.sites.binary_search_by_key(&start, Site::address)
-            && is_function(&names.sites[place])
-        {
-            return f.pad(names.names.best(place));
+        for names in self.site_names() {
+            if let Ok(place) = names.sites.binary_search_by_key(&start, Site::address)
+                && is_function(&names.sites[place])
+            {
+                return f.pad(names.names.best(place));
+            }
         }
         match self.symbol(index) {
             "" => write!(f, "{}+{:#x}", file_name(self.path), function.address),

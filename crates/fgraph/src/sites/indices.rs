@@ -5,6 +5,7 @@
 //! build id, and gets the numbers back that its functions had; unless a copy of the same file is
 //! loaded, whose functions are others.
 
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// There are no more functions with a number than this.
@@ -54,14 +55,18 @@ impl Indices {
     }
 
     /// For the functions of a module that has been loaded from a file of this build id, and what
-    /// says whether it is loaded; without an id they are new ones.
+    /// says whether it is loaded; without an id they are new ones. That is what `known` is, if
+    /// other functions of the module have numbers.
     pub(crate) fn of(
         &mut self,
         build_id: Option<&[u8]>,
+        known: Option<&'static AtomicBool>,
     ) -> (OfModule<'_>, Option<&'static AtomicBool>) {
         let place = build_id.map(|id| {
-            let is_free =
-                |file: &File| *file.build_id == *id && !file.is_loaded.load(Ordering::Relaxed);
+            let is_free = |file: &File| match known {
+                Some(known) => ptr::eq(file.is_loaded, known),
+                None => *file.build_id == *id && !file.is_loaded.load(Ordering::Relaxed),
+            };
             self.files.iter().position(is_free).unwrap_or_else(|| {
                 self.files.push(File {
                     build_id: id.into(),
@@ -120,7 +125,7 @@ mod tests {
     use super::*;
 
     fn given(indices: &mut Indices, id: Option<&[u8]>, addresses: &[u64]) -> Vec<Option<u32>> {
-        let (mut numbers, _) = indices.of(id);
+        let (mut numbers, _) = indices.of(id, None);
         addresses.iter().map(|&at| numbers.get(at)).collect()
     }
 
@@ -140,6 +145,21 @@ mod tests {
         indices.files[0].is_loaded.store(false, Ordering::Relaxed);
         assert_eq!(given(&mut indices, Some(b"a"), &[16]), some(&[5]));
         assert_eq!(given(&mut indices, None, &[8]), some(&[6]));
+    }
+
+    #[test]
+    fn functions_of_a_file_may_get_their_numbers_one_after_the_other() {
+        let mut indices = Indices::new();
+        let (mut numbers, known) = indices.of(Some(b"a"), None);
+        assert_eq!(numbers.get(8), Some(0));
+        drop(numbers);
+        let (mut numbers, again) = indices.of(Some(b"a"), known);
+        assert_eq!((numbers.get(24), numbers.get(8)), (Some(1), Some(0)));
+        drop(numbers);
+        assert!(ptr::eq(known.unwrap(), again.unwrap()));
+        again.unwrap().store(false, Ordering::Relaxed);
+        let all = given(&mut indices, Some(b"a"), &[8, 24]);
+        assert_eq!(all, [Some(0), Some(1)]);
     }
 
     #[test]

@@ -81,13 +81,10 @@ impl ModuleListing {
 
     /// Whether the site of the function at an address is patched.
     fn is_on(&self, address: usize) -> bool {
-        let sites = self
-            .known
-            .site_names
-            .get()
-            .map_or(&[][..], |names| names.sites);
-        let site = sites.binary_search_by_key(&address, Site::address);
-        site.is_ok_and(|site| sites[site].state.load(Ordering::Relaxed) == ON)
+        self.known.site_names().any(|names| {
+            let site = names.sites.binary_search_by_key(&address, Site::address);
+            site.is_ok_and(|site| names.sites[site].state.load(Ordering::Relaxed) == ON)
+        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! The functions of one module, and the sites made of them.
 //!
 //! Functions are read when a filter first asks for the module, sites are made when a filter first
-//! selects one of its functions: records, stubs and copies for all of them at once.
+//! selects one of its functions: records, stubs and copies for all of them at once. Where that is
+//! to take less time, they are made for what filters select, as long as that is little.
 //!
 //! # Safety
 //!
@@ -15,12 +16,12 @@ use fgraph_core::MAX_USERS;
 use fgraph_core::site::Site;
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::filter::ngrams::NgramBloom;
-use fgraph_symbols::filter::{FilterError, Matcher, ModuleMatcher};
+use fgraph_symbols::filter::{Bits, FilterError, FunctionFacts, Matcher, ModuleMatcher, NameIndex};
 
-use super::build::{BuildContext, Planned, Prepared, Subject, build};
+use super::build::{BuildContext, LookedAt, Planned, Prepared, Subject, build};
 use super::candidates::{Candidates, Found, Source};
 use super::classify::{self, classify};
-use super::facts::{FileFacts, ModuleFacts, names_of, parse};
+use super::facts::{FileFacts, MAX_PARTS, ModuleFacts, names_of, parse};
 use super::listing::ModuleListing;
 use super::reliance::Reliance;
 use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indices};
@@ -62,7 +63,10 @@ pub(crate) struct ModuleSites {
     is_answered: bool,
     /// Of all names; `None` until a filter has selected none of them.
     ngrams: Option<NgramBloom>,
-    /// `None` until a filter selects one of its functions.
+    /// No filter that is to be applied mentions functions of a lower index, which were not looked
+    /// at.
+    first_mentioned: usize,
+    /// What was made of its functions; `None` until a filter selects one of them.
     prepared: Option<Prepared>,
     /// What each user selects of it.
     selections: [Selection; MAX_USERS],
@@ -73,6 +77,76 @@ pub(crate) struct ModuleSites {
     pub(crate) is_noted: bool,
     /// How many functions each user watched when it went.
     watched: [usize; MAX_USERS],
+}
+
+/// A place where a function is entered.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    address: usize,
+    /// A function of the module, or what only a list or the linker names.
+    subject: Subject,
+    /// Where its code ends at the latest.
+    limit: usize,
+}
+
+impl Entry {
+    /// Those of a module, by address.
+    fn all(known: &'static ModuleFacts, candidates: &Candidates) -> Vec<Self> {
+        let functions = candidates.functions().map(|index| Self {
+            address: known.address(index),
+            subject: Subject::Function(index),
+            limit: known
+                .bias
+                .wrapping_add(known.functions.get(index).limit as usize),
+        });
+        let others = candidates.others().iter().map(|&address| Self {
+            address,
+            subject: Subject::Listed,
+            limit: address,
+        });
+        let mut all: Vec<Self> = functions.chain(others).collect();
+        all.sort_by_key(|entry| entry.address);
+        all
+    }
+
+    /// How many of the first entries are so near to each other that what is patched at one may
+    /// depend on the others.
+    fn depend_on_each_other(entries: &[Self]) -> usize {
+        /// What is patched begins and ends no further than this from an entry: it is a landing pad
+        /// and a jump, or a jump in the padding before it.
+        const NEAR: usize = 32;
+        let mut end = 0;
+        let near = entries.iter().take_while(|entry| {
+            let is_near = end == 0 || entry.address < end;
+            end = end.max(entry.limit).max(entry.address.saturating_add(NEAR));
+            is_near
+        });
+        near.count()
+    }
+}
+
+impl LookedAt {
+    /// What was looked at `before`, and now.
+    fn new(before: Option<Self>, known: &ModuleFacts, now: &[Entry]) -> Self {
+        let mut this = before.unwrap_or_else(|| Self {
+            functions: Bits::new(known.functions.len()),
+            others: Vec::new(),
+        });
+        for entry in now {
+            match entry.subject {
+                Subject::Function(index) => this.functions.insert(index),
+                _ => this.others.push(entry.address),
+            }
+        }
+        this
+    }
+
+    fn has(&self, entry: &Entry) -> bool {
+        match entry.subject {
+            Subject::Function(index) => self.functions.contains(index),
+            _ => self.others.contains(&entry.address),
+        }
+    }
 }
 
 /// What is known of the file of a module that was loaded, so that it is not read again.
@@ -109,6 +183,7 @@ impl ModuleSites {
             is_called_by_go: false,
             is_answered: false,
             ngrams,
+            first_mentioned: usize::MAX,
             prepared: None,
             selections: Default::default(),
             is_loaded: true,
@@ -165,7 +240,7 @@ impl ModuleSites {
     /// but not if none of its sites is patched any more.
     pub(crate) fn is_older_than(&self, loaded: &modules::LoadedModule) -> bool {
         let is_on = |site: &Site| site.state.load(Ordering::Relaxed) == ON;
-        loaded.is_newer_than(&self.loaded) && !(self.is_loaded && self.sites().iter().any(is_on))
+        loaded.is_newer_than(&self.loaded) && !(self.is_loaded && self.sites().any(is_on))
     }
 
     /// It is loaded again, where it was: its text is as the compiler made it.
@@ -259,17 +334,19 @@ impl ModuleSites {
         }
     }
 
-    pub(crate) fn sites(&self) -> &'static [Site] {
-        self.prepared
-            .as_ref()
-            .map_or(&[], |prepared| prepared.sites)
+    /// Its sites, in the parts in which they were made.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &'static [Site]> {
+        let parts = self.prepared.iter().flat_map(|made| made.parts.iter());
+        parts.map(|part| part.sites)
+    }
+
+    pub(crate) fn sites(&self) -> impl Iterator<Item = &'static Site> {
+        self.parts().flatten()
     }
 
     /// The site of the function at `address`.
     pub(crate) fn site_at(&self, address: usize) -> Option<&'static Site> {
-        let sites = self.sites();
-        let index = sites.binary_search_by_key(&address, Site::address);
-        index.ok().map(|index| &sites[index])
+        self.prepared.as_ref()?.parts.site_at(address)
     }
 
     /// The sites that are as the compiler made them although they were patched: the same file was
@@ -292,25 +369,33 @@ impl ModuleSites {
         if !witnesses.any(|site| is_renewed(&site)) {
             return Vec::new();
         }
-        let renewed: Vec<_> = self.sites().iter().filter(is_renewed).collect();
+        let renewed: Vec<_> = self.sites().filter(is_renewed).collect();
         for site in &renewed {
             site.state.store(OFF, Ordering::Relaxed);
         }
         renewed
     }
 
-    /// Whether sites have to be made before the filter of `matcher` can be applied.
+    /// Whether sites have to be made before the filter of `matcher` can be applied. `lazily` says
+    /// whether only those may be made then that it mentions.
     ///
     /// # Errors
     ///
     /// If a predicate panics.
-    pub(crate) fn is_wanted(&mut self, matcher: &Matcher<'_>) -> Result<bool, FilterError> {
-        if self.prepared.is_some() || !self.is_loaded {
+    pub(crate) fn is_wanted(
+        &mut self,
+        matcher: &Matcher<'_>,
+        lazily: bool,
+    ) -> Result<bool, FilterError> {
+        let is_complete = |prepared: &Prepared| prepared.looked_at.is_none();
+        if !self.is_loaded || self.prepared.as_ref().is_some_and(is_complete) {
             return Ok(false);
         }
-        if self.has_event() {
+        if self.prepared.is_none() && self.has_event() {
+            self.first_mentioned = 0;
             return Ok(true);
         }
+        let is_read = self.is_read();
         let Some(matcher) = matcher.module(&self.path) else {
             return Ok(false);
         };
@@ -323,17 +408,28 @@ impl ModuleSites {
         if matcher.selects_system_calls() && system_calls::may_be_in(&known.file) {
             return Ok(true);
         }
-        let unknown = self.ngrams.is_none();
+        // They save time when it is the next filter's turn.
+        let unknown = self.ngrams.is_none() && (is_read || !lazily);
         let mut ngrams = unknown.then(|| NgramBloom::new(known.functions.len()));
+        let prepared = self.prepared.as_ref();
+        let looked_at = prepared.and_then(|prepared| prepared.looked_at.as_ref());
         for index in 0..known.functions.len() {
+            let is_done = looked_at.is_some_and(|done| done.functions.contains(index));
+            if is_done && !unknown {
+                continue;
+            }
             let names = names_of(known, index);
             if let Some(ngrams) = &mut ngrams {
                 names.iter().for_each(|name| ngrams.add(name));
             }
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let address = known.functions.get(index).address as usize;
-            let address = known.bias.wrapping_add(address);
-            if known.facts(address, &names, |facts| matcher.matches(facts))? {
+            // What a word matches is counted, whether it is selected or not.
+            let is_wanted = |facts: &FunctionFacts<'_>| match lazily || looked_at.is_some() {
+                true => matcher.mentions(facts),
+                false => matcher.matches(facts),
+            };
+            if !is_done && known.facts(known.address(index), &names, is_wanted)? {
+                self.first_mentioned = self.first_mentioned.min(index);
                 return Ok(true);
             }
         }
@@ -407,17 +503,14 @@ impl ModuleSites {
         let (Some(Ok(known)), Some(prepared)) = (&self.known, &mut self.prepared) else {
             return Ok(selection);
         };
-        if let Some(names) = prepared.names {
-            let sites = SiteCatalog {
-                known,
-                sites: prepared.sites,
-                names,
-            };
-            selection.sites = matcher.select(&sites, &mut prepared.index, counts)?;
-        }
+        let sites = SiteCatalog {
+            known,
+            parts: &prepared.parts,
+        };
+        selection.sites = matcher.select(&sites, &mut prepared.index, counts)?;
         if !breakpoints {
             let breakpoints = prepared.breakpoints.iter().map(|(site, _)| *site);
-            selection.withhold(breakpoints, prepared.sites.len());
+            selection.withhold(breakpoints, prepared.parts.len());
         }
         let unpatchable = UnpatchableCatalog {
             known,
@@ -438,18 +531,22 @@ impl ModuleSites {
         changed: &mut Vec<&'static Site>,
     ) {
         let differ = self.selections[slot].change(selection, change);
-        for index in indices(differ.as_ref()) {
-            let site = &self.sites()[index];
+        for site in self.sites_of(differ.as_ref()) {
             // Relaxed: the bits only choose whom to ask; the slots say who may be asked.
             site.interest.fetch_xor(1 << slot, Ordering::Relaxed);
             changed.push(site);
         }
     }
 
+    /// The sites of a selection.
+    fn sites_of(&self, selected: Option<&Bits>) -> impl Iterator<Item = &'static Site> {
+        let parts = self.prepared.as_ref().map(|prepared| &prepared.parts);
+        indices(selected).filter_map(move |index| Some(parts?.site(index)))
+    }
+
     /// The sites that the user in `slot` selects.
     pub(crate) fn selected(&self, slot: usize) -> impl Iterator<Item = &'static Site> {
-        let sites = self.sites();
-        indices(self.selections[slot].sites.as_ref()).map(|index| &sites[index])
+        self.sites_of(self.selections[slot].sites.as_ref())
     }
 
     /// How many sites the user in `slot` selects.
@@ -497,7 +594,7 @@ impl ModuleSites {
         let withheld = self.selections[slot].withheld.as_ref();
         let all = self.prepared.iter().flat_map(|prepared| {
             let sites = prepared.breakpoints.iter();
-            sites.map(|(index, reason)| (*index, &prepared.sites[*index], reason))
+            sites.map(|(index, reason)| (*index, prepared.parts.site(*index), reason))
         });
         let is_withheld =
             move |index: &usize| withheld.is_some_and(|withheld| withheld.contains(*index));
@@ -553,11 +650,28 @@ impl ModuleSites {
         modules::is_present(&self.loaded)
     }
 
-    /// Makes the sites. To be called while the module cannot be unloaded.
-    pub(crate) fn prepare(&mut self, context: &mut BuildContext, protections: &Arc<Protections>) {
+    /// Makes sites. To be called while the module cannot be unloaded.
+    ///
+    /// With `lazily`, which are filters that select something of the module, only the functions
+    /// count that these mention, if they are few.
+    pub(crate) fn prepare(
+        &mut self,
+        context: &mut BuildContext,
+        protections: &Arc<Protections>,
+        lazily: Option<&[&Matcher<'_>]>,
+    ) {
         let Ok(known) = self.known() else {
             return;
         };
+        let mut candidates = Candidates::new(self, known, protections);
+        let all = Entry::all(known, &candidates);
+        // The last part has all that is left.
+        let lazily = lazily.filter(|_| known.site_names().count() + 1 < MAX_PARTS);
+        let few = lazily.and_then(|matchers| self.few(known, &all, matchers));
+        self.first_mentioned = usize::MAX;
+        let mut prepared = self.prepared.take().unwrap_or_default();
+        let done = prepared.looked_at.take();
+        let is_new = |entry: &Entry| done.as_ref().is_none_or(|done| !done.has(entry));
         let mut unpatchable = Vec::new();
         let mut refuse = |subject: Subject, address, reason| {
             unpatchable.push(Unpatchable {
@@ -570,16 +684,24 @@ impl ModuleSites {
                 reason,
             });
         };
-        let mut planned = Vec::with_capacity(known.functions.len());
+        let wanted: Vec<&Entry> = match &few {
+            Some(few) => few.iter().filter(|entry| is_new(entry)).collect(),
+            None => all.iter().filter(|entry| is_new(entry)).collect(),
+        };
+        let mut planned = Vec::with_capacity(wanted.len());
         let mut calls = Vec::new();
         // Who may have the functions of these is asked when a filter selects them.
         let blocks_signals = blocks_signals(&known.functions);
         let breakpoints = !blocks_signals;
         let callers = known.callers();
-        known.reliance.get_or_init(|| {
-            let is_padded = !self.listed.is_empty();
-            Reliance::find(&known.file, &known.functions, callers, is_padded)
-        });
+        if few.is_some() {
+            candidates = candidates.with_reliance(Reliance::unknown(&known.file));
+        } else {
+            known.reliance.get_or_init(|| {
+                let is_padded = !self.listed.is_empty();
+                Reliance::find(&known.file, &known.functions, callers, is_padded)
+            });
+        }
         let mut plan = |subject, address, found: Found<'static>| {
             let plan = found.and_then(|candidate| {
                 let (plan, no_jump) = match classify(&candidate, callers, false) {
@@ -604,17 +726,15 @@ impl ModuleSites {
                 }),
             }
         };
-        let candidates = Candidates::new(self, known, protections);
-        for index in candidates.functions() {
-            let found = candidates.function(index, Source::Memory);
-            if let Ok(function) = &found {
+        for entry in wanted {
+            let found = match entry.subject {
+                Subject::Function(index) => candidates.function(index, Source::Memory),
+                _ => candidates.other(entry.address, Source::Memory),
+            };
+            if let (Subject::Function(index), Ok(function)) = (entry.subject, &found) {
                 calls.extend(system_calls::of(index, function, blocks_signals));
             }
-            plan(Subject::Function(index), known.address(index), found);
-        }
-        for &address in candidates.others() {
-            let found = candidates.other(address, Source::Memory);
-            plan(Subject::Listed, address, found);
+            plan(entry.subject, entry.address, found);
         }
         for (subject, address, call) in calls {
             match call {
@@ -636,13 +756,78 @@ impl ModuleSites {
             }
             overlaps
         });
-        let prepared = build(known, planned, breakpoints, context, &mut refuse);
-        // Not needed any more.
-        self.ngrams = None;
-        self.prepared = Some(Prepared {
-            unpatchable,
-            ..prepared
+        planned.retain_mut(|one| {
+            let patched = one.entry()..one.entry() + one.plan.patched_len();
+            let overlaps = prepared.parts.overlap(&patched);
+            if overlaps {
+                let reason = one.no_jump.take().unwrap_or(RefusalReason::Overlap);
+                refuse(one.subject, one.address, reason);
+            }
+            !overlaps
         });
+        let made = &mut prepared;
+        build(known, planned, breakpoints, context, made, &mut refuse);
+        prepared.unpatchable.append(&mut unpatchable);
+        prepared.unpatchable_index = NameIndex::new();
+        prepared.looked_at = few.map(|few| LookedAt::new(done, known, &few));
+        for selection in &mut self.selections {
+            selection.grow(prepared.parts.len(), prepared.unpatchable.len());
+        }
+        if prepared.looked_at.is_none() {
+            // Not needed any more.
+            self.ngrams = None;
+        }
+        self.prepared = Some(prepared);
+    }
+
+    /// The entries among `all` that the filters mention, and that of the linker's event, each with
+    /// those beside it on which it depends what can be done with it; `None` if they are many.
+    fn few(
+        &self,
+        known: &'static ModuleFacts,
+        all: &[Entry],
+        matchers: &[&Matcher<'_>],
+    ) -> Option<Vec<Entry>> {
+        /// One in so many is few.
+        const SHARE: usize = 4;
+        let event = loader_event::event().filter(|_| self.has_event());
+        let matchers = matchers.iter().filter_map(|one| one.module(&self.path));
+        let matchers: Vec<_> = matchers.collect();
+        let is_for_all =
+            |one: &ModuleMatcher<'_, '_>| one.is_everything() || one.selects_system_calls();
+        if matchers.iter().any(is_for_all) {
+            return None;
+        }
+        // A predicate that panics here has not panicked before: all are looked at.
+        let is_mentioned = |entry: &Entry| -> Result<bool, FilterError> {
+            if matches!(entry.subject, Subject::Function(index) if index < self.first_mentioned) {
+                return Ok(false);
+            }
+            let names = entry.subject.names(known, entry.address);
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            known.facts(entry.address, &names, |facts| {
+                for matcher in &matchers {
+                    if matcher.mentions(facts)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            })
+        };
+        let mut few = Vec::new();
+        let mut rest = all;
+        while !rest.is_empty() {
+            let group;
+            (group, rest) = rest.split_at(Entry::depend_on_each_other(rest));
+            let mut is_one = false;
+            for entry in group {
+                is_one |= event == Some(entry.address) || is_mentioned(entry).ok()?;
+            }
+            if is_one {
+                few.extend_from_slice(group);
+            }
+        }
+        (few.len() <= all.len() / SHARE).then_some(few)
     }
 
     /// The functions that `matcher` selects; `None` if there are none.
@@ -683,7 +868,7 @@ mod tests {
         let exactly = |name: &str| -> String { name.chars().flat_map(|c| ['\\', c]).collect() };
         let is_wanted = |module: &mut ModuleSites, glob: &str| {
             let filter = Filter::new().trace(glob).unwrap();
-            module.is_wanted(&Matcher::new(&filter)).unwrap()
+            module.is_wanted(&Matcher::new(&filter), false).unwrap()
         };
         let mut modules = 0;
         for loaded in modules::loaded().0 {

@@ -17,14 +17,25 @@ const GO: &[u8] = b".gopclntab";
 /// A gap between functions that is longer than padding.
 const MIN_GAP: u64 = 64;
 
-/// The functions of a module whose callers may rely on more than the ABI.
-#[derive(Debug, Default)]
+/// The functions of a module whose callers may rely on more than the ABI; `None` if it is not
+/// known which.
+#[derive(Debug)]
 pub(crate) struct Reliance {
-    /// The functions whose callers rely on what their code leaves alone; `None` if it is not known
-    /// of which.
+    /// The functions whose callers rely on what their code leaves alone.
     by_code: Option<ReliedOn>,
     /// The functions whose convention keeps more registers than the ABI.
-    by_convention: ReliedOn,
+    by_convention: Option<ReliedOn>,
+}
+
+impl Default for Reliance {
+    /// Where the code is not looked at: each caller may know the code that it calls, and
+    /// conventions are the ABI's.
+    fn default() -> Self {
+        Self {
+            by_code: None,
+            by_convention: Some(ReliedOn::default()),
+        }
+    }
 }
 
 impl Reliance {
@@ -39,7 +50,7 @@ impl Reliance {
         callers: Callers,
         is_padded: bool,
     ) -> Self {
-        if file.comment().next().is_none() || file.has_section(GO) {
+        if !is_readable(file) {
             return Self::default();
         }
         let text = file.text();
@@ -68,7 +79,17 @@ impl Reliance {
         });
         Self {
             by_code,
-            by_convention: by_convention.unwrap_or_default(),
+            by_convention: Some(by_convention.unwrap_or_default()),
+        }
+    }
+
+    /// What holds of a file whose code has not been looked at: what looking could show counts as
+    /// shown.
+    pub(crate) fn unknown(file: &ElfFile<'_>) -> Self {
+        let could_show = is_readable(file) && len(&file.text()) <= MAX_CODE;
+        Self {
+            by_code: None,
+            by_convention: (!could_show).then(ReliedOn::default),
         }
     }
 
@@ -80,8 +101,14 @@ impl Reliance {
 
     /// Whether a caller relies on the convention of the function at `address`.
     pub(crate) fn by_convention(&self, address: u64) -> bool {
-        self.by_convention.contains(address as usize)
+        let relied = self.by_convention.as_ref();
+        relied.is_none_or(|relied| relied.contains(address as usize))
     }
+}
+
+/// Whether the file says which compiler made it, and it is not Go's.
+fn is_readable(file: &ElfFile<'_>) -> bool {
+    file.comment().next().is_some() && !file.has_section(GO)
 }
 
 /// How many bytes there are.

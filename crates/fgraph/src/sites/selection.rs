@@ -4,12 +4,11 @@
 use core::iter;
 use core::ops::Range;
 
-use fgraph_core::site::Site;
 use fgraph_symbols::filter::{Bits, Catalog, FunctionFacts};
 
 use super::facts::ModuleFacts;
 use super::module::Unpatchable;
-use super::names::Names;
+use super::parts::Parts;
 use super::{is_function, system_call};
 
 /// What one user's filter selects of a module.
@@ -46,6 +45,17 @@ impl Selection {
             .for_each(|site| withheld.insert(site));
         sites.remove(&withheld);
         self.withheld = (!withheld.is_empty()).then_some(withheld);
+    }
+
+    /// Makes room for what has been added to the module: all sites are `sites` now, and all
+    /// functions that cannot be traced `unpatchable`.
+    pub(super) fn grow(&mut self, sites: usize, unpatchable: usize) {
+        for bits in [&mut self.sites, &mut self.withheld].into_iter().flatten() {
+            bits.grow(sites);
+        }
+        if let Some(bits) = &mut self.unpatchable {
+            bits.grow(unpatchable);
+        }
     }
 
     /// Changes the selection by `new`. Returns the sites that were selected and are not, or are and
@@ -97,41 +107,37 @@ fn change_bits(bits: &mut Option<Bits>, new: Option<Bits>, change: Change) -> Op
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SiteCatalog<'a> {
     pub(super) known: &'static ModuleFacts,
-    pub(super) sites: &'static [Site],
-    pub(super) names: &'a Names,
+    pub(super) parts: &'a Parts,
 }
 
 impl Catalog for SiteCatalog<'_> {
     fn len(&self) -> usize {
-        self.sites.len()
+        self.parts.len()
     }
 
     fn is_function(&self, index: usize) -> bool {
-        is_function(&self.sites[index])
+        is_function(self.parts.site(index))
     }
 
     fn names(&self, index: usize) -> impl Iterator<Item = &str> {
         let is_function = self.is_function(index);
-        self.names.of(index).filter(move |_| is_function)
+        self.parts.names(index).filter(move |_| is_function)
     }
 
     fn system_calls(&self) -> impl Iterator<Item = usize> {
-        let is_call = |&index: &usize| system_call(&self.sites[index]).is_some();
-        (0..self.sites.len()).filter(is_call)
+        let is_call = |&index: &usize| system_call(self.parts.site(index)).is_some();
+        (0..self.parts.len()).filter(is_call)
     }
 
     fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize> {
-        let first = self
-            .sites
-            .partition_point(|site| site.address() < addresses.start);
-        let is_within = move |&index: &usize| self.sites[index].address() < addresses.end;
-        let within = (first..self.sites.len()).take_while(is_within);
+        let within = self.parts.within(addresses);
         within.filter(|&index| self.is_function(index))
     }
 
     fn facts<R>(&self, index: usize, with: impl FnOnce(&FunctionFacts<'_>) -> R) -> R {
-        let names: Vec<&str> = self.names.of(index).collect();
-        self.known.facts(self.sites[index].address(), &names, with)
+        let names: Vec<&str> = self.names(index).collect();
+        let address = self.parts.site(index).address();
+        self.known.facts(address, &names, with)
     }
 }
 

@@ -1,0 +1,163 @@
+//! Debug files from debuginfod servers, by build id, in the cache that elfutils uses.
+//!
+//! `debuginfod-find` fetches them where it is installed, else curl does. What a server sends is
+//! looked at only if it has the build id that was asked for.
+
+use std::collections::HashMap;
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use fgraph_symbols::lines;
+
+/// The option of subcommands that may ask servers.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Debuginfod {
+    /// Fetch debug files of programs and libraries that are stripped from the servers that
+    /// DEBUGINFOD_URLS names, for names of functions and source lines; they are told the build ids
+    #[arg(long)]
+    debuginfod: bool,
+}
+
+/// Files that were asked for; `None` while no server may be.
+static ASKED: Mutex<Option<HashMap<String, Option<PathBuf>>>> = Mutex::new(None);
+
+impl Debuginfod {
+    /// Lets [`debug_file`] ask servers, if that is wanted, and says whether it is.
+    pub(crate) fn allow(self) -> bool {
+        if self.debuginfod {
+            if servers().is_empty() {
+                eprintln!("fgraph: DEBUGINFOD_URLS names no server");
+            }
+            let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.get_or_insert_default();
+        }
+        self.debuginfod
+    }
+}
+
+/// The debug file of a build, if servers may be asked and one has it.
+pub(crate) fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = asked.as_mut()?;
+    let is_id = (2..=64).contains(&build_id.len());
+    let id: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let find = || {
+        let found = find(&id, build_id);
+        if found.is_none() && !servers().is_empty() {
+            eprintln!("fgraph: no debug file of build {id} could be fetched");
+        }
+        found
+    };
+    is_id.then(|| asked.entry(id.clone()).or_insert_with(find).clone())?
+}
+
+fn find(id: &str, build_id: &[u8]) -> Option<PathBuf> {
+    let directory = cache()?.join(id);
+    let path = directory.join("debuginfo");
+    if is_of_build(&path, build_id) {
+        return Some(path);
+    }
+    if servers().is_empty() {
+        return None;
+    }
+    match find_by_elfutils(id) {
+        Ok(found) => return found.filter(|path| is_of_build(path, build_id)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(_) => return None,
+    }
+    fs::create_dir_all(&directory).ok()?;
+    for server in servers() {
+        let url = format!("{}/buildid/{id}/debuginfo", server.trim_end_matches('/'));
+        let fetched = fetch(&url, &directory);
+        let fetched = fetched.inspect_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                eprintln!("fgraph: --debuginfod takes debuginfod-find or curl, which are missing");
+            }
+        });
+        if let Ok(Some(file)) = fetched
+            && is_of_build(file.path(), build_id)
+        {
+            return file.persist(&path).is_ok().then_some(path);
+        }
+    }
+    // Where nothing else is in it.
+    let _ = fs::remove_dir(&directory);
+    None
+}
+
+fn servers() -> Vec<String> {
+    let all = env::var("DEBUGINFOD_URLS").unwrap_or_default();
+    let all = all.split_whitespace();
+    let is_web = |url: &&str| url.starts_with("https://") || url.starts_with("http://");
+    all.filter(is_web).map(str::to_owned).collect()
+}
+
+/// Where elfutils keeps what it has fetched.
+fn cache() -> Option<PathBuf> {
+    let variable = |name: &str| env::var_os(name).map(PathBuf::from);
+    let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
+    let of_user = || {
+        let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+        Some(caches?.join("debuginfod_client"))
+    };
+    absolute("DEBUGINFOD_CACHE_PATH").or_else(of_user)
+}
+
+/// Bytes of the largest file that is taken.
+fn most() -> u64 {
+    const MOST: u64 = 2 << 30;
+    let asked = env::var("DEBUGINFOD_MAXSIZE").ok();
+    let asked = asked.and_then(|size| size.trim().parse().ok());
+    asked.filter(|&size| size > 0).unwrap_or(MOST).min(MOST)
+}
+
+/// Seconds that a file may take.
+const PATIENCE: &str = "600";
+
+fn find_by_elfutils(id: &str) -> io::Result<Option<PathBuf>> {
+    let mut command = Command::new("debuginfod-find");
+    command
+        .args(["debuginfo", id])
+        .env("DEBUGINFOD_MAXSIZE", most().to_string())
+        .env("DEBUGINFOD_MAXTIME", PATIENCE);
+    let output = command.stdin(Stdio::null()).output()?;
+    let path = String::from_utf8(output.stdout).unwrap_or_default();
+    let path = output.status.success().then(|| path.trim_end().into());
+    Ok(path)
+}
+
+/// What is at an address, in a file that goes unless it is kept; `None` if nothing is, or too much.
+fn fetch(url: &str, directory: &Path) -> io::Result<Option<tempfile::NamedTempFile>> {
+    let mut command = Command::new("curl");
+    command
+        // Without the user's own options.
+        .args(["--disable", "--silent", "--fail", "--location"])
+        .args(["--proto", "=http,https", "--proto-redir", "=http,https"])
+        .args(["--max-redirs", "5", "--connect-timeout", "20"])
+        .args(["--max-time", PATIENCE, "--", url])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let copied = child.stdout.take().map(|out| {
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        let len = io::copy(&mut out.take(most() + 1), &mut file)?;
+        Ok::<_, io::Error>((len <= most()).then_some(file))
+    });
+    let copied = copied.unwrap_or(Ok(None));
+    if !matches!(copied, Ok(Some(_))) {
+        // It has ended already, or is of no use.
+        let _ = child.kill();
+    }
+    let status = child.wait()?;
+    copied.map(|file| file.filter(|_| status.success()))
+}
+
+fn is_of_build(path: &Path, build_id: &[u8]) -> bool {
+    let id = File::open(path).ok().map(BufReader::new);
+    id.and_then(lines::build_id).as_deref() == Some(build_id)
+}

@@ -1,0 +1,202 @@
+//! Sites that are made of the functions only that filters mention.
+
+#[path = "common/clobber.rs"]
+mod clobber;
+mod common;
+
+use std::fmt::Write as _;
+
+use common::{Count, Library, build_library, patched, scenario};
+use fgraph::{Entry, FgraphOps, Function, Handle, Return};
+use fgraph_needs::{GCC, needs};
+
+fn count(filter: &str) -> Handle<Count> {
+    common::register(Count::default(), filter).unwrap()
+}
+
+fn sites() -> usize {
+    fgraph::status().unwrap().sites
+}
+
+/// Whether a user watches what lists say of its filter.
+fn is_as_listed(filter: &str, user: &Handle<Count>) -> bool {
+    let listed = fgraph::sites_of(filter).unwrap();
+    let listed = listed.iter().filter(|site| site.how.is_ok());
+    let listed: Vec<_> = listed.map(|site| site.address).collect();
+    let functions = user.functions().unwrap().into_iter();
+    let watched: Vec<_> = functions.map(Function::address).collect();
+    watched == listed && user.report().unwrap().traced == listed.len()
+}
+
+#[test]
+fn what_a_filter_matches_is_what_is_traced() {
+    scenario("what_a_filter_matches_is_what_is_traced", || {
+        fgraph::lazy_sites(true).unwrap();
+        let mut users = Vec::new();
+        for filter in [
+            "getppid:mod:libc.so*",
+            "close:mod:libc.so*",
+            "getpid getppid !getp*id",
+            "geteuid@*",
+            "no_such_function",
+            "getuid@@GLIBC_2.2.5",
+            "*GLIBC_2.2.5 !* + getuid",
+            ":mod:libc.so*",
+            "get?id + geteuid !geteuid@*",
+        ] {
+            let user = count(filter);
+            assert!(is_as_listed(filter, &user), "{filter}");
+            users.push((filter, user));
+        }
+        for (filter, user) in &users {
+            assert!(is_as_listed(filter, user), "{filter}, in the end");
+        }
+        let _ = std::os::unix::process::parent_id();
+        assert_eq!(users[0].1.both(), (1, 1));
+        drop(users);
+        assert_eq!(patched(), 0);
+    });
+}
+
+#[test]
+fn others_are_left_alone_until_a_filter_mentions_them() {
+    scenario("others_are_left_alone_until_a_filter_mentions_them", || {
+        fgraph::lazy_sites(true).unwrap();
+        let first = count("getppid:mod:libc.so*");
+        assert!((1..200).contains(&sites()), "{}", sites());
+        let [before] = first.functions().unwrap()[..] else {
+            panic!("one function");
+        };
+        let few = sites();
+        let same = count("getppid:mod:libc.so*");
+        assert_eq!(sites(), few);
+        let left_out = count("getppid !geteuid");
+        let report = left_out.report().unwrap();
+        let words: Vec<_> = report.words.iter().map(|word| word.functions).collect();
+        assert_eq!(words, [1, 1], "what is left out is counted as well");
+        let all = count(":mod:libc.so*");
+        assert!(sites() > 1000, "{}", sites());
+        let _ = std::os::unix::process::parent_id();
+        for user in [&first, &same, &left_out] {
+            assert_eq!(user.both(), (1, 1));
+            let [now] = user.functions().unwrap()[..] else {
+                panic!("one function");
+            };
+            assert_eq!((now, now.index()), (before, before.index()));
+        }
+        let indices = all.functions().unwrap().into_iter().map(Function::index);
+        let mut indices: Vec<_> = indices.collect();
+        let len = indices.len();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), len, "each has its own number");
+    });
+}
+
+/// A library of many functions, and these.
+fn library(name: &str, source: &str) -> Result<Library, fgraph_needs::Missing> {
+    let mut all = String::new();
+    for number in 0..200 {
+        writeln!(
+            all,
+            "__attribute__((noinline)) long filler{number}(long a) {{
+                 return a * {number} + (a >> 3) + (a ^ {number}) * (a + 5);
+             }}"
+        )
+        .unwrap();
+    }
+    all.push_str(source);
+    let options = ["-O2", "-fno-inline", "-fipa-ra"];
+    let path = build_library(name, &GCC, &format!("{name}.c"), &all, &options)?;
+    Ok(Library::open(&path))
+}
+
+/// A user whose callbacks leave garbage in all scratch registers.
+struct Clobber;
+
+impl FgraphOps for Clobber {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        clobber::at_entry();
+        Some(())
+    }
+
+    fn ret(&self, _call: &mut Return<'_, ()>, (): ()) {
+        clobber::at_return();
+    }
+}
+
+const RELIED_ON: &str = "
+    static __attribute__((noinline, noclone)) unsigned long leaf(unsigned long a) {
+        return a * 3 + 1;
+    }
+    unsigned long caller(unsigned long a, unsigned long b, unsigned long c, unsigned long d,
+                         unsigned long e, unsigned long f) {
+        unsigned long x = leaf(a), y = leaf(x ^ b), z = leaf(y + c);
+        return x + y * 5 + z * 7 + b * 11 + c * 13 + d * 17 + e * 19 + f * 23;
+    }
+    __attribute__((ms_abi, noinline, noclone)) unsigned long by_other(unsigned long a) {
+        return a * 5 + 1;
+    }
+    unsigned long caller_of_other(unsigned long a, unsigned long b) {
+        return by_other(a) * 3 + by_other(b) * 7 + a * b;
+    }
+";
+
+#[test]
+fn what_callers_rely_on_survives() {
+    scenario("what_callers_rely_on_survives", || {
+        let library = needs!(library("lazyrelied", RELIED_ON));
+        type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
+        type Other = extern "C" fn(u64, u64) -> u64;
+        // SAFETY: their types.
+        let (caller, other): (Caller, Other) =
+            unsafe { (library.get("caller"), library.get("caller_of_other")) };
+        let work = || (caller(1, 2, 3, 4, 5, 6), other(8, 9));
+        let untraced = work();
+        fgraph::lazy_sites(true).unwrap();
+        let filter = "leaf by_other :mod:no_such_library";
+        let user = common::register(Clobber, filter).unwrap();
+        assert_eq!(user.report().unwrap().traced, 2);
+        assert!(sites() < 200, "{}", sites());
+        assert_eq!(work(), untraced);
+        // Those that are made later are looked at.
+        let all = common::register(Clobber, "*:mod:liblazyrelied.so").unwrap();
+        assert!(all.report().unwrap().traced > 200);
+        assert_eq!(work(), untraced);
+        drop((user, all));
+        assert_eq!(work(), untraced);
+    });
+}
+
+#[test]
+fn a_library_that_comes_back_is_traced_as_before() {
+    scenario("a_library_that_comes_back_is_traced_as_before", || {
+        fgraph::lazy_sites(true).unwrap();
+        let user = count("filler7 filler99");
+        let mut indices = Vec::new();
+        for round in 1..4 {
+            let library = needs!(library("lazyback", ""));
+            // SAFETY: its type.
+            let filler: extern "C" fn(i64) -> i64 = unsafe { library.get("filler99") };
+            filler(round);
+            assert_eq!(user.both(), (round as u64, round as u64));
+            let functions = user.functions().unwrap();
+            assert_eq!(functions.len(), 2);
+            indices.push(
+                functions
+                    .into_iter()
+                    .map(Function::index)
+                    .collect::<Vec<_>>(),
+            );
+            let more = count("filler1?:mod:liblazyback.so");
+            assert_eq!(more.report().unwrap().traced, 10);
+            drop(library);
+        }
+        assert!(
+            indices.windows(2).all(|two| two[0] == two[1]),
+            "{indices:?}"
+        );
+    });
+}
