@@ -1,5 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `ecosystem`, `hook`,
-//! `mutants`, `patch-test`, `pictures`, `reliability`, `scale`, `soak`, `tidy`, `versus`.
+//! `mutants`, `patch-test`, `pictures`, `reliability`, `same-trees`, `scale`, `soak`, `tidy`,
+//! `versus`.
 
 mod attach_test;
 mod cost;
@@ -12,6 +13,7 @@ mod patch_test;
 mod pictures;
 mod reliability;
 mod report;
+mod same_trees;
 mod scale;
 mod soak;
 mod tidy;
@@ -52,6 +54,8 @@ enum Command {
     Pictures(pictures::Options),
     /// Run hostile programs untraced and traced, and see whether they do the same
     Reliability(reliability::Options),
+    /// Record programs of a directory with fgraph and, built with -pg, with uftrace, and compare
+    SameTrees(same_trees::Options),
     /// Measure what grows with the size of the traced program
     Scale(scale::Options),
     /// Run the tests that `cargo test` ignores, because they take minutes
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
         Command::PatchTest(options) => patch_test::run(&options),
         Command::Pictures(options) => pictures::run(&options),
         Command::Reliability(options) => reliability::run(&options),
+        Command::SameTrees(options) => same_trees::run(&options),
         Command::Scale(options) => scale::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Tidy(options) => tidy::run(&options),

@@ -3,9 +3,11 @@
 //!
 //! All call the same function in the same loop, in a process of their own, in turns.
 
+mod bpftrace;
 mod fgraph;
 mod gum;
 mod lttng;
+mod perf;
 mod programs;
 mod table;
 mod uftrace;
@@ -53,12 +55,14 @@ struct Peer {
     rows: fn(&Programs) -> Vec<Row>,
 }
 
-const PEERS: [Peer; 5] = [
+const PEERS: [Peer; 7] = [
     xray::PEER,
     gum::PEER,
     uftrace::PEER,
     lttng::PEER,
     uprobe::PEER,
+    perf::PEER,
+    bpftrace::PEER,
 ];
 
 /// One way to watch.

@@ -195,6 +195,8 @@ const PAGE: usize = 1024;
 const UNKNOWN: Slot = Slot::MAX;
 /// Where calls whose ends are missing pile up, the outermost are ended at this depth.
 const MAX_DEPTH: usize = 1 << 16;
+/// Where events were lost, in so many calls around one it is looked for others of its function.
+const NEAR: usize = 256;
 
 impl Pages {
     #[inline]
@@ -283,6 +285,12 @@ fn end(thread: &mut Thread, index: usize, ending: Ending, watch: &mut impl Watch
     }
     if let Some(caller) = thread.calls.last_mut() {
         caller.inner = caller.inner.saturating_add(took).saturating_add(after);
+        // Of a call that went on there as well, this is time before.
+        if let Some((time, before)) = &mut caller.gap
+            && open.begin < *time
+        {
+            *before = before.saturating_add(took);
+        }
     }
     let call = Call {
         slot: open.slot,
@@ -357,6 +365,13 @@ impl Followed {
             if let Some(depth) = thread.calls.iter().rposition(is_it) {
                 while thread.calls.len() > depth + 1 {
                     end(thread, index, Ending::Missing, watch);
+                }
+                let around = thread.calls[..depth].iter().rev().take(NEAR);
+                let is_lost = thread.calls[depth].gap.is_some();
+                if is_lost && around.into_iter().any(is_it) {
+                    // It may be the end of one of these.
+                    end(thread, index, Ending::Missing, watch);
+                    return;
                 }
                 // Those around a call that has gone on have done so, too.
                 let around = thread.calls.iter_mut().rev();
@@ -524,18 +539,27 @@ mod tests {
         step(0, entry(1));
         step(10, entry(2));
         step(20, entry(3));
+        step(23, entry(6));
+        step(24, end(6));
         step(30, What::Lost { events: 7 });
         step(1000, entry(4));
         step(1100, end(4));
         step(1200, end(1));
+        // Which one of the two ends is not known.
+        step(2000, entry(5));
+        step(2010, entry(5));
+        step(2030, What::Lost { events: 1 });
+        step(3000, end(5));
         // The ends of 2 and 3 are among those that are missing.
         let call =
             |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
         let expected = [
+            call(6, 1, 1, Ending::Returned),
             call(4, 100, 100, Ending::Returned),
-            call(3, 0, 0, Ending::Missing),
-            call(2, 10, 10, Ending::Missing),
+            call(3, 4, 3, Ending::Missing),
+            call(2, 14, 10, Ending::Missing),
             call(1, 1200, 110, Ending::Returned),
+            call(5, 0, 0, Ending::Missing),
         ];
         assert_eq!(ended.0, expected);
     }

@@ -25,6 +25,9 @@ type Shown = (Option<u64>, Option<u64>);
 
 static SHOWN: Mutex<Vec<Shown>> = Mutex::new(Vec::new());
 
+/// Held by a test that uses the slot.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Takes the call's number as its data.
 struct User;
 
@@ -125,12 +128,17 @@ fn leave(thread: &Thread, frame: *mut Frame) -> Shown {
     SHOWN.lock().unwrap().pop().unwrap()
 }
 
-#[test]
-fn no_ancestor_is_shown_that_another_thread_may_use() {
+fn register() {
     let epoch = FGRAPH.epoch.advance();
     let user = Box::leak(Box::new(Registration::new::<StdCatch>(User, 0, epoch, 1)));
     // SAFETY: made for this slot, and never freed.
     unsafe { FGRAPH.slots.publish(0, user.header()) };
+}
+
+#[test]
+fn no_ancestor_is_shown_that_another_thread_may_use() {
+    let _turn = TURN.lock().unwrap();
+    register();
 
     // On its own stack a thread may change the data of enclosing calls.
     let one = thread();
@@ -185,5 +193,31 @@ fn no_ancestor_is_shown_that_another_thread_may_use() {
     let (_, shown) = enter(one, &mut memory, 6, 2);
     assert_eq!(shown, (Some(3), None));
 
+    FGRAPH.slots.retire(0);
+}
+
+#[test]
+fn a_stack_is_in_use_until_who_tells_of_a_return_there_is_done_with_it() {
+    let _turn = TURN.lock().unwrap();
+    register();
+    let one = thread();
+    let mut memory = Memory::new();
+    let (low, end) = memory.bounds();
+    one.leave_stack();
+    one.home.set_bounds(low, end);
+    assert!(one.enter_home());
+    let (frame, _) = enter(one, &mut memory, 1, 0);
+    let (above, _) = enter(one, &mut memory, 2, 1);
+    // The call comes back in another thread, as the caller of `swapcontext` may. The first one has
+    // the stack.
+    let other = thread();
+    leave(other, frame);
+    // It ends in the call that it has made there since.
+    assert!(!dispatch::abandon(one));
+    // Nobody else has the call above, which is lost, and the other's is not to be dropped.
+    assert!(!one.home.shadow.is_on(above));
+    assert!(one.home.shadow.is_on(frame));
+    other.give_up_deferred();
+    assert!(dispatch::abandon(one));
     FGRAPH.slots.retire(0);
 }

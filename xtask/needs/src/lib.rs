@@ -133,6 +133,8 @@ pub const CURL: Need = program(&["curl"], "curl");
 pub const XZ: Need = program(&["xz"], "xz-utils");
 /// The profiler of the Linux kernel.
 pub const PERF: Need = program(&["perf"], "linux-perf");
+/// What runs small programs in the kernel.
+pub const BPFTRACE: Need = program(&["bpftrace"], "bpftrace");
 /// The shell of SQLite.
 pub const SQLITE3: Need = program(&["sqlite3"], "sqlite3");
 /// What shows system calls.

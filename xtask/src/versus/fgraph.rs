@@ -1,13 +1,13 @@
 //! fgraph itself, and nobody.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fgraph_needs::{CLANG, Missing};
 
 use super::programs::{Build, PLAIN, Programs};
-use super::{Kind, Row, Run, failed, measure};
+use super::{Kind, Row, Run, failed, measure, output};
 use crate::cargo;
 
 /// With the NOP that fgraph looks for.
@@ -65,7 +65,39 @@ pub(super) fn rows(programs: &Programs) -> io::Result<Vec<Row>> {
         rows.push(row(on_relocated, "relocated", &relocated));
         rows.push(row(on_nop, "NOP", &nop));
     }
+    let command = cargo::build_bin("fgraph-cli", "fgraph")?;
+    for (name, program) in [
+        ("fgraph record, relocated", relocated),
+        ("fgraph record, NOP", nop),
+    ] {
+        let run = program.map(|program| recorded(&command, program, &programs.path("command")));
+        rows.push(Row::new(name, Kind::Recorded, run));
+    }
     Ok(rows)
+}
+
+/// Runs `program` under `command`, which records.
+fn recorded(command: &Path, program: PathBuf, file: &Path) -> Run {
+    let (command, file) = (command.to_owned(), file.to_owned());
+    Box::new(move |calls| {
+        let mut record = Command::new(&command);
+        record.args(["record", "--filter", "leaf", "--output"]);
+        record.arg(&file).arg("--").arg(&program);
+        let mut figures = measure(record.arg(calls.to_string()))?;
+        figures.bytes = Some(file.metadata().map_err(failed)?.len());
+        let info = output(Command::new(&command).arg("info").arg(&file))?;
+        figures.events = Some(number(&info, "calls") + number(&info, "ends"));
+        Ok(figures)
+    })
+}
+
+/// The number behind a word at the beginning of a line.
+fn number(text: &str, word: &str) -> u64 {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(word));
+    let digits = lines.next().map(|rest| rest.replace(',', ""));
+    digits
+        .and_then(|digits| digits.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Runs `program` while `watcher` watches by `library`.
@@ -92,4 +124,17 @@ fn watched(
         }
         Ok(figures)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_behind_their_words() {
+        let text = "calls      2,000\nends       7\n";
+        assert_eq!(number(text, "calls"), 2000);
+        assert_eq!(number(text, "ends"), 7);
+        assert_eq!(number(text, "marks"), 0);
+    }
 }

@@ -26,7 +26,7 @@ const PLAIN: Build = build("uprobe-plain", CC, &[]);
 const NOP: Build = build("uprobe-nop", CLANG, &["-fpatchable-function-entry=5"]);
 
 /// Each call may take tens of microseconds.
-const CALLS: u64 = 20_000;
+pub(super) const CALLS: u64 = 20_000;
 
 fn rows(programs: &Programs) -> Vec<Row> {
     let row = |name, build, events| {

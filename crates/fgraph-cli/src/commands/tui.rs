@@ -24,7 +24,7 @@ use crate::launch::{Target, Which};
 use crate::screen::{Cursor, Looks, Pressed, Screen};
 use crate::stats::Stats;
 use crate::table::Table;
-use crate::text::{escaped, grouped, percent, time};
+use crate::text::{cut, escaped, grouped, percent, time};
 
 const KEYS: &str = "\
 Keys:
@@ -72,6 +72,8 @@ pub(crate) struct Args {
 
 /// Lines of the replay that are held.
 const MAX_LINES: usize = 100_000;
+/// Columns of them: deep calls are far to the right.
+const MAX_COLUMNS: usize = 500;
 const OUTLIERS: usize = 50;
 /// Branches that are opened at once.
 const MAX_OPENED: usize = 100_000;
@@ -417,12 +419,13 @@ impl App {
         };
         let mut view = input.view(part)?;
         let mut graph = FunctionGraph::new(self.model.options());
-        let (mut text, mut lines) = (String::new(), 0);
+        let (mut text, mut lines, mut replay) = (String::new(), 0, Vec::new());
         let failed = |error| Error::source(&input.path, error);
         while lines < MAX_LINES && graph.write_event(&mut view, &mut text).map_err(failed)? {
             lines += 1;
+            replay.extend(text.lines().map(|line| cut(line, MAX_COLUMNS).into_owned()));
+            text.clear();
         }
-        let mut replay: Vec<String> = text.lines().map(str::to_owned).collect();
         if lines == MAX_LINES {
             let more = format!("[the first {} events]", grouped(MAX_LINES as u64));
             replay.push(more);

@@ -53,7 +53,8 @@ pub fn drop_gone(thread: &Thread, shadow: &ShadowStack) -> bool {
 }
 
 /// Ends what a thread that is gone has left in the middle: the calls that it was in are lost.
-/// `false` if another thread has taken its own stack: then nothing there is touched.
+/// `false` if another thread uses its own stack still: it has taken it, and nothing there is
+/// touched, or it tells of the return of a call there, whose frame it writes to when it is done.
 pub fn abandon(thread: &Thread) -> bool {
     thread.leave_stack();
     thread.set_deferred(ptr::null_mut());
@@ -63,8 +64,9 @@ pub fn abandon(thread: &Thread) -> bool {
     let shadow = &thread.home.shadow;
     let lost = |word| lost::lost(thread, word);
     while !shadow.is_empty() && shadow.drop_newest_if(|_| true, lost) {}
+    let is_ended = shadow.is_empty();
     thread.home.claim.give_back(thread);
-    true
+    is_ended
 }
 
 /// Whether a call is surely over.

@@ -324,6 +324,12 @@ impl Thread {
         }
     }
 
+    /// Gives up the frame that this thread has deferred, if there is one. The thread must be past
+    /// the return of that call, or gone.
+    pub fn give_up_deferred(&self) {
+        self.set_deferred(ptr::null_mut());
+    }
+
     /// Leaves `frame`, which is unwound, as it is for as long as the unwinder may need it, if this
     /// thread has deferred it.
     pub(crate) fn leave_to_unwinder(&self, frame: *mut Frame) {

@@ -275,7 +275,7 @@ fn end_state(thread: &'static Thread, own: u32, id: u32) {
             FGRAPH.threads.free.push(thread);
         }
     } else if dispatch::abandon(thread) {
-        // Else another thread goes on with its calls.
+        // Else another thread goes on with its calls, or has not finished with one.
         let (base, len) = thread.home.shadow.memory();
         memory::forget(base, len);
         give_back(thread, owner);
@@ -323,8 +323,9 @@ pub(crate) fn after_fork() {
     // SAFETY: there is no other thread yet, here and below.
     let all = || unsafe { FGRAPH.threads.iter() };
     let others = || all().filter(|thread| !ptr::eq(*thread, own));
-    // First, so that none of their stacks is taken.
+    // First, so that none of their stacks is taken, and nothing is written there any more.
     others().for_each(Thread::leave_stack);
+    all().for_each(Thread::give_up_deferred);
     for thread in others() {
         dispatch::abandon(thread);
         let id = thread.id();

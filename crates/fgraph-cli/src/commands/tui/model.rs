@@ -11,9 +11,10 @@ use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
 
 use super::super::outliers::Slow;
+use super::MAX_COLUMNS;
 use crate::calls::{Call, Ending, Followed, Function, Open, Step, Watch};
 use crate::stats::Stats;
-use crate::text::{escaped, grouped};
+use crate::text::{cut, escaped, grouped};
 use crate::tree::Tree;
 
 /// Events that are kept.
@@ -287,12 +288,15 @@ impl Model {
             clock: &self.clock,
         };
         let mut graph = FunctionGraph::new(self.options());
-        let mut text = String::new();
+        let (mut text, mut lines) = (String::new(), Vec::new());
         if from == 0 && events.len() == KEPT {
-            text = format!("[the last {} events]\n", grouped(KEPT as u64));
+            lines.push(format!("[the last {} events]", grouped(KEPT as u64)));
         }
-        while let Ok(true) = graph.write_event(&mut source, &mut text) {}
-        text.lines().map(str::to_owned).collect()
+        while let Ok(true) = graph.write_event(&mut source, &mut text) {
+            lines.extend(text.lines().map(|line| cut(line, MAX_COLUMNS).into_owned()));
+            text.clear();
+        }
+        lines
     }
 }
 

@@ -1,0 +1,38 @@
+//! bpftrace, whose programs the kernel runs at uprobes and uretprobes.
+
+use std::process::Command;
+
+use fgraph_needs::BPFTRACE;
+
+use super::programs::{PLAIN, Programs};
+use super::uprobe::CALLS;
+use super::{Kind, Peer, Row, Run, measure};
+
+pub(super) const PEER: Peer = Peer {
+    name: "bpftrace",
+    rows,
+};
+
+fn rows(programs: &Programs) -> Vec<Row> {
+    let found = BPFTRACE.find();
+    let found = found.and_then(|bpftrace| Ok((bpftrace, programs.build(PLAIN)?)));
+    let run = found.map(|(bpftrace, program)| -> Run {
+        Box::new(move |calls| {
+            let path = program.display();
+            // What it prints at its end is the number of entries and returns.
+            let script = format!(
+                "uprobe:{path}:leaf {{ @entered[tid] = nsecs; }} \
+                 uretprobe:{path}:leaf /@entered[tid]/ {{ \
+                     @times = hist(nsecs - @entered[tid]); @events += 2; }} \
+                 END {{ printf(\"%d\\n\", @events); clear(@events); clear(@entered); }}"
+            );
+            let command_line = format!("{path} {calls}");
+            measure(Command::new(&bpftrace).args(["-e", &script, "-c", &command_line]))
+        })
+    });
+    let row = Row::new("bpftrace, uprobes", Kind::Summed, run);
+    vec![Row {
+        calls: CALLS,
+        ..row
+    }]
+}

@@ -1,0 +1,58 @@
+//! perf, which records what the kernel's uprobes and uretprobes see.
+
+use std::path::Path;
+use std::process::Command;
+
+use fgraph_needs::{Missing, PERF};
+
+use super::programs::{PLAIN, Programs};
+use super::uprobe::CALLS;
+use super::{Figures, Kind, Peer, Row, Run, failed, measure, output};
+
+pub(super) const PEER: Peer = Peer { name: "perf", rows };
+
+/// The group of the kernel that our probes are in.
+const GROUP: &str = "fgraph_versus";
+
+fn rows(programs: &Programs) -> Vec<Row> {
+    let found = PERF.find();
+    let found = found.and_then(|perf| Ok((perf, programs.build(PLAIN)?)));
+    let data = programs.path("perf.data");
+    let run = found.map(|(perf, program)| -> Run {
+        Box::new(move |calls| {
+            let probe = |arguments: &[&str]| {
+                let mut command = Command::new(&perf);
+                output(command.arg("probe").args(arguments))
+            };
+            let remove = || probe(&["--quiet", "--del", &format!("{GROUP}:*")]);
+            // Those of an earlier run that was interrupted.
+            let _ = remove();
+            let path = program.display().to_string();
+            let entry = format!("{GROUP}:entry=leaf");
+            let end = format!("{GROUP}:end=leaf%return");
+            probe(&["--quiet", "-x", &path, "--add", &entry, "--add", &end])?;
+            let figures = record(&perf, &program, &data, calls);
+            remove()?;
+            figures
+        })
+    });
+    let row = Row::new("perf record, uprobes", Kind::Recorded, run);
+    vec![Row {
+        calls: CALLS,
+        ..row
+    }]
+}
+
+fn record(perf: &Path, program: &Path, data: &Path, calls: u64) -> Result<Figures, Missing> {
+    let mut command = Command::new(perf);
+    let events = format!("{GROUP}:*");
+    command.args(["record", "--quiet", "--event", &events, "--output"]);
+    command.arg(data).arg("--").arg(program);
+    let mut figures = measure(command.arg(calls.to_string()))?;
+    figures.bytes = Some(data.metadata().map_err(failed)?.len());
+    let mut script = Command::new(perf);
+    let script = script.args(["script", "--fields", "event", "--input"]);
+    let text = output(script.arg(data))?;
+    figures.events = Some(text.lines().filter(|line| line.contains(GROUP)).count() as u64);
+    Ok(figures)
+}
