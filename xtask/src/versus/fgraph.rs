@@ -81,7 +81,7 @@ fn recorded(command: &Path, program: PathBuf, file: &Path) -> Run {
     let (command, file) = (command.to_owned(), file.to_owned());
     Box::new(move |calls| {
         let mut record = Command::new(&command);
-        record.args(["record", "--filter", "leaf", "--output"]);
+        record.args(["--no-config", "record", "--function", "leaf", "--output"]);
         record.arg(&file).arg("--").arg(&program);
         let mut figures = measure(record.arg(calls.to_string()))?;
         figures.bytes = Some(file.metadata().map_err(failed)?.len());
