@@ -94,10 +94,9 @@ fn recorded(command: &Path, program: PathBuf, file: &Path) -> Run {
 /// The number behind a word at the beginning of a line.
 fn number(text: &str, word: &str) -> u64 {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(word));
-    let digits = lines.next().map(|rest| rest.replace(',', ""));
-    digits
-        .and_then(|digits| digits.trim().parse().ok())
-        .unwrap_or(0)
+    let number = lines.next().and_then(|rest| rest.split_whitespace().next());
+    let digits = number.map(|number| number.replace(',', ""));
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// Runs `program` while `watcher` watches by `library`.
@@ -132,7 +131,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_behind_their_words() {
-        let text = "calls      2,000\nends       7\n";
+        let text = "calls      2,000, 1.3 bytes each\nends       7\n";
         assert_eq!(number(text, "calls"), 2000);
         assert_eq!(number(text, "ends"), 7);
         assert_eq!(number(text, "marks"), 0);
