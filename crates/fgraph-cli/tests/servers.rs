@@ -70,11 +70,11 @@ fn is_recorded_under_load(server: &Program, options: &[&str], clients: impl Fn()
             // The calls of clients that came since.
             let is_called = |line: &str| {
                 let calls = line.strip_prefix("calls ");
-                calls.is_some_and(|calls| calls != "0")
+                calls.is_some_and(|calls| calls.parse::<u64>().unwrap() > 1000)
             };
             wait_until(|| asked("status").out.lines().any(is_called));
             assert_eq!(asked("snapshot").code, Some(0));
-            wait_until(|| fs::metadata(server.recording()).is_ok_and(|file| file.len() > 10_000));
+            wait_until(|| fs::metadata(server.recording()).is_ok_and(|file| file.len() > 0));
             assert_eq!(asked("stop").code, Some(0));
             recorder.wait().unwrap().code()
         });
