@@ -18,18 +18,18 @@ use super::pattern::What;
 
 /// Words that demangling writes which are in no symbol.
 const WRITTEN: &str = "\
-    isize usize i128 u128 f32 f64 bool char str const dyn extern unsafe for mut fn as is around just \
-    null splat closure shim punycode invalid syntax recursion limit reached size true false \
-    existential projections this symbol most significant nibble unsafe_binder impl \
-    std allocator basic_string string basic_istream istream basic_ostream ostream basic_iostream \
-    iostream char_traits anonymous namespace operator new delete lambda unnamed type auto decltype \
-    signed unsigned short int long double float half complex imaginary __float128 __int128 _BitInt \
-    wchar_t char8_t char16_t char32_t decimal32 decimal64 decimal128 bfloat16_t nullptr_t nullptr \
-    volatile restrict noexcept throw sizeof alignof typeid class union enum static_cast \
-    dynamic_cast const_cast reinterpret_cast literal real _Accum _Fract _Sat _Float __vector void \
-    clone _block_invoke invocation function block global constructors destructors keyed reference \
-    temporary parm offset virtual non-virtual covariant return override thunk vtable vtt VTT \
-    typeinfo name construction guard variable TLS init wrapper transaction Class";
+    isize usize i128 u128 f32 f64 bool char str const dyn extern unsafe for mut fn as is around \
+    just null splat closure shim punycode invalid syntax recursion limit reached size true false \
+    existential projections this symbol most significant nibble unsafe_binder impl std allocator \
+    basic_string string basic_istream istream basic_ostream ostream basic_iostream iostream \
+    char_traits anonymous namespace operator new delete lambda unnamed type auto decltype signed \
+    unsigned short int long double float half complex imaginary __float128 __int128 _BitInt \
+    wchar_t char8_t char16_t char32_t decimal32 decimal64 decimal128 bfloat16_t nullptr_t \
+    nullptr volatile restrict noexcept throw sizeof alignof typeid class union enum static_cast \
+    dynamic_cast const_cast reinterpret_cast literal real _Accum _Fract _Sat _Float __vector \
+    void clone _block_invoke invocation function block global constructors destructors keyed \
+    reference temporary parm offset virtual non-virtual covariant return override thunk vtable \
+    vtt VTT typeinfo name construction guard variable TLS init wrapper transaction Class";
 
 /// What demangling writes numbers with, their types included.
 const NUMBERS: &[u8] = b"0123456789abcdefxuszil";
