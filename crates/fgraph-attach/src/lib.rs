@@ -19,7 +19,6 @@ mod maps;
 mod memory;
 mod modules;
 mod place;
-mod priority;
 mod process;
 mod ptrace;
 mod stub;
@@ -103,7 +102,7 @@ pub fn check(pid: u32) -> Result<(), Error> {
 ///
 /// A thread is held for less than a millisecond where processors are free, and loading takes some
 /// milliseconds more in a thread of its own. It takes at most five seconds until no thread was found
-/// that can be held. A caller that may is the most urgent thread of all meanwhile.
+/// that can be held.
 ///
 /// # Errors
 ///

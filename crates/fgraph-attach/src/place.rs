@@ -20,7 +20,6 @@ use crate::error::Error;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
 use crate::modules::Module;
-use crate::priority::Urgent;
 use crate::process::{self, Doing};
 use crate::ptrace::{State, Stop, Tracee};
 
@@ -122,11 +121,10 @@ pub(crate) struct Held {
     pub(crate) interrupted: Option<i64>,
     /// The memory of its stack, if it is the main thread's or the one that it was made with.
     pub(crate) stack: Option<Range<u64>>,
-    _urgent: Urgent,
 }
 
 impl Held {
-    fn of(look: &Look, tracee: Tracee, since: Instant, urgent: Urgent) -> Option<Self> {
+    fn of(look: &Look, tracee: Tracee, since: Instant) -> Option<Self> {
         let state = tracee.state().ok()?;
         let stack = look
             .mapping(state.general.rsp)
@@ -137,7 +135,6 @@ impl Held {
             state,
             since,
             interrupted: None,
-            _urgent: urgent,
         })
     }
 }
@@ -240,12 +237,11 @@ impl Places<'_> {
 
     /// Holds a thread as it begins a system call, if that is soon.
     fn when_calling(&self, look: &Look, thread: u32) -> Result<Option<Held>, Error> {
-        let urgent = Urgent::new();
         let Some(mut tracee) = self.seize(thread)? else {
             return Ok(None);
         };
         Ok(self.next_call(look, &mut tracee).and_then(|since| {
-            let mut held = Held::of(look, tracee, since, urgent)?;
+            let mut held = Held::of(look, tracee, since)?;
             let general = &mut held.state.general;
             // It begins the call again.
             general.rax = general.orig_rax;
@@ -304,7 +300,6 @@ impl Places<'_> {
         thread: u32,
         is_right: impl FnOnce(&Tracee, &user_regs_struct) -> bool,
     ) -> Result<Option<Held>, Error> {
-        let urgent = Urgent::new();
         let Some(mut tracee) = self.seize(thread)? else {
             return Ok(None);
         };
@@ -314,7 +309,7 @@ impl Places<'_> {
         }
         Ok(match tracee.registers() {
             Ok(at) if is_right(&tracee, &at) && self.is_free(look, &at) => {
-                Held::of(look, tracee, since, urgent)
+                Held::of(look, tracee, since)
             }
             _ => None,
         })

@@ -36,8 +36,8 @@ const ERESTART_RESTARTBLOCK: i64 = 516;
 /// Bytes of a `syscall` instruction.
 const SYSCALL_LEN: u64 = 2;
 
-/// How often a thread that is done looks whether it is told to do something else: a second or so.
-const LOOKS: u64 = 1 << 20;
+/// For how many seconds, less one at most, a thread that is done waits to be told something.
+const SECONDS: u64 = 2;
 
 /// Values of [`Parameters::done`].
 pub(crate) const MADE: u64 = 1;
@@ -101,6 +101,8 @@ pub(crate) struct Parameters {
     /// What the linker said.
     pub(crate) message: u64,
     pub(crate) done: u64,
+    /// A `timespec`, of the last look.
+    pub(crate) time: [u64; 2],
 }
 
 impl Parameters {
@@ -159,14 +161,9 @@ global_asm!(
     "mov eax, eax",
     "mov [rbx + {RESULT}], rax",
     "mov qword ptr [rbx + {DONE}], {MADE}",
-    // A call that sleeps would spoil the kernel's record of one that it is to make anew.
+    "lea r13, [rip + 3f]",
+    "jmp 9f",
     "3:",
-    "mov r14d, {LOOKS}",
-    "4:",
-    "mov eax, {SCHED_YIELD}",
-    "syscall",
-    "dec r14",
-    "jnz 4b",
     "mov rsp, [rbx + {FRAME}]",
     "mov eax, {RT_SIGRETURN}",
     "syscall",
@@ -226,12 +223,26 @@ global_asm!(
     "mov [rbx + {MESSAGE}], rax",
     "mov qword ptr [rbx + {DONE}], {FAILED}",
     "8:",
-    "mov r12d, {LOOKS}",
+    "lea r13, [rip + fgraph_attach_leave]",
+    // Waits, then goes to r13, without a stack: the new thread is told to go on from here. A call
+    // that sleeps would spoil the kernel's record of one that the held thread is to make anew.
     "9:",
+    "xor r12d, r12d",
+    "2:",
+    "mov edi, {CLOCK}",
+    "lea rsi, [rbx + {TIME}]",
+    "mov eax, {CLOCK_GETTIME}",
+    "syscall",
+    "test r12, r12",
+    "jnz 3f",
+    "mov r12, [rbx + {TIME}]",
+    "add r12, {SECONDS}",
+    "3:",
     "mov eax, {SCHED_YIELD}",
     "syscall",
-    "dec r12",
-    "jnz 9b",
+    "cmp [rbx + {TIME}], r12",
+    "jl 2b",
+    "jmp r13",
     "fgraph_attach_leave:",
     "lea r12, [rbx + {FILES}]",
     "mov r13d, {FILES_LEN}",
@@ -287,7 +298,10 @@ global_asm!(
     MESSAGE = const offset_of!(Parameters, message),
     DONE = const offset_of!(Parameters, done),
     FRAME = const offset_of!(Parameters, frame),
-    LOOKS = const LOOKS,
+    SECONDS = const SECONDS,
+    TIME = const offset_of!(Parameters, time),
+    CLOCK = const libc::CLOCK_MONOTONIC,
+    CLOCK_GETTIME = const libc::SYS_clock_gettime,
     MADE = const MADE,
     LOADED = const LOADED,
     FAILED = const FAILED,
