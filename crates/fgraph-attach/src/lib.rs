@@ -101,8 +101,8 @@ pub fn check(pid: u32) -> Result<(), Error> {
 /// again.
 ///
 /// A thread is held for less than a millisecond where processors are free, and loading takes some
-/// milliseconds more in a thread of its own. It takes at most five seconds until no thread was found
-/// that can be held.
+/// milliseconds more in a thread of its own. After five seconds in which no thread could be held,
+/// this gives up.
 ///
 /// # Errors
 ///

@@ -154,8 +154,8 @@ impl Tracee {
         self.go_on(libc::PTRACE_SYSCALL)
     }
 
-    /// Lets it run, with the signals that it gets, until `is_done` says so; `false` if it has not by
-    /// then. It is not stopped when this returns.
+    /// Lets it run, with the signals that it gets, until `is_done` says so; `false` if it has not
+    /// by then. It is not stopped when this returns.
     pub(crate) fn run_until(
         &mut self,
         until: Instant,

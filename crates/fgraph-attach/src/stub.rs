@@ -1,7 +1,7 @@
 //! What threads of the other process run to load the library.
 //!
 //! ```text
-//!   area    code, the instructions below | stack, growing down | `Parameters` | signal frame, texts
+//!   area    code, the instructions below | stack, growing down | `Parameters` | frame, texts
 //! ```
 //!
 //! The held thread makes a thread, says so and waits a moment for the process that attaches, which
