@@ -61,22 +61,24 @@ fn default_path(config: Option<OsString>, home: Option<OsString>) -> Option<Path
     Some(config.join("fgraph/config"))
 }
 
-/// The text of the file; `None` if there is none where it is looked for by default.
+/// The text of the file; `None` if there is none where it is looked for by default, or none that
+/// may be read, as in the home of another user.
 fn read(path: &Path) -> Result<Option<String>, Error> {
     let failed = |error| Error::Input {
         path: path.to_owned(),
         error,
     };
+    let is_default = env::var_os(VARIABLE).is_none();
     let file = match File::open(path) {
-        Err(error)
-            if env::var_os(VARIABLE).is_none()
-                && matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-        {
-            return Ok(None);
-        }
+        Err(error) if is_default => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return Ok(None),
+            io::ErrorKind::PermissionDenied => {
+                let why = failed(error).message().unwrap_or_default();
+                say!("fgraph: {why}; it is passed over");
+                return Ok(None);
+            }
+            _ => return Err(failed(error)),
+        },
         file => file.map_err(failed)?,
     };
     let mut text = String::new();

@@ -138,3 +138,55 @@ impl Cursor {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Instant;
+
+    use fgraph_needs::{TMUX, needs};
+
+    use super::*;
+
+    /// Set in the terminal in which the test runs once more, and panics.
+    const INSIDE: &str = "FGRAPH_TEST_PANICS";
+
+    #[test]
+    fn a_panic_leaves_the_terminal_as_it_was() {
+        if std::env::var_os(INSIDE).is_some() {
+            let mut screen = Screen::open().unwrap();
+            screen.draw(|_, _| panic!("while it draws")).unwrap();
+        }
+        let tmux = needs!(TMUX.find());
+        let directory = tempfile::tempdir().unwrap();
+        let run = |arguments: &[&str]| {
+            let mut command = Command::new(&tmux);
+            command.arg("-S").arg(directory.path().join("tmux"));
+            command.current_dir(directory.path()).args(arguments);
+            command.output().unwrap()
+        };
+        let this = std::env::current_exe().unwrap();
+        let test = "screen::tests::a_panic_leaves_the_terminal_as_it_was";
+        let command = format!(
+            "stty -a > before; RUST_BACKTRACE=0 {INSIDE}=1 '{}' --exact {test} --nocapture; \
+             stty -a > after; echo over; cat",
+            this.display()
+        );
+        run(&["-f", "/dev/null", "new-session", "-d", &command]);
+        let begin = Instant::now();
+        let shown = loop {
+            let shown = run(&["capture-pane", "-p"]);
+            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+            if shown.contains("over") || begin.elapsed() > Duration::from_secs(60) {
+                break shown;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let is_alternate = run(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
+        run(&["kill-server"]);
+        assert!(shown.contains("while it draws"), "{shown}");
+        assert_eq!(is_alternate.stdout, b"0 1\n", "{shown}");
+        let modes = |name| std::fs::read_to_string(directory.path().join(name)).unwrap();
+        assert_eq!(modes("after"), modes("before"));
+    }
+}

@@ -9,7 +9,7 @@ use fgraph_needs::{CC, CHROMIUM, needs};
 
 mod support;
 
-use support::{recording, recording_of};
+use support::{other_machine, recording, recording_of};
 
 /// The subcommands that take a recording and nothing else.
 const VIEWS: [&str; 5] = ["info", "report", "replay", "outliers", "dump"];
@@ -405,6 +405,65 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
         assert_eq!(output.status.code(), Some(0), "{view}");
         assert!(output.stderr.is_empty(), "{view}: {output:?}");
     }
+}
+
+#[test]
+fn without_a_reader_every_view_is_quiet() {
+    let (directory, _path) = recording();
+    let views = VIEWS.iter().map(|view| vec![*view]);
+    let more = [
+        &["graph", "*"][..],
+        &["probe", "-i", "fgraph.data", "*", "count", "print"],
+        &["top", "--", "true"],
+        &["live", "--libs", "--", "true"],
+        &["watch", "--", "true"],
+        &["syscalls", "--", "true"],
+        &["locks", "--", "true"],
+        &["stack", "--", "true"],
+        &["coverage", "--", "true"],
+        &["functions", "/bin/true"],
+        &["man"],
+        &["completions", "bash"],
+        &["--help"],
+    ];
+    for arguments in views.chain(more.map(<[_]>::to_vec)) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(&arguments).current_dir(directory.path());
+        let output = command.stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn a_recording_of_another_machine_is_shown_with_a_line_of_what_is_missing_here() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fgraph.data");
+    other_machine(&path);
+    let line = "fgraph: fgraph.data: not as recorded: /absent/program is missing, \
+                /bin/sh is of another build\n";
+    let views = VIEWS.iter().map(|view| vec![*view]);
+    let more = [
+        &["graph", "*"][..],
+        &["report", "--by", "source"],
+        &["probe", "-i", "fgraph.data", "*", "count by caller"],
+        &["export", "chrome"],
+        &["export", "callgrind"],
+        &["export", "html"],
+    ];
+    for arguments in views.chain(more.map(<[_]>::to_vec)) {
+        let output = fgraph(&arguments, &path);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+        if ["report", "replay"].contains(&arguments[0]) {
+            assert_eq!(said, line, "{arguments:?}");
+        }
+        assert!(said.lines().count() <= 1, "{arguments:?}: {said}");
+    }
+    let info = text(&["info"], &path);
+    assert!(info.contains("/absent/program is missing"), "{info}");
 }
 
 #[test]

@@ -2,9 +2,13 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use fgraph_needs::skip;
 
 use support::recording;
 
@@ -122,4 +126,46 @@ fn what_is_wrong_with_the_file_is_told_in_one_line() {
         assert_eq!((code, text.lines().count()), (3, 1), "{text}");
         assert_eq!(said(name, &["--no-config"]).0, 0);
     }
+}
+
+#[test]
+fn a_file_that_may_not_be_read_is_passed_over_unless_it_is_named() {
+    const NOBODY: u32 = 65534;
+    let (directory, recording) = recording();
+    let directory = directory.path();
+    let config = directory.join(".config/fgraph/config");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(&config, "color = 'loud'").unwrap();
+    fs::set_permissions(&config, Permissions::from_mode(0o000)).unwrap();
+    // SAFETY: a system call without arguments.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if is_root {
+        for path in [directory, &recording] {
+            chown(path, Some(NOBODY), None).unwrap();
+        }
+    }
+    let info = |name: Option<&Path>| {
+        let mut command = fgraph(directory);
+        command
+            .arg("info")
+            .envs(name.map(|it| ("FGRAPH_CONFIG", it)));
+        if is_root {
+            // Root reads all files.
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command.output()
+    };
+    let output = match info(None) {
+        Err(error) if is_root => {
+            skip!("another user cannot run the command: {error}");
+            return;
+        }
+        output => output.unwrap(),
+    };
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let path = config.display();
+    let expected = format!("fgraph: {path}: Permission denied; it is passed over\n");
+    assert_eq!(said, expected);
+    assert_eq!(info(Some(&config)).unwrap().status.code(), Some(3));
 }

@@ -1,10 +1,14 @@
 //! `fgraph probe` and `fgraph coverage` on a real program, and on its recording.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use fgraph_needs::{CC, needs};
 use tempfile::TempDir;
+
+#[path = "support/busy.rs"]
+mod busy;
 
 /// Builds the program whose calls are known.
 fn build(place: &TempDir, compiler: &Path, debug: &str) -> String {
@@ -145,6 +149,58 @@ fn an_action_that_makes_no_sense_is_refused_with_its_place() {
     assert_eq!((code, err.lines().count()), (2, 1), "{err}");
     let (code, _, err) = fgraph(&place, &["probe", "-i", "absent", "f", "count"]);
     assert_eq!((code, err.lines().count()), (3, 1), "{err}");
+}
+
+#[test]
+fn calls_whose_ends_are_not_told_are_all_counted() {
+    let place = TempDir::new().unwrap();
+    let source = place.path().join("looks.c");
+    // What looks at its return address is traced without returns.
+    let text = r#"
+        __attribute__((noinline)) void *look(void) {
+            __asm__ volatile("");
+            return __builtin_return_address(0);
+        }
+        __attribute__((noinline)) int looks(int n) {
+            while (n-- > 0)
+                if (!look())
+                    return 1;
+            return 0;
+        }
+        int main(void) { return looks(5000) | looks(10); }
+    "#;
+    std::fs::write(&source, text).unwrap();
+    let program = place.path().join("looks");
+    let mut build = Command::new(needs!(CC.find()));
+    let build = build.args(["-O0", "-o"]).args([&program, &source]);
+    assert!(build.status().unwrap().success());
+    let program = program.to_str().unwrap();
+    for (function, count) in [("look", "5,010"), ("looks:look*", "5,012")] {
+        let all = ["probe", function, "count", "--", program];
+        let (code, out, err) = fgraph(&place, &all);
+        assert_eq!((code, words(&out)[1].as_str()), (0, count), "{err}");
+    }
+}
+
+#[test]
+fn after_a_time_results_are_shown_and_the_program_goes_on() {
+    let mut probe = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    probe.args(["probe", "libc:read", "count", "--time", "10ms", "--", "cat"]);
+    let probe = probe.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut probe = probe.spawn().unwrap();
+    let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "count");
+    assert_eq!(probe.try_wait().unwrap(), None);
+    drop(probe.stdin.take());
+    assert_eq!(probe.wait().unwrap().code(), Some(0));
+
+    let program = busy::Program::start(&needs!(CC.find()));
+    let place = TempDir::new().unwrap();
+    let pid = program.child.id().to_string();
+    let all = ["probe", "work", "count", "--time", "10ms", "-p", &pid];
+    let (code, out, err) = fgraph(&place, &all);
+    assert_eq!((code, words(&out)[0].as_str()), (0, "count"), "{err}");
+    assert!(program.end().success());
 }
 
 #[test]

@@ -302,6 +302,15 @@ fn a_function_that_is_called_too_often_is_switched_off_and_named() {
     }
 }
 
+#[test]
+fn calls_of_a_forked_child_are_counted_apart_from_its_parents() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    let command = [program.as_os_str(), "fork".as_ref()];
+    let found = place.same(&["--max-rate", "10"], &command);
+    assert_eq!(found.entries("leaf"), 20);
+}
+
 /// A program that runs until it is told to end, with its recorder.
 struct Running {
     recorder: Child,

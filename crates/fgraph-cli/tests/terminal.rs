@@ -24,7 +24,18 @@ struct Terminal {
 
 impl Terminal {
     /// A terminal in which a command runs, and a shell waits for its end.
-    fn new(tmux: &str, directory: &Path, (width, height): (u32, u32), command: &str) -> Self {
+    fn new(tmux: &str, directory: &Path, size: (u32, u32), command: &str) -> Self {
+        Self::with("unset COLUMNS", tmux, directory, size, command)
+    }
+
+    /// As [`new`](Self::new), after another command has set variables.
+    fn with(
+        variables: &str,
+        tmux: &str,
+        directory: &Path,
+        (width, height): (u32, u32),
+        command: &str,
+    ) -> Self {
         let this = Self {
             tmux: tmux.to_owned(),
             socket: directory.join("tmux").display().to_string(),
@@ -33,8 +44,7 @@ impl Terminal {
         let program = format!("sh -c 'echo $PPID' > pid; exec '{program}' {command}");
         // What the terminal does with a line is told after the end.
         let modes = "stty -a | grep -o ' -*icanon'";
-        let command =
-            format!("unset COLUMNS; ({program}); echo \"code $?.\"; {modes} > modes; cat");
+        let command = format!("{variables}; ({program}); echo \"code $?.\"; {modes} > modes; cat");
         let (width, height) = (width.to_string(), height.to_string());
         let directory = directory.display().to_string();
         this.tmux(&[
@@ -160,6 +170,26 @@ fn a_terminal_of_20_columns_is_wide_enough() {
         if tables.contains(&command) {
             assert!(screen.contains('…'), "{screen}");
         }
+    }
+}
+
+#[test]
+fn variables_ask_for_fewer_columns_and_no_colours() {
+    let tmux = needs!(TMUX.find());
+    let tmux = tmux.display().to_string();
+    for command in ["report", "outliers", "top --libs -- true"] {
+        let looks = |variables: &str| {
+            let (directory, _) = recording();
+            let terminal = Terminal::with(variables, &tmux, directory.path(), (100, 30), command);
+            terminal.ends(directory.path(), 0);
+            let screen = terminal.tmux(&["capture-pane", "-p", "-e"]);
+            let widest = screen.lines().map(|line| line.chars().count()).max();
+            (screen.contains('\x1b'), widest.unwrap() > 20, screen)
+        };
+        let (is_colored, is_wide, screen) = looks("unset COLUMNS NO_COLOR");
+        assert!(is_colored && is_wide, "{command}: {screen}");
+        let (is_colored, is_wide, screen) = looks("export COLUMNS=20 NO_COLOR=1");
+        assert!(!is_colored && !is_wide, "{command}: {screen}");
     }
 }
 

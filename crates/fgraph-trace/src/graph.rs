@@ -133,8 +133,13 @@ struct Thread {
 /// Calls deeper than this lose the outermost ones: their returns may be missing.
 const MAX_CALLS: usize = 1 << 16;
 const INDENT: usize = 2;
+/// Calls that are nested deeper are not indented further, and have their depth before their names.
+const MAX_INDENTED: usize = 64;
 
 /// Writes the events of a source as a function graph.
+///
+/// A call with more than 64 calls around it is indented as one with 64, and their number is before
+/// its name and before its closing brace: `(65) parse();`.
 ///
 /// ```
 /// use fgraph_trace::event::{Kind, call};
@@ -576,7 +581,11 @@ fn push(out: &mut String, text: fmt::Arguments<'_>) {
 }
 
 fn indent(out: &mut String, depth: usize) {
-    out.extend(std::iter::repeat_n(' ', depth.min(MAX_CALLS) * INDENT));
+    let indented = depth.min(MAX_INDENTED);
+    out.extend(std::iter::repeat_n(' ', indented * INDENT));
+    if depth > indented {
+        push(out, format_args!("({depth}) "));
+    }
 }
 
 fn push_name(out: &mut String, known: Option<&FunctionName>, function: u32) {

@@ -591,3 +591,34 @@ fn the_last_seconds_of_a_thousand_threads_are_kept_in_little_memory() {
         u64::from(THREADS) * end / STEP
     );
 }
+
+#[test]
+fn a_call_that_is_nested_too_deep_for_a_line_has_its_depth_as_a_number() {
+    const CALLS: u64 = 70;
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    (0..CALLS).for_each(|n| _ = writer.call(call(Kind::Entry, 1), n));
+    (0..CALLS).for_each(|n| _ = writer.call(call(Kind::Return, 1), CALLS + n));
+    rings.finish();
+    let options = Options {
+        duration: false,
+        ..Options::default()
+    };
+    let mut text = String::new();
+    let (mut graph, mut live) = (FunctionGraph::new(options), Live::watch(rings.clone()));
+    while graph.write_event(&mut live, &mut text).unwrap() {}
+    let lines: Vec<&str> = text.lines().skip_while(|it| it.starts_with('#')).collect();
+    assert_eq!(lines.len(), 2 * CALLS as usize - 1);
+    let widest = " ".repeat(128);
+    for (at, line) in [
+        (0, "function 1() {".to_owned()),
+        (64, format!("{widest}function 1() {{")),
+        (65, format!("{widest}(65) function 1() {{")),
+        (69, format!("{widest}(69) function 1();")),
+        (70, format!("{widest}(68) }}")),
+        (74, format!("{widest}}}")),
+        (138, "}".to_owned()),
+    ] {
+        assert_eq!(lines[at], line, "{at}");
+    }
+}

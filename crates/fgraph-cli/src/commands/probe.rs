@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::Source;
@@ -17,6 +18,7 @@ use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::values::Operand;
 use fgraph_tracers::agent::Settings;
 
+use super::record::parse_time;
 use crate::action::{Action, By, Input, Inputs, Value, What};
 use crate::error::Error;
 use crate::input::{self, Part};
@@ -61,6 +63,10 @@ pub(crate) struct Args {
     /// Look at the calls of a recording
     #[arg(short, long, value_name = "FILE", conflicts_with = "command")]
     input: Option<PathBuf>,
+    /// Show the results after this time, as 500ms, 10s or 2m; the program goes on, and this command
+    /// ends with it unless it ran before
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "input")]
+    time: Option<Duration>,
     /// Probe neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
@@ -87,7 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let program = launch::Program::find(args.pid, &args.command, settings)?;
     program.run(|launched: &mut Launched, interrupts: &Interrupts| {
         let mut probe = Probe::new(args, actions, None);
-        probe.follow(&mut Events::new(launched, interrupts)?, "the rings")
+        let mut events = Events::new(launched, interrupts)?.for_time(args.time);
+        probe.follow(&mut events, "the rings")
     })
 }
 
@@ -135,6 +142,15 @@ struct Open {
     /// The function of the call around it.
     around: Option<u32>,
     words: Vec<u64>,
+    values: Vec<u64>,
+}
+
+/// How a call has ended.
+#[derive(Debug)]
+struct End {
+    /// In ticks.
+    now: u64,
+    result: Option<u64>,
     values: Vec<u64>,
 }
 
@@ -196,13 +212,15 @@ struct Tally {
     least: Option<Value>,
     most: Option<Value>,
     values: HashMap<Value, u64>,
+    /// Calls with values that found no room among these.
+    others: u64,
 }
 
 /// Different values of a histogram, at most; what comes later is counted as others.
 const MAX_VALUES: usize = 1 << 16;
 /// Rows that are shown of what may have many.
 const SHOWN: usize = 20;
-/// Where calls whose ends are missing pile up, the oldest are given up.
+/// Where so many calls of a thread are open, ends are missing: all of them are over.
 const MAX_DEPTH: usize = 1 << 12;
 
 impl Tally {
@@ -238,16 +256,21 @@ impl Tally {
                 }
             }
             _ => {
-                let value = match value {
+                self.count_value(match value {
                     Value::Number(number) => Value::Number(bucket(number)),
                     text => text,
-                };
-                if self.values.len() < MAX_VALUES || self.values.contains_key(&value) {
-                    *self.values.entry(value).or_default() += 1;
-                }
+                });
             }
         }
         self.count += 1;
+    }
+
+    fn count_value(&mut self, value: Value) {
+        let count = match self.values.len() < MAX_VALUES {
+            true => self.values.entry(value).or_default(),
+            false => self.values.get_mut(&value).unwrap_or(&mut self.others),
+        };
+        *count += 1;
     }
 
     /// How much of it there is, to sort by.
@@ -311,6 +334,12 @@ impl Tally {
         }
         if is_text && rest > 0 {
             out.line(format_args!("  and {} other texts", grouped(rest as u64)))?;
+        }
+        if self.others > 0 {
+            let [most, others] = [MAX_VALUES as u64, self.others].map(grouped);
+            out.line(format_args!(
+                "  and {others} calls with texts after the first {most}"
+            ))?;
         }
         Ok(())
     }
@@ -384,25 +413,39 @@ impl Probe {
                     arguments,
                     caller,
                 } => {
-                    let calls = self.threads.entry(key).or_default();
-                    if calls.len() >= MAX_DEPTH {
-                        calls.clear();
-                    }
-                    calls.push(Open {
+                    let open = Open {
                         function,
                         begin: now,
                         caller,
-                        around: calls.last().map(|open| open.function),
+                        around: None,
                         words: arguments.to_vec(),
                         values: event.values.to_vec(),
+                    };
+                    if self.threads.get(&key).map_or(0, Vec::len) >= MAX_DEPTH {
+                        self.end_all(source, key)?;
+                    }
+                    let calls = self.threads.entry(key).or_default();
+                    calls.push(Open {
+                        around: calls.last().map(|open| open.function),
+                        ..open
                     });
                 }
                 Event::Return { function, result } => {
                     let (result, values) = (result.first().copied(), event.values.to_vec());
-                    self.end(source, key, function, Some((now, result, values)))?;
+                    let end = End {
+                        now,
+                        result,
+                        values,
+                    };
+                    self.end(source, key, function, end)?;
                 }
                 Event::Unwound { function } => {
-                    self.end(source, key, function, Some((now, None, Vec::new())))?;
+                    let end = End {
+                        now,
+                        result: None,
+                        values: Vec::new(),
+                    };
+                    self.end(source, key, function, end)?;
                 }
                 Event::Lost { events } => self.lost = self.lost.saturating_add(events),
                 Event::Mark(_) => {}
@@ -412,10 +455,7 @@ impl Probe {
         let mut left: Vec<_> = self.threads.keys().copied().collect();
         left.sort_unstable();
         for key in left {
-            while let Some(open) = self.threads.get(&key).and_then(|calls| calls.last()) {
-                let function = open.function;
-                self.end(source, key, function, None)?;
-            }
+            self.end_all(source, key)?;
         }
         self.show()
     }
@@ -424,28 +464,49 @@ impl Probe {
     fn end(
         &mut self,
         source: &impl Source,
-        (process, thread): (u32, u32),
+        key: (u32, u32),
         function: u32,
-        end: Option<(u64, Option<u64>, Vec<u64>)>,
+        end: End,
     ) -> Result<(), Error> {
-        let Some(calls) = self.threads.get_mut(&(process, thread)) else {
+        let Some(calls) = self.threads.get_mut(&key) else {
             return Ok(());
         };
         let Some(depth) = calls.iter().rposition(|open| open.function == function) else {
             return Ok(());
         };
-        calls.truncate(depth + 1);
-        let Some(open) = calls.pop() else {
-            return Ok(());
-        };
+        let mut ended = calls.split_off(depth);
+        for open in ended.drain(1..).rev() {
+            self.count(source, key, &open, None)?;
+        }
+        ended
+            .iter()
+            .try_for_each(|open| self.count(source, key, open, Some(&end)))
+    }
+
+    /// Ends the calls of a thread whose ends are not known.
+    fn end_all(&mut self, source: &impl Source, key: (u32, u32)) -> Result<(), Error> {
+        let open = self.threads.remove(&key).unwrap_or_default();
+        let mut innermost_first = open.iter().rev();
+        innermost_first.try_for_each(|open| self.count(source, key, open, None))
+    }
+
+    /// Has the actions know a call.
+    fn count(
+        &mut self,
+        source: &impl Source,
+        (process, thread): (u32, u32),
+        open: &Open,
+        end: Option<&End>,
+    ) -> Result<(), Error> {
+        let function = open.function;
         let names = source.names();
         if !self.is_meant(names, process, function) {
             return Ok(());
         }
         let types = names.types(process, function);
         let layout = types.map(|types| &types.layout);
-        let (now, register, values) = match &end {
-            Some((now, register, values)) => (Some(*now), *register, &values[..]),
+        let (now, register, values) = match end {
+            Some(end) => (Some(end.now), end.result, &end.values[..]),
             None => (None, None, &[][..]),
         };
         let parameters: Vec<String> = layout.map_or(Vec::new(), |layout| {
@@ -458,7 +519,7 @@ impl Probe {
         let clock = source.clock();
         let took = now.map(|now| clock.nanoseconds(now.saturating_sub(open.begin)));
         let call = Call {
-            open: &open,
+            open,
             names: &parameters,
             arguments: layout.map_or(Vec::new(), |layout| layout.operands(&open.values)),
             register,
@@ -597,6 +658,16 @@ mod tests {
             assert_eq!(range(&Value::Number(bucket(number))), expected);
         }
         _ = range(&Value::Number(bucket(i128::MAX)));
+    }
+
+    #[test]
+    fn texts_without_room_in_a_histogram_are_counted() {
+        let mut tally = Tally::default();
+        let text = |n: usize| Value::Text(n.to_string());
+        (0..MAX_VALUES + 5).for_each(|n| tally.count_value(text(n)));
+        (0..3).for_each(|_| tally.count_value(text(7)));
+        assert_eq!((tally.values.len(), tally.others), (MAX_VALUES, 5));
+        assert_eq!(tally.values[&text(7)], 4);
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     parse_unit(text, &[("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)])
 }
 
-fn parse_time(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
     parse_unit(text, &units).map(Duration::from_millis)
 }

@@ -1,6 +1,7 @@
 //! What a program does, as it happens.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
@@ -31,6 +32,8 @@ pub(crate) struct Events<'l> {
     interrupts: &'l Interrupts,
     /// Events until it is looked whether that is enough.
     patience: u32,
+    /// When it is enough, whatever the program does.
+    until: Option<Instant>,
     is_stopped: bool,
     /// The names as a terminal can show them, where events are looked at: who interrupts them does
     /// not want the rest.
@@ -52,6 +55,7 @@ impl<'l> Events<'l> {
             launched,
             interrupts,
             patience: PATIENCE,
+            until: None,
             is_stopped: false,
             shown: None,
             is_cut: false,
@@ -62,6 +66,12 @@ impl<'l> Events<'l> {
     /// have no characters that a terminal obeys.
     pub(crate) fn for_viewer(mut self) -> Self {
         self.shown = Some(ShownNames::new(self.launched.process()));
+        self
+    }
+
+    /// Ends them after this time.
+    pub(crate) fn for_time(mut self, time: Option<Duration>) -> Self {
+        self.until = time.and_then(|time| Instant::now().checked_add(time));
         self
     }
 
@@ -76,11 +86,12 @@ impl<'l> Events<'l> {
         self.look();
     }
 
-    /// Ends the events when the program has ended, or was interrupted.
+    /// Ends the events when the program has ended or was interrupted, or the time is over.
     fn look(&mut self) {
         self.patience = PATIENCE;
         self.launched.give_back_rings();
-        if !self.is_stopped && self.launched.is_over(self.interrupts) {
+        let is_late = self.until.is_some_and(|until| Instant::now() >= until);
+        if !self.is_stopped && (is_late || self.launched.is_over(self.interrupts)) {
             self.is_cut = self.shown.is_some() && !self.launched.has_ended();
             self.launched.stop();
             self.is_stopped = true;

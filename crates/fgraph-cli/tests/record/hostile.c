@@ -45,6 +45,16 @@ int main(int argc, char **argv) {
             return 77;
     } else if (strcmp(what, "seccomp") == 0) {
         sandbox();
+    } else if (strcmp(what, "fork") == 0) {
+        // Ten calls of the parent's own come first.
+        int sum = 0, status;
+        for (int n = 0; n < 10; n++)
+            sum = leaf(sum);
+        if (sum != 10)
+            return 1;
+        pid_t child = fork();
+        if (child != 0)
+            return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
     } else if (strcmp(what, "daemon") == 0) {
         if (pipe(pipes) != 0)
             return 77;

@@ -127,3 +127,48 @@ pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
         .unwrap();
     (directory, path)
 }
+
+/// Writes a recording of another machine: of a program that is not here, and of one that is another
+/// build there, by a clock that this machine does not have.
+pub(crate) fn other_machine(path: &Path) {
+    let options = RingOptions {
+        clock: Some(ClockKind::Monotonic),
+        ..RingOptions::default()
+    };
+    let rings = Arc::new(Rings::create(&options).unwrap());
+    // No such process is here.
+    let process = u32::MAX / 2;
+    let programs = [(1, "/absent/program", 0x1000), (2, "/bin/sh", 0x5000_0000)];
+    for (index, program, start) in programs {
+        let module = [process.into(), start, start + 0x9000, 0];
+        rings.describe(DescriptionKind::Module, module, [program, ""]);
+        let build = [process.into(), start, 0, 0];
+        rings.describe(DescriptionKind::BuildId, build, [program, "c0ffee"]);
+        let function = [process.into(), index, start + 0x100, 16];
+        let name = format!("f{index}");
+        rings.describe(DescriptionKind::Function, function, [&name, program]);
+    }
+    let writer = rings.writer(process, process).unwrap();
+    let start = rings.clock().first().ticks;
+    for (n, (function, _, address)) in (0..).zip(programs) {
+        let extras = Extras {
+            cpu: Some(4000),
+            caller: Some(address + 0x2000),
+            ..Extras::default()
+        };
+        writer.call_with(call(Kind::Entry, function as u32), start + n, &extras);
+    }
+    for (n, (function, ..)) in (2..).zip(programs.into_iter().rev()) {
+        writer.call(call(Kind::Return, function as u32), start + n);
+    }
+    rings.finish();
+    let info = Info {
+        process,
+        host: "elsewhere".to_owned(),
+        system: "linux aarch64".to_owned(),
+        ..Info::default()
+    };
+    let file = File::create(path).unwrap();
+    let drain = Drain::new(rings.clone(), file, &info).unwrap();
+    drain.finish().unwrap();
+}
