@@ -39,10 +39,7 @@ pub fn is_scalar(entries: &[usize], memory: &mut dyn Memory) -> bool {
     let mut known: Vec<usize> = Vec::new();
     let mut factory = InstructionInfoFactory::new();
     while let Some(mut at) = to_do.pop() {
-        loop {
-            let Err(place) = known.binary_search(&at) else {
-                break;
-            };
+        while let Err(place) = known.binary_search(&at) {
             if known.len() == MOST {
                 return false;
             }

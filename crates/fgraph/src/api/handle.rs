@@ -327,7 +327,7 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// Code that is compiled without optimisation seldom does. Nor do callbacks that call anything
     /// but small functions of the same library, that may panic, that look at floating-point
-    /// arguments or results, or that are told of [one call of several](Options::period).
+    /// arguments or results, or that are told of [one call of several](Options::sample).
     pub fn is_scalar(&self) -> bool {
         FGRAPH.scalar.is_set(self.slot)
     }
