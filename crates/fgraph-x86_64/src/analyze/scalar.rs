@@ -1,8 +1,8 @@
 //! Whether code leaves everything alone but general registers, flags and memory.
 //!
 //! Callbacks are called with everything saved that they may change and the program may need. Most
-//! touch little of it. What a callback does is read from its code, along every path, through
-//! the functions that it calls. Whatever cannot be followed, a call through a pointer for one, may do
+//! touch little of it. What a callback does is read from its code, along every path, through the
+//! functions that it calls. Whatever cannot be followed, a call through a pointer for one, may do
 //! anything.
 //!
 //! `errno` is in memory. Only code that asks where it is can change it, and that takes the address
