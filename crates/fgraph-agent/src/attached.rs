@@ -1,8 +1,8 @@
 //! What the command asks for once the agent is in a process that runs.
 //!
-//! The thread that calls [`fgraph_agent_request`] may be anywhere, and is soon to go on: a thread
-//! of ours does the work, and ends with it. It blocks all signals but those of faults and traps, as
-//! the one does that starts it.
+//! The command waits for the thread that calls [`fgraph_agent_request`]: another one, of ours, does
+//! the work, and ends with it. It blocks all signals but those of faults and traps, as the one does
+//! that starts it.
 //!
 //! # Safety
 //!

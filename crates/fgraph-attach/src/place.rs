@@ -10,12 +10,14 @@
 //!
 //! and not below the frame of a signal handler, which may have interrupted either of them.
 
+use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use libc::{c_long, user_regs_struct};
 
 use crate::error::Error;
-use crate::maps;
+use crate::maps::{self, Mapping};
 use crate::memory::Memory;
 use crate::modules::Module;
 use crate::process::{self, Doing};
@@ -71,6 +73,16 @@ const SAFE: &[c_long] = &[
     libc::SYS_getrusage,
 ];
 
+/// Those of them that are made anew in every case: not those that wait for some time, which also
+/// what waits for a socket may do.
+const CALM: &[c_long] = &[
+    libc::SYS_pause,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_flock,
+];
+
 /// The same, but those that end with `EINTR` when they are interrupted.
 const ENDING: &[c_long] = &[
     libc::SYS_epoll_wait,
@@ -94,7 +106,7 @@ pub(crate) struct Places<'a> {
     /// The modules that have an allocator.
     pub(crate) allocators: Vec<&'a Module>,
     /// Where signal handlers return to.
-    pub(crate) restorers: Vec<u64>,
+    pub(crate) restorers: &'a [u64],
 }
 
 /// A thread that is held where it can load a library.
@@ -107,6 +119,50 @@ pub(crate) struct Held {
     pub(crate) since: Instant,
     /// The system call that it was in and that ends with `EINTR`.
     pub(crate) interrupted: Option<i64>,
+    /// The memory of its stack, if it is the main thread's or the one that it was made with.
+    pub(crate) stack: Option<Range<u64>>,
+}
+
+impl Held {
+    fn of(look: &Look, tracee: Tracee, since: Instant) -> Option<Self> {
+        let state = tracee.state().ok()?;
+        let stack = look
+            .mapping(state.general.rsp)
+            .filter(|map| map.path == "[stack]" || map.range.contains(&state.general.fs_base));
+        Some(Self {
+            stack: stack.map(|map| map.range.clone()),
+            tracee,
+            state,
+            since,
+            interrupted: None,
+        })
+    }
+}
+
+/// What is to be known of a process each time that its threads are looked at.
+struct Look {
+    /// What is mapped. A stack stays where it is for as long as its thread.
+    maps: Vec<Mapping>,
+    doing: Vec<(u32, Doing)>,
+}
+
+impl Look {
+    fn of(pid: u32) -> io::Result<Self> {
+        let doing = |thread| (thread, process::doing(pid, thread));
+        Ok(Self {
+            doing: process::threads(pid)?.into_iter().map(doing).collect(),
+            maps: maps::of(pid)?,
+        })
+    }
+
+    fn running(&self) -> impl Iterator<Item = u32> {
+        let running = self.doing.iter();
+        running.filter_map(|&(thread, doing)| (doing == Doing::Running).then_some(thread))
+    }
+
+    fn mapping(&self, address: u64) -> Option<&Mapping> {
+        self.maps.iter().find(|map| map.range.contains(&address))
+    }
 }
 
 impl Places<'_> {
@@ -114,38 +170,60 @@ impl Places<'_> {
     pub(crate) fn hold(&self, until: Instant) -> Result<Held, Error> {
         let Self { pid, .. } = *self;
         loop {
-            let threads = process::threads(pid).map_err(|_| Error::Gone { pid })?;
-            let doing: Vec<_> = threads
-                .iter()
-                .map(|&thread| (thread, process::doing(pid, thread)))
-                .collect();
-            let running = doing.iter().filter(|(_, doing)| *doing == Doing::Running);
-            for &(thread, _) in running.clone() {
-                if let Some(held) = self.when_calling(thread)? {
-                    return Ok(held);
-                }
-            }
-            for calls in [SAFE, ENDING] {
-                for &(thread, doing) in &doing {
-                    if let Doing::Waiting { call, rip } = doing
-                        && calls.contains(&call)
-                        && !self.linker.is_text(rip)
-                        && let Some(held) = self.while_waiting(thread, call)?
-                    {
-                        return Ok(held);
-                    }
-                }
-            }
-            for &(thread, _) in running {
-                if let Some(held) = self.while_running(thread)? {
-                    return Ok(held);
-                }
+            let look = Look::of(pid).map_err(|_| Error::Gone { pid })?;
+            if let Some(held) = self.hold_now(&look)? {
+                return Ok(held);
             }
             if Instant::now() >= until {
                 return Err(Error::Busy { pid });
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Holds the thread that this disturbs least.
+    fn hold_now(&self, look: &Look) -> Result<Option<Held>, Error> {
+        let is_calm = |call, first| {
+            CALM.contains(&call) || call == libc::SYS_read && !process::is_socket(self.pid, first)
+        };
+        if let Some(held) = self.hold_waiting(look, is_calm)? {
+            return Ok(Some(held));
+        }
+        for thread in look.running() {
+            if let Some(held) = self.when_calling(look, thread)? {
+                return Ok(Some(held));
+            }
+        }
+        for calls in [SAFE, ENDING] {
+            if let Some(held) = self.hold_waiting(look, |call, _| calls.contains(&call))? {
+                return Ok(Some(held));
+            }
+        }
+        for thread in look.running() {
+            if let Some(held) = self.while_running(look, thread)? {
+                return Ok(Some(held));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Holds a thread that waits in a system call, of which the number and the first argument are
+    /// right.
+    fn hold_waiting(
+        &self,
+        look: &Look,
+        is_right: impl Fn(i64, u64) -> bool,
+    ) -> Result<Option<Held>, Error> {
+        for &(thread, doing) in &look.doing {
+            if let Doing::Waiting { call, first, rip } = doing
+                && is_right(call, first)
+                && !self.linker.is_text(rip)
+                && let Some(held) = self.while_waiting(look, thread, call)?
+            {
+                return Ok(Some(held));
+            }
+        }
+        Ok(None)
     }
 
     /// A thread that may be held. `None` if it has ended.
@@ -158,12 +236,12 @@ impl Places<'_> {
     }
 
     /// Holds a thread as it begins a system call, if that is soon.
-    fn when_calling(&self, thread: u32) -> Result<Option<Held>, Error> {
+    fn when_calling(&self, look: &Look, thread: u32) -> Result<Option<Held>, Error> {
         let Some(mut tracee) = self.seize(thread)? else {
             return Ok(None);
         };
-        Ok(self.next_call(&mut tracee).and_then(|since| {
-            let mut held = self.held(tracee, since)?;
+        Ok(self.next_call(look, &mut tracee).and_then(|since| {
+            let mut held = Held::of(look, tracee, since)?;
             let general = &mut held.state.general;
             // It begins the call again.
             general.rax = general.orig_rax;
@@ -173,7 +251,7 @@ impl Places<'_> {
         }))
     }
 
-    fn next_call(&self, tracee: &mut Tracee) -> Option<Instant> {
+    fn next_call(&self, look: &Look, tracee: &mut Tracee) -> Option<Instant> {
         if !tracee.stop(Instant::now() + STOPPING).ok()? {
             return None;
         }
@@ -186,27 +264,29 @@ impl Places<'_> {
                 Stop::Signal | Stop::Interrupted => continue,
                 Stop::ByJobControl | Stop::Ended => return None,
             }
+            let since = Instant::now();
             let at = tracee.registers().ok()?;
             let is_safe = begins && SAFE.contains(&(at.orig_rax as c_long));
-            if is_safe && self.is_free(&at) {
-                return Some(Instant::now());
+            if is_safe && self.is_free(look, &at) {
+                return Some(since);
             }
         }
     }
 
     /// Holds a thread that waits in a system call, if it still does.
-    fn while_waiting(&self, thread: u32, call: i64) -> Result<Option<Held>, Error> {
+    fn while_waiting(&self, look: &Look, thread: u32, call: i64) -> Result<Option<Held>, Error> {
         let waits = |_: &_, at: &user_regs_struct| at.orig_rax as i64 == call && is_interrupted(at);
-        let mut held = self.where_it_is(thread, waits)?;
+        let mut held = self.where_it_is(look, thread, waits)?;
         if let Some(held) = &mut held {
-            held.interrupted = ENDING.contains(&call).then_some(call);
+            let has_ended = held.state.general.rax as i64 == -i64::from(libc::EINTR);
+            held.interrupted = (has_ended || ENDING.contains(&call)).then_some(call);
         }
         Ok(held)
     }
 
     /// Holds a thread between two instructions of its own.
-    fn while_running(&self, thread: u32) -> Result<Option<Held>, Error> {
-        self.where_it_is(thread, |tracee, at| {
+    fn while_running(&self, look: &Look, thread: u32) -> Result<Option<Held>, Error> {
+        self.where_it_is(look, thread, |tracee, at| {
             (at.orig_rax as i64) < 0
                 && !self.allocators.iter().any(|module| module.is_text(at.rip))
                 && !self.is_in_sequence(tracee, at.rip)
@@ -216,6 +296,7 @@ impl Places<'_> {
     /// Holds a thread where it is, if that is somewhere free that `is_right` agrees to.
     fn where_it_is(
         &self,
+        look: &Look,
         thread: u32,
         is_right: impl FnOnce(&Tracee, &user_regs_struct) -> bool,
     ) -> Result<Option<Held>, Error> {
@@ -227,32 +308,21 @@ impl Places<'_> {
             return Ok(None);
         }
         Ok(match tracee.registers() {
-            Ok(at) if is_right(&tracee, &at) && self.is_free(&at) => self.held(tracee, since),
+            Ok(at) if is_right(&tracee, &at) && self.is_free(look, &at) => {
+                Held::of(look, tracee, since)
+            }
             _ => None,
         })
     }
 
-    fn held(&self, tracee: Tracee, since: Instant) -> Option<Held> {
-        let state = tracee.state().ok()?;
-        Some(Held {
-            tracee,
-            state,
-            since,
-            interrupted: None,
-        })
-    }
-
     /// Whether a thread is neither in the linker nor in a signal handler.
-    fn is_free(&self, at: &user_regs_struct) -> bool {
-        !self.linker.is_text(at.rip) && !self.is_in_handler(at.rsp)
+    fn is_free(&self, look: &Look, at: &user_regs_struct) -> bool {
+        !self.linker.is_text(at.rip) && !self.is_in_handler(look, at.rsp)
     }
 
     /// Whether there may be a signal frame above `rsp`, by the address that its handler returns to.
-    fn is_in_handler(&self, rsp: u64) -> bool {
-        let Ok(maps) = maps::of(self.pid) else {
-            return true;
-        };
-        let Some(stack) = maps.iter().find(|mapping| mapping.range.contains(&rsp)) else {
+    fn is_in_handler(&self, look: &Look, rsp: u64) -> bool {
+        let Some(stack) = look.mapping(rsp) else {
             return true;
         };
         let start = rsp & !7;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process;
 
 use crate::error::{Error, Obstacle, Unsuitable};
@@ -86,6 +87,30 @@ pub(crate) fn blocked(pid: u32, thread: u32) -> u64 {
     set.unwrap_or(0)
 }
 
+/// The thread of a process that has this number where the process sees itself.
+pub(crate) fn thread_called(pid: u32, number: u32) -> Option<u32> {
+    let has_number = |thread: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
+        let status = status.unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        match numbers.and_then(|numbers| numbers.split_whitespace().last()) {
+            Some(found) => found.parse() == Ok(number),
+            // The kernel has no such views.
+            None => *thread == number,
+        }
+    };
+    // The newest ones come last.
+    threads(pid).ok()?.into_iter().rev().find(has_number)
+}
+
+/// Whether a descriptor of a process is one of a socket, or cannot be looked at.
+pub(crate) fn is_socket(pid: u32, descriptor: u64) -> bool {
+    let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}"));
+    link.map_or(true, |link| {
+        link.as_os_str().as_bytes().starts_with(b"socket:")
+    })
+}
+
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
@@ -93,6 +118,8 @@ pub(crate) enum Doing {
     /// It waits in a system call.
     Waiting {
         call: i64,
+        /// Its first argument.
+        first: u64,
         rip: u64,
     },
     /// What is not to be disturbed.
@@ -108,11 +135,11 @@ pub(crate) fn doing(pid: u32, thread: u32) -> Doing {
 /// `0 0x3 0x7f12 0x400 0x0 0x0 0x0 0x7ffc 0x7f34`, `running` or `-1 0x7ffc 0x7f34`.
 fn parse_doing(text: &str) -> Doing {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let rip = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     match *words {
         ["running"] => Doing::Running,
-        [call, _, _, _, _, _, _, _, at] => match (call.parse(), rip(at)) {
-            (Ok(call), Some(rip)) => Doing::Waiting { call, rip },
+        [call, first, _, _, _, _, _, _, at] => match (call.parse(), number(first), number(at)) {
+            (Ok(call), Some(first), Some(rip)) => Doing::Waiting { call, first, rip },
             _ => Doing::Other,
         },
         _ => Doing::Other,
@@ -129,6 +156,7 @@ mod tests {
         let waiting = "0 0x3 0x7f12 0x400 0x0 0x0 0x0 0x7ffc 0x7f34\n";
         let expected = Doing::Waiting {
             call: 0,
+            first: 3,
             rip: 0x7f34,
         };
         assert_eq!(parse_doing(waiting), expected);

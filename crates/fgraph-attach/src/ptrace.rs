@@ -154,6 +154,28 @@ impl Tracee {
         self.go_on(libc::PTRACE_SYSCALL)
     }
 
+    /// Lets it run, with the signals that it gets, until `is_done` says so; `false` if it has not
+    /// by then. It is not stopped when this returns.
+    pub(crate) fn run_until(
+        &mut self,
+        until: Instant,
+        is_done: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<bool> {
+        loop {
+            match self.wait(Instant::now() + Duration::from_micros(50))? {
+                Some(Stop::Ended) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+                Some(_) => self.run()?,
+                None => {}
+            }
+            if is_done()? {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+        }
+    }
+
     /// Stops it between two instructions of its own, wherever it is. `false` if it has not stopped
     /// by then.
     pub(crate) fn stop(&mut self, until: Instant) -> io::Result<bool> {

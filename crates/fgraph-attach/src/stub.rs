@@ -1,20 +1,25 @@
-//! What a thread of the other process runs to load the library.
+//! What threads of the other process run to load the library.
 //!
 //! ```text
-//!   page of code    the instructions below, read and execute
-//!   area            guard | stack, growing down | `Parameters` | signal frame | texts
+//!   area    code, the instructions below | stack, growing down | `Parameters` | frame, texts
 //! ```
 //!
-//! When it is done it says so and waits a moment for the process that attaches, which puts all
-//! registers back as they were. If that process is gone, the thread does so itself: it returns from
-//! a signal that never came, by a frame that holds them. Before there is an area, and when it is
-//! gone, such a frame is on the thread's own stack, where a signal's would be.
+//! The held thread makes a thread, says so and waits a moment for the process that attaches, which
+//! puts all registers back as they were. If that process is gone, the thread does so itself: it
+//! returns from a signal that never came, by a frame that holds them. Before there is an area, such
+//! a frame is on the thread's own stack, where a signal's would be.
+//!
+//! The new thread, on a stack of its own, does one of three things when it is told to: it makes a
+//! file of memory, it loads the library, or it gives back all that was opened and mapped, and ends.
+//! The last one it also does when it was told nothing for a moment, but for the area: the held
+//! thread may be there, unless [`Parameters::is_alone`] says that it is not.
 //!
 //! # Safety
 //!
 //! The unsafe code names the instructions, which are never run here.
 
 use std::arch::global_asm;
+use std::io;
 use std::mem::{self, offset_of};
 use std::slice;
 
@@ -31,12 +36,28 @@ const ERESTART_RESTARTBLOCK: i64 = 516;
 /// Bytes of a `syscall` instruction.
 const SYSCALL_LEN: u64 = 2;
 
-/// How often a thread that is done looks whether its registers were put back: a second or so.
-const LOOKS: u64 = 1 << 20;
+/// For how many seconds, less one at most, a thread that is done waits to be told something.
+const SECONDS: u64 = 2;
 
 /// Values of [`Parameters::done`].
-pub(crate) const LOADED: u64 = 1;
-pub(crate) const FAILED: u64 = 2;
+pub(crate) const MADE: u64 = 1;
+pub(crate) const LOADED: u64 = 2;
+pub(crate) const FAILED: u64 = 3;
+
+/// Descriptors that can be made.
+pub(crate) const FILES: usize = 8;
+/// Bytes of the held thread's stack.
+pub(crate) const STACK: u64 = 256 << 10;
+/// Bytes of the new thread's stack, with what the C library keeps there.
+const NEW_STACK: u64 = 2 << 20;
+/// Bytes above the held thread's stack.
+pub(crate) const UPPER: u64 = 128 << 10;
+/// Bytes of the code.
+const PAGE: u64 = 4096;
+/// Bytes of the area.
+pub(crate) const AREA: u64 = PAGE + STACK + UPPER;
+/// Where parameters are in the area.
+pub(crate) const PARAMETERS: u64 = PAGE + STACK;
 
 /// What the instructions are given, and what they give back.
 #[repr(C)]
@@ -44,34 +65,78 @@ pub(crate) const FAILED: u64 = 2;
 pub(crate) struct Parameters {
     /// `__errno_location`.
     pub(crate) errno: u64,
+    pub(crate) pthread_attr_init: u64,
+    pub(crate) pthread_attr_setdetachstate: u64,
+    pub(crate) pthread_attr_setstacksize: u64,
+    pub(crate) pthread_create: u64,
     pub(crate) dlopen: u64,
     pub(crate) dlsym: u64,
     pub(crate) dlerror: u64,
+    /// `syscall; ret` of the C library.
+    pub(crate) call: u64,
+    /// The frame by which the held thread goes on.
+    pub(crate) frame: u64,
+    /// A `pthread_attr_t`, and a `pthread_t`.
+    pub(crate) attributes: [u64; 7],
+    pub(crate) handle: u64,
+    /// The number of the new thread, once it runs.
+    pub(crate) thread: u64,
+    /// Whether the held thread is no longer in the area.
+    pub(crate) is_alone: u64,
     /// The path of the library; 0 if it is loaded and `function` known.
     pub(crate) path: u64,
-    /// The name of the function to call.
+    /// The name of the function to call, or of the file to make.
     pub(crate) name: u64,
     /// That function.
     pub(crate) function: u64,
     pub(crate) argument: u64,
     pub(crate) argument_len: u64,
-    pub(crate) frame: u64,
-    pub(crate) looks: u64,
-    /// What the function returned.
+    /// Flags of the file to make, and where its descriptor is to be.
+    pub(crate) flags: u64,
+    pub(crate) slot: u64,
+    /// The descriptors to close, or -1: the library's file, then those that the function gets.
+    pub(crate) files: [i32; FILES],
+    /// What the function or the system call returned.
     pub(crate) result: u64,
     /// What the linker said.
     pub(crate) message: u64,
     pub(crate) done: u64,
+    /// A `timespec`, of the last look.
+    pub(crate) time: [u64; 2],
+}
+
+impl Parameters {
+    pub(crate) fn new() -> Self {
+        Self {
+            files: [-1; FILES],
+            ..Self::default()
+        }
+    }
+
+    /// Bytes from the start of the area to those of a field.
+    pub(crate) const fn at(field: usize) -> u64 {
+        PARAMETERS + field as u64
+    }
 }
 
 global_asm!(
     ".pushsection .rodata.fgraph_attach, \"a\", @progbits",
     // Other crates may have the function inline that names them.
-    ".globl fgraph_attach_stub, fgraph_attach_stub_end",
-    ".hidden fgraph_attach_stub, fgraph_attach_stub_end",
+    ".globl fgraph_attach_stub, fgraph_attach_make, fgraph_attach_load, fgraph_attach_leave",
+    ".hidden fgraph_attach_stub, fgraph_attach_make, fgraph_attach_load, fgraph_attach_leave",
+    ".globl fgraph_attach_stub_end",
+    ".hidden fgraph_attach_stub_end",
+    // The held thread. rbx holds the parameters, which are where its stack ends, aligned, once that
+    // can be written to. What calls keep is ours. Functions expect an empty x87 stack and the usual
+    // rounding.
     "fgraph_attach_stub:",
-    // rbx holds the parameters, and the stack is aligned. What calls keep is ours. Functions expect
-    // an empty x87 stack and the usual rounding.
+    "lea rdi, [rbx - {STACK}]",
+    "mov esi, {WRITTEN}",
+    "mov edx, {READ_WRITE}",
+    "mov eax, {MPROTECT}",
+    "syscall",
+    "test rax, rax",
+    "jnz 3f",
     "fninit",
     "push {MXCSR}",
     "ldmxcsr [rsp]",
@@ -79,48 +144,143 @@ global_asm!(
     "call [rbx + {ERRNO}]",
     "mov r12, rax",
     "mov r13d, [r12]",
+    "lea rdi, [rbx + {ATTRIBUTES}]",
+    "call [rbx + {ATTR_INIT}]",
+    "lea rdi, [rbx + {ATTRIBUTES}]",
+    "mov esi, {DETACHED}",
+    "call [rbx + {ATTR_SETDETACHSTATE}]",
+    "lea rdi, [rbx + {ATTRIBUTES}]",
+    "mov esi, {NEW_STACK}",
+    "call [rbx + {ATTR_SETSTACKSIZE}]",
+    "lea rdi, [rbx + {HANDLE}]",
+    "lea rsi, [rbx + {ATTRIBUTES}]",
+    "lea rdx, [rip + 5f]",
+    "mov rcx, rbx",
+    "call [rbx + {CREATE}]",
+    "mov [r12], r13d",
+    "mov eax, eax",
+    "mov [rbx + {RESULT}], rax",
+    "mov qword ptr [rbx + {DONE}], {MADE}",
+    "lea r13, [rip + 3f]",
+    "jmp 9f",
+    "3:",
+    "mov rsp, [rbx + {FRAME}]",
+    "mov eax, {RT_SIGRETURN}",
+    "syscall",
+    // The new thread, a function: rdi holds the parameters.
+    "5:",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "mov rbx, rdi",
+    "mov eax, {GETTID}",
+    "syscall",
+    "mov [rbx + {THREAD}], rax",
+    "jmp 8f",
+    "fgraph_attach_make:",
+    "mov rdi, [rbx + {NAME}]",
+    "mov esi, [rbx + {FLAGS}]",
+    "mov eax, {MEMFD_CREATE}",
+    "syscall",
+    "mov [rbx + {RESULT}], rax",
+    "test rax, rax",
+    "js 6f",
+    "mov rcx, [rbx + {SLOT}]",
+    "mov [rcx], eax",
+    "6:",
+    "mov qword ptr [rbx + {DONE}], {MADE}",
+    "jmp 8f",
+    "fgraph_attach_load:",
     "mov rdi, [rbx + {PATH}]",
     "test rdi, rdi",
-    "jz 2f",
+    "jz 6f",
     // RTLD_NOW
     "mov esi, 2",
     "call [rbx + {DLOPEN}]",
     "test rax, rax",
-    "jz 3f",
+    "jz 7f",
     "mov rdi, rax",
     "mov rsi, [rbx + {NAME}]",
     "call [rbx + {DLSYM}]",
     "mov [rbx + {FUNCTION}], rax",
     "test rax, rax",
-    "jz 3f",
-    "2:",
+    "jz 7f",
+    "6:",
+    // All but the first are the function's now.
+    "lea rdi, [rbx + {FILES} + 4]",
+    "mov ecx, {SHARED}",
+    "mov eax, -1",
+    "rep stosd",
     "mov rdi, [rbx + {ARGUMENT}]",
     "mov rsi, [rbx + {ARGUMENT_LEN}]",
     "call [rbx + {FUNCTION}]",
     "cdqe",
     "mov [rbx + {RESULT}], rax",
-    "mov ebp, {LOADED}",
-    "jmp 4f",
-    "3:",
+    "mov qword ptr [rbx + {DONE}], {LOADED}",
+    "jmp 8f",
+    "7:",
     "call [rbx + {DLERROR}]",
     "mov [rbx + {MESSAGE}], rax",
-    "mov ebp, {FAILED}",
-    "4:",
-    "mov [r12], r13d",
-    "mov [rbx + {DONE}], rbp",
-    // A call that sleeps would spoil the kernel's record of one that it is to make anew.
-    "mov r14, [rbx + {LOOKS}]",
-    "5:",
+    "mov qword ptr [rbx + {DONE}], {FAILED}",
+    "8:",
+    "lea r13, [rip + fgraph_attach_leave]",
+    // Waits, then goes to r13, without a stack: the new thread is told to go on from here. A call
+    // that sleeps would spoil the kernel's record of one that the held thread is to make anew.
+    "9:",
+    "xor r12d, r12d",
+    "2:",
+    "mov edi, {CLOCK}",
+    "lea rsi, [rbx + {TIME}]",
+    "mov eax, {CLOCK_GETTIME}",
+    "syscall",
+    "test r12, r12",
+    "jnz 3f",
+    "mov r12, [rbx + {TIME}]",
+    "add r12, {SECONDS}",
+    "3:",
     "mov eax, {SCHED_YIELD}",
     "syscall",
-    "dec r14",
-    "jnz 5b",
-    "mov rsp, [rbx + {FRAME}]",
-    "mov eax, {RT_SIGRETURN}",
+    "cmp [rbx + {TIME}], r12",
+    "jl 2b",
+    "jmp r13",
+    "fgraph_attach_leave:",
+    "lea r12, [rbx + {FILES}]",
+    "mov r13d, {FILES_LEN}",
+    "2:",
+    "mov edi, [r12]",
+    "test edi, edi",
+    "js 3f",
+    "mov eax, {CLOSE}",
     "syscall",
+    "3:",
+    "add r12, 4",
+    "dec r13d",
+    "jnz 2b",
+    "lea rdi, [rbx - {PARAMETERS}]",
+    "mov esi, {AREA}",
+    "mov rdx, [rbx + {CALL}]",
+    "cmp qword ptr [rbx + {IS_ALONE}], 0",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "je 4f",
+    "mov eax, {MUNMAP}",
+    "jmp rdx",
+    "4:",
+    "xor eax, eax",
+    "ret",
     "fgraph_attach_stub_end:",
     ".popsection",
     ERRNO = const offset_of!(Parameters, errno),
+    ATTRIBUTES = const offset_of!(Parameters, attributes),
+    ATTR_INIT = const offset_of!(Parameters, pthread_attr_init),
+    ATTR_SETDETACHSTATE = const offset_of!(Parameters, pthread_attr_setdetachstate),
+    ATTR_SETSTACKSIZE = const offset_of!(Parameters, pthread_attr_setstacksize),
+    CREATE = const offset_of!(Parameters, pthread_create),
+    HANDLE = const offset_of!(Parameters, handle),
+    THREAD = const offset_of!(Parameters, thread),
+    IS_ALONE = const offset_of!(Parameters, is_alone),
+    CALL = const offset_of!(Parameters, call),
     PATH = const offset_of!(Parameters, path),
     DLOPEN = const offset_of!(Parameters, dlopen),
     NAME = const offset_of!(Parameters, name),
@@ -129,20 +289,44 @@ global_asm!(
     FUNCTION = const offset_of!(Parameters, function),
     ARGUMENT = const offset_of!(Parameters, argument),
     ARGUMENT_LEN = const offset_of!(Parameters, argument_len),
+    FLAGS = const offset_of!(Parameters, flags),
+    SLOT = const offset_of!(Parameters, slot),
+    FILES = const offset_of!(Parameters, files),
+    FILES_LEN = const FILES,
+    SHARED = const FILES - 1,
     RESULT = const offset_of!(Parameters, result),
     MESSAGE = const offset_of!(Parameters, message),
     DONE = const offset_of!(Parameters, done),
-    LOOKS = const offset_of!(Parameters, looks),
     FRAME = const offset_of!(Parameters, frame),
+    SECONDS = const SECONDS,
+    TIME = const offset_of!(Parameters, time),
+    CLOCK = const libc::CLOCK_MONOTONIC,
+    CLOCK_GETTIME = const libc::SYS_clock_gettime,
+    MADE = const MADE,
     LOADED = const LOADED,
     FAILED = const FAILED,
     MXCSR = const 0x1f80,
+    STACK = const STACK,
+    WRITTEN = const STACK + UPPER,
+    NEW_STACK = const NEW_STACK,
+    PARAMETERS = const PARAMETERS,
+    AREA = const AREA,
+    READ_WRITE = const libc::PROT_READ | libc::PROT_WRITE,
+    DETACHED = const libc::PTHREAD_CREATE_DETACHED,
+    MPROTECT = const libc::SYS_mprotect,
+    MUNMAP = const libc::SYS_munmap,
+    CLOSE = const libc::SYS_close,
+    MEMFD_CREATE = const libc::SYS_memfd_create,
+    GETTID = const libc::SYS_gettid,
     SCHED_YIELD = const libc::SYS_sched_yield,
     RT_SIGRETURN = const libc::SYS_rt_sigreturn,
 );
 
 unsafe extern "C" {
     static fgraph_attach_stub: u8;
+    static fgraph_attach_make: u8;
+    static fgraph_attach_load: u8;
+    static fgraph_attach_leave: u8;
     static fgraph_attach_stub_end: u8;
 }
 
@@ -154,6 +338,29 @@ pub(crate) fn code() -> &'static [u8] {
     );
     // SAFETY: the bytes between the two labels.
     unsafe { slice::from_raw_parts(start, end.addr() - start.addr()) }
+}
+
+/// What the new thread can be told to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// To make a file.
+    Make,
+    /// To load the library, and call its function.
+    Load,
+    /// To give back all, and end.
+    Leave,
+}
+
+impl Step {
+    /// Bytes from the start of the code.
+    pub(crate) fn at(self) -> u64 {
+        let at = match self {
+            Self::Make => &raw const fgraph_attach_make,
+            Self::Load => &raw const fgraph_attach_load,
+            Self::Leave => &raw const fgraph_attach_leave,
+        };
+        (at.addr() - (&raw const fgraph_attach_stub).addr()) as u64
+    }
 }
 
 /// The upper part of the area, from [`Parameters`] on.
@@ -178,11 +385,15 @@ impl Area {
         at as u64
     }
 
-    pub(crate) fn finish(mut self, parameters: &Parameters) -> Vec<u8> {
+    /// All bytes, or an error if there is no room for them.
+    pub(crate) fn finish(mut self, parameters: &Parameters) -> io::Result<Vec<u8>> {
         // SAFETY: numbers without padding.
         let bytes = unsafe { bytes_of(parameters) };
         self.bytes[..bytes.len()].copy_from_slice(bytes);
-        self.bytes
+        match self.bytes.len() as u64 <= UPPER {
+            true => Ok(self.bytes),
+            false => Err(io::ErrorKind::ArgumentListTooLong.into()),
+        }
     }
 
     /// Adds a signal frame that leads back to `state`, behind the address of the instructions that
@@ -305,14 +516,6 @@ fn extended_frame(extended: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The parameters of a thread that will look long enough for its registers to be put back.
-pub(crate) fn parameters() -> Parameters {
-    Parameters {
-        looks: LOOKS,
-        ..Parameters::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,8 +540,9 @@ mod tests {
     }
 
     #[test]
-    fn the_code_ends_with_a_system_call() {
-        assert!(code().ends_with(&[0x0f, 0x05]));
-        assert!(code().len() < 4096);
+    fn the_code_has_room() {
+        assert!(code().len() as u64 <= PAGE);
+        let steps = [Step::Make, Step::Load, Step::Leave].map(Step::at);
+        assert!(steps.is_sorted() && steps[2] < code().len() as u64);
     }
 }

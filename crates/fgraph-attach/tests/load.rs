@@ -1,7 +1,8 @@
 //! Libraries are loaded into programs that were not made for it.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -152,6 +153,46 @@ fn a_thread_that_sleeps_sleeps_on() {
     );
 }
 
+/// How many threads a process has.
+fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
+}
+
+#[test]
+fn the_program_works_while_the_library_comes() {
+    let programs = Programs::new();
+    let mut command = Command::new("cat");
+    let cat = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut program = Program(cat.unwrap());
+    let mut input = program.0.stdin.take().unwrap();
+    let mut output = program.0.stdout.take().unwrap();
+    let library = Library {
+        name: "fgraph-attach-test",
+        version: "1",
+        bytes: &programs.library,
+        entry: c"loaded",
+    };
+    // Until it works, it may be a copy of this process.
+    input.write_all(b"x").unwrap();
+    output.read_exact(&mut [0]).unwrap();
+    let mut is_answered = false;
+    let loaded = load_with(program.id(), &library, |_| {
+        input.write_all(b"x")?;
+        let mut poll = libc::pollfd {
+            fd: output.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry.
+        is_answered = unsafe { libc::poll(&mut poll, 1, 20_000) } == 1;
+        Ok(b"/dev/null\nx".to_vec())
+    });
+    assert_eq!((loaded.unwrap().result, is_answered), (1, true));
+    assert_eq!(threads(program.id()), 1);
+    drop(input);
+    assert_eq!(program.end().code(), Some(0));
+}
+
 #[test]
 fn a_thread_that_computes_finds_its_registers_as_they_were() {
     let programs = Programs::new();
@@ -265,6 +306,7 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
     for delay in delays.into_iter().chain([None]) {
         let end = End::new();
         let program = Program::start(Command::new(&computes).stdin(end.stdin()));
+        let before = (opened(program.id()), threads(program.id()));
         let mut attacher = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
@@ -294,7 +336,12 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
             let _ = attacher.kill();
         }
         attacher.wait().unwrap();
-        thread::sleep(Duration::from_millis(5));
+        let until = Instant::now() + Duration::from_secs(20);
+        let now = || (opened(program.id()), threads(program.id()));
+        while now() != before && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(now(), before, "killed after {delay:?}");
         end.say();
         assert_eq!(program.end().code(), Some(0), "killed after {delay:?}");
     }

@@ -13,6 +13,7 @@ mod live;
 mod matcher;
 pub mod ngrams;
 mod pattern;
+mod pieces;
 mod words;
 
 use core::fmt::{self, Display, Formatter};
@@ -28,6 +29,7 @@ pub use index::NameIndex;
 pub use live::LiveFilter;
 pub use matcher::{Catalog, Matcher, ModuleMatcher};
 use pattern::{Pattern, What};
+pub use pieces::SymbolPieces;
 use words::{Word, words};
 
 /// Stands between the parts of a union.

@@ -194,6 +194,29 @@ impl<'a> Functions<'a> {
         names.filter_map(|name| self.name(*name))
     }
 
+    /// The names of the function at an index as they stand in the file, each with its version if
+    /// that stands elsewhere. Some may be no text.
+    ///
+    /// # Panics
+    ///
+    /// If the index is not less than [`len`](Self::len).
+    pub fn raw_names(&self, index: usize) -> impl Iterator<Item = (&'a [u8], Option<&'a str>)> {
+        let names = self.name_refs(index).iter();
+        names.filter_map(|&name| match name.strings {
+            Strings::Added => {
+                let added = self.added.get(name.at as usize)?;
+                Some((
+                    added.symbol.as_bytes(),
+                    added.version.map(|version| version.name),
+                ))
+            }
+            _ => Some((
+                self.text(name)?,
+                self.version(name).map(|version| version.name),
+            )),
+        })
+    }
+
     fn name_refs(&self, index: usize) -> &[NameRef] {
         let first = self.starts[index].names as usize;
         let end = self.starts.get(index + 1).map(|next| next.names as usize);
@@ -202,26 +225,36 @@ impl<'a> Functions<'a> {
 
     /// The name, unless it is not text inside the file.
     fn name(&self, name: NameRef) -> Option<Name<'a>> {
+        if let Strings::Added = name.strings {
+            return self.added.get(name.at as usize).copied();
+        }
+        let mut result = Name::new(str::from_utf8(self.text(name)?).ok()?)?;
+        result.version = self.version(name).or(result.version);
+        Some(result)
+    }
+
+    /// The name as it stands in the file, unless it was added or is not inside the file.
+    fn text(&self, name: NameRef) -> Option<&'a [u8]> {
         let strings = match name.strings {
             Strings::Symtab => self.strings[0],
             Strings::Dynsym => self.strings[1],
             Strings::Debug => self.strings[2],
-            Strings::Added => return self.added.get(name.at as usize).copied(),
+            Strings::Added => return None,
         };
         let from = strings.get(name.at as usize..)?;
-        let text = before(&from[..from.len().min(MAX_NAME)], 0)?;
-        let mut result = Name::new(str::from_utf8(text).ok()?)?;
+        before(&from[..from.len().min(MAX_NAME)], 0)
+    }
+
+    /// The version that the file has for the name.
+    fn version(&self, name: NameRef) -> Option<Version<'a>> {
         let version = name.version & !HIDDEN_VERSION;
-        if let Ok(known) = self
+        let known = self
             .versions
-            .binary_search_by_key(&version, |known| known.0)
-        {
-            result.version = Some(Version {
-                is_hidden: name.version & HIDDEN_VERSION != 0,
-                name: self.versions[known].1,
-            });
-        }
-        Some(result)
+            .binary_search_by_key(&version, |known| known.0);
+        known.ok().map(|known| Version {
+            is_hidden: name.version & HIDDEN_VERSION != 0,
+            name: self.versions[known].1,
+        })
     }
 
     /// The first function that starts at or behind the address.

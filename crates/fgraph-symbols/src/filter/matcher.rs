@@ -15,6 +15,7 @@ use super::glob::Glob;
 use super::index::{self, Hashes, NameIndex};
 use super::live::{LiveFilter, Step};
 use super::pattern::{Pattern, What, matches_path};
+use super::pieces::SymbolPieces;
 use super::{Filter, Part};
 
 /// From so many globs on it pays to compare each with the pieces of names first.
@@ -426,6 +427,23 @@ impl ModuleMatcher<'_, '_> {
             let mut all = step.trace.entries();
             step.everything.is_some() || all.any(|entry| self.has(entry) && may_match(entry.what))
         })
+    }
+
+    /// What the symbols of each function have in them that a word of the filter
+    /// [mentions](Self::mentions); `None` if that is not known.
+    #[must_use]
+    pub fn pieces(&self) -> Option<SymbolPieces> {
+        let steps = &self.matcher.steps;
+        if steps.iter().any(|step| step.everything.is_some()) {
+            return None;
+        }
+        let words = steps.iter().flat_map(|step| {
+            let notrace = step.notrace.entries();
+            let notrace = notrace.filter(|entry| !entry.what.matches_everything());
+            step.trace.entries().chain(notrace)
+        });
+        let words = words.filter(|entry| self.has(*entry) && *entry.what != What::SystemCalls);
+        SymbolPieces::of(words.map(|entry| entry.what))
     }
 
     /// Whether the filter selects a function of the module.

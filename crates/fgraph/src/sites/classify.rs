@@ -89,10 +89,11 @@ impl Plan {
     }
 }
 
-/// Finds out what can be done with a function. `breakpoints` says whether it may get one.
+/// Finds out what can be done with a function. `callers` is asked only where it decides, as the
+/// answer may take a look at all code; `breakpoints` says whether the function may get one.
 pub(crate) fn classify(
     function: &Candidate<'_>,
-    callers: Callers,
+    callers: impl Fn() -> Callers,
     breakpoints: bool,
 ) -> Result<Plan, RefusalReason> {
     if let Some(Notrace::Entirely(reason)) = function.notrace {
@@ -118,18 +119,15 @@ pub(crate) fn classify(
     if convention.takes_flags {
         return Err(RefusalReason::Notrace("takes an argument in the flags"));
     }
-    let keeps_high = callers == Callers::AllRegisters;
-    let callers = if function.listed || is_rust(function.symbol) {
-        Callers::Abi
-    } else {
-        callers
-    };
+    let keeps_high = || callers() == Callers::AllRegisters;
+    let is_c = !function.listed && !is_rust(function.symbol);
+    let knows_code = || is_c && callers() != Callers::Abi;
     let is_relied_on = function.convention_is_relied_on
         || is_regcall(function.symbol)
         // What has no name may be one of the compiler's own helpers, which change next to nothing.
         || function.symbol.is_empty() && !function.listed
-        || callers != Callers::Abi && function.code_is_relied_on;
-    let mut variant = if convention.reads_high || is_relied_on && keeps_high {
+        || function.code_is_relied_on && knows_code();
+    let mut variant = if convention.reads_high || is_relied_on && keeps_high() {
         Variant::PreserveAll
     } else if is_relied_on
         || convention.reads_scratch
@@ -188,7 +186,7 @@ pub(crate) fn classify(
         return Err(RefusalReason::TextRelocation);
     }
     // While a body runs that has been called by the trampoline, rbp is not the caller's.
-    if callers != Callers::Abi && relocate::uses_frame_pointer_of_caller(&code) {
+    if knows_code() && relocate::uses_frame_pointer_of_caller(&code) {
         variant = variant.entry_only();
     }
     Ok(Plan {
@@ -269,9 +267,9 @@ mod tests {
 
     #[test]
     fn a_nop_is_patched_in_place_and_other_code_is_displaced() {
-        let nop = classify(&candidate(&NOP, "f"), Callers::LowRegisters, true).unwrap();
+        let nop = classify(&candidate(&NOP, "f"), || Callers::LowRegisters, true).unwrap();
         assert!(nop.how == TraceMethod::Nop && nop.window.is_none());
-        let code = classify(&candidate(&CODE, "f"), Callers::LowRegisters, true).unwrap();
+        let code = classify(&candidate(&CODE, "f"), || Callers::LowRegisters, true).unwrap();
         assert_eq!(code.how, TraceMethod::Relocated);
         assert_eq!(code.window.unwrap().len(), 8);
     }
@@ -280,21 +278,21 @@ mod tests {
     fn what_has_no_room_for_a_jump_gets_a_breakpoint_only_if_that_is_allowed() {
         // xor eax, eax; ret
         let text = [0x31, 0xc0, 0xc3];
-        let plan = classify(&candidate(&text, "f"), Callers::Abi, true).unwrap();
+        let plan = classify(&candidate(&text, "f"), || Callers::Abi, true).unwrap();
         assert_eq!((plan.how, plan.patched_len()), (TraceMethod::Breakpoint, 1));
         assert_eq!(plan.window.unwrap().len(), 2);
-        let refused = classify(&candidate(&text, "f"), Callers::Abi, false).unwrap_err();
+        let refused = classify(&candidate(&text, "f"), || Callers::Abi, false).unwrap_err();
         let short = RefusalReason::Displace(relocate::RelocateError::TooShort { have: 3 });
         assert_eq!(refused, short);
         // An int3 is the breakpoint of another tool.
-        let refused = classify(&candidate(&[0xcc, 0xc3], "f"), Callers::Abi, true);
+        let refused = classify(&candidate(&[0xcc, 0xc3], "f"), || Callers::Abi, true);
         assert!(matches!(refused, Err(RefusalReason::Displace(_))));
     }
 
     #[test]
     fn what_is_behind_an_endbr64_is_patched() {
         let text = [&nop::ENDBR64[..], &CODE].concat();
-        let code = classify(&candidate(&text, "f"), Callers::Abi, false).unwrap();
+        let code = classify(&candidate(&text, "f"), || Callers::Abi, false).unwrap();
         assert_eq!((code.lead, code.window.unwrap().boundaries()), (4, 0b10011));
     }
 
@@ -305,7 +303,7 @@ mod tests {
                 listed,
                 ..candidate(&CODE, symbol)
             };
-            classify(&candidate, callers, false).unwrap().variant
+            classify(&candidate, || callers, false).unwrap().variant
         };
         assert_eq!(variant("f", false, Callers::Abi), Variant::Plain);
         assert_eq!(
@@ -350,7 +348,7 @@ mod tests {
                 convention_is_relied_on,
                 ..candidate(&CODE, symbol)
             };
-            classify(&candidate, callers, false).unwrap().variant
+            classify(&candidate, || callers, false).unwrap().variant
         };
         let rust = "_RNvCs1234_7mycrate3foo";
         for (symbol, listed) in [("f", true), (rust, false)] {
@@ -387,7 +385,7 @@ mod tests {
     #[test]
     fn what_a_function_does_with_registers_and_flags_shows_another_convention() {
         let variant = |text: &[u8]| {
-            classify(&candidate(text, "f"), Callers::Abi, false).map(|plan| plan.variant)
+            classify(&candidate(text, "f"), || Callers::Abi, false).map(|plan| plan.variant)
         };
         // Behind the NOP: lea rax, [rdi + r11]; movaps [rsp - 24], xmm8; stc.
         let nop = &NOP[..5];
@@ -415,7 +413,7 @@ mod tests {
             text: &patched,
             ..candidate(&CODE, "f")
         };
-        let refused = classify(&candidate, Callers::Abi, true).unwrap_err();
+        let refused = classify(&candidate, || Callers::Abi, true).unwrap_err();
         let found = [0xe9, 1, 2, 3, 4];
         assert_eq!(refused, RefusalReason::Patched { found });
     }
@@ -427,7 +425,7 @@ mod tests {
                 entered,
                 ..candidate(&CODE, "f")
             };
-            let plan = |breakpoints| classify(&candidate, Callers::Abi, breakpoints);
+            let plan = |breakpoints| classify(&candidate, || Callers::Abi, breakpoints);
             let how = plan(true).map(|plan| plan.how);
             (plan(false).map(|plan| plan.how), how)
         };
@@ -456,7 +454,7 @@ mod tests {
                 padding,
                 ..candidate(&text, "f")
             };
-            classify(&candidate, Callers::Abi, false).map(|plan| {
+            classify(&candidate, || Callers::Abi, false).map(|plan| {
                 let len = plan.window.as_ref().map_or(0, Window::len);
                 (plan.relay, plan.patched_len(), len)
             })
@@ -471,7 +469,7 @@ mod tests {
 
     #[test]
     fn the_table_is_heeded() {
-        let refused = classify(&candidate(&CODE, "_start"), Callers::Abi, true);
+        let refused = classify(&candidate(&CODE, "_start"), || Callers::Abi, true);
         assert!(matches!(refused, Err(RefusalReason::Notrace(_))));
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use fgraph_core::site::{Site, Source, Symbols};
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::{ElfError, ElfFile};
-use fgraph_symbols::filter::{FilterError, FunctionFacts, ModuleMatcher};
+use fgraph_symbols::filter::{FilterError, FunctionFacts, ModuleMatcher, SymbolPieces};
 use fgraph_symbols::functions::Functions;
 #[cfg(feature = "dwarf")]
 use fgraph_symbols::lines::Lines;
@@ -205,6 +205,12 @@ impl ModuleFacts {
 
     pub(super) fn symbol(&self, index: usize) -> &'static str {
         symbol(&self.functions, index)
+    }
+
+    /// Whether a filter may mention a function, by the pieces that tell of that. Looks at its
+    /// symbols only.
+    pub(super) fn may_be_mentioned(&self, index: usize, pieces: Option<&SymbolPieces>) -> bool {
+        pieces.is_none_or(|pieces| pieces.may_match(self.functions.raw_names(index)))
     }
 
     /// How many bytes behind an address in memory is the first one that the linker writes to.

@@ -51,8 +51,11 @@ impl ModuleListing {
         matcher: &ModuleMatcher<'_, '_>,
     ) -> Result<Self, FilterError> {
         let (mut functions, mut others) = (Vec::new(), Vec::new());
+        let pieces = matcher.pieces();
         for index in candidates.functions() {
-            if is_selected(known, Some(index), known.address(index), matcher)? {
+            if known.may_be_mentioned(index, pieces.as_ref())
+                && is_selected(known, Some(index), known.address(index), matcher)?
+            {
                 functions.push(index as u32);
             }
         }
@@ -116,7 +119,7 @@ impl Listing for ModuleListing {
             Ok(candidate) => candidate,
             Err(reason) => return (Err(reason), false),
         };
-        let decision = decide(&candidate, self.known.callers(), self.breakpoints);
+        let decision = decide(&candidate, || self.known.callers(), self.breakpoints);
         if matches!(decision.0, Err(RefusalReason::Notrace(_))) || self.is_on(address) {
             return decision;
         }
@@ -147,7 +150,7 @@ fn has_name(functions: &Functions<'_>, index: Option<usize>) -> bool {
     index.is_some_and(|index| functions.names(index).next().is_some())
 }
 
-fn decide(candidate: &Candidate<'_>, callers: Callers, breakpoints: bool) -> Decision {
+fn decide(candidate: &Candidate<'_>, callers: impl Fn() -> Callers, breakpoints: bool) -> Decision {
     let plan = classify(candidate, callers, breakpoints);
     let returns = plan.as_ref().is_ok_and(|plan| plan.variant.returns());
     (plan.map(|plan| plan.how), returns)
@@ -259,7 +262,7 @@ pub(crate) fn list(
         } else if text.is_none() {
             (Err(RefusalReason::NotText), false)
         } else {
-            decide(&candidate, callers, breakpoints)
+            decide(&candidate, || callers, breakpoints)
         };
         info(functions, Some(index), &path, function.address, decided)
     };

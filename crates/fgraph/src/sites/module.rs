@@ -10,6 +10,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::io;
 use std::sync::Arc;
 
 use fgraph_core::MAX_USERS;
@@ -61,6 +62,8 @@ pub(crate) struct ModuleSites {
     pub(super) is_called_by_go: bool,
     /// Whether it asks us for the stack pointers of frames, if it asks for any.
     is_answered: bool,
+    /// Its file, once it has been read.
+    image: Option<&'static [u8]>,
     /// Of all names; `None` until a filter has selected none of them.
     ngrams: Option<NgramBloom>,
     /// No filter that is to be applied mentions functions of a lower index, which were not looked
@@ -182,6 +185,7 @@ impl ModuleSites {
             listed: Vec::new(),
             is_called_by_go: false,
             is_answered: false,
+            image: None,
             ngrams,
             first_mentioned: usize::MAX,
             prepared: None,
@@ -408,14 +412,15 @@ impl ModuleSites {
         if matcher.selects_system_calls() && system_calls::may_be_in(&known.file) {
             return Ok(true);
         }
+        let pieces = matcher.pieces();
         // They save time when it is the next filter's turn.
-        let unknown = self.ngrams.is_none() && (is_read || !lazily);
+        let unknown = pieces.is_none() && self.ngrams.is_none() && (is_read || !lazily);
         let mut ngrams = unknown.then(|| NgramBloom::new(known.functions.len()));
         let prepared = self.prepared.as_ref();
         let looked_at = prepared.and_then(|prepared| prepared.looked_at.as_ref());
         for index in 0..known.functions.len() {
             let is_done = looked_at.is_some_and(|done| done.functions.contains(index));
-            if is_done && !unknown {
+            if is_done && !unknown || !known.may_be_mentioned(index, pieces.as_ref()) {
                 continue;
             }
             let names = names_of(known, index);
@@ -475,10 +480,19 @@ impl ModuleSites {
         }
     }
 
-    /// Reads the module's file.
-    fn read(&self) -> Result<&'static ModuleFacts, String> {
+    /// The module's file, which is read once.
+    fn image(&mut self) -> io::Result<&'static [u8]> {
+        if self.image.is_none() {
+            self.image = Some(self.loaded.map()?);
+        }
+        Ok(self.image.unwrap_or_default())
+    }
+
+    /// Reads what is known of the module from its file.
+    fn read(&mut self) -> Result<&'static ModuleFacts, String> {
+        let image = self.image();
         let check = |file: &ElfFile<'_>| modules::check(&self.loaded, file);
-        let (file, mut functions) = parse(self.loaded.map(), self.loaded.path(), check)?;
+        let (file, mut functions) = parse(image, self.loaded.path(), check)?;
         // The resolvers of a library that is not relocated cannot be run.
         if !loader_event::is_loading() {
             let targets = ifunc::targets(&self.loaded, &file, &functions);
@@ -642,7 +656,8 @@ impl ModuleSites {
     pub(crate) fn answer(&mut self) {
         if self.is_loaded && !self.is_answered && !loader_event::is_loading() {
             self.is_answered = true;
-            stack_pointer::answer(&self.loaded);
+            let loaded = self.loaded.clone();
+            stack_pointer::answer(&loaded, || self.image().ok());
         }
     }
 
@@ -700,13 +715,13 @@ impl ModuleSites {
         // Who may have the functions of these is asked when a filter selects them.
         let blocks_signals = blocks_signals(&known.functions);
         let breakpoints = !blocks_signals;
-        let callers = known.callers();
+        let callers = || known.callers();
         if few.is_some() {
             candidates = candidates.with_reliance(Reliance::unknown(&known.file));
         } else {
             known.reliance.get_or_init(|| {
                 let is_padded = !self.listed.is_empty();
-                Reliance::find(&known.file, &known.functions, callers, is_padded)
+                Reliance::find(&known.file, &known.functions, callers(), is_padded)
             });
         }
         let mut plan = |subject, address, found: Found<'static>| {
@@ -805,10 +820,14 @@ impl ModuleSites {
         if matchers.iter().any(is_for_all) {
             return None;
         }
+        let pieces: Vec<_> = matchers.iter().map(ModuleMatcher::pieces).collect();
         // A predicate that panics here has not panicked before: all are looked at.
         let is_mentioned = |entry: &Entry| -> Result<bool, FilterError> {
-            if matches!(entry.subject, Subject::Function(index) if index < self.first_mentioned) {
-                return Ok(false);
+            if let Subject::Function(index) = entry.subject {
+                let may_be = |pieces: &Option<_>| known.may_be_mentioned(index, pieces.as_ref());
+                if index < self.first_mentioned || !pieces.iter().any(may_be) {
+                    return Ok(false);
+                }
             }
             let names = entry.subject.names(known, entry.address);
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -880,7 +899,8 @@ mod tests {
         let mut modules = 0;
         for loaded in modules::loaded().0 {
             let mut module = ModuleSites::new(loaded, None);
-            let nothing = "no such function";
+            // Nothing of it would be in symbols.
+            let nothing = "::::";
             if is_wanted(&mut module, nothing) || module.ngrams.is_none() {
                 continue;
             }

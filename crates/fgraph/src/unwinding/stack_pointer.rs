@@ -62,8 +62,9 @@ pub(super) fn find(own: *mut c_void) {
     }
 }
 
-/// Has a module that asks libgcc ask us. This may wait for libraries to be loaded.
-pub(crate) fn answer(module: &LoadedModule) {
+/// Has a module that asks libgcc ask us; `image` has its file. This may wait for libraries to be
+/// loaded.
+pub(crate) fn answer(module: &LoadedModule, image: impl FnOnce() -> Option<&'static [u8]>) {
     let own = NEXT.load(Ordering::Acquire);
     if own == 0 {
         return;
@@ -73,11 +74,7 @@ pub(crate) fn answer(module: &LoadedModule) {
     if asks != Some(true) {
         return;
     }
-    let Some(file) = module
-        .map()
-        .ok()
-        .and_then(|bytes| ElfFile::parse(bytes).ok())
-    else {
+    let Some(file) = image().and_then(|bytes| ElfFile::parse(bytes).ok()) else {
         return;
     };
     let slots = file.slots_of(FUNCTION.to_bytes());

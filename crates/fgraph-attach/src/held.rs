@@ -1,0 +1,212 @@
+//! What a held thread does for the library: it makes a thread, and goes on where it was.
+//!
+//! It is stopped four times: where it is found, as it begins and ends one system call, and when it
+//! has made the thread. Each time it waits for a processor again, so nothing else is done here.
+
+use std::io;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::calls::Caller;
+use crate::error::Error;
+use crate::place::Held;
+use crate::process;
+use crate::stub::{self, AREA, Area, PARAMETERS, Parameters};
+use crate::{LOADING, Target};
+
+/// Bytes below the stack pointer that a function may use.
+const RED_ZONE: u64 = 128;
+/// How long the kernel may take for what it does at once.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How a thread was kept from its own work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pause {
+    pub(crate) thread: u32,
+    pub(crate) paused: Duration,
+    /// The system call that it was in and that ends with `EINTR`.
+    pub(crate) interrupted: Option<i64>,
+}
+
+impl Held {
+    /// Has it make a thread that waits in an area of memory, and lets it go. Returns where the area
+    /// is.
+    pub(crate) fn make_thread(
+        mut self,
+        target: &Target<'_>,
+        parameters: &mut Parameters,
+    ) -> Result<(u64, Pause), Error> {
+        let mut maker = Maker {
+            target,
+            held: &mut self,
+            back: None,
+            area: None,
+            has_run: false,
+        };
+        let made = maker.make(parameters);
+        let ended = match &made {
+            // The thread is still at it.
+            Err(Error::Unfinished { .. }) => Ok(()),
+            made => maker.end(made.is_err()),
+        };
+        let thread = self.tracee.id();
+        drop(self.tracee);
+        let pause = Pause {
+            thread,
+            paused: self.since.elapsed(),
+            interrupted: self.interrupted,
+        };
+        let area = made?;
+        ended.map_err(|source| process::explain(target.pid, source))?;
+        Ok((area, pause))
+    }
+}
+
+#[derive(Debug)]
+struct Maker<'a> {
+    target: &'a Target<'a>,
+    held: &'a mut Held,
+    /// Where on the thread's stack an address stands that leads back to where it was; `None` if it
+    /// cannot be told how much stack it has.
+    back: Option<u64>,
+    area: Option<u64>,
+    /// Whether the thread runs, or has run, the instructions in the area.
+    has_run: bool,
+}
+
+impl Maker<'_> {
+    fn gone(&self, source: io::Error) -> Error {
+        process::explain(self.target.pid, source)
+    }
+
+    fn make(&mut self, parameters: &mut Parameters) -> Result<u64, Error> {
+        let memory = self.target.memory;
+        self.lead_back()?;
+        self.held.tracee.block_signals().map_err(|e| self.gone(e))?;
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let arguments = [0, AREA, protection as u64, flags as u64, u64::MAX, 0];
+        let area = self.call("mmap", libc::SYS_mmap, arguments)?;
+        self.area = Some(area);
+        let base = area + PARAMETERS;
+        let mut upper = Area::new();
+        parameters.frame = upper.add_frame(&self.held.state, base, 0);
+        let written = upper.finish(parameters);
+        let written = written.and_then(|upper| memory.write(base, &upper));
+        let written = written.and_then(|()| memory.write(area, stub::code()));
+        written.map_err(|source| Error::Io {
+            what: "the process's memory could not be written to",
+            source,
+        })?;
+        self.run(area, base)?;
+        self.wait(area)?;
+        let result = memory.word(area + Parameters::at(offset_of!(Parameters, result)));
+        match result.map_err(|e| self.gone(e))? {
+            0 => Ok(area),
+            error => Err(Error::Call {
+                name: "pthread_create",
+                source: io::Error::from_raw_os_error(error as i32),
+            }),
+        }
+    }
+
+    /// Has the thread go on where it was, with all that it had, if this process ends from now on:
+    /// what it then does leads to a frame on its stack, below all that it uses.
+    fn lead_back(&mut self) -> Result<(), Error> {
+        let state = &self.held.state;
+        let Some(&restorer) = self.target.restorers.first() else {
+            return Ok(());
+        };
+        let (base, bytes, back) =
+            stub::frame_below(state.general.rsp.saturating_sub(RED_ZONE), state, restorer);
+        let has = |range: &Range<u64>| range.contains(&base) && range.contains(&state.general.rsp);
+        if !self.held.stack.as_ref().is_some_and(has)
+            || self.target.memory.write(base, &bytes).is_err()
+        {
+            return Ok(());
+        }
+        self.back = Some(back);
+        let mut general = state.general;
+        general.rip = restorer;
+        general.rsp = back + 8;
+        general.orig_rax = u64::MAX;
+        let set = self.held.tracee.set_registers(&general);
+        set.map_err(|e| self.gone(e))
+    }
+
+    /// Lets the thread run the instructions in the area.
+    fn run(&mut self, area: u64, base: u64) -> Result<(), Error> {
+        let mut general = self.held.state.general;
+        general.rip = area;
+        general.rsp = base;
+        general.rbx = base;
+        general.orig_rax = u64::MAX;
+        // Interrupts are on; no direction, no trap.
+        general.eflags = 0x202;
+        self.has_run = true;
+        let tracee = &mut self.held.tracee;
+        let run = tracee.set_registers(&general).and_then(|()| tracee.run());
+        run.map_err(|e| self.gone(e))
+    }
+
+    /// Waits until the thread says that it is done.
+    fn wait(&mut self, area: u64) -> Result<(), Error> {
+        let done = area + Parameters::at(offset_of!(Parameters, done));
+        let thread = self.held.tracee.id();
+        self.held
+            .tracee
+            .run_until(Instant::now() + LOADING, || {
+                Ok(self.target.memory.word(done)? != 0)
+            })
+            .map_err(|e| self.gone(e))?
+            .then_some(())
+            .ok_or(Error::Unfinished { thread })
+    }
+
+    fn call(&mut self, name: &'static str, number: i64, arguments: [u64; 6]) -> Result<u64, Error> {
+        let mut general = self.held.state.general;
+        if let Some(back) = self.back {
+            general.rsp = back;
+        }
+        let mut caller = Caller {
+            general,
+            tracee: &mut self.held.tracee,
+            instruction: self.target.call,
+            until: Instant::now() + SOON,
+        };
+        caller
+            .call(number, arguments)
+            .map_err(|source| Error::Call { name, source })
+    }
+
+    /// Lets the thread go on where it was.
+    fn end(&mut self, has_failed: bool) -> io::Result<()> {
+        self.stop()?;
+        if self.has_run && !self.is_in_area()? {
+            // It took so long that the thread went on by itself.
+            return Ok(());
+        }
+        if has_failed && let Some(area) = self.area {
+            // Where that fails too, it stays, and does no harm.
+            let _ = self.call("munmap", libc::SYS_munmap, [area, AREA, 0, 0, 0, 0]);
+            // Only where a thread was told to stop does the kernel make a system call anew.
+            self.stop()?;
+        }
+        self.held.tracee.set_state(&self.held.state)
+    }
+
+    fn is_in_area(&self) -> io::Result<bool> {
+        let at = self.held.tracee.registers()?.rsp;
+        Ok(self
+            .area
+            .is_some_and(|area| (area..=area + AREA).contains(&at)))
+    }
+
+    fn stop(&mut self) -> io::Result<()> {
+        match self.held.tracee.stop(Instant::now() + SOON)? {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    }
+}

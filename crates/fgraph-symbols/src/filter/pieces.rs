@@ -1,0 +1,202 @@
+//! What the symbols of functions must have in them for a filter to mention these: told without
+//! demangling, which takes longer than all else that is done with a name.
+//!
+//! Demangling puts punctuation and words of its own between the identifiers of a symbol, and leaves
+//! these as they are:
+//!
+//! ```text
+//!   cargo::ops::*_file          a glob
+//!   cargo  ops  _file           its pieces, each a run of letters, digits and underscores
+//!   _RNvNtCs..5cargo3ops11_read_file    a symbol that has all of them
+//! ```
+//!
+//! A piece that demangling itself could write (`const`, `u32`) tells nothing.
+
+use memchr::memmem::Finder;
+
+use super::pattern::What;
+
+/// Words that demangling writes which are in no symbol.
+const WRITTEN: &str = "\
+    isize usize i128 u128 f32 f64 bool char str const dyn extern unsafe for mut fn as is around \
+    just null splat closure shim punycode invalid syntax recursion limit reached size true false \
+    existential projections this symbol most significant nibble unsafe_binder impl std allocator \
+    basic_string string basic_istream istream basic_ostream ostream basic_iostream iostream \
+    char_traits anonymous namespace operator new delete lambda unnamed type auto decltype signed \
+    unsigned short int long double float half complex imaginary __float128 __int128 _BitInt \
+    wchar_t char8_t char16_t char32_t decimal32 decimal64 decimal128 bfloat16_t nullptr_t \
+    nullptr volatile restrict noexcept throw sizeof alignof typeid class union enum static_cast \
+    dynamic_cast const_cast reinterpret_cast literal real _Accum _Fract _Sat _Float __vector \
+    void clone _block_invoke invocation function block global constructors destructors keyed \
+    reference temporary parm offset virtual non-virtual covariant return override thunk vtable \
+    vtt VTT typeinfo name construction guard variable TLS init wrapper transaction Class";
+
+/// What demangling writes numbers with, their types included.
+const NUMBERS: &[u8] = b"0123456789abcdefxuszil";
+
+/// Shorter pieces are in too many symbols to tell much.
+const MIN: usize = 3;
+
+/// The pieces of some words of a filter.
+#[derive(Debug)]
+pub struct SymbolPieces(Vec<Vec<Finder<'static>>>);
+
+impl SymbolPieces {
+    /// More words are looked up by their hashes instead.
+    const MAX: usize = 8;
+
+    /// The pieces for a list of words; `None` if one of them may mention functions whatever their
+    /// symbols are, or if there are too many.
+    pub(super) fn of<'f>(words: impl Iterator<Item = &'f What>) -> Option<Self> {
+        let all: Option<Vec<_>> = words.take(Self::MAX + 1).map(pieces).collect();
+        all.filter(|all| all.len() <= Self::MAX).map(Self)
+    }
+
+    /// Whether a function may be mentioned that has these symbols, each with its version; without
+    /// any it may.
+    pub fn may_match<'s>(
+        &self,
+        symbols: impl Iterator<Item = (&'s [u8], Option<&'s str>)>,
+    ) -> bool {
+        let mut symbols = symbols.peekable();
+        symbols.peek().is_none() || symbols.any(|(symbol, version)| self.may_be(symbol, version))
+    }
+
+    fn may_be(&self, symbol: &[u8], version: Option<&str>) -> bool {
+        let version = version.unwrap_or_default().as_bytes();
+        let has = |piece: &Finder<'_>| {
+            piece.find(symbol).is_some() || version.len() >= MIN && piece.find(version).is_some()
+        };
+        let mut words = self.0.iter();
+        words.any(|pieces| pieces.iter().all(has)) || may_have_text(symbol)
+    }
+}
+
+/// The pieces of a word, the longest first; `None` if it has none.
+fn pieces(word: &What) -> Option<Vec<Finder<'static>>> {
+    let texts = word.texts()?;
+    let is_outside = |byte: &u8| !(byte.is_ascii_alphanumeric() || *byte == b'_');
+    let runs = texts
+        .iter()
+        .flat_map(|text| text.as_bytes().split(is_outside));
+    let mut runs: Vec<&[u8]> = runs.filter(|run| is_telling(run)).collect();
+    runs.sort_unstable_by_key(|run| core::cmp::Reverse(run.len()));
+    let finders = runs.into_iter().map(|run| Finder::new(run).into_owned());
+    let finders: Vec<_> = finders.collect();
+    (!finders.is_empty()).then_some(finders)
+}
+
+/// Whether a run of characters of a name is in its symbol, too.
+fn is_telling(run: &[u8]) -> bool {
+    let is_number = run.iter().all(|byte| NUMBERS.contains(byte));
+    run.len() >= MIN && !is_number && memchr::memmem::find(WRITTEN.as_bytes(), run).is_none()
+}
+
+/// Whether a symbol may have text in it that is written in another form: a constant of Rust that is
+/// a string, or has one.
+fn may_have_text(symbol: &[u8]) -> bool {
+    symbol.starts_with(b"_R")
+        && memchr::memchr_iter(b'K', symbol).any(|at| {
+            symbol
+                .get(at + 1)
+                .is_some_and(|kind| b"eRQAVTB".contains(kind))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::demangle;
+    use crate::filter::{Filter, FunctionFacts, Matcher};
+
+    /// What a filter's pieces say of a symbol.
+    fn may_match(filter: &str, symbol: &str) -> Option<bool> {
+        let filter: Filter = filter.parse().unwrap();
+        let matcher = Matcher::new(&filter);
+        let pieces = matcher.module("/bin/app").unwrap().pieces()?;
+        Some(pieces.may_match([(symbol.as_bytes(), None)].into_iter()))
+    }
+
+    const SYMBOLS: [&str; 10] = [
+        "_RNvMNtCs4fqI2P2rA04_5cargo3opsNtB2_4Tree6insert",
+        "_RINvNtC3std3mem8align_ofjdE",
+        "_RNvXs_C7mycrateINtB4_3FooKRe616263_ENtB4_5Trait3run",
+        "_RNCNvC4demo4main0",
+        "_ZN3foo3bar17h05af221e174051e9E",
+        "_ZN71_$LT$Test$u20$$u2b$$u20$$u27$static$u20$as$u20$foo..Bar$LT$Test$GT$$GT$3barE",
+        "_ZNSt6vectorIiSaIiEE9push_backERKi",
+        "_ZN12_GLOBAL__N_13FooC2Ev",
+        "_ZNKSs4sizeEv",
+        "plain_function.part.0",
+    ];
+
+    #[test]
+    fn no_name_is_missed_by_any_part_of_it() {
+        for symbol in SYMBOLS {
+            let name = demangle::to_string(symbol);
+            for from in 0..name.len() {
+                for to in from + 1..=name.len() {
+                    let Some(part) = name.get(from..to) else {
+                        continue;
+                    };
+                    let exactly: String = part.chars().flat_map(|c| ['\\', c]).collect();
+                    let glob = Filter::new().trace(&format!("*{exactly}*")).unwrap();
+                    assert!(glob.matches(&FunctionFacts::new(&[&name], "/bin/app")));
+                    let matcher = Matcher::new(&glob);
+                    let pieces = matcher.module("/bin/app").unwrap().pieces();
+                    let may = pieces.is_none_or(|pieces| {
+                        pieces.may_match([(symbol.as_bytes(), None)].into_iter())
+                    });
+                    assert!(may, "{part} of {name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_tell_symbols_apart() {
+        let tree = SYMBOLS[0];
+        assert_eq!(may_match("cargo::ops::*", tree), Some(true));
+        assert_eq!(may_match("cargo::core::*", tree), Some(false));
+        assert_eq!(may_match("*::ops::insert_all", tree), Some(false));
+        assert_eq!(may_match("cargo::core::* *Tree*", tree), Some(true));
+        assert_eq!(may_match("*Tree* !*insert*", "_ZN3foo6insertE"), Some(true));
+        assert_eq!(may_match("*Tree* !*insert*", "_ZN3foo3barE"), Some(false));
+    }
+
+    #[test]
+    fn words_without_a_piece_let_nothing_be_told() {
+        for filter in [
+            "*",
+            "a*",
+            "*<*>*",
+            "*const*",
+            "*u64*",
+            "cargo::* ?x*",
+            "0x1000",
+            "!*fmt*",
+        ] {
+            assert_eq!(may_match(filter, "f"), None, "{filter}");
+        }
+        let predicate = Filter::new().predicate(|_| true);
+        let matcher = Matcher::new(&predicate);
+        assert!(matcher.module("/bin/app").unwrap().pieces().is_none());
+    }
+
+    #[test]
+    fn a_function_without_a_symbol_may_match() {
+        let filter: Filter = "cargo::ops::*".parse().unwrap();
+        let matcher = Matcher::new(&filter);
+        let pieces = matcher.module("/bin/app").unwrap().pieces().unwrap();
+        assert!(pieces.may_match(core::iter::empty()));
+    }
+
+    #[test]
+    fn versions_count() {
+        let filter: Filter = "*GLIBC_2.14".parse().unwrap();
+        let matcher = Matcher::new(&filter);
+        let pieces = matcher.module("/lib/libc.so.6").unwrap().pieces().unwrap();
+        let may = |version| pieces.may_match([(&b"memcpy"[..], version)].into_iter());
+        assert!(may(Some("GLIBC_2.14")));
+        assert!(!may(None) && !may(Some("FOO_2.14")));
+    }
+}
