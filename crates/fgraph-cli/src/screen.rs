@@ -80,8 +80,12 @@ impl Screen {
         drawn.map(drop).map_err(Error::Output)
     }
 
-    /// What is done at the terminal within this time, if anything is.
+    /// What is done at the terminal within this time, if anything is. A terminal that is gone
+    /// interrupts again and again.
     pub(crate) fn pressed(&mut self, time: Duration) -> Result<Option<Pressed>, Error> {
+        if is_hung_up() {
+            return Ok(Some(Pressed::Interrupt));
+        }
         if !event::poll(time).map_err(Error::Output)? {
             return Ok(None);
         }
@@ -98,6 +102,19 @@ impl Screen {
             _ => None,
         })
     }
+}
+
+/// Whether what keys are read from is a terminal that is gone: it could be read from for ever.
+fn is_hung_up() -> bool {
+    let mut input = libc::pollfd {
+        fd: libc::STDIN_FILENO,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: a live local.
+    let found = unsafe { libc::poll(&raw mut input, 1, 0) };
+    // SAFETY: it only asks.
+    found == 1 && input.revents & libc::POLLHUP != 0 && unsafe { libc::isatty(0) } == 1
 }
 
 impl Drop for Screen {

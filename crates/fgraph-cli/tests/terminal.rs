@@ -91,13 +91,22 @@ impl Terminal {
     /// Waits until the screen has a text.
     #[track_caller]
     fn shows(&self, text: &str) -> String {
+        self.waits_for(|screen| screen.contains(text), text)
+    }
+
+    /// Waits until the screen does not show a text.
+    fn shows_no_more(&self, text: &str) {
+        self.waits_for(|screen| !screen.contains(text), text);
+    }
+
+    fn waits_for(&self, is_so: impl Fn(&str) -> bool, text: &str) -> String {
         let begin = Instant::now();
         loop {
             let screen = self.tmux(&["capture-pane", "-p"]);
-            if screen.contains(text) {
+            if is_so(&screen) {
                 return screen;
             }
-            assert!(begin.elapsed() < PATIENCE, "no {text:?} in:\n{screen}");
+            assert!(begin.elapsed() < PATIENCE, "not so of {text:?}:\n{screen}");
             sleep(Duration::from_millis(50));
         }
     }
@@ -354,14 +363,14 @@ fn a_recording_that_is_written_is_followed() {
     growing.calls(1, "first\x1b[2J");
     let terminal = Terminal::new(&tmux, directory.path(), (80, 24), "tui");
     let screen = terminal.shows(r" first\x1b[2J");
-    assert!(screen.contains("more to come"), "{screen}");
+    terminal.shows("more to come");
     assert!(!screen.contains("second"), "{screen}");
     growing.calls(2, "second");
     terminal.shows(" second");
     growing.end();
     terminal.keys(&["3"]);
-    let screen = terminal.shows("second();");
-    assert!(!screen.contains("more to come"), "{screen}");
+    terminal.shows("second();");
+    terminal.shows_no_more("more to come");
     terminal.keys(&["q"]);
     terminal.ends(directory.path(), 0);
 }

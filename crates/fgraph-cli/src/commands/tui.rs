@@ -267,6 +267,7 @@ fn show(app: &mut App, mut feed: Feed<'_>, interrupts: &Interrupts) -> Result<()
             };
             if leaves {
                 interrupts.add();
+                break;
             }
         }
         if interrupts.count() > 0 {

@@ -88,6 +88,7 @@ pub(super) fn show(
             };
             if leaves {
                 interrupts.add();
+                break;
             }
         }
         if interrupts.count() > 0 && !is_asked {
