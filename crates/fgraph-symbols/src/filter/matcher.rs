@@ -429,6 +429,16 @@ impl ModuleMatcher<'_, '_> {
         })
     }
 
+    /// Whether a word of the filter [mentions](Self::mentions) all functions of the module.
+    #[must_use]
+    pub fn mentions_everything(&self) -> bool {
+        self.matcher.steps.iter().any(|step| {
+            let mut trace = step.trace.entries();
+            step.everything.is_some()
+                || trace.any(|entry| self.has(entry) && entry.what.matches_everything())
+        })
+    }
+
     /// What the symbols of each function have in them that a word of the filter
     /// [mentions](Self::mentions); `None` if that is not known.
     #[must_use]

@@ -759,3 +759,18 @@ fn a_live_filter_does_not_grow_with_what_is_said_again() {
     live.add(Filter::all());
     assert_eq!(words(&live), ["*"]);
 }
+
+#[test]
+fn words_for_everything_mention_everything() {
+    let mentions_all = |filter: &str| {
+        let filter: Filter = filter.parse().unwrap();
+        let matcher = Matcher::new(&filter);
+        matcher.module("/bin/app").unwrap().mentions_everything()
+    };
+    assert!(mentions_all("*"));
+    assert!(mentions_all("!*fmt*"));
+    assert!(mentions_all(":mod:app !malloc"));
+    assert!(mentions_all("a + *"));
+    assert!(!mentions_all("a* :mod:libz.so*"));
+    assert!(!mentions_all("a* !*:mod:libz.so*"));
+}

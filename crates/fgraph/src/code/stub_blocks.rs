@@ -36,6 +36,7 @@
 //! The unsafe code maps memory where nothing is mapped, and registers unwind information that stays
 //! there for good.
 
+use core::ops::Range;
 use core::ptr;
 use std::collections::BTreeMap;
 
@@ -193,6 +194,54 @@ impl StubBlocks {
     }
 }
 
+/// Stubs on their way to their places in blocks.
+#[derive(Debug, Default)]
+pub(crate) struct PlacedStubs {
+    bytes: Vec<u8>,
+    /// The place of each, and where it is in `bytes`.
+    all: Vec<(usize, Range<usize>)>,
+}
+
+impl PlacedStubs {
+    /// Adds the stub for a place that was [taken](StubBlocks::take).
+    pub(crate) fn add(&mut self, place: usize, stub: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(stub);
+        self.all.push((place, start..self.bytes.len()));
+    }
+
+    /// Writes all of them, those of a page at once.
+    ///
+    /// # Errors
+    ///
+    /// The system's number of the error.
+    pub(crate) fn write(mut self, text: &mut Text) -> Result<(), i32> {
+        self.all.sort_unstable_by_key(|&(place, _)| place);
+        // What is between two stubs of a page stays as it is, unless a debugger changes it
+        // meanwhile.
+        let is_shared = text.is_shared();
+        let is_together =
+            |&(a, _): &(usize, _), &(b, _): &(usize, _)| a / PAGE == b / PAGE && !is_shared;
+        let mut page = Vec::new();
+        for stubs in self.all.chunk_by(is_together) {
+            let Some((first, last)) = stubs.first().zip(stubs.last()) else {
+                continue;
+            };
+            let start = first.0;
+            page.clear();
+            page.resize(last.0 + last.1.len() - start, 0);
+            if stubs.len() > 1 {
+                text.read(start, &mut page)?;
+            }
+            for (place, bytes) in stubs {
+                page[place - start..][..bytes.len()].copy_from_slice(&self.bytes[bytes.clone()]);
+            }
+            text.write(start, &page)?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,6 +321,32 @@ mod tests {
         for page in taken {
             // SAFETY: mapped above.
             unsafe { libc::munmap(ptr::without_provenance_mut(page), PAGE) };
+        }
+    }
+
+    #[test]
+    fn stubs_of_a_page_are_written_and_others_stay() {
+        let (mut places, mut text) = (StubBlocks::new(), Text::open_for(9));
+        let site = site() + (5 << 32);
+        let mut write = |bytes: u8, count: usize| {
+            let mut placed = PlacedStubs::default();
+            let stubs = (0..count).map(|index| {
+                let place = take(&mut places, site + index * 4096, 0b10011).unwrap();
+                placed.add(place, &[bytes; 24]);
+                place
+            });
+            let stubs: Vec<usize> = stubs.collect();
+            placed.write(&mut text).unwrap();
+            stubs
+        };
+        let all = [(1, write(1, 3)), (2, write(2, 300)), (3, write(3, 1))];
+        for (bytes, place) in all
+            .iter()
+            .flat_map(|(bytes, all)| all.iter().map(move |p| (bytes, p)))
+        {
+            let mut found = [0; 24];
+            crate::os::memory::read(*place, &mut found).unwrap();
+            assert_eq!(found, [*bytes; 24], "{place:#x}");
         }
     }
 }

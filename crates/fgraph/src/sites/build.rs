@@ -8,20 +8,19 @@ use fgraph_core::site::{Module, Site, SiteName};
 use fgraph_symbols::filter::{Bits, NameIndex};
 
 use super::classify::Plan;
-use super::facts::{FactsSymbols, ModuleFacts, SiteNames, names_of, write_name};
+use super::facts::{FactsSymbols, ModuleFacts, SiteNames, names_of, write_name, written_names};
 use super::indices::Indices;
 use super::module::Unpatchable;
 use super::names::Names;
 use super::parts::{Part, Parts};
 use super::{OFF, Original, is_relay, patched_len, system_call as number_of};
-use crate::arch::poke::Text as _;
 use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
 use crate::arch::trampoline::Trampolines;
 use crate::arch::trap::{TRAP_RANGES, TrapRange};
 use crate::code::arena::{self, Arena, CopyUnwind};
-use crate::code::stub_blocks::StubBlocks;
+use crate::code::stub_blocks::{PlacedStubs, StubBlocks};
 use crate::code::text_writer::Text;
 use crate::process::loader_event;
 use crate::report::error::RefusalReason;
@@ -191,11 +190,12 @@ pub(super) fn build(
     };
     let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
     let mut unwind = CopyUnwind::new(Place::Apart);
-    let mut text = Text::open();
+    let mut text = Text::open_for(planned.len());
+    let mut placed = PlacedStubs::default();
     let mut sites = Vec::with_capacity(planned.len());
     let mut with_breakpoint = Vec::new();
     let mut variants = Vec::with_capacity(planned.len());
-    let (mut names, mut symbols) = (Names::default(), Names::default());
+    let (mut names, mut symbols) = (Names::with_capacity(planned.len()), Names::default());
     let (build_id, made) = (known.file.build_id(), prepared.parts.len());
     let (mut indices, is_loaded) = context.indices.of(build_id, prepared.has_indices);
     let module: &'static Module = prepared.module.get_or_insert_with(|| {
@@ -302,13 +302,15 @@ pub(super) fn build(
                 },
             ));
         }
-        let all = one.subject.names(known, one.address);
-        names.push(all.iter().map(String::as_str));
-        let symbol = match one.subject {
-            Subject::Function(index) => known.symbol(index),
-            Subject::Listed | Subject::SystemCall(_) => "",
+        let symbol = if let Subject::Function(index) = one.subject {
+            names.push_written(written_names(known, index));
+            known.symbol(index)
+        } else {
+            let all = one.subject.names(known, one.address);
+            names.push(all.iter().map(String::as_str));
+            ""
         };
-        let is_other = all.first().is_none_or(|name| name != symbol);
+        let is_other = names.best(sites.len()) != symbol;
         symbols.push(is_other.then_some(symbol).into_iter());
         variants.push(variant);
         let lead = one.plan.lead as u8;
@@ -339,10 +341,10 @@ pub(super) fn build(
         names,
         symbols,
     });
-    let written = sites.iter().zip(variants).try_for_each(|(site, variant)| {
+    for (site, variant) in sites.iter().zip(variants) {
         // Its stub is the function's.
         if is_relay(site) {
-            return Ok(());
+            continue;
         }
         let record = ptr::from_ref(site).addr() as u64;
         let outside = !arena.contains(site.stub);
@@ -356,16 +358,17 @@ pub(super) fn build(
             let code = system_call::encode(site.stub, site.entry, number, record, word);
             let code = code.expect("an arena is within reach of its sites");
             arena.bytes(site.stub)[..code.len()].copy_from_slice(&code);
-            return Ok(());
+            continue;
         }
         let stub = variant.stub().encode(site.stub, record, word);
         let stub = stub.expect("a header is within 2 GiB of its stubs");
         if outside {
-            return text.write(site.stub, &stub);
+            placed.add(site.stub, &stub);
+        } else {
+            arena.bytes(site.stub)[..stub.len()].copy_from_slice(&stub);
         }
-        arena.bytes(site.stub)[..stub.len()].copy_from_slice(&stub);
-        Ok(())
-    });
+    }
+    let written = placed.write(&mut text);
     let header = arena.header();
     let finished = written.and_then(|()| arena.finish(&context.trampolines, &unwind));
     if let Err(errno) = finished {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fgraph_symbols::elf::EntryList;
 use fgraph_symbols::functions::Functions;
 
+use super::branch_targets::Entered;
 use super::classify::Candidate;
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
@@ -45,6 +46,8 @@ pub(super) struct Candidates {
     others: Vec<usize>,
     /// Which functions need more registers to survive, as long as that has not been found out.
     reliance: Option<Reliance>,
+    /// Where the functions are entered that are asked about, as long as that is not known of all.
+    entered: Option<Entered>,
 }
 
 impl Candidates {
@@ -90,12 +93,22 @@ impl Candidates {
             listed,
             others,
             reliance: None,
+            entered: None,
         }
     }
 
     /// Which functions need more registers to survive, if that has not been found out.
     pub(super) fn with_reliance(mut self, reliance: Reliance) -> Self {
         self.reliance = Some(reliance);
+        self
+    }
+
+    /// Only these functions will be asked about.
+    pub(super) fn only(mut self, functions: impl Iterator<Item = usize>) -> Self {
+        if !self.known.has_entered() {
+            let Self { known, .. } = self;
+            self.entered = Some(Entered::find_into(&known.file, &known.functions, functions));
+        }
         self
     }
 
@@ -140,7 +153,11 @@ impl Candidates {
                 })
                 .and_then(|gap| self.text(gap, address, source).ok())
                 .unwrap_or_default(),
-            entered: known.entered().of(index),
+            entered: self
+                .entered
+                .as_ref()
+                .unwrap_or_else(|| known.entered())
+                .of(index),
             code_is_relied_on: reliance.is_none_or(|reliance| reliance.by_code(function.address)),
             convention_is_relied_on: reliance
                 .is_some_and(|reliance| reliance.by_convention(function.address)),

@@ -167,6 +167,11 @@ impl ModuleFacts {
         self.entered.get_or_init(find)
     }
 
+    /// Whether it is known where functions are entered.
+    pub(super) fn has_entered(&self) -> bool {
+        self.entered.get().is_some()
+    }
+
     /// The code, in memory and in order, whose runtime walks its frames.
     pub(super) fn walked(&self) -> &[Range<usize>] {
         self.walked.get_or_init(|| {
@@ -432,24 +437,44 @@ pub(super) fn write_name(
 /// The names of a function as programmers know them, the best first, and behind them those with a
 /// version.
 pub(super) fn names_of(known: &ModuleFacts, index: usize) -> Vec<String> {
-    let symbols = || known.functions.names(index);
-    if symbols().next().is_none() {
+    let names = written_names(known, index).map(|write| {
         let mut name = String::new();
-        let address = known.functions.get(index).address;
-        write_name(
-            &known.functions,
-            Some(index),
-            known.path,
-            address,
-            &mut name,
-        );
-        return vec![name];
+        write(&mut name);
+        name
+    });
+    names.collect()
+}
+
+/// The [`names_of`] a function, each to be written behind a text.
+pub(super) fn written_names(
+    known: &ModuleFacts,
+    index: usize,
+) -> impl Iterator<Item = impl FnOnce(&mut String)> {
+    #[derive(Clone, Copy)]
+    enum Form {
+        Source,
+        WithVersion,
     }
-    let plain = symbols().map(|name| demangle::to_string(name.symbol));
+    let symbols = move || known.functions.names(index);
+    let plain = symbols().map(|name| Some((name, Form::Source)));
     let versioned = symbols().filter(|name| name.version.is_some());
-    plain
-        .chain(versioned.map(|name| name.to_string()))
-        .collect()
+    let versioned = versioned.map(|name| Some((name, Form::WithVersion)));
+    let unnamed = symbols().next().is_none().then_some(None);
+    let all = plain.chain(versioned).chain(unnamed);
+    all.map(move |name| {
+        move |text: &mut String| {
+            // Writing to a string does not fail.
+            let _ = match name {
+                Some((name, Form::Source)) => demangle::demangle_to(name.symbol, text),
+                Some((name, Form::WithVersion)) => write!(text, "{name}"),
+                None => {
+                    let address = known.functions.get(index).address;
+                    write_name(&known.functions, Some(index), known.path, address, text);
+                    Ok(())
+                }
+            };
+        }
+    })
 }
 
 /// Whether `matcher` selects the function at `address`, by its index if it has one.

@@ -716,8 +716,13 @@ impl ModuleSites {
         let blocks_signals = blocks_signals(&known.functions);
         let breakpoints = !blocks_signals;
         let callers = || known.callers();
-        if few.is_some() {
+        if let Some(few) = &few {
+            let functions = few.iter().filter_map(|entry| match entry.subject {
+                Subject::Function(index) => Some(index),
+                _ => None,
+            });
             candidates = candidates.with_reliance(Reliance::unknown(&known.file));
+            candidates = candidates.only(functions);
         } else {
             known.reliance.get_or_init(|| {
                 let is_padded = !self.listed.is_empty();
@@ -816,7 +821,7 @@ impl ModuleSites {
         let matchers = matchers.iter().filter_map(|one| one.module(&self.path));
         let matchers: Vec<_> = matchers.collect();
         let is_for_all =
-            |one: &ModuleMatcher<'_, '_>| one.is_everything() || one.selects_system_calls();
+            |one: &ModuleMatcher<'_, '_>| one.mentions_everything() || one.selects_system_calls();
         if matchers.iter().any(is_for_all) {
             return None;
         }
@@ -852,8 +857,11 @@ impl ModuleSites {
             if is_one {
                 few.extend_from_slice(group);
             }
+            if few.len() > all.len() / SHARE {
+                return None;
+            }
         }
-        (few.len() <= all.len() / SHARE).then_some(few)
+        Some(few)
     }
 
     /// The functions that `matcher` selects; `None` if there are none.

@@ -14,20 +14,40 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    /// Room for the names of so many functions, if these are like most.
+    pub(crate) fn with_capacity(functions: usize) -> Self {
+        /// Bytes of a name: those of Rust have about so many.
+        const NAME: usize = 96;
+        Self {
+            text: String::with_capacity(functions * NAME),
+            ends: Vec::with_capacity(functions),
+            behind: Vec::with_capacity(functions),
+        }
+    }
+
     /// Adds a function with its names, the best first.
     pub(crate) fn push<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        self.push_written(names.map(|name| |text: &mut String| text.push_str(name)));
+    }
+
+    /// Adds a function with its names, the best first, each of which is written behind a text.
+    pub(crate) fn push_written(&mut self, names: impl Iterator<Item = impl FnOnce(&mut String)>) {
         /// This many are compared with all others, as nearly all functions have fewer.
         const FEW: usize = 8;
         let first = self.ends.len();
         let mut others = HashSet::new();
-        for name in names {
+        for write in names {
+            let start = self.text.len();
+            write(&mut self.text);
+            let name = &self.text[start..];
             // A symbol may be in several tables, and several symbols may have the same name.
             let mut few = first..self.ends.len().min(first + FEW);
             let is_new = !few.any(|index| self.name(index) == name)
-                && (self.ends.len() < first + FEW || others.insert(name));
+                && (self.ends.len() < first + FEW || others.insert(name.to_owned()));
             if is_new {
-                self.text.push_str(name);
                 self.ends.push(self.text.len() as u32);
+            } else {
+                self.text.truncate(start);
             }
         }
         self.behind.push(self.ends.len() as u32);

@@ -51,9 +51,11 @@ pub(super) fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize
 /// are, where it makes threads and processes. It is known by a function that others block signals
 /// with.
 pub(super) fn blocks_signals(functions: &Functions<'_>) -> bool {
-    (0..functions.len())
-        .flat_map(|index| functions.names(index))
-        .any(|name| name.symbol == "pthread_sigmask")
+    const NAME: &str = "pthread_sigmask";
+    let is_like = |(name, _): (&[u8], _)| name.starts_with(NAME.as_bytes());
+    let has_like = |index: &usize| functions.raw_names(*index).any(is_like);
+    let mut like = (0..functions.len()).filter(has_like);
+    like.any(|index| functions.names(index).any(|name| name.symbol == NAME))
 }
 
 /// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
