@@ -119,7 +119,7 @@ mod tests {
     const SYMBOLS: [&str; 10] = [
         "_RNvMNtCs4fqI2P2rA04_5cargo3opsNtB2_4Tree6insert",
         "_RINvNtC3std3mem8align_ofjdE",
-        "_RNvXs_C7mycrateINtB4_3FooKRe616263_ENtB4_5Trait3run",
+        "_RINvC4demo3runKRe48656c6c6f_E",
         "_RNCNvC4demo4main0",
         "_ZN3foo3bar17h05af221e174051e9E",
         "_ZN71_$LT$Test$u20$$u2b$$u20$$u27$static$u20$as$u20$foo..Bar$LT$Test$GT$$GT$3barE",
