@@ -130,9 +130,23 @@ fn of_uftrace(line: &str) -> Option<Event> {
     Some((thread.to_owned(), is_entry, short(name)))
 }
 
-/// A name without arguments and template parameters.
+/// A name without what it gives back, its arguments and all template parameters.
 fn short(name: &str) -> String {
-    name.split(['(', '<']).next().unwrap_or(name).to_owned()
+    let name = name.replace("(anonymous namespace)::", "");
+    let (mut shown, mut parameters) = (String::new(), 0_usize);
+    for character in name.chars() {
+        let is_operator = shown.ends_with("operator") || shown.ends_with("operator<");
+        match character {
+            '<' if !is_operator => parameters += 1,
+            '>' if parameters > 0 => parameters -= 1,
+            _ if parameters > 0 => {}
+            '(' if !is_operator => break,
+            _ => shown.push(character),
+        }
+    }
+    let end = shown.find("operator").unwrap_or(shown.len());
+    let start = shown[..end].rfind(' ').map_or(0, |space| space + 1);
+    shown.split_off(start)
 }
 
 /// Whether the threads of two runs have called the same, and what is to be said of it.
@@ -148,11 +162,13 @@ fn compare(ours: &[Event], theirs: &[Event]) -> (&'static str, String) {
     }
     let trees = [ours, theirs].map(|events| trees(events, &both));
     let calls = |trees: &[Vec<(usize, &str)>]| trees.iter().map(Vec::len).sum::<usize>();
-    let only: Vec<&str> = our_names.difference(&both).copied().collect();
-    let more = format!(
-        "{} calls; seen by fgraph only: {}",
-        calls(&trees[0]),
+    let [ours_only, theirs_only] = [&our_names, &their_names].map(|names| {
+        let only: Vec<&str> = names.difference(&both).copied().collect();
         only.join(" ")
+    });
+    let more = format!(
+        "{} calls; seen by fgraph only: {ours_only}; by uftrace only: {theirs_only}",
+        calls(&trees[0]),
     );
     match trees[0] == trees[1] {
         true => ("same", more),
@@ -180,7 +196,9 @@ fn trees<'a>(events: &'a [Event], of: &BTreeSet<&str>) -> Vec<Vec<(usize, &'a st
             open.truncate(at);
         }
     }
-    let mut trees: Vec<_> = threads.into_values().map(|(_, calls)| calls).collect();
+    let trees = threads.into_values().map(|(_, calls)| calls);
+    // A child has the ends of its parent's calls.
+    let mut trees: Vec<_> = trees.filter(|calls| !calls.is_empty()).collect();
     trees.sort_unstable();
     trees
 }
@@ -208,10 +226,41 @@ mod tests {
     fn trees_are_the_same_whatever_their_threads_are_called() {
         let ours: Vec<_> = OURS.iter().filter_map(|line| of_fgraph(line)).collect();
         let mut theirs: Vec<_> = THEIRS.iter().filter_map(|line| of_uftrace(line)).collect();
-        let expected = "3 calls; seen by fgraph only: _init".to_owned();
+        let expected = "3 calls; seen by fgraph only: _init; by uftrace only: ".to_owned();
         assert_eq!(compare(&ours, &theirs), ("same", expected));
         theirs.remove(2);
         assert_eq!(compare(&ours, &theirs).0, "differs");
         assert_eq!(compare(&ours, &[]).0, "cannot");
+    }
+
+    #[test]
+    fn a_child_that_only_comes_back_is_no_tree() {
+        let mut ours: Vec<_> = OURS.iter().filter_map(|line| of_fgraph(line)).collect();
+        let theirs = ours.clone();
+        ours.extend(of_fgraph(" 1.005 9/9 [1] return  main [main.c:3]"));
+        assert_eq!(compare(&ours, &theirs).0, "same");
+    }
+
+    #[test]
+    fn members_of_templates_are_told_apart() {
+        for (name, expected) in [
+            ("ns::f<int>(int)", "ns::f"),
+            (
+                "std::vector<int, std::allocator<int> >::size() const",
+                "std::vector::size",
+            ),
+            ("int* std::copy<int*>(int*, int*)", "std::copy"),
+            ("(anonymous namespace)::f()", "f"),
+            ("operator new(unsigned long)", "operator new"),
+            ("bool std::operator< <char>(char)", "std::operator<"),
+            (
+                "std::ostream& std::operator<< <char>(char)",
+                "std::operator<<",
+            ),
+            ("f::operator()(int)", "f::operator()"),
+            ("f::operator->()", "f::operator->"),
+        ] {
+            assert_eq!(short(name).trim_end(), expected);
+        }
     }
 }

@@ -167,6 +167,48 @@ pub(crate) trait Watch {
 
     /// A call ends; `stack` has those around it.
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call);
+
+    /// Events of a thread are lost: which of its calls go on is not known.
+    fn lose(&mut self, thread: usize) {
+        let _ = thread;
+    }
+}
+
+/// How many calls go on of each thread in each line of a table, to find those that are in no other
+/// one of their line.
+#[derive(Debug, Default)]
+pub(crate) struct Active(Vec<Vec<u32>>);
+
+impl Active {
+    #[inline]
+    pub(crate) fn begin(&mut self, thread: usize, line: usize) {
+        if self.0.len() <= thread {
+            self.0.resize_with(thread + 1, Vec::new);
+        }
+        let lines = &mut self.0[thread];
+        if lines.len() <= line {
+            lines.resize(line + 1, 0);
+        }
+        lines[line] += 1;
+    }
+
+    /// Whether the call that ends is in no other one.
+    #[inline]
+    pub(crate) fn end(&mut self, thread: usize, line: usize) -> bool {
+        let known = self.0.get_mut(thread).and_then(|lines| lines.get_mut(line));
+        known.is_none_or(|active| {
+            *active = active.saturating_sub(1);
+            *active == 0
+        })
+    }
+
+    /// The calls of a thread may be over: what comes next is in none of them.
+    #[cold]
+    pub(crate) fn lose(&mut self, thread: usize) {
+        if let Some(lines) = self.0.get_mut(thread) {
+            lines.fill(0);
+        }
+    }
 }
 
 /// Functions and threads that were met, and how much there was.
@@ -319,6 +361,7 @@ impl Followed {
                 self.lost = self.lost.saturating_add(events);
                 if let Some(&index) = self.by_id.get(&(process, id)) {
                     self.threads[index].lose();
+                    watch.lose(index);
                 }
                 return;
             }
@@ -393,7 +436,8 @@ impl Followed {
     /// Hands over the calls that go on, up to the last event of their thread: the number of the
     /// thread, in how many calls each is, and whether it is in no other one of its function.
     pub(crate) fn each_open(&self, mut found: impl FnMut(usize, usize, &Call, bool)) {
-        let mut met = HashSet::new();
+        // When the call of a function ended, as far as is known, that ended last.
+        let mut met = HashMap::new();
         for (index, thread) in self.threads.iter().enumerate() {
             met.clear();
             for (depth, open) in thread.calls.iter().enumerate() {
@@ -410,7 +454,10 @@ impl Followed {
                     own: took.saturating_sub(known.saturating_add(inner)),
                     ending: Ending::Missing,
                 };
-                found(index, depth, &call, met.insert(open.slot));
+                let last = met.entry(open.slot).or_insert(open.begin);
+                let is_outermost = *last <= open.begin;
+                *last = end.max(*last);
+                found(index, depth, &call, is_outermost);
             }
         }
     }

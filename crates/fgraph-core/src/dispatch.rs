@@ -30,7 +30,7 @@ pub use unwind::unwind;
 
 /// The thread's `errno`, where the word that is handed on has it.
 #[inline(always)]
-fn errno(thread: &Thread) -> u64 {
+pub(crate) fn errno(thread: &Thread) -> u64 {
     // SAFETY: the runtime has set it to the thread's own, or to a cell of the state.
     let error = unsafe { *thread.errno.get() };
     chain::with_errno(0, error)
@@ -38,7 +38,7 @@ fn errno(thread: &Thread) -> u64 {
 
 /// Undoes what the callbacks did to the thread's `errno`.
 #[inline(always)]
-fn put_errno_back(thread: &Thread, users: u64) {
+pub(crate) fn put_errno_back(thread: &Thread, users: u64) {
     let errno = thread.errno.get();
     let error = chain::errno(users);
     // SAFETY: as in `errno`.
@@ -55,6 +55,13 @@ fn clear_entered_sp(thread: &Thread) {
     // Release, so that the frame is on the shadow stack before. The order matters to this thread
     // only.
     thread.entered_sp.store(0, Ordering::Release);
+}
+
+/// Counts a call of which `user` is not told, because its data finds no room.
+#[cold]
+#[inline(never)]
+pub(crate) extern "C" fn count_unreserved(thread: &Thread, user: &Header) {
+    lost::count(thread, 1 << user.slot, |counters| &counters.unreserved);
 }
 
 /// A callback panicked: the user is turned off.

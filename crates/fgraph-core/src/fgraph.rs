@@ -8,6 +8,7 @@ use crate::counters::Counters;
 use crate::grace::{self, Epoch};
 use crate::owner::Watched;
 use crate::registration::Header;
+use crate::scalar::Scalar;
 use crate::site::Site;
 use crate::slot::Slots;
 use crate::stack_provider::{HOMES, StackProvider};
@@ -28,6 +29,8 @@ pub struct Fgraph {
     pub slots: Slots<Header>,
     /// The newest registration, and the users that are enabled.
     pub epoch: Epoch,
+    /// The users whose callbacks use general registers alone.
+    pub scalar: Scalar,
     /// The users that watch threads which are new.
     pub watched: Watched,
     /// The threads.
@@ -47,6 +50,7 @@ impl Fgraph {
         Self {
             slots: Slots::new(&STUB),
             epoch: Epoch::new(),
+            scalar: Scalar::new(),
             watched: Watched::new(),
             threads: Threads::new(),
             callers: Callers::new(),
@@ -139,10 +143,8 @@ impl Fgraph {
         mut pause: impl FnMut(&'static Thread) -> bool,
     ) {
         // SAFETY: only the marks are read here, and what is atomic by the caller.
-        for thread in unsafe { self.threads.iter() } {
-            let mark = core::iter::once(&thread.mark);
-            grace::wait(index, mark, || (), |_| pause(thread));
-        }
+        let threads = unsafe { self.threads.iter() };
+        grace::wait(index, threads, || (), &mut pause);
     }
 
     /// Whether [`wait_for_grace`](Self::wait_for_grace) would not have to wait; `is_alive` says
@@ -157,11 +159,8 @@ impl Fgraph {
         mut is_alive: impl FnMut(&'static Thread) -> bool,
     ) -> bool {
         // SAFETY: as in `wait_for_grace`.
-        let mut threads = unsafe { self.threads.iter() };
-        threads.all(|thread| {
-            let mark = core::iter::once(&thread.mark);
-            grace::is_over(index, mark, |_| is_alive(thread))
-        })
+        let threads = unsafe { self.threads.iter() };
+        grace::is_over(index, threads, &mut is_alive)
     }
 
     /// What was not traced in any thread since the start, for all users together.

@@ -60,7 +60,7 @@ pub mod stop;
 pub use site::MAX_USERS;
 pub use stacks::{claim, version};
 pub use thread::{free, mark, owner};
-pub use users::{grace, slot};
+pub use users::{grace, scalar, slot};
 
 #[cfg(not(loom))]
 pub use stacks::{frame, machine, shadow};

@@ -8,16 +8,16 @@
 //!   EntryRegs                               Link, on the machine stack
 //!   +0    int[0..6]                         +0   a register that the trampoline needs
 //!   +48   scratch[0..2]                     +8   return address
-//!   +64   link  -------------------------->  +16  stack arguments ...
+//!   +64   own                               +16  stack arguments ...
 //!   +72   site
-//!   +80   thread
+//!   +80   own
 //!   +88   width           bytes of each vector that are saved
 //!   +128  vector[0..8]    64 bytes each
 //!
 //!   ReturnRegs
 //!   +0    int[0..2]
 //!   +16   frame
-//!   +24   thread
+//!   +24   own
 //!   +32   width           bytes of each vector that are saved
 //!   +36   how
 //!   +48   vector[0..2]    64 bytes each
@@ -27,7 +27,8 @@
 //!
 //! The records are at the same time the context that the callbacks are handed, so that nothing has
 //! to be copied for them. What the dispatch itself needs of them, the machine layer passes to it in
-//! registers as well: a word that is stored and loaded again comes several cycles late.
+//! registers as well: a word that is stored and loaded again comes several cycles late. Where one
+//! [scalar](crate::scalar) user is called, no more than the integers and the site is filled in.
 //!
 //! [`Entry`]: crate::Entry
 //! [`Return`]: crate::Return
@@ -52,21 +53,40 @@ pub struct Vector(pub [u8; 64]);
 
 impl Vector {
     pub(crate) fn f64(&self) -> f64 {
+        touch_vectors();
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         f64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
     pub(crate) fn set_f64(&mut self, value: f64) {
+        touch_vectors();
         self.0[..8].copy_from_slice(&value.to_le_bytes());
     }
 
     pub(crate) fn f32(&self) -> f32 {
+        touch_vectors();
         let [a, b, c, d, ..] = self.0;
         f32::from_le_bytes([a, b, c, d])
     }
 
     pub(crate) fn set_f32(&mut self, value: f32) {
+        touch_vectors();
         self.0[..4].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Stands in all code that reads or writes saved vector registers. They are not saved for callbacks
+/// whose code shows that it uses none: so code must show it that finds them in memory.
+#[inline(always)]
+fn touch_vectors() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: changes one register, which the compiler is told.
+    unsafe {
+        core::arch::asm!(
+            "xorps {0}, {0}",
+            out(xmm_reg) _,
+            options(nomem, nostack, preserves_flags),
+        );
     }
 }
 
@@ -81,6 +101,17 @@ pub struct Link {
     pub return_address: usize,
 }
 
+/// The return address that stands at a place on the machine stack.
+///
+/// # Safety
+///
+/// The place must be where that of a call in the running thread stands.
+#[inline(always)]
+pub unsafe fn return_address_at(return_slot_addr: usize) -> usize {
+    // SAFETY: the caller vouches for the place.
+    unsafe { ptr::with_exposed_provenance::<usize>(return_slot_addr).read() }
+}
+
 /// The argument registers at entry.
 #[repr(C, align(16))]
 #[derive(Debug)]
@@ -90,11 +121,11 @@ pub struct EntryRegs {
     /// Registers with a meaning at entry that are no arguments (rax: count of vector arguments of
     /// a variadic call; r10: static chain).
     pub scratch: [u64; 2],
-    /// The place of the return address.
+    /// A word of the machine layer's own.
     pub link: *mut Link,
     /// The site that was hit.
     pub site: *const Site,
-    /// The thread that hit it.
+    /// Another word of the machine layer's own.
     pub thread: *const Thread,
     /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
     pub width: u32,
@@ -105,24 +136,16 @@ pub struct EntryRegs {
 }
 
 impl EntryRegs {
-    /// The address at which the return address stands.
-    ///
-    /// # Safety
-    ///
-    /// `link` must be the machine stack's.
-    #[inline(always)]
-    pub unsafe fn return_slot_addr(&self) -> usize {
-        // SAFETY: the caller vouches for `link`; no access is made.
-        unsafe { (&raw const (*self.link).return_address) as usize }
-    }
-
-    /// The place of word `index` of the arguments that travel on the stack; the end of the machine
-    /// stack if the word is not on it.
-    pub(crate) fn stack_word(&self, index: usize) -> Result<*mut u64, usize> {
-        // SAFETY: states are never unmapped.
-        let thread = unsafe { &*self.thread };
+    /// The place of word `index` of the arguments that travel on the stack, of a call in `thread`
+    /// whose return address stands at `return_slot_addr`; the end of the machine stack if the word
+    /// is not on it.
+    pub(crate) fn stack_word(
+        thread: &Thread,
+        return_slot_addr: usize,
+        index: usize,
+    ) -> Result<*mut u64, usize> {
         let end = thread.low.get() + thread.span.get();
-        let first = self.link.addr() + size_of::<Link>();
+        let first = return_slot_addr + size_of::<usize>();
         let word = index.saturating_mul(size_of::<u64>()).saturating_add(first);
         if word < end && end - word >= size_of::<u64>() {
             Ok(ptr::with_exposed_provenance_mut(word))
@@ -131,10 +154,14 @@ impl EntryRegs {
         }
     }
 
-    /// Word `index` of the arguments that travel on the stack; `None` if it is not on the machine
-    /// stack.
-    pub(crate) fn read_stack_word(&self, index: usize) -> Option<u64> {
-        let word = self.stack_word(index).ok()?;
+    /// A word of the arguments that travel on the stack, which [`stack_word`](Self::stack_word)
+    /// finds; `None` if it is not on the machine stack.
+    pub(crate) fn read_stack_word(
+        thread: &Thread,
+        return_slot_addr: usize,
+        index: usize,
+    ) -> Option<u64> {
+        let word = Self::stack_word(thread, return_slot_addr, index).ok()?;
         // SAFETY: on the machine stack of the running thread.
         Some(unsafe { read_any_word(word) })
     }
@@ -199,7 +226,7 @@ pub struct ReturnRegs {
     pub int: [u64; RESULTS],
     /// The frame of the call.
     pub frame: *mut Frame,
-    /// The thread that is in it.
+    /// A word of the machine layer's own.
     pub thread: *const Thread,
     /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
     pub width: u32,
@@ -244,6 +271,7 @@ impl ReturnRegs {
 ///
 /// The pointers must be those of a record of registers.
 unsafe fn widen(vectors: *mut Vector, count: usize, saved: *mut u32, width: u32) -> usize {
+    touch_vectors();
     // SAFETY: the caller vouches for the pointers; a vector is as wide as any register.
     unsafe {
         if *saved < width {

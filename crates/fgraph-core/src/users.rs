@@ -1,12 +1,15 @@
 //! The users: what they implement, what they see of a call, and the slots that lead to them.
 
 pub mod grace;
+pub mod scalar;
 pub mod slot;
 
 #[cfg(not(loom))]
 pub mod call;
 #[cfg(not(loom))]
 pub(crate) mod chain;
+#[cfg(not(loom))]
+pub mod lone;
 #[cfg(not(loom))]
 pub mod ops;
 #[cfg(not(loom))]

@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use fgraph_core::claim::{self, Claim};
 use fgraph_core::free::{FreeList, Linked};
-use fgraph_core::grace::{self, Epoch, Mark};
+use fgraph_core::grace::{self, Epoch, Mark, Marked};
 use fgraph_core::owner::{Owner, Watched};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
+use fgraph_core::scalar::Scalar;
 use fgraph_core::slot::Slots;
 use fgraph_core::snapshot::Readers;
 use fgraph_core::version::{Version, Writer};
@@ -388,6 +389,117 @@ fn without_acquire_on_the_mark_the_value_comes_back_torn() {
         ..ALL
     };
     unregister_during_calls(steps, 1);
+}
+
+// The short way: a thread that calls one user over and over leaves its mark, which counts only
+// while the thread is inside; and what is said of a slot's user holds for the one that is called.
+
+/// What a thread does wrong on the short way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ShortFault {
+    None,
+    /// It is outside before the callback is done.
+    LeavesEarly,
+    /// What is said of the new user is said when it has its number.
+    SaidLate,
+    /// The thread looks for what is said before it reads the number.
+    AsksEarly,
+}
+
+/// Whether a thread is inside, and its mark.
+#[derive(Debug)]
+struct Inside {
+    entered: AtomicU64,
+    mark: Mark,
+}
+
+impl Marked for Inside {
+    fn is_in(&self, index: usize) -> bool {
+        self.entered.load(Ordering::Acquire) != 0 && self.mark.is(index)
+    }
+}
+
+/// A slot changes hands from a scalar user to one that is not, while a thread makes two calls.
+fn short_way(fault: ShortFault) {
+    loom::model(move || {
+        let world = World::new(ALL);
+        let scalar = Arc::new(Scalar::new());
+        scalar.set(0, true);
+        world.register(&world.a, 0);
+        let inside = Arc::new(Inside {
+            entered: AtomicU64::new(0),
+            mark: Mark::new(),
+        });
+        let caller = {
+            let (world, scalar, inside) = (world.clone(), scalar.clone(), inside.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let early = scalar.is_set(0);
+                    let newest = world.epoch.now();
+                    let is_scalar = match fault {
+                        ShortFault::AsksEarly => early,
+                        _ => {
+                            fence(Ordering::Acquire);
+                            scalar.is_set(0)
+                        }
+                    };
+                    inside.entered.store(1, Ordering::Relaxed);
+                    if inside.mark.get() != 0 {
+                        inside.mark.set(0);
+                    }
+                    // With the light barrier; the mark is the thread's own.
+                    let user = world.slots.acquire(&Mark::new(), 0);
+                    // SAFETY: users live as long as the world; loom watches their cells.
+                    let user = unsafe { &*user };
+                    if user.epoch() <= newest {
+                        let is_a = std::ptr::eq(user, &world.a);
+                        assert!(is_a || !is_scalar, "a user is taken for a scalar one");
+                        if fault == ShortFault::LeavesEarly {
+                            inside.entered.store(0, Ordering::Release);
+                        }
+                        user.call(0);
+                    }
+                    // Release: the callback is over.
+                    inside.entered.store(0, Ordering::Release);
+                }
+            })
+        };
+        world.slots.retire(0);
+        grace::wait(0, std::iter::once(&*inside), heavy_barrier, |_| pause());
+        let a = world.a.registration();
+        a.unregistered.store(true, Ordering::Relaxed);
+        assert_eq!(world.a.seen(), a.calls.load(Ordering::Relaxed));
+        if fault != ShortFault::SaidLate {
+            scalar.set(0, false);
+        }
+        let epoch = world.epoch.advance();
+        world.publish(&world.b, 0, epoch);
+        scalar.set(0, false);
+        join([caller]);
+    });
+}
+
+#[test]
+fn a_mark_that_is_left_keeps_no_user_and_a_user_is_taken_for_what_it_is() {
+    short_way(ShortFault::None);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn outside_before_the_callback_is_done_it_runs_after_unregister() {
+    short_way(ShortFault::LeavesEarly);
+}
+
+#[test]
+#[should_panic(expected = "a user is taken for a scalar one")]
+fn said_too_late_a_user_is_taken_for_a_scalar_one() {
+    short_way(ShortFault::SaidLate);
+}
+
+#[test]
+#[should_panic(expected = "a user is taken for a scalar one")]
+fn asked_too_early_a_user_is_taken_for_a_scalar_one() {
+    short_way(ShortFault::AsksEarly);
 }
 
 // One mark serves all slots: going on to the next user also ends the callback of the previous one.

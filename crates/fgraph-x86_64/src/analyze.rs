@@ -4,4 +4,5 @@ pub mod evex;
 pub mod nop;
 pub mod reliance;
 pub mod relocate;
+pub mod scalar;
 pub mod system_calls;

@@ -33,6 +33,6 @@ mod emit;
 mod patch;
 pub mod trampoline;
 
-pub use analyze::{evex, nop, reliance, relocate, system_calls};
+pub use analyze::{evex, nop, reliance, relocate, scalar, system_calls};
 pub use emit::{punned_jump, stub, system_call, unwind};
 pub use patch::{poke, trap};

@@ -75,9 +75,12 @@
 //!
 //! Vector registers are saved as wide as they are in use, with plain moves: fxsave, xsave, and even
 //! asking xgetbv what is in use, cost several times what the moves do
-//! (`docs/decisions/measured.md`).
+//! (`docs/decisions/measured.md`). They are not saved for a call that one user wants whose
+//! callbacks leave them alone: `trampoline/lone.rs`.
 
 mod careful;
+#[macro_use]
+mod lone;
 mod code;
 mod replaced;
 

@@ -30,6 +30,11 @@ pub(crate) mod relocate {
     };
 }
 
+/// Callbacks that leave everything alone but general registers.
+pub(crate) mod scalar {
+    pub(crate) use fgraph_x86_64::scalar::{Memory, is_scalar};
+}
+
 /// Which functions have a caller that counts on more registers than the ABI promises.
 pub(crate) mod reliance {
     pub(crate) use fgraph_x86_64::reliance::{Code, ReliedOn, Search};

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
@@ -11,7 +12,7 @@ use fgraph::{Entry, FgraphOps, PerThread, UserStatus};
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn counted(a: u64) -> u64 {
-    std::hint::black_box(a) + 1
+    black_box(a) + 1
 }
 
 /// Counts calls, by thread.
@@ -63,7 +64,13 @@ fn storage_may_be_used_inside_the_allocator() {
         let calls = register(Calls::default(), "malloc:mod:libc.so.6").unwrap();
         assert!(calls.report().unwrap().traced > 0, "{:?}", calls.report());
         let threads: Vec<_> = (0..20)
-            .map(|_| thread::spawn(|| (1..100).map(|n| vec![1u8; n].len()).sum::<usize>()))
+            .map(|_| {
+                thread::spawn(|| {
+                    (1..100)
+                        .map(|n| black_box(vec![1u8; n]).len())
+                        .sum::<usize>()
+                })
+            })
             .collect();
         for thread in threads {
             assert_eq!(thread.join().unwrap(), 4950);

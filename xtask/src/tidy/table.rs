@@ -101,11 +101,18 @@ pub(super) const LAYERS: &[Layers] = &[
             "primitive",
         ],
         apart: &[],
-        exceptions: &[except(
-            "users/registration.rs",
-            "dispatch",
-            "a user's entry function ends by jumping to the next user's",
-        )],
+        exceptions: &[
+            except(
+                "users/registration.rs",
+                "dispatch",
+                "a user's entry function ends by jumping to the next user's",
+            ),
+            except(
+                "users/lone.rs",
+                "dispatch",
+                "a panic and a lack of room are dealt with in one place",
+            ),
+        ],
     },
 ];
 

@@ -62,6 +62,7 @@ pub(super) const TERMS: &[&str] = &[
     "relied upon",
     "return slot",
     "ring",
+    "scalar user",
     "shadow stack",
     "site",
     "slot",

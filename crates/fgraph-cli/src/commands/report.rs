@@ -9,7 +9,7 @@ use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::Names;
 
-use crate::calls::{self, Call, Function, Open, Slot, Watch};
+use crate::calls::{self, Active, Call, Function, Open, Slot, Watch};
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
@@ -100,7 +100,7 @@ struct Profile {
     by_name: HashMap<(String, String), usize>,
     stats: Vec<Stats>,
     /// Of each thread, how many calls of each line go on.
-    active: Vec<Vec<u32>>,
+    active: Active,
 }
 
 impl Profile {
@@ -159,14 +159,7 @@ impl Watch for Profile {
         let Some(line) = stack.last().and_then(|open| self.line(thread, open.slot)) else {
             return;
         };
-        if self.active.len() <= thread {
-            self.active.resize_with(thread + 1, Vec::new);
-        }
-        let active = &mut self.active[thread];
-        if active.len() <= line {
-            active.resize(line + 1, 0);
-        }
-        active[line] += 1;
+        self.active.begin(thread, line);
     }
 
     #[inline]
@@ -174,14 +167,16 @@ impl Watch for Profile {
         let Some(line) = self.line(thread, call.slot) else {
             return;
         };
-        let active = &mut self.active[thread][line];
-        *active -= 1;
-        let is_outermost = *active == 0;
+        let is_outermost = self.active.end(thread, line);
         if self.stats.len() <= line {
             self.stats.resize_with(line + 1, Stats::default);
         }
         let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
         self.stats[line].add(took, own, is_outermost);
+    }
+
+    fn lose(&mut self, thread: usize) {
+        self.active.lose(thread);
     }
 }
 
@@ -264,7 +259,7 @@ fn profile(args: &Args, input: &Input) -> Result<Vec<Line>, Error> {
         lines: Vec::new(),
         by_name: HashMap::new(),
         stats: Vec::new(),
-        active: Vec::new(),
+        active: Active::default(),
     };
     let failed = |error| Error::source(&input.path, error);
     let followed = calls::follow(&mut view, &mut profile).map_err(failed)?;

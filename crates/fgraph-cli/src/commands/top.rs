@@ -9,7 +9,7 @@ use std::time::Duration;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 
-use crate::calls::{self, Call, Followed, Function, Open, Watch};
+use crate::calls::{self, Active, Call, Followed, Function, Open, Watch};
 use crate::error::Error;
 use crate::input::nanoseconds;
 use crate::launch::events::Events;
@@ -100,10 +100,13 @@ impl Counted {
             open_before: before,
             ..
         } = self;
+        let own = (ended.own + open.own).saturating_sub(before.own);
+        let total = (ended.total + open.total).saturating_sub(before.total);
         Sum {
             hits: (ended.hits + open.hits).saturating_sub(before.hits),
-            own: (ended.own + open.own).saturating_sub(before.own),
-            total: (ended.total + open.total).saturating_sub(before.total),
+            own,
+            // A thread's outermost call is known to have gone on up to where events were lost.
+            total: total.max(own),
         }
     }
 
@@ -130,8 +133,7 @@ struct Top {
     threads: Vec<Counted>,
     /// The functions of one thread only, from when it was chosen on.
     chosen: Option<(usize, Vec<Counted>)>,
-    /// Of each thread, how many calls of each function go on.
-    active: Vec<Vec<u32>>,
+    active: Active,
 }
 
 impl Top {
@@ -144,7 +146,7 @@ impl Top {
             functions: Vec::new(),
             threads: Vec::new(),
             chosen: None,
-            active: Vec::new(),
+            active: Active::default(),
         }
     }
 
@@ -255,25 +257,75 @@ impl Watch for Top {
         let Some(open) = stack.last() else { return };
         if self.threads.len() <= thread {
             self.threads.resize_with(thread + 1, Counted::default);
-            self.active.resize_with(thread + 1, Vec::new);
         }
-        let active = &mut self.active[thread];
-        if active.len() < self.names.len() {
-            active.resize(self.names.len(), 0);
-        }
-        active[self.line_of[open.slot as usize]] += 1;
+        self.active.begin(thread, self.line_of[open.slot as usize]);
     }
 
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
         let line = self.line_of[call.slot as usize];
-        let active = &mut self.active[thread][line];
-        *active -= 1;
-        let is_outermost = *active == 0;
+        let is_outermost = self.active.end(thread, line);
         let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
         self.functions[line].ended.add(took, own, is_outermost);
         if let Some((_, functions)) = self.chosen.as_mut().filter(|(of, _)| *of == thread) {
             functions[line].ended.add(took, own, is_outermost);
         }
         self.threads[thread].ended.add(took, own, stack.is_empty());
+    }
+
+    fn lose(&mut self, thread: usize) {
+        self.active.lose(thread);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fgraph_trace::Event;
+    use fgraph_trace::clock::ClockKind;
+    use fgraph_trace::event::What;
+    use fgraph_trace::names::Names;
+    use fgraph_trace::ring::{RingOptions, Rings};
+
+    use super::*;
+    use crate::calls::Step;
+
+    #[test]
+    fn calls_after_a_loss_are_in_none_of_those_before() {
+        let options = RingOptions {
+            clock: Some(ClockKind::Monotonic),
+            ..RingOptions::default()
+        };
+        let clock = Rings::create(&options).unwrap().clock();
+        let (mut top, mut followed) = (Top::new(clock), Followed::default());
+        let names = Names::default();
+        let mut step = |time, what| {
+            let event = Event::new(time, 9, 1, what);
+            followed.step(Step::of(&event), &names, &mut top);
+        };
+        let entry = |function| What::Entry {
+            function,
+            arguments: &[],
+            caller: None,
+        };
+        let end = |function| What::Return {
+            function,
+            result: &[],
+        };
+        step(0, entry(1));
+        step(10, entry(2));
+        step(17, entry(3));
+        step(20, What::Lost { events: 5 });
+        for time in [100, 200, 300] {
+            step(time, entry(2));
+            step(time + 10, entry(3));
+            step(time + 20, end(3));
+            step(time + 30, end(2));
+        }
+        top.look(&followed);
+        let sums: Vec<_> = top.functions.iter().map(Counted::sum).collect();
+        let of = |at: usize| (sums[at].hits, sums[at].own, sums[at].total);
+        // The first call of 2 is known to have gone on until the last event before the loss.
+        assert_eq!(of(1), (4, 7 + 3 * 20, 7 + 3 * 30));
+        let thread = top.threads[0].sum();
+        assert!(thread.total >= thread.own && thread.own >= 90, "{thread:?}");
     }
 }

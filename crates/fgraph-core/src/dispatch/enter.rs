@@ -8,7 +8,7 @@ use crate::counters::LiveCounters;
 use crate::fgraph::FGRAPH;
 use crate::frame::{self, Frame, HEADER};
 use crate::registration::Header;
-use crate::regs::EntryRegs;
+use crate::regs::{EntryRegs, return_address_at};
 use crate::site::Site;
 use crate::thread::Thread;
 use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
@@ -21,7 +21,7 @@ use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
 ///
 /// `regs` must hold the registers of a call that the running thread makes to the function of
 /// `site`, `thread` be the thread's state, and `return_slot_addr` where the return address stands;
-/// `regs` must name the same three; `users` and `stamp` must be what
+/// `regs` must name the site; `users` and `stamp` must be what
 /// [`Fgraph::wanting`](crate::Fgraph::wanting) gave for this call; the thread must be marked as
 /// inside.
 #[inline(always)]
@@ -60,8 +60,8 @@ unsafe extern "C" fn enter_slowly(
     stamp: u64,
 ) -> *mut Frame {
     thread.set_deferred(ptr::null_mut());
-    // SAFETY: the caller vouches for the registers.
-    let return_address = unsafe { (*(*regs).link).return_address };
+    // SAFETY: the caller vouches for the place.
+    let return_address = unsafe { return_address_at(return_slot_addr) };
     let tail = FGRAPH.is_return_point(return_address);
     if !housekeeping::is_clear(thread, return_slot_addr, tail)
         && !(FGRAPH.stacks().find)(thread, return_slot_addr, tail)
@@ -138,7 +138,7 @@ pub(crate) unsafe fn ask_next(
         return unsafe { (user.entry)(regs, thread, users, end, word, header) };
     }
     // SAFETY: handed on.
-    unsafe { asked_all(regs, thread, users, end) }
+    unsafe { asked_all(thread, users, end) }
 }
 
 /// Goes on after a user whose data found no room.
@@ -157,8 +157,7 @@ pub(crate) unsafe extern "C" fn unreserved(
     user: *const Header,
 ) -> *mut Frame {
     // SAFETY: the mark keeps the registration.
-    let slot = unsafe { (*user).slot };
-    lost::count(thread, 1 << slot, |counters| &counters.unreserved);
+    super::count_unreserved(thread, unsafe { &*user });
     // SAFETY: handed on.
     unsafe { ask_next(regs, thread, users, end, word) }
 }
@@ -169,22 +168,18 @@ pub(crate) unsafe extern "C" fn unreserved(
 ///
 /// As for [`ask_next`].
 #[inline(always)]
-unsafe fn asked_all(
-    regs: *const EntryRegs,
-    thread: &Thread,
-    users: u64,
-    end: *mut u8,
-) -> *mut Frame {
+unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
     thread.mark.clear();
     put_errno_back(thread, users);
     let accepted = (users >> ACCEPTED_SHIFT) as u16;
     let frame = if accepted == 0 {
         ptr::null_mut()
     } else {
-        // SAFETY: the caller vouches for the registers; the frame was opened, `end` is behind its
-        // closed records.
+        // SAFETY: the frame was opened for a call of this thread, `end` is behind its closed
+        // records.
         unsafe {
-            let return_address = (*(*regs).link).return_address;
+            let frame = thread.shadow.top().cast::<Frame>();
+            let return_address = return_address_at((*frame).return_slot_addr);
             thread.shadow.commit(accepted, return_address, end)
         }
     };

@@ -18,8 +18,8 @@ use crate::users::chain::TO_GO;
 /// # Safety
 ///
 /// `regs` must hold the results of the call that is back now in the running thread, `thread` be the
-/// thread's state, and `frame` what [`super::enter()`] returned for it; `regs` must name the same
-/// two; the thread must be marked as inside.
+/// thread's state, and `frame` what [`super::enter()`] returned for it; `regs` must name the
+/// frame; the thread must be marked as inside.
 #[inline(always)]
 pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
     if thread.shadow.newest() != frame {

@@ -154,6 +154,11 @@ impl Frame {
     /// Where in a frame the address of the one before stands; that of a sentinel is null.
     pub const PREVIOUS: usize = core::mem::offset_of!(Self, previous);
 
+    /// Where in a frame the epoch and the bitmap stand.
+    pub const WORD: usize = core::mem::offset_of!(Self, word);
+    /// Where in a frame depth, tail calls and length stand: the length from bit 36 on.
+    pub const DEPTH: usize = core::mem::offset_of!(Self, depth);
+
     /// The sentinel of `stack`.
     pub(crate) fn sentinel(stack: *const Stack) -> Self {
         Self {

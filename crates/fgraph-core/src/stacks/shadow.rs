@@ -50,6 +50,8 @@ impl ShadowStack {
     pub const BASE: usize = offset_of!(Self, base);
     /// Where that of the last place for a frame stands.
     pub const LAST: usize = offset_of!(Self, last);
+    /// Where the end of the newest frame stands.
+    pub const TOP: usize = offset_of!(Self, top);
     /// Where that of the newest frame stands, or null.
     pub const NEWEST: usize = offset_of!(Self, newest);
 

@@ -55,6 +55,18 @@ impl Mark {
     }
 }
 
+/// What tells which callback a thread is in.
+pub trait Marked {
+    /// Whether the thread is, or is about to be, in a callback of slot `index`.
+    fn is_in(&self, index: usize) -> bool;
+}
+
+impl Marked for Mark {
+    fn is_in(&self, index: usize) -> bool {
+        self.is(index)
+    }
+}
+
 impl Default for Mark {
     fn default() -> Self {
         Self::new()

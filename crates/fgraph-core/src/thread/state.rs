@@ -27,7 +27,7 @@ use crate::claim;
 use crate::counters::{Counters, LiveCounters};
 use crate::frame::{self, Frame};
 use crate::machine::Stack;
-use crate::mark::Mark;
+use crate::mark::{Mark, Marked};
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
 use crate::thread::free::Linked;
@@ -127,6 +127,13 @@ unsafe impl Sync for Thread {}
 // SAFETY: nothing in it depends on the thread that made it.
 unsafe impl Send for Thread {}
 
+impl Marked for Thread {
+    fn is_in(&self, index: usize) -> bool {
+        // Acquire, as in `Mark::is`: pairs with the store that ends the call, which is a Release.
+        self.entered_sp.load(Ordering::Acquire) != 0 && self.mark.is(index)
+    }
+}
+
 impl Linked for Thread {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.seldom.next_free
@@ -195,6 +202,14 @@ impl Thread {
         }
     }
 
+    /// The running thread, whose state this is, has come inside fgraph otherwise than by a call: a
+    /// mark that was left names no callback.
+    pub fn come_inside(&self, entered_sp: usize) {
+        self.mark.clear();
+        compiler_fence(Ordering::SeqCst);
+        self.entered_sp.store(entered_sp, Ordering::Relaxed);
+    }
+
     /// A state whose thread is always inside: what it calls is counted as internal, never traced.
     ///
     /// # Safety
@@ -218,7 +233,7 @@ impl Thread {
         self.untraced.set(self.untraced.get().saturating_add(1));
         // In a callback nothing is traced anyway, and the mark is needed at its end.
         if self.entered_sp.load(Ordering::Relaxed) == 0 {
-            self.entered_sp.store(Self::UNTRACED, Ordering::Relaxed);
+            self.come_inside(Self::UNTRACED);
         }
     }
 

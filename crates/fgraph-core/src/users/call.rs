@@ -9,7 +9,9 @@ use super::chain;
 use crate::frame::{self, Frame};
 use crate::per_thread::PerThread;
 use crate::registration::{Header, UserId};
-use crate::regs::{EntryRegs, RETURN_DEFERRED, RETURN_UNWINDING, ReturnRegs, Vector};
+use crate::regs::{
+    EntryRegs, RETURN_DEFERRED, RETURN_UNWINDING, ReturnRegs, Vector, return_address_at,
+};
 use crate::site::{Function, Site};
 use crate::thread::Thread;
 use crate::write::{EntryWriter, ReturnWriter};
@@ -17,9 +19,8 @@ use crate::write::{EntryWriter, ReturnWriter};
 /// The methods that `Entry` and `Return` share, as each shows them under its own type.
 macro_rules! common {
     () => {
-        fn thread(&self) -> &Thread {
-            // SAFETY: states are never unmapped, and this one is the running thread's.
-            unsafe { &*self.regs().thread }
+        fn thread(&self) -> &'a Thread {
+            self.thread
         }
 
         fn user(&self) -> &Header {
@@ -219,6 +220,7 @@ macro_rules! common {
 #[derive(Debug)]
 pub struct Entry<'a, D> {
     regs: *mut EntryRegs,
+    thread: &'a Thread,
     /// Whose callback runs.
     user: *const Header,
     /// What is handed on to the next user, `errno` among it.
@@ -227,11 +229,17 @@ pub struct Entry<'a, D> {
     _call: PhantomData<&'a mut D>,
 }
 
-impl<D> Entry<'_, D> {
+impl<'a, D> Entry<'a, D> {
     #[inline(always)]
-    pub(crate) fn new(regs: *mut EntryRegs, user: *const Header, users: u64) -> Self {
+    pub(crate) fn new(
+        regs: *mut EntryRegs,
+        thread: &'a Thread,
+        user: *const Header,
+        users: u64,
+    ) -> Self {
         Self {
             regs,
+            thread,
             user,
             users,
             _call: PhantomData,
@@ -259,7 +267,7 @@ impl<D> Entry<'_, D> {
     /// The user that has [skipped](EntryWriter::skip) or [redirected](EntryWriter::redirect) the
     /// call.
     pub fn replaced_by(&self) -> Option<UserId> {
-        self.regs().replaced_by()
+        self.regs().replaced_by(self.thread)
     }
 
     /// The newest frame that encloses this call; `None` if that cannot be told.
@@ -270,14 +278,14 @@ impl<D> Entry<'_, D> {
 
     /// The return address on the machine stack.
     fn returns_to(&self) -> usize {
-        // SAFETY: the link is on the machine stack until the entry is done.
-        unsafe { (*self.regs().link).return_address }
+        // SAFETY: it stands there until the entry is done.
+        unsafe { return_address_at(self.return_slot_addr()) }
     }
 
     /// Where on the machine stack the return address stands.
     fn return_slot_addr(&self) -> usize {
-        // SAFETY: as in `returns_to`.
-        unsafe { self.regs().return_slot_addr() }
+        // SAFETY: the frame was opened with it.
+        unsafe { (*self.opened()).return_slot_addr }
     }
 
     /// The gate to changing what the function is called with, and whether it is called at all.
@@ -316,7 +324,7 @@ impl<D> Entry<'_, D> {
         // away.
         let regs = unsafe { &mut *self.regs };
         // SAFETY: the registration stays until its callback, which is running, is done.
-        EntryWriter::new(regs, &mut self.users, unsafe { &*self.user })
+        EntryWriter::new(regs, self.thread, &mut self.users, unsafe { &*self.user })
     }
 
     /// Traced calls that are going on around this one on this machine stack, of any user.
@@ -377,7 +385,7 @@ impl<D> Entry<'_, D> {
     /// Whether the function has so many, only its declaration tells. `None` past the end of the
     /// machine stack.
     pub fn stack_arg(&self, index: usize) -> Option<u64> {
-        self.regs().read_stack_word(index)
+        EntryRegs::read_stack_word(self.thread, self.return_slot_addr(), index)
     }
 }
 
@@ -385,6 +393,10 @@ impl<D> Entry<'_, D> {
 #[derive(Debug)]
 pub struct Return<'a, D> {
     regs: *mut ReturnRegs,
+    thread: &'a Thread,
+    frame: *mut Frame,
+    /// What [`ReturnRegs`] say of how it returns.
+    how: u32,
     /// Whose callback runs.
     user: *const Header,
     /// What is handed on to the next user, `errno` among it.
@@ -393,11 +405,21 @@ pub struct Return<'a, D> {
     _call: PhantomData<&'a mut D>,
 }
 
-impl<D> Return<'_, D> {
+impl<'a, D> Return<'a, D> {
     #[inline(always)]
-    pub(crate) fn new(regs: *mut ReturnRegs, user: *const Header, users: u64) -> Self {
+    pub(crate) fn new(
+        regs: *mut ReturnRegs,
+        thread: &'a Thread,
+        frame: *mut Frame,
+        how: u32,
+        user: *const Header,
+        users: u64,
+    ) -> Self {
         Self {
             regs,
+            thread,
+            frame,
+            how,
             user,
             users,
             _call: PhantomData,
@@ -413,7 +435,7 @@ impl<D> Return<'_, D> {
 
     fn frame(&self) -> &Frame {
         // SAFETY: the frame stays until the return is done.
-        unsafe { &*self.regs().frame }
+        unsafe { &*self.frame }
     }
 
     fn site(&self) -> &'static Site {
@@ -423,10 +445,8 @@ impl<D> Return<'_, D> {
 
     /// The newest frame that encloses this call; `None` if that cannot be told.
     fn enclosing(&self) -> Option<*mut Frame> {
-        let regs = self.regs();
-        let is_known = regs.how & RETURN_DEFERRED == 0 && !self.thread().is_on_shared();
-        // SAFETY: the frame stays until the return is done.
-        is_known.then(|| unsafe { (*regs.frame).previous })
+        let is_known = self.how & RETURN_DEFERRED == 0 && !self.thread().is_on_shared();
+        is_known.then(|| self.frame().previous)
     }
 
     /// The return address that was on the machine stack.
@@ -454,7 +474,7 @@ impl<D> Return<'_, D> {
     /// Whether the function does not return but is left by a panic, a C++ exception, `pthread_exit`
     /// or a cancellation. There are no results then.
     pub fn unwinding(&self) -> bool {
-        self.regs().how & RETURN_UNWINDING != 0
+        self.how & RETURN_UNWINDING != 0
     }
 
     /// The user that has [skipped](EntryWriter::skip) or [redirected](EntryWriter::redirect) the
@@ -475,7 +495,8 @@ impl<D> Return<'_, D> {
     pub unsafe fn rewrite(&mut self) -> ReturnWriter<'_> {
         // SAFETY: the registers stay while the callback lives; `&mut self` keeps a second reference
         // away.
-        ReturnWriter::new(unsafe { &mut *self.regs }, &mut self.users)
+        let regs = unsafe { &mut *self.regs };
+        ReturnWriter::new(regs, self.thread, self.how, &mut self.users)
     }
 
     fn results(&self) -> Option<&ReturnRegs> {

@@ -6,7 +6,9 @@
 //! however often its index changes hands meanwhile.
 //!
 //! *Mark.* A thread that is about to call a user writes the user's slot index into its own mark
-//! with a plain store, and clears the mark when it is done.
+//! with a plain store, and clears the mark when it is done. A mark counts only while its thread is
+//! inside fgraph, which it says by a store before and one afterwards: so a thread that calls one
+//! user over and over may leave its mark as it is.
 //!
 //! *Grace period.* To take a user away, the writer puts the stub into the slot, makes every thread
 //! pass a full fence (the heavy barrier), and waits until no mark names the slot. After that no
@@ -25,7 +27,7 @@
 
 use crate::primitive::{AtomicU64, Ordering};
 
-pub use crate::mark::Mark;
+pub use crate::mark::{Mark, Marked};
 
 /// The number of the newest registration, and which users are enabled: one word, because every call
 /// reads both. Its lowest 16 bits say who is enabled, a bit for each slot; the rest is the number,
@@ -105,24 +107,24 @@ impl Default for Epoch {
 ///
 /// `heavy` must make every running thread of the process pass a full fence before it returns;
 /// `pause` is called each time a mark is found set, and may say that the thread is gone (`false`).
-pub fn wait<'a>(
+pub fn wait<'a, M: Marked + 'a>(
     index: usize,
-    marks: impl Iterator<Item = &'a Mark>,
+    marks: impl Iterator<Item = &'a M>,
     heavy: impl FnOnce(),
-    mut pause: impl FnMut(&'a Mark) -> bool,
+    mut pause: impl FnMut(&'a M) -> bool,
 ) {
     heavy();
     for mark in marks {
-        while mark.is(index) && pause(mark) {}
+        while mark.is_in(index) && pause(mark) {}
     }
 }
 
 /// Whether [`wait`] would not have to wait. `is_alive` says of a mark that names the slot whether
 /// its thread is there; the heavy barrier must have passed.
-pub fn is_over<'a>(
+pub fn is_over<'a, M: Marked + 'a>(
     index: usize,
-    mut marks: impl Iterator<Item = &'a Mark>,
-    mut is_alive: impl FnMut(&'a Mark) -> bool,
+    mut marks: impl Iterator<Item = &'a M>,
+    mut is_alive: impl FnMut(&'a M) -> bool,
 ) -> bool {
-    marks.all(|mark| !mark.is(index) || !is_alive(mark))
+    marks.all(|mark| !mark.is_in(index) || !is_alive(mark))
 }

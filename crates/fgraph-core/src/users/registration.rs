@@ -7,16 +7,19 @@
 //!                               the largest, so it is younger than any frame
 //!                 slot          its index
 //!                 accepted      its bit among those that have accepted a call
+//!                 lone      functions that know T, for a call that no other user wants
 //!                 period    of how many calls it gets one, and the function that knows T then
 //!                 panicked
 //!        ops      the user's value
 //! ```
 
 use core::fmt;
+use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::chain;
+use super::lone::{self, LoneEntry, LoneRet};
 use crate::call::{Entry, Return};
 use crate::dispatch;
 use crate::frame::{self, Frame};
@@ -88,6 +91,10 @@ pub struct Header {
     pub(crate) ret: ReturnFn,
     pub(crate) stamp: u64,
     pub(crate) slot: u32,
+    lone_entry: LoneEntry,
+    lone_ret: LoneRet,
+    /// The user's bit in a frame.
+    bit: u64,
     library: LibraryFn,
     /// The user's bit among those that have accepted, as `dispatch::ask_next` keeps them.
     accepted: u64,
@@ -107,6 +114,9 @@ impl Header {
             ret: stub_ret,
             stamp: frame::stamp((1 << Epoch::BITS) - 1),
             slot: 0,
+            lone_entry: lone::stub_entry,
+            lone_ret: lone::stub_ret,
+            bit: 0,
             library: |_, _| (),
             accepted: 0,
             period: 1,
@@ -114,6 +124,15 @@ impl Header {
             panic: AtomicPtr::new(ptr::null_mut()),
         }
     }
+
+    /// Where in a header the address of the [`LoneEntry`] stands.
+    pub const LONE_ENTRY: usize = offset_of!(Self, lone_entry);
+    /// Where in a header the address of the [`LoneRet`] stands.
+    pub const LONE_RET: usize = offset_of!(Self, lone_ret);
+    /// Where in a header the user's bit in a frame stands.
+    pub const BIT: usize = offset_of!(Self, bit);
+    /// Where in a header the epoch stands, as a frame keeps it.
+    pub const STAMP: usize = offset_of!(Self, stamp);
 
     /// The number of this registration.
     pub fn epoch(&self) -> u64 {
@@ -225,6 +244,9 @@ impl<T: FgraphOps> Registration<T> {
                 ret: ret::<T, C>,
                 stamp: frame::stamp(epoch),
                 slot: slot as u32,
+                lone_entry: lone::entry::<T, C>,
+                lone_ret: lone::ret::<T, C>,
+                bit: frame::bit(slot as u32).into(),
                 library: library::<T, C>,
                 accepted: (frame::bit(slot as u32) as u64) << chain::ACCEPTED_SHIFT,
                 period,
@@ -233,6 +255,15 @@ impl<T: FgraphOps> Registration<T> {
             },
             ops,
         }
+    }
+
+    /// Where the code is that calls the callbacks of a user that is alone with a call, if it gets
+    /// one call of `period`; `None` if it must not be called so, because it has to count calls.
+    pub fn lone<C: Catch>(period: u32) -> Option<[usize; 2]> {
+        (period <= 1).then_some([
+            lone::entry::<T, C> as *const () as usize,
+            lone::ret::<T, C> as *const () as usize,
+        ])
     }
 
     /// The part that a slot points to.
@@ -312,7 +343,7 @@ unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
         // SAFETY: handed on.
         return unsafe { dispatch::unreserved(regs, thread, users, end, word, user) };
     }
-    let mut call = Entry::new(regs, user, users);
+    let mut call = Entry::new(regs, thread, user, users);
     // The data goes to its place in here: what is handed through `catch` is copied, also for
     // `None`.
     let asked = C::catch(|| match registration.ops.entry(&mut call) {
@@ -371,7 +402,9 @@ unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
     };
     // SAFETY: `entry` has written the data there.
     let data = unsafe { data.read() };
-    let mut call = Return::new(regs, user, users);
+    // SAFETY: the caller vouches for the registers.
+    let (frame, how) = unsafe { ((*regs).frame, (*regs).how) };
+    let mut call = Return::new(regs, thread, frame, how, user, users);
     match C::catch(|| registration.ops.ret(&mut call, data)) {
         Ok(()) => users = call.handed_on(),
         Err(panic) => dispatch::panicked(header, panic),

@@ -26,8 +26,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::frame::Frame;
 use crate::registration::UserId;
-use crate::regs::EntryRegs;
+use crate::regs::{EntryRegs, Link};
 use crate::site::Site;
+use crate::thread::Thread;
 use crate::write::WriteError;
 
 /// What stands beneath the link of a call that is replaced.
@@ -105,22 +106,23 @@ pub unsafe fn set_must_run(address: usize) {
 #[cold]
 pub(crate) fn replace(
     regs: &mut EntryRegs,
+    thread: &Thread,
     user: UserId,
     kind: Kind,
     values: [u64; 2],
 ) -> Result<(), WriteError> {
-    // SAFETY: states are never unmapped, and this one is the running thread's.
-    let frame = unsafe { (*regs.thread).shadow.top() }.cast::<Frame>();
+    let frame = thread.shadow.top().cast::<Frame>();
     // SAFETY: the frame was opened for this call, with its site, and sites are never freed.
-    let site = unsafe { &*(*frame).site };
-    if let Some(by) = regs.replaced_by() {
+    let (site, slot) = unsafe { (&*(*frame).site, (*frame).return_slot_addr) };
+    if let Some(by) = regs.replaced_by(thread) {
         return Err(WriteError::AlreadyReplaced { by });
     }
     let address = site.address();
     if address == MUST_RUN.load(Ordering::Relaxed) {
         return Err(WriteError::MustRun { address });
     }
-    let replacement = regs.link.cast::<Replacement>().wrapping_sub(1);
+    let link = slot - offset_of!(Link, return_address);
+    let replacement = ptr::with_exposed_provenance_mut::<Replacement>(link).wrapping_sub(1);
     // SAFETY: the machine layer keeps room beneath the link; its own word there is left alone. The
     // frame is this thread's, and not on the shadow stack yet.
     unsafe {
@@ -134,10 +136,10 @@ pub(crate) fn replace(
 
 impl EntryRegs {
     /// The user that has put something in the place of the body.
-    pub(crate) fn replaced_by(&self) -> Option<UserId> {
+    pub(crate) fn replaced_by(&self, thread: &Thread) -> Option<UserId> {
         // SAFETY: as in `replace`.
         let (site, by) = unsafe {
-            let frame = (*self.thread).shadow.top().cast::<Frame>();
+            let frame = thread.shadow.top().cast::<Frame>();
             ((*frame).site, &raw const (*frame).replaced_by)
         };
         // SAFETY: the user has noted itself there.

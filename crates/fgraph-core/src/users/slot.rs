@@ -33,6 +33,9 @@ unsafe impl<H: Sync> Sync for Slots<H> {}
 unsafe impl<H: Sync> Send for Slots<H> {}
 
 impl<H> Slots<H> {
+    /// Where in this the pointers of the slots stand, the first one first.
+    pub const POINTERS: usize = core::mem::offset_of!(Self, slots);
+
     /// Slots that all hold `stub`.
     #[cfg(not(loom))]
     pub const fn new(stub: &'static H) -> Self {

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::chain;
+use crate::frame::Frame;
 use crate::registration::{Header, UserId};
 use crate::regs::{
     EntryRegs, INT_ARGS, RESULTS, RETURN_UNWINDING, ReturnRegs, VECTOR_ARGS, Vector,
@@ -85,14 +86,25 @@ impl core::error::Error for WriteError {}
 #[derive(Debug)]
 pub struct EntryWriter<'a> {
     regs: &'a mut EntryRegs,
+    thread: &'a Thread,
     /// What is handed on to the next user, `errno` among it.
     users: &'a mut u64,
     user: &'a Header,
 }
 
 impl<'a> EntryWriter<'a> {
-    pub(crate) fn new(regs: &'a mut EntryRegs, users: &'a mut u64, user: &'a Header) -> Self {
-        Self { regs, users, user }
+    pub(crate) fn new(
+        regs: &'a mut EntryRegs,
+        thread: &'a Thread,
+        users: &'a mut u64,
+        user: &'a Header,
+    ) -> Self {
+        Self {
+            regs,
+            thread,
+            users,
+            user,
+        }
     }
 
     /// Changes integer or pointer argument `index`, of those that travel in registers (0 to 5).
@@ -116,7 +128,7 @@ impl<'a> EntryWriter<'a> {
     /// The bytes of vector argument `index` (0 to 7), to be changed: 16, 32 or 64, as wide as the
     /// machine's vector registers are.
     pub fn vector_arg_mut(&mut self, index: usize) -> Result<&mut [u8], WriteError> {
-        let width = vector_bytes(self.regs.thread);
+        let width = self.thread.vector_bytes.get();
         // SAFETY: `&mut self` keeps other references away.
         let width = unsafe { EntryRegs::widen(self.regs, width) };
         self.vector(index).map(|arg| &mut arg.0[..width])
@@ -130,7 +142,9 @@ impl<'a> EntryWriter<'a> {
 
     /// Changes word `index` (from 0) of the arguments that travel on the stack.
     pub fn set_stack_arg(&mut self, index: usize, value: u64) -> Result<(), WriteError> {
-        let word = self.regs.stack_word(index);
+        // SAFETY: the frame was opened for this call.
+        let slot = unsafe { (*self.thread.shadow.top().cast::<Frame>()).return_slot_addr };
+        let word = EntryRegs::stack_word(self.thread, slot, index);
         let word = word.map_err(|end| WriteError::PastTheStack { index, end })?;
         // SAFETY: on the machine stack, in an argument of the function: that was promised at
         // `rewrite`.
@@ -227,7 +241,7 @@ impl<'a> EntryWriter<'a> {
     }
 
     fn replace(&mut self, kind: Kind, values: [u64; 2]) -> Result<(), WriteError> {
-        replacement::replace(self.regs, self.user.id(), kind, values)
+        replacement::replace(self.regs, self.thread, self.user.id(), kind, values)
     }
 }
 
@@ -278,13 +292,26 @@ outcomes! {
 #[derive(Debug)]
 pub struct ReturnWriter<'a> {
     regs: &'a mut ReturnRegs,
+    thread: &'a Thread,
+    /// What [`ReturnRegs`] say of how the function returns.
+    how: u32,
     /// What is handed on to the next user, `errno` among it.
     users: &'a mut u64,
 }
 
 impl<'a> ReturnWriter<'a> {
-    pub(crate) fn new(regs: &'a mut ReturnRegs, users: &'a mut u64) -> Self {
-        Self { regs, users }
+    pub(crate) fn new(
+        regs: &'a mut ReturnRegs,
+        thread: &'a Thread,
+        how: u32,
+        users: &'a mut u64,
+    ) -> Self {
+        Self {
+            regs,
+            thread,
+            how,
+            users,
+        }
     }
 
     /// Changes the program's `errno`: the caller finds this value.
@@ -293,7 +320,7 @@ impl<'a> ReturnWriter<'a> {
     }
 
     fn results(&mut self) -> Result<&mut ReturnRegs, WriteError> {
-        if self.regs.how & RETURN_UNWINDING == 0 {
+        if self.how & RETURN_UNWINDING == 0 {
             Ok(self.regs)
         } else {
             Err(WriteError::Unwinding)
@@ -323,7 +350,7 @@ impl<'a> ReturnWriter<'a> {
     /// The bytes of vector result `index` (0 or 1), to be changed: 16, 32 or 64, as wide as the
     /// machine's vector registers are.
     pub fn vector_result_mut(&mut self, index: usize) -> Result<&mut [u8], WriteError> {
-        let width = vector_bytes(self.regs.thread);
+        let width = self.thread.vector_bytes.get();
         let regs = self.results()?;
         // SAFETY: `&mut self` keeps other references away.
         let width = unsafe { ReturnRegs::widen(regs, width) };
@@ -332,10 +359,4 @@ impl<'a> ReturnWriter<'a> {
         let result = result.ok_or(WriteError::NoSuchResult { index, count })?;
         Ok(&mut result.0[..width])
     }
-}
-
-/// How wide the vector registers are that the trampolines save in `thread`, the running one.
-fn vector_bytes(thread: *const Thread) -> u32 {
-    // SAFETY: states are never unmapped.
-    unsafe { (*thread).vector_bytes.get() }
 }

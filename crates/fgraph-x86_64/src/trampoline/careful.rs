@@ -33,7 +33,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use fgraph_core::dispatch;
 use fgraph_core::fgraph::FGRAPH;
 use fgraph_core::frame::Frame;
-use fgraph_core::regs::{EntryRegs, ReturnRegs};
+use fgraph_core::regs::{EntryRegs, ReturnRegs, return_address_at};
 use fgraph_core::site::Site;
 use fgraph_core::thread::{Cancellation, Thread};
 
@@ -185,8 +185,8 @@ pub(super) unsafe extern "C-unwind" fn enter_carefully(
 ) -> *mut Frame {
     let before = is_needed().then(|| hold(thread));
     // While the thread is marked: nothing of this is traced.
-    // SAFETY: the trampoline has saved the registers.
-    let return_address = unsafe { (*(*regs).link).return_address };
+    // SAFETY: the trampoline passes where it stands.
+    let return_address = unsafe { return_address_at(return_slot_addr) };
     let may_be_misled = FGRAPH.callers.may_be_misled(return_address);
     // SAFETY: as in `enter`.
     let mut frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };

@@ -33,6 +33,9 @@
 //! `entered_sp` is cleared when everything else is in place. A signal handler that comes then is
 //! traced, and uses neither the frame, which is not needed any more, nor the 128 bytes below S.
 //!
+//! A call that one scalar user wants takes a shorter way (`lone.rs`), which stands in the middle of
+//! the trampolines; the way through the dispatch stands aside then.
+//!
 //! Local labels end in the number of their trampoline (`{v}`), because all of them are one text to
 //! the assembler. Comments say at each label what the registers hold "at this point".
 
@@ -44,9 +47,11 @@ use fgraph_core::counters::LiveCounters;
 use fgraph_core::fgraph::{FGRAPH, Fgraph};
 use fgraph_core::frame::Frame;
 use fgraph_core::grace::Mark;
+use fgraph_core::registration::Header;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
 use fgraph_core::shadow::ShadowStack;
 use fgraph_core::site::Site;
+use fgraph_core::slot::Slots;
 use fgraph_core::thread::Thread;
 
 use super::careful::{ATTACH_CAREFULLY, enter_carefully, enter_only_carefully, leave_carefully};
@@ -279,22 +284,31 @@ macro_rules! point_r9 {
     };
 }
 
-/// Tells the users of a return. rsp points to room for the results, rbp to the frame, and r8 to the
-/// thread's state, if it has one; afterwards rcx is the true return address, and r8 the state.
+/// Stores the results, and what the caller may rely on of the general registers, in the room that
+/// rsp points to.
+macro_rules! store_int {
+    () => {
+        "mov [rsp + {result}], rax
+         mov [rsp + {result} + 8], rdx
+         .if {preserve}
+         mov [rsp + {saved_int}], rsi
+         mov [rsp + {saved_int} + 8], rdi
+         mov [rsp + {saved_int} + 16], r9
+         mov [rsp + {saved_int} + 24], r10
+         mov [rsp + {saved_int} + 32], r11
+         .endif
+        "
+    };
+}
+
+/// Tells the users of a return. rsp points to the room in which the results are stored, rbp to the
+/// frame, and r8 to the thread's state, if it has one; afterwards rcx is the true return address,
+/// and r8 the state.
 /// Leaves through `deferred` if the thread is inside already. `$stack` tells the local labels of
 /// the two copies in a trampoline apart.
 macro_rules! leave_call {
     ($stack:literal, $moves:tt, $opmask:tt, $wide:ident) => {
         concat!(
-            "mov [rsp + {result}], rax\n",
-            "mov [rsp + {result} + 8], rdx\n",
-            ".if {preserve}\n",
-            "mov [rsp + {saved_int}], rsi\n",
-            "mov [rsp + {saved_int} + 8], rdi\n",
-            "mov [rsp + {saved_int} + 16], r9\n",
-            "mov [rsp + {saved_int} + 24], r10\n",
-            "mov [rsp + {saved_int} + 32], r11\n",
-            ".endif\n",
             point_r9!(),
             store_beyond!("r9 + 64*14", $opmask),
             if_wide_results!($wide, $stack),
@@ -311,7 +325,6 @@ macro_rules! leave_call {
             label!("tell", $stack),
             // From here on what a signal handler calls is not traced.
             "mov [rcx + {entered_sp}], rsp\n",
-            "mov [rsp + {result_thread}], rcx\n",
             "mov [rsp + {result_frame}], rbp\n",
             "mov rdi, rsp\n",
             "mov rsi, rbp\n",
@@ -561,6 +574,37 @@ macro_rules! count {
     };
 }
 
+/// Asks the users, any of them: saves all that their callbacks may change, and puts it back.
+///
+/// At the start: as at `mark`, and the thread is marked. At the end rax is the frame or null.
+macro_rules! ask_all {
+    ($moves:tt, $opmask:tt, $wide:ident) => {
+        concat!(
+            ".Lask_all_{v}:\n",
+            store_beyond!("rsp + {saved_beyond}", $opmask),
+            if_wide_args!($wide),
+            "\n",
+            store_args!($moves),
+            // At this point: as before, and every register is saved that has to be; any other may
+            // be used.
+            ".Lask_{v}:
+             mov rdi, rsp
+             mov rsi, r11
+             lea rcx, [rbx + 8]
+             call {enter}
+            ",
+            if_widened_args!($wide),
+            "\n",
+            load_args!($moves),
+            load_saved_args!($moves),
+            // At this point: rax is the frame or null, and vector registers 0 to 15 are as the body
+            // is to see them.
+            ".Largs_loaded_{v}:\n",
+            load_beyond!("rsp + {saved_beyond}", $opmask),
+        )
+    };
+}
+
 /// One trampoline of a variant: `$twin` is 1 if it is the careful one. It asks the users with
 /// `$enter`. It moves vector registers with `$moves`, or with `$full_moves` where that is not wide
 /// enough, which it finds out as `$wide` says.
@@ -631,25 +675,14 @@ macro_rules! trampoline {
             // are saved, vector registers hold what the caller had in them.
             ".Lmark_{v}:",
             "mov [rdx + {entered_sp}], rsp",
-            store_beyond!("rsp + {saved_beyond}", $opmask),
-            if_wide_args!($wide),
-            store_args!($moves),
-            // At this point: as before, and every register is saved that has to be; any other may
-            // be used.
-            ".Lask_{v}:",
-            "mov [rsp + {link}], rbx",
-            "mov [rsp + {thread}], rdx",
-            "mov rdi, rsp",
-            "mov rsi, r11",
-            "lea rcx, [rbx + 8]",
-            "call {enter}",
-            if_widened_args!($wide),
-            load_args!($moves),
-            load_saved_args!($moves),
-            // At this point: rax is the frame or null, and vector registers 0 to 15 are as the body
-            // is to see them.
-            ".Largs_loaded_{v}:",
-            load_beyond!("rsp + {saved_beyond}", $opmask),
+            ".if {lone}",
+            ask_lone!(),
+            ".else",
+            ask_all!($moves, $opmask, $wide),
+            ".endif",
+            // At this point: rax is the frame or null, rsp the EntryRegs, rbx S-8; what the next
+            // lines do not load is as the body is to see it.
+            ".Lasked_{v}:",
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov rdx, [rsp + {int} + 16]",
@@ -702,20 +735,19 @@ macro_rules! trampoline {
             "jz .Lunsure_{v}",
             "cmp rbp, [r8 + {newest}]",
             "jne .Lunsure_{v}",
-            // At this point: as at the return point, but r8 is this thread's state or null, and rbp
-            // can be read.
-            ".Lreadable_{v}:",
+            ".if {lone}",
             "lea rcx, [rsp - 8]",
             "cmp rcx, [rbp + {return_slot_addr}]",
             "jne .Lby_stack_pointer_{v}",
-            // `return_slot_addr` is 8 above a multiple of 16 if the caller has kept to the ABI.
-            // Then rsp can be put back by adding a constant; from memory it would have to wait for
-            // a load.
             "test cl, 8",
             "jz .Lunaligned_{v}",
             "sub rsp, {return_room}",
-            leave_call!("aligned", $moves, $opmask, $wide),
+            store_int!(),
+            tell_lone!(),
             "add rsp, {return_room} - 8",
+            ".else",
+            "jmp .Lreadable_{v}",
+            ".endif",
             // At this point: rsp is S, rcx the true return address, r8 this thread's state, rbp the
             // frame; all else is as the caller is to see it.
             ".Lreturn_{v}:",
@@ -737,6 +769,35 @@ macro_rules! trampoline {
             ".cfi_remember_state",
             cfi_body_frame!(),
             ".Laside_{v}:",
+            // At this point: as at the return point, but r8 is this thread's state or null, and rbp
+            // can be read.
+            ".Lreadable_{v}:",
+            "lea rcx, [rsp - 8]",
+            "cmp rcx, [rbp + {return_slot_addr}]",
+            "jne .Lby_stack_pointer_{v}",
+            // `return_slot_addr` is 8 above a multiple of 16 if the caller has kept to the ABI.
+            // Then rsp can be put back by adding a constant; from memory it would have to wait for
+            // a load.
+            "test cl, 8",
+            "jz .Lunaligned_{v}",
+            "sub rsp, {return_room}",
+            store_int!(),
+            "jmp .Ltell_all_{v}",
+            ".if {lone}",
+            ".Lmark_return_{v}:",
+            "mov [r8 + {mark}], eax",
+            "jmp .Lmarked_return_{v}",
+            ".endif",
+            // The user that has accepted the call is gone.
+            ".Lnot_lone_{v}:",
+            "mov qword ptr [r8 + {entered_sp}], 0",
+            // At this point: r8 is this thread's state or null, rbp the frame, rsp the room for the
+            // ReturnRegs, in which `store_int` has stored; vector registers are as at the return
+            // point.
+            ".Ltell_all_{v}:",
+            leave_call!("aligned", $moves, $opmask, $wide),
+            "add rsp, {return_room} - 8",
+            "jmp .Lreturn_{v}",
             leave_aside!("aligned", $moves, $full_moves, $opmask),
             ".Laside_end_{v}:",
             ".else",
@@ -746,6 +807,13 @@ macro_rules! trampoline {
             ".cfi_remember_state",
             ".cfi_def_cfa rbx, 16",
             ".cfi_offset rbx, -16",
+            ".if {lone}",
+            ask_all!($moves, $opmask, $wide),
+            "jmp .Lasked_{v}",
+            ".Lmark_entry_{v}:",
+            "mov [rdx + {mark}], edi",
+            "jmp .Lmarked_entry_{v}",
+            ".endif",
             // First hit of this thread. Until its state is made, its hits count as missed, and no
             // signal handler may leave it by siglongjmp: it would count them for ever.
             // At this point: as at `mark`, but rdx is null.
@@ -965,6 +1033,7 @@ macro_rules! trampoline {
             ".Lunaligned_{v}:",
             "and rsp, -16",
             "sub rsp, {return_room}",
+            store_int!(),
             leave_call!("unaligned", $moves, $opmask, $wide),
             "mov rsp, [rbp + {return_slot_addr}]",
             "jmp .Lreturn_{v}",
@@ -1008,6 +1077,7 @@ macro_rules! trampoline {
             preserve = const Variant::$variant.save_set().preserve as u32,
             beyond = const Variant::$variant.save_set().beyond as u32,
             returns = const Variant::$variant.returns() as u32,
+            lone = const (Variant::$variant.returns() && $twin == 0) as u32,
             leave = sym $leave,
             stretches = const STRETCHES * size_of::<Stretch>(),
             is_stale = sym is_stale,
@@ -1062,6 +1132,17 @@ macro_rules! trampoline {
             base = const offset_of!(Thread, shadow) + ShadowStack::BASE,
             last = const offset_of!(Thread, shadow) + ShadowStack::LAST,
             newest = const offset_of!(Thread, shadow) + ShadowStack::NEWEST,
+            top = const offset_of!(Thread, shadow) + ShadowStack::TOP,
+            frame_site = const offset_of!(Frame, site),
+            return_address = const offset_of!(Frame, return_address),
+            word = const Frame::WORD,
+            depth = const Frame::DEPTH,
+            slots = const offset_of!(Fgraph, slots) + Slots::<Header>::POINTERS,
+            scalar = const offset_of!(Fgraph, scalar),
+            stamp = const Header::STAMP,
+            bit = const Header::BIT,
+            lone_entry = const Header::LONE_ENTRY,
+            lone_ret = const Header::LONE_RET,
             bad_how = const BAD_HOW,
             efault = const EFAULT,
         );

@@ -7,6 +7,7 @@
 mod machine;
 mod stepping;
 
+use std::arch::asm;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -14,13 +15,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use fgraph_core::FGRAPH;
 use fgraph_core::frame::Frame;
-use fgraph_core::registration::{Catch, Registration};
+use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::site::SiteName;
 use fgraph_core::thread::StackProvider;
 use fgraph_core::thread::Thread;
 use fgraph_core::{Entry, FgraphOps, Module, Outcome, Return, Site};
 use fgraph_needs::skip;
 use fgraph_x86_64::cpu;
+use fgraph_x86_64::scalar;
 use fgraph_x86_64::stub::{self, StubKind};
 use fgraph_x86_64::trampoline::{self, Trampolines, Variant};
 use machine::{
@@ -127,11 +129,79 @@ fn returned(call: &mut Return<'_, u64>, number: u64) {
     machine.clobber();
 }
 
+/// A user that is scalar, also as this test is compiled: it changes every general register it may,
+/// and counts.
+struct Lone;
+
+impl FgraphOps for Lone {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        if call.function().address() == do_nothing as *const () as usize {
+            clobber_general(&NESTED);
+            return Some(());
+        }
+        clobber_general(&ENTRIES).then_some(())
+    }
+
+    fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
+        if call.function().address() != do_nothing as *const () as usize {
+            if call.unwinding() {
+                clobber_general(&UNWOUND);
+            }
+            clobber_general(&RETURNS);
+        }
+    }
+}
+
+/// Counts one more, and says whether calls are accepted. In assembly, because functions of atomics
+/// that are not optimised use vector registers.
+fn clobber_general(count: &AtomicUsize) -> bool {
+    let accept: u64;
+    // SAFETY: a word, which nothing but atomic instructions changes; a byte; all that may be
+    // changed is.
+    unsafe {
+        asm!(
+            "lock inc qword ptr [rdi]",
+            "movzx esi, byte ptr [rsi]",
+            "mov rax, 0x1111111111111111",
+            "mov rcx, rax",
+            "mov rdx, rax",
+            "mov rdi, rax",
+            "mov r8, rax",
+            "mov r9, rax",
+            "mov r10, rax",
+            "mov r11, rax",
+            "add rax, rax",
+            inout("rdi") count.as_ptr() => _,
+            inout("rsi") ACCEPT.as_ptr() => accept,
+            out("rax") _,
+            out("rcx") _,
+            out("rdx") _,
+            out("r8") _,
+            out("r9") _,
+            out("r10") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    accept != 0
+}
+
 struct StdCatch;
 
 impl Catch for StdCatch {
     fn catch<R>(call: impl FnOnce() -> R) -> Result<R, *mut ()> {
         catch_unwind(AssertUnwindSafe(call)).map_err(|_| ptr::dangling_mut())
+    }
+}
+
+/// For callbacks that do not panic.
+struct NoCatch;
+
+impl Catch for NoCatch {
+    fn catch<R>(call: impl FnOnce() -> R) -> Result<R, *mut ()> {
+        Ok(call())
     }
 }
 
@@ -209,17 +279,54 @@ fn set_up() -> MutexGuard<'static, ()> {
     static ONCE: OnceLock<()> = OnceLock::new();
     let guard = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     ONCE.get_or_init(|| {
-        let epoch = FGRAPH.epoch.advance();
-        let user = Registration::new::<StdCatch>(Clobbering, 0, epoch, 1);
         // SAFETY: one thread at a time makes calls, `attach` gives it the one state, and its stack
-        // is the only one. The user was made for that slot, and is never freed.
+        // is the only one.
         unsafe {
             trampoline::install(attach, abort);
             FGRAPH.set_stacks(&STACKS);
-            FGRAPH.slots.publish(0, Box::leak(Box::new(user)).header());
         }
     });
+    watch(false);
     guard
+}
+
+/// The code of this program.
+struct OwnMemory;
+
+impl scalar::Memory for OwnMemory {
+    fn read(&mut self, address: usize, bytes: &mut [u8]) -> bool {
+        // SAFETY: what is read is code of this program or in the same page, or a word that it has.
+        unsafe {
+            ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len());
+        }
+        true
+    }
+
+    fn is_constant(&mut self, _address: usize) -> bool {
+        // Nothing here calls through a pointer.
+        true
+    }
+}
+
+/// Has one of the two users watch.
+fn watch(lone: bool) {
+    let callbacks = Registration::<Lone>::lone::<NoCatch>(1).unwrap();
+    assert!(scalar::is_scalar(&callbacks, &mut OwnMemory));
+    let callbacks = Registration::<Clobbering>::lone::<StdCatch>(1).unwrap();
+    assert!(!scalar::is_scalar(&callbacks, &mut OwnMemory));
+    FGRAPH.slots.retire(0);
+    FGRAPH.scalar.set(0, lone);
+    let epoch = FGRAPH.epoch.advance();
+    let header: &Header = if lone {
+        Box::leak(Box::new(Registration::new::<NoCatch>(Lone, 0, epoch, 1))).header()
+    } else {
+        Box::leak(Box::new(Registration::new::<StdCatch>(
+            Clobbering, 0, epoch, 1,
+        )))
+        .header()
+    };
+    // SAFETY: the user was made for that slot, and is never freed.
+    unsafe { FGRAPH.slots.publish(0, header) };
 }
 
 /// A site without a call to it, whose stub leads to `trampoline`; returns the stub's address.
@@ -643,6 +750,13 @@ const STATES: [State; 8] = [
 #[test]
 fn every_register_survives_whatever_happens_to_the_call() {
     let _guard = set_up();
+    for lone in [false, true] {
+        watch(lone);
+        check_all();
+    }
+}
+
+fn check_all() {
     let mut seed = 0;
     let mut pattern = |bytes| {
         seed += 1;
@@ -743,6 +857,17 @@ fn callbacks_change_arguments_and_results_and_nothing_else() {
 #[test]
 fn the_unwinder_gets_through_from_every_instruction() {
     let _guard = set_up();
+    step_through_all();
+}
+
+#[test]
+fn the_unwinder_gets_through_from_every_instruction_of_the_short_way() {
+    let _guard = set_up();
+    watch(true);
+    step_through_all();
+}
+
+fn step_through_all() {
     stepping::ON.store(true, Ordering::Relaxed);
     STEPS.store(0, Ordering::Relaxed);
     NESTED.store(0, Ordering::Relaxed);
@@ -805,6 +930,13 @@ fn installed() -> [(StubKind, usize, Survive); 3] {
 #[test]
 fn a_traced_function_may_jump_to_another_whatever_the_trampolines() {
     let _guard = set_up();
+    for lone in [false, true] {
+        watch(lone);
+        check_tail_calls();
+    }
+}
+
+fn check_tail_calls() {
     let subject = subjects().last().unwrap();
     let machine = subject.machine();
     MACHINE.store(subject.machine, Ordering::Relaxed);
@@ -852,6 +984,14 @@ fn a_traced_function_may_jump_to_another_whatever_the_trampolines() {
 
 #[test]
 fn a_panic_goes_through_and_the_users_are_told() {
+    let _guard = set_up();
+    for lone in [false, true] {
+        watch(lone);
+        check_panics();
+    }
+}
+
+fn check_panics() {
     type Unwinding = extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, u64);
     extern "C-unwind" fn panics(
         _: usize,
@@ -866,7 +1006,6 @@ fn a_panic_goes_through_and_the_users_are_told() {
         assert_eq!(on_the_stack, 8);
         std::panic::resume_unwind(Box::new(9));
     }
-    let _guard = set_up();
     CALLER_HAS.set(Registers::pattern(1));
     let first = CALLER_HAS.get().general[RDI] as usize;
     MACHINE.store(0, Ordering::Relaxed);

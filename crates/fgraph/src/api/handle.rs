@@ -321,6 +321,17 @@ impl<T: FgraphOps> Handle<T> {
         FGRAPH.epoch.is_enabled(self.slot)
     }
 
+    /// Whether the user's callbacks leave everything alone but general registers, flags and memory,
+    /// which their code was read for when the user was registered. Calls that no other user wants
+    /// take a shorter way then: vector registers and `errno` need not be saved.
+    ///
+    /// Code that is compiled without optimisation seldom does. Nor do callbacks that call anything
+    /// but small functions of the same library, that may panic, that look at floating-point
+    /// arguments or results, or that are told of [one call of several](Options::sample).
+    pub fn is_scalar(&self) -> bool {
+        FGRAPH.scalar.is_set(self.slot)
+    }
+
     /// Has the user watch only the threads with these ids of the kernel's, or all threads if
     /// `None`. Nothing is patched. Calls in other threads cost as if the user was
     /// [disabled](Self::set_enabled).

@@ -8,7 +8,7 @@ use core::ops::Range;
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 
-use crate::arch::trampoline;
+use crate::arch::{scalar, trampoline};
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::slot::FIRST_TAKEN;
 use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS};
@@ -16,10 +16,28 @@ use fgraph_symbols::filter::Filter;
 
 use super::options::Options;
 use super::{CONTROL, Control, library_events, lock, stopped};
-use crate::os::{self, membarrier};
+use crate::os::maps::Protections;
+use crate::os::{self, membarrier, memory};
 use crate::report::error::Error;
 use crate::sites::Change;
 use crate::threads::{self, Inside, watched};
+
+/// The memory of this process, with its code.
+#[derive(Default)]
+struct OwnMemory(Option<Protections>);
+
+impl scalar::Memory for OwnMemory {
+    fn read(&mut self, address: usize, bytes: &mut [u8]) -> bool {
+        memory::read(address, bytes).is_ok()
+    }
+
+    fn is_constant(&mut self, address: usize) -> bool {
+        let now = || Protections::now(core::iter::empty());
+        let protections = self.0.get_or_insert_with(now);
+        let protection = protections.of(address);
+        protection.is_some_and(|protection| !protection.writable)
+    }
+}
 
 /// What a callback has panicked with.
 type Payload = Box<dyn Any + Send>;
@@ -155,6 +173,11 @@ impl Control {
         let before = counters(slot);
         // It hears of what comes from now on.
         self.note_libraries();
+        // Before the number: what a thread reads of a slot holds for the user that it calls.
+        let callbacks = Registration::<T>::lone::<StdCatch>(options.period);
+        let own = &mut OwnMemory::default();
+        let is_scalar = callbacks.is_some_and(|callbacks| scalar::is_scalar(&callbacks, own));
+        FGRAPH.scalar.set(slot, is_scalar);
         let epoch = FGRAPH.epoch.advance();
         let registration = Box::new(Registration::new::<StdCatch>(
             ops,

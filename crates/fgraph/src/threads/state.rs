@@ -358,7 +358,7 @@ impl Inside {
         if before != 0 && before != Thread::UNTRACED {
             return Err(Error::InsideCallback);
         }
-        thread.entered_sp.store(Thread::INTERNAL, Ordering::Relaxed);
+        thread.come_inside(Thread::INTERNAL);
         Ok(Self {
             thread,
             _not_send: PhantomData,
@@ -414,7 +414,11 @@ pub(crate) fn as_own_code<R>(work: impl FnOnce() -> R) -> R {
     let Some(thread) = (unsafe { trampoline::current().as_ref() }) else {
         return work();
     };
-    let before = thread.entered_sp.swap(Thread::INTERNAL, Ordering::Relaxed);
+    let before = thread.entered_sp.load(Ordering::Relaxed);
+    match before {
+        0 => thread.come_inside(Thread::INTERNAL),
+        _ => thread.entered_sp.store(Thread::INTERNAL, Ordering::Relaxed),
+    }
     let result = work();
     thread.entered_sp.store(before, Ordering::Relaxed);
     result

@@ -12,7 +12,7 @@ use fgraph_trace::{Event, Source};
 
 use super::super::outliers::Slow;
 use super::MAX_COLUMNS;
-use crate::calls::{Call, Ending, Followed, Function, Open, Step, Watch};
+use crate::calls::{Active, Call, Ending, Followed, Function, Open, Step, Watch};
 use crate::stats::Stats;
 use crate::text::{cut, escaped, grouped};
 use crate::tree::Tree;
@@ -63,8 +63,7 @@ pub(super) struct Counted {
     pub(super) names: Vec<String>,
     pub(super) stats: Vec<Stats>,
     slowest: Vec<Option<Slow>>,
-    /// Of each thread, how many calls of each line go on.
-    active: Vec<Vec<u32>>,
+    active: Active,
     /// Its nodes have lines for slots.
     pub(super) tree: Tree,
     /// Of each thread, the node of each call that goes on.
@@ -88,7 +87,6 @@ impl Watch for Counted {
         let Some(open) = stack.last() else { return };
         if self.places.len() <= thread {
             self.places.resize_with(thread + 1, Vec::new);
-            self.active.resize_with(thread + 1, Vec::new);
         }
         let line = self.line_of[open.slot as usize];
         let place = match self.places[thread].last().copied().unwrap_or(0) {
@@ -100,19 +98,14 @@ impl Watch for Counted {
                 .unwrap_or(NOWHERE),
         };
         self.places[thread].push(place);
-        let active = &mut self.active[thread];
-        if active.len() < self.stats.len() {
-            active.resize(self.stats.len(), 0);
-        }
-        active[line] += 1;
+        self.active.begin(thread, line);
     }
 
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
         let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
         let line = self.line_of[call.slot as usize];
-        let active = &mut self.active[thread][line];
-        *active -= 1;
-        self.stats[line].add(took, own, *active == 0);
+        let is_outermost = self.active.end(thread, line);
+        self.stats[line].add(took, own, is_outermost);
         if let Some(node) = self.places[thread].pop().filter(|&node| node != NOWHERE) {
             self.tree.add(node, took);
         }
@@ -121,6 +114,10 @@ impl Watch for Counted {
         if is_slower && call.ending != Ending::Missing {
             *slowest = Some(Slow::new(thread, stack.len(), call));
         }
+    }
+
+    fn lose(&mut self, thread: usize) {
+        self.active.lose(thread);
     }
 }
 
@@ -139,7 +136,7 @@ impl Model {
                 names: Vec::new(),
                 stats: Vec::new(),
                 slowest: Vec::new(),
-                active: Vec::new(),
+                active: Active::default(),
                 tree: Tree::new(),
                 places: Vec::new(),
             },

@@ -1,0 +1,82 @@
+//! Which users' callbacks use general registers alone.
+//!
+//! The machine layer saves vector registers and `errno` before it asks and tells users. It need
+//! not for a user whose callbacks' code was read and shown to leave them alone: that user is
+//! *scalar*.
+//!
+//! ```text
+//!   thread                                  writer, registering in slot k
+//!     read the epoch                          the slot is empty
+//!     read whether the user in k is scalar    say whether it is scalar
+//!     read slot k                             advance the epoch
+//!     use it if not younger than the epoch    publish slot k
+//! ```
+//!
+//! What is said of a slot holds for the registration that the thread uses. A later one is said to
+//! be scalar, or not, only after the slot was emptied: a thread that reads that finds the slot
+//! empty, or the later registration, which is younger than the epoch that the thread has read. An
+//! earlier one cannot be in the slot, which was published after the epoch was advanced.
+
+use crate::primitive::{AtomicU32, Ordering, fence};
+use crate::site::MAX_USERS;
+
+/// The slots whose users are not scalar, twice: in the lower half the lowest bit is for the first
+/// slot, as in what a thread wants; in the upper half for the last one, as in frames.
+#[derive(Debug)]
+pub struct Scalar(AtomicU32);
+
+impl Scalar {
+    /// No user is scalar.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(u32::MAX))
+    }
+
+    /// No user is scalar.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(u32::MAX))
+    }
+
+    /// Says whether the user is scalar that is going to be in `slot`, which must be empty.
+    pub fn set(&self, slot: usize, is_scalar: bool) {
+        let bits = 1 << slot | 0x8000_0000 >> slot;
+        debug_assert!(slot < MAX_USERS);
+        match is_scalar {
+            true => self.0.fetch_and(!bits, Ordering::Relaxed),
+            false => self.0.fetch_or(bits, Ordering::Relaxed),
+        };
+        // Release, before the epoch that is advanced next: pairs with the Acquire in `is_set`'s
+        // callers, and with the order of loads in the trampolines.
+        fence(Ordering::Release);
+    }
+
+    /// Whether the user in `slot` is scalar. The epoch must have been read before.
+    pub fn is_set(&self, slot: usize) -> bool {
+        // Acquire: the slot is read afterwards.
+        self.0.load(Ordering::Acquire) & 1 << slot == 0
+    }
+}
+
+impl Default for Scalar {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_slot_has_a_bit_from_either_end() {
+        let scalar = Scalar::new();
+        scalar.set(0, true);
+        scalar.set(3, true);
+        assert_eq!(scalar.0.load(Ordering::Relaxed), !0x9000_0009);
+        assert!(scalar.is_set(3) && !scalar.is_set(4));
+        scalar.set(0, false);
+        scalar.set(3, false);
+        assert_eq!(scalar.0.load(Ordering::Relaxed), u32::MAX);
+    }
+}

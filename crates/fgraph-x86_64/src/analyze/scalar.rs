@@ -1,0 +1,298 @@
+//! Whether code leaves everything alone but general registers, flags and memory.
+//!
+//! Callbacks are called with everything saved that they may change and the program may need. Most
+//! touch little of it. What a callback does is read from its code, along every path, through the
+//! functions that it calls. Whatever cannot be followed, a call through a pointer for one, may do
+//! anything.
+//!
+//! `errno` is in memory. Only code that asks where it is can change it, and that takes the address
+//! of the thread's block, which is looked for here.
+
+use alloc::vec::Vec;
+
+use iced_x86::{
+    CpuidFeature, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction,
+    InstructionInfoFactory, Mnemonic, OpKind, Register,
+};
+
+/// At most so many instructions are read: no callback that is called for every call is as long.
+pub const MOST: usize = 4096;
+
+/// Bytes of the longest instruction.
+const LONGEST: usize = 15;
+
+/// How code is read.
+pub trait Memory {
+    /// Fills bytes from an address on, and says whether they could be read.
+    fn read(&mut self, address: usize, bytes: &mut [u8]) -> bool;
+
+    /// Whether the word at an address cannot be written to: a linker has filled it in.
+    fn is_constant(&mut self, address: usize) -> bool;
+}
+
+/// Whether the functions at `entries`, and all that they may call, leave alone what is not a
+/// general register, a flag or memory, and keep to what the ABI says of stack and returns.
+///
+/// `false` also where the code cannot be read, or followed.
+pub fn is_scalar(entries: &[usize], memory: &mut dyn Memory) -> bool {
+    let mut to_do = entries.to_vec();
+    let mut known: Vec<usize> = Vec::new();
+    let mut factory = InstructionInfoFactory::new();
+    while let Some(mut at) = to_do.pop() {
+        while let Err(place) = known.binary_search(&at) {
+            if known.len() == MOST {
+                return false;
+            }
+            known.insert(place, at);
+            let Some(instruction) = decode(at, memory) else {
+                return false;
+            };
+            if !is_harmless(&instruction, &mut factory) {
+                return false;
+            }
+            at = instruction.next_ip() as usize;
+            match instruction.flow_control() {
+                FlowControl::Next => {}
+                FlowControl::UnconditionalBranch => at = instruction.near_branch_target() as usize,
+                FlowControl::ConditionalBranch | FlowControl::Call => {
+                    to_do.push(instruction.near_branch_target() as usize);
+                }
+                FlowControl::IndirectBranch | FlowControl::IndirectCall => {
+                    let Some(target) = linked(&instruction, memory) else {
+                        return false;
+                    };
+                    to_do.push(target);
+                    if instruction.flow_control() == FlowControl::IndirectBranch {
+                        break;
+                    }
+                }
+                // `ud2`: the process ends.
+                FlowControl::Return | FlowControl::Exception => break,
+                FlowControl::Interrupt | FlowControl::XbeginXabortXend => return false,
+            }
+        }
+    }
+    true
+}
+
+/// Where an indirect call or jump leads, if it is through a word that a linker has filled in:
+/// compilers call functions of other object files so, which may be of the same library.
+fn linked(instruction: &Instruction, memory: &mut dyn Memory) -> Option<usize> {
+    let is_word = instruction.op0_kind() == OpKind::Memory
+        && instruction.is_ip_rel_memory_operand()
+        && matches!(
+            instruction.code(),
+            iced_x86::Code::Call_rm64 | iced_x86::Code::Jmp_rm64
+        );
+    let at = instruction.ip_rel_memory_address() as usize;
+    let mut word = [0; size_of::<usize>()];
+    let is_read = is_word && memory.is_constant(at) && memory.read(at, &mut word);
+    is_read.then(|| usize::from_le_bytes(word))
+}
+
+/// The instruction at an address; `None` if it cannot be read, or is none.
+fn decode(at: usize, memory: &mut dyn Memory) -> Option<Instruction> {
+    let mut bytes = [0; LONGEST];
+    // What follows on the next page may not be mapped, and may not belong to the instruction.
+    let in_page = LONGEST.min(4096 - at % 4096);
+    for len in [in_page, LONGEST] {
+        if !memory.read(at, &mut bytes[..len]) {
+            return None;
+        }
+        let mut decoder = Decoder::with_ip(64, &bytes[..len], at as u64, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        match decoder.last_error() {
+            DecoderError::None => return Some(instruction),
+            DecoderError::NoMoreBytes => {}
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Whether an instruction changes nothing but general registers, flags and memory, and does not
+/// find out where the thread's block is.
+fn is_harmless(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+    let is_near = match instruction.flow_control() {
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call => {
+            instruction.op0_kind() == OpKind::NearBranch64
+        }
+        FlowControl::Return => {
+            instruction.mnemonic() == Mnemonic::Ret && instruction.op_count() == 0
+        }
+        FlowControl::Exception => instruction.mnemonic() == Mnemonic::Ud2,
+        _ => true,
+    };
+    let is_general = |register: Register| {
+        register.is_gpr() || register.is_segment_register() || register.is_ip()
+    };
+    let mut used = factory.info(instruction).used_registers().iter();
+    let is_block = instruction.memory_segment() == Register::FS
+        && instruction.memory_base() == Register::None
+        && instruction.memory_index() == Register::None
+        && instruction.memory_displacement64() == 0;
+    is_near
+        && !is_block
+        && instruction.cpuid_features().iter().all(is_known)
+        && !is_forbidden(instruction.mnemonic())
+        && used.all(|used| is_general(used.register()))
+}
+
+/// Whether instructions of a feature may be harmless. Those with vector registers among them are
+/// told by these.
+fn is_known(feature: &CpuidFeature) -> bool {
+    matches!(
+        feature,
+        CpuidFeature::INTEL8086
+            | CpuidFeature::INTEL186
+            | CpuidFeature::INTEL286
+            | CpuidFeature::INTEL386
+            | CpuidFeature::INTEL486
+            | CpuidFeature::X64
+            | CpuidFeature::CMOV
+            | CpuidFeature::CMPXCHG16B
+            | CpuidFeature::POPCNT
+            | CpuidFeature::LZCNT
+            | CpuidFeature::BMI1
+            | CpuidFeature::BMI2
+            | CpuidFeature::MOVBE
+            | CpuidFeature::ADX
+            | CpuidFeature::MULTIBYTENOP
+            | CpuidFeature::PAUSE
+            | CpuidFeature::CET_IBT
+            | CpuidFeature::TSC
+            | CpuidFeature::RDTSCP
+            | CpuidFeature::RDPID
+            | CpuidFeature::SSE
+            | CpuidFeature::SSE2
+            | CpuidFeature::PREFETCHW
+    )
+}
+
+/// Instructions of those features that do more than their registers tell.
+fn is_forbidden(mnemonic: Mnemonic) -> bool {
+    matches!(
+        mnemonic,
+        Mnemonic::Ldmxcsr
+            | Mnemonic::Std
+            | Mnemonic::Popf
+            | Mnemonic::Popfq
+            | Mnemonic::Enter
+            | Mnemonic::Hlt
+            | Mnemonic::Wait
+            | Mnemonic::Syscall
+            | Mnemonic::Sysret
+            | Mnemonic::Sysenter
+            | Mnemonic::Swapgs
+            | Mnemonic::Clts
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: usize = 0x1ff0;
+
+    /// Code from an address on, and a page that it is in of which more can be read.
+    struct Bytes<'a>(&'a [u8]);
+
+    impl Memory for Bytes<'_> {
+        fn read(&mut self, address: usize, bytes: &mut [u8]) -> bool {
+            let Some(from) = address.checked_sub(AT).filter(|&from| from < self.0.len()) else {
+                return false;
+            };
+            let known = &self.0[from..];
+            if known.len() < bytes.len() && address + bytes.len() > 0x2000 {
+                return false;
+            }
+            let known = &known[..known.len().min(bytes.len())];
+            bytes.fill(0xcc);
+            bytes[..known.len()].copy_from_slice(known);
+            true
+        }
+
+        fn is_constant(&mut self, address: usize) -> bool {
+            address < 0x2000
+        }
+    }
+
+    /// Whether code is scalar, if nothing else can be read.
+    fn is(code: &[u8]) -> bool {
+        is_scalar(&[AT], &mut Bytes(code))
+    }
+
+    #[test]
+    fn code_with_general_registers_and_memory_alone_is_scalar() {
+        // mov rax, [rdi]; add rax, rsi; lock inc qword ptr [rdx]; ret
+        assert!(is(b"\x48\x8b\x07\x48\x01\xf0\xf0\x48\xff\x02\xc3"));
+        // rdtsc; shl rdx, 32; or rax, rdx; ret
+        assert!(is(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0\xc3"));
+        // mov rax, fs:[0x10]; ret
+        assert!(is(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00\xc3"));
+        // lfence; mfence; ret
+        assert!(is(b"\x0f\xae\xe8\x0f\xae\xf0\xc3"));
+    }
+
+    #[test]
+    fn every_path_and_every_function_that_is_called_is_read() {
+        // test edi, edi; je +1; ret; xorps xmm0, xmm0; ret
+        assert!(!is(b"\x85\xff\x74\x01\xc3\x0f\x57\xc0\xc3"));
+        // test edi, edi; je +1; ret; xor eax, eax; ret
+        assert!(is(b"\x85\xff\x74\x01\xc3\x31\xc0\xc3"));
+        // call +1; ret; xorps xmm0, xmm0; ret
+        assert!(!is(b"\xe8\x01\x00\x00\x00\xc3\x0f\x57\xc0\xc3"));
+        // call +1; ret; ud2
+        assert!(is(b"\xe8\x01\x00\x00\x00\xc3\x0f\x0b"));
+        // call [rip+1]; ret; the address of the ret
+        assert!(is(b"\xff\x15\x01\x00\x00\x00\xc3\xf6\x1f\0\0\0\0\0\0"));
+        // jmp [rip]; where nothing can be read
+        assert!(!is(b"\xff\x25\x00\x00\x00\x00\0\0\0\0\0\0\0\0"));
+        // A loop: dec edi; jne -4; ret
+        assert!(is(b"\xff\xcf\x75\xfc\xc3"));
+    }
+
+    #[test]
+    fn what_is_not_saved_or_cannot_be_followed_is_not_scalar() {
+        for code in [
+            &b"\x0f\x28\xc1\xc3"[..],                    // movaps xmm0, xmm1
+            b"\xc5\xf8\x77\xc3",                         // vzeroupper
+            b"\xc5\xf9\x90\xc1\xc3",                     // kmovb k0, k1
+            b"\xd9\xe8\xc3",                             // fld1
+            b"\x0f\x77\xc3",                             // emms
+            b"\x0f\x6f\xc1\xc3",                         // movq mm0, mm1
+            b"\x0f\xae\x10\xc3",                         // ldmxcsr [rax]
+            b"\xd9\x28\xc3",                             // fldcw [rax]
+            b"\x0f\xae\x08\xc3",                         // fxrstor [rax]
+            b"\x0f\xae\x28\xc3",                         // xrstor [rax]
+            b"\xff\xd0\xc3",                             // call rax
+            b"\xff\xe0",                                 // jmp rax
+            b"\xff\x15\x00\x10\x00\x00\xc3",             // call [rip+0x1000], which may change
+            b"\x0f\x05\xc3",                             // syscall
+            b"\xcd\x80\xc3",                             // int 0x80
+            b"\xcc",                                     // int3
+            b"\xfd\xc3",                                 // std
+            b"\x9d\xc3",                                 // popfq
+            b"\xc2\x08\x00",                             // ret 8
+            b"\x64\x48\x8b\x04\x25\x00\x00\x00\x00\xc3", // mov rax, fs:[0]
+            b"\xf3\x48\x0f\xae\xd0\xc3",                 // wrfsbase rax
+            b"\xf3\x48\x0f\xae\xc0\xc3",                 // rdfsbase rax
+            b"\xe9\x00\x10\x00\x00",                     // jmp to what cannot be read
+            b"\x06",                                     // no instruction
+        ] {
+            assert!(!is(code), "{code:02x?}");
+        }
+    }
+
+    #[test]
+    fn what_follows_on_another_page_is_read_if_the_code_goes_on_there() {
+        let nops = [0x90; 15];
+        assert!(is(&[&nops[..], b"\xc3"].concat()));
+        // mov eax, imm32 across the page; ret
+        assert!(is(
+            &[&nops[..14], b"\xb8\x01\x00\x00\x00\xc3", &[0xcc; 15]].concat()
+        ));
+        // The page ends.
+        assert!(!is(&[&nops[..15], b"\x90"].concat()));
+    }
+}
