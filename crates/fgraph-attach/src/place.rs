@@ -4,7 +4,7 @@
 //! that they must not be entered in. So a thread is taken
 //!
 //! - as it begins a system call that neither of them makes,
-//! - or as it waits in one,
+//! - or as it waits in one, or for a condition,
 //! - or as it runs, outside of every module that has an allocator and of the linker, neither of
 //!   which calls the program's code in a state that must not be met,
 //!
@@ -97,6 +97,11 @@ const ENDING: &[c_long] = &[
     libc::SYS_msgsnd,
 ];
 
+/// How the C library waits for conditions, semaphores and the end of threads, but for none of the
+/// locks that making a thread takes: `FUTEX_WAIT_BITSET` with `FUTEX_CLOCK_REALTIME`.
+const CONDITION: u64 = 9 | 256;
+const FUTEX_PRIVATE: u64 = 128;
+
 /// What is to be known of a process to judge where its threads are.
 #[derive(Debug)]
 pub(crate) struct Places<'a> {
@@ -183,8 +188,9 @@ impl Places<'_> {
 
     /// Holds the thread that this disturbs least.
     fn hold_now(&self, look: &Look) -> Result<Option<Held>, Error> {
-        let is_calm = |call, first| {
-            CALM.contains(&call) || call == libc::SYS_read && !process::is_socket(self.pid, first)
+        let is_calm = |call, arguments: [u64; 2]| match call {
+            libc::SYS_read => !process::is_socket(self.pid, arguments[0]),
+            call => CALM.contains(&call),
         };
         if let Some(held) = self.hold_waiting(look, is_calm)? {
             return Ok(Some(held));
@@ -204,19 +210,25 @@ impl Places<'_> {
                 return Ok(Some(held));
             }
         }
-        Ok(None)
+        self.hold_waiting(look, |call, arguments| {
+            call == libc::SYS_futex && arguments[1] & !FUTEX_PRIVATE == CONDITION
+        })
     }
 
-    /// Holds a thread that waits in a system call, of which the number and the first argument are
-    /// right.
+    /// Holds a thread that waits in a system call, of which the number and the first two arguments
+    /// are right.
     fn hold_waiting(
         &self,
         look: &Look,
-        is_right: impl Fn(i64, u64) -> bool,
+        is_right: impl Fn(i64, [u64; 2]) -> bool,
     ) -> Result<Option<Held>, Error> {
         for &(thread, doing) in &look.doing {
-            if let Doing::Waiting { call, first, rip } = doing
-                && is_right(call, first)
+            if let Doing::Waiting {
+                call,
+                arguments,
+                rip,
+            } = doing
+                && is_right(call, arguments)
                 && !self.linker.is_text(rip)
                 && let Some(held) = self.while_waiting(look, thread, call)?
             {

@@ -118,8 +118,8 @@ pub(crate) enum Doing {
     /// It waits in a system call.
     Waiting {
         call: i64,
-        /// Its first argument.
-        first: u64,
+        /// Its first two arguments.
+        arguments: [u64; 2],
         rip: u64,
     },
     /// What is not to be disturbed.
@@ -138,10 +138,17 @@ fn parse_doing(text: &str) -> Doing {
     let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     match *words {
         ["running"] => Doing::Running,
-        [call, first, _, _, _, _, _, _, at] => match (call.parse(), number(first), number(at)) {
-            (Ok(call), Some(first), Some(rip)) => Doing::Waiting { call, first, rip },
-            _ => Doing::Other,
-        },
+        [call, first, second, _, _, _, _, _, at] => {
+            let numbers = [first, second, at].map(number);
+            match (call.parse(), numbers) {
+                (Ok(call), [Some(first), Some(second), Some(rip)]) => Doing::Waiting {
+                    call,
+                    arguments: [first, second],
+                    rip,
+                },
+                _ => Doing::Other,
+            }
+        }
         _ => Doing::Other,
     }
 }
@@ -156,7 +163,7 @@ mod tests {
         let waiting = "0 0x3 0x7f12 0x400 0x0 0x0 0x0 0x7ffc 0x7f34\n";
         let expected = Doing::Waiting {
             call: 0,
-            first: 3,
+            arguments: [3, 0x7f12],
             rip: 0x7f34,
         };
         assert_eq!(parse_doing(waiting), expected);

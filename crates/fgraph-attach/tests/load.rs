@@ -194,6 +194,20 @@ fn the_program_works_while_the_library_comes() {
 }
 
 #[test]
+fn threads_that_wait_for_conditions_wait_on() {
+    let programs = Programs::new();
+    let idles = programs.compile("idles", &[]);
+    let program = Program::start(&mut Command::new(idles));
+    for count in 1..=5 {
+        let loaded = programs.load(program.id(), "x").unwrap();
+        assert_eq!((loaded.result, loaded.interrupted), (count, None));
+    }
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(program.id() as i32, libc::SIGUSR1) };
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn a_thread_that_computes_finds_its_registers_as_they_were() {
     let programs = Programs::new();
     let computes = programs.compile("computes", &[]);

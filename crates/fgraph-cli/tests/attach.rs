@@ -254,6 +254,36 @@ fn what_was_there_stays_when_nothing_is_recorded() {
 }
 
 #[test]
+fn an_agent_of_another_version_is_named() {
+    let cc = needs!(CC.find());
+    let (folder, busy) = Program::compile(&cc);
+    // Its name is the program's to choose.
+    let other = folder.path().join("fgraph-agent-\x1b[31m0.so");
+    let mut compiler = Command::new(&cc);
+    compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]);
+    assert!(compiler.arg(&other).status().unwrap().success());
+    let program = Program::start_as(folder, Command::new(busy).env("LD_PRELOAD", &other));
+    let pid = program.child.id().to_string();
+    let commands: [&[&str]; 4] = [
+        &["detach", &pid],
+        &["attach", &pid],
+        &["record", "-o", "/dev/null", "-p", &pid],
+        &["ctl", &pid, "ls"],
+    ];
+    for command in commands {
+        let fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"))
+            .args(command)
+            .output();
+        let output = fgraph.unwrap();
+        assert_eq!(output.status.code(), Some(126), "{command:?}");
+        let text = said(&output);
+        assert!(text.contains("another version is loaded: "), "{text}");
+        assert!(text.ends_with("fgraph-agent-\\x1b[31m0.so\n"), "{text:?}");
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn programs_of_another_c_library_are_refused_and_go_on() {
     let (folder, busy) = Program::compile(&needs!(MUSL_GCC.find()));
     let refused = Command::new(env!("CARGO_BIN_EXE_fgraph"))
