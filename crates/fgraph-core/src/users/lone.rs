@@ -1,6 +1,6 @@
 //! The callbacks of a user that is alone with a call, for the machine layer to call itself.
 //!
-//! [`dispatch`](crate::dispatch) asks and tells any number of users of any kind. Where one user
+//! [`dispatch`] asks and tells any number of users of any kind. Where one user
 //! wants a call, and it is [scalar](crate::users::scalar), the machine layer does the same on a
 //! shorter way: it keeps the marks and the frame, and calls these.
 

@@ -4,7 +4,7 @@
 //! The machine layer takes the address of the body from the site, as the last thing before it goes
 //! there. So the call is replaced by another pointer in the place of the site, to a [`Body`] that
 //! leads to code of the machine layer. What that code needs stands beneath the
-//! [`Link`](crate::regs::Link), where the machine layer keeps room, and where no signal handler
+//! [`Link`], where the machine layer keeps room, and where no signal handler
 //! writes:
 //!
 //! ```text
