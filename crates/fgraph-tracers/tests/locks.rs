@@ -248,7 +248,8 @@ fn sqlite_takes_its_locks_in_one_order() {
         assert!(locks.iter().any(|lock| lock.taken > 1000), "{locks:?}");
         for lock in &locks {
             assert!(lock.longest_hold <= lock.held && lock.longest_wait <= lock.waited);
-            assert_eq!(lock.taken, lock.waits, "{lock:?}");
+            // Of a lock of Rust's, only waits are seen; whether one is waited for here is chance.
+            assert!([0, lock.waits].contains(&lock.taken), "{lock:?}");
         }
         assert_eq!((tracer.inversions(), tracer.untracked()), (vec![], 0));
     });
