@@ -66,3 +66,60 @@ impl ThreadStatus {
         u64::from_str_radix(str::from_utf8(number).ok()?.trim(), radix).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+    use crate::os;
+
+    #[test]
+    fn a_line_has_the_number_behind_its_name() {
+        let text = "Name:\tThreads:\t7\nTracerPid:\t12\nThreads:\t3\nSigBlk:\t0000000000000010\n";
+        let status = ThreadStatus(text.into());
+        assert!(status.is_debugged());
+        assert_eq!(status.threads(), Some(3));
+        assert_eq!(status.blocked(), Some(0x10));
+        assert_eq!(status.caught(), None);
+    }
+
+    #[test]
+    fn the_kernel_says_what_a_thread_blocks() {
+        let (say, said) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let other = thread::spawn(move || {
+            os::without_signals(|| {
+                let own = ThreadStatus::own();
+                say.send((os::thread_id(), own.blocked())).unwrap();
+                ended.recv().unwrap();
+            });
+        });
+        let (id, own) = said.recv().unwrap();
+        let seen = ThreadStatus::of(id).unwrap();
+        assert_eq!(seen.blocked(), own);
+        assert_ne!(own, ThreadStatus::own().blocked());
+        assert!(seen.threads().unwrap() >= 2);
+        end.send(()).unwrap();
+        other.join().unwrap();
+        assert!(ThreadStatus::of(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn a_thread_is_the_only_one_in_a_child() {
+        // Those of the test harness.
+        assert!(!os::is_only_thread());
+        // SAFETY: the child makes system calls only.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(i32::from(os::is_only_thread()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert!(libc::WIFEXITED(status));
+            assert_eq!(libc::WEXITSTATUS(status), 1);
+        }
+    }
+}
