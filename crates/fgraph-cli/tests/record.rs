@@ -1,5 +1,8 @@
 //! `fgraph record` on real programs, each of which must do what it does without it.
 
+#[path = "support/interrupts.rs"]
+mod interrupts;
+
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;

@@ -163,6 +163,27 @@ impl Fgraph {
         grace::is_over(index, threads, &mut is_alive)
     }
 
+    /// Waits until every thread but the one with the state `own` has been in no callback for a
+    /// moment, since a heavy barrier. `pause` is called with the state of a thread that may be in
+    /// one, and may say not to wait for it (`false`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`wait_for_grace`](Self::wait_for_grace).
+    pub unsafe fn wait_for_callbacks(
+        &self,
+        own: *const Thread,
+        mut pause: impl FnMut(&'static Thread) -> bool,
+    ) {
+        // SAFETY: only what is atomic is read here, and by the caller.
+        for thread in unsafe { self.threads.iter() } {
+            // Acquire: what the callback did is over for who goes on.
+            let may_be_in_one =
+                || ![0, Thread::UNTRACED].contains(&thread.entered_sp.load(Ordering::Acquire));
+            while !ptr::eq(thread, own) && may_be_in_one() && pause(thread) {}
+        }
+    }
+
     /// What was not traced in any thread since the start, for all users together.
     pub fn counters(&self) -> Counters {
         self.sum(|thread| thread.total.read())

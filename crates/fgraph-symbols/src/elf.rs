@@ -245,15 +245,19 @@ impl<'a> ElfFile<'a> {
     }
 
     /// Where the linker writes the address of a function of another module, or one that others may
-    /// replace: addresses relative to the load bias.
+    /// replace, for calls or in data: addresses relative to the load bias.
     pub fn slots_of(&self, function: &[u8]) -> Vec<u64> {
         let Ok(symbols) = self.sections.symbols(Le, self.bytes, elf::SHT_DYNSYM) else {
             return Vec::new();
         };
         let is_slot = |relocation: &Rela64<Le>| {
             let kind = relocation.r_type(Le, false);
-            let is_address = kind == elf::R_X86_64_JUMP_SLOT || kind == elf::R_X86_64_GLOB_DAT;
-            is_address
+            let is_address = [
+                elf::R_X86_64_JUMP_SLOT,
+                elf::R_X86_64_GLOB_DAT,
+                elf::R_X86_64_64,
+            ];
+            is_address.contains(&kind)
                 && relocation.symbol(Le, false).is_some_and(|index| {
                     let symbol = symbols.symbol(index);
                     symbol.and_then(|symbol| symbols.symbol_name(Le, symbol)) == Ok(function)

@@ -572,24 +572,32 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
     trampolines
 }
 
-/// Says that threads may be cancelled, and returns the trampolines that expect it.
+/// Says that threads may be cancelled, and returns the trampolines that hold it off: always, until
+/// [`trust_announcements`].
 ///
 /// # Safety
 ///
 /// All stubs that are made from now on must lead to these.
 pub unsafe fn hold_cancellation() -> Trampolines {
-    careful::need();
+    careful::set_unannounced(true);
     Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
+}
+
+/// Says that no thread is cancelled without [`announce_cancellation`] before.
+pub fn trust_announcements() {
+    careful::set_unannounced(false);
+}
+
+/// Says that threads are cancelled from now on. Callbacks that run meanwhile may not be shielded:
+/// they must be waited for, after a heavy barrier, before any thread is cancelled.
+pub fn announce_cancellation() {
+    careful::expect_cancellation();
 }
 
 /// The trampolines that look at who calls, as `callers` of [`FGRAPH`] says.
 pub fn look_at_callers() -> Trampolines {
+    careful::look_at_callers();
     Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
-}
-
-/// Whether [`hold_cancellation`] was called.
-pub fn holds_cancellation() -> bool {
-    careful::is_needed()
 }
 
 /// The state of all threads whose own is being made: what they call meanwhile is counted here.

@@ -89,7 +89,7 @@ pub(crate) mod trap {
 pub(crate) mod trampoline {
     pub(crate) use fgraph_x86_64::trampoline::{
         GetGr, GetIp, HELD_OFF, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
-        add_unwinder, attaching, current, hold_cancellation, holds_cancellation, install,
-        look_at_callers, own_text, set_current,
+        add_unwinder, announce_cancellation, attaching, current, hold_cancellation, install,
+        look_at_callers, own_text, set_current, trust_announcements,
     };
 }

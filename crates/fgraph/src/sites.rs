@@ -23,7 +23,6 @@ pub(crate) mod symbol_table;
 mod system_calls;
 mod toolchain;
 
-use core::ffi::CStr;
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -38,6 +37,7 @@ use crate::process::loader_event;
 use crate::process::modules::{self, Generation, LoadedModule};
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
+use crate::unwinding::cancellation;
 use build::BuildContext;
 #[cfg(feature = "testing")]
 pub(crate) use classify::Callers;
@@ -62,9 +62,6 @@ pub(crate) const OFF: u8 = 0;
 /// The entry jumps to the stub, or traps for good.
 pub(crate) const ON: u8 = 1;
 
-/// A module that names it may cancel threads.
-const CANCEL: &CStr = c"pthread_cancel";
-
 /// All functions and sites.
 #[derive(Debug)]
 pub(crate) struct Sites {
@@ -82,7 +79,7 @@ pub(crate) struct Sites {
     pub(crate) breakpoints: bool,
     /// Whether sites are made of the functions only that filters mention, as long as these are few.
     pub(crate) is_lazy: bool,
-    /// Address of [`CANCEL`].
+    /// Address of [`cancellation::FUNCTION`].
     cancel: usize,
     /// Whether there is a runtime that walks frames.
     is_walked: bool,
@@ -116,7 +113,7 @@ impl Sites {
     /// Says where the stubs jump to, and finds what is looked for in modules.
     pub(crate) fn start(&mut self, trampolines: Trampolines) {
         self.context.trampolines = trampolines;
-        self.cancel = linker::symbol(CANCEL).addr();
+        self.cancel = linker::symbol(cancellation::FUNCTION).addr();
     }
 
     /// For tests: threads between two instructions of a site are not heeded in modules whose sites
@@ -163,7 +160,8 @@ impl Sites {
                 continue;
             }
             self.heed(runtimes::stack_use(&module));
-            if !trampoline::holds_cancellation() && module.may_call(CANCEL, self.cancel) {
+            let may_cancel = module.may_call(cancellation::FUNCTION, self.cancel);
+            if may_cancel {
                 // SAFETY: stubs are made with what the context has.
                 let trampolines = unsafe { trampoline::hold_cancellation() };
                 self.context.set_trampolines(trampolines);
@@ -171,13 +169,17 @@ impl Sites {
             // Stubs may have few places, so what comes back to where it was gets those that it had.
             let gone = |known: &&mut ModuleSites| !known.is_loaded && known.is(&module);
             match self.modules.iter_mut().find(gone) {
-                Some(known) if known.is_of(&module) => known.come_back(module),
+                Some(known) if known.is_of(&module) => {
+                    known.come_back(module);
+                    known.may_cancel = may_cancel;
+                }
                 _ => {
                     let file = self.take_file(&module);
                     self.is_go |= module.is_program() && module.is_linked_by_go();
                     let is_called_by_go = self.is_go && module.is_vdso();
                     let mut module = ModuleSites::new(module, file);
                     module.is_called_by_go = is_called_by_go;
+                    module.may_cancel = may_cancel;
                     self.modules.push(module);
                 }
             }
@@ -274,6 +276,9 @@ impl Sites {
             if prepared.is_none() {
                 module.leave();
             }
+        }
+        if !self.loaded().any(|module| module.may_cancel) {
+            trampoline::trust_announcements();
         }
         if self.loaded().any(ModuleSites::is_walked) {
             self.heed(StackUse::Walks);

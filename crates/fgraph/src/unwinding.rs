@@ -1,5 +1,6 @@
 //! How unwinders find their way through stubs, copies and trampolines.
 
+pub(crate) mod cancellation;
 pub(crate) mod libgcc;
 pub(crate) mod registry;
 mod slot;

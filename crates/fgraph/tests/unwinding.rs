@@ -7,10 +7,11 @@ use std::ffi::c_void;
 use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Count, Log, scenario, totals, user};
-use fgraph::Handle;
+use fgraph::{Entry, FgraphOps, Handle, Return};
 use fgraph_needs::{CLANG, needs};
 
 #[unsafe(no_mangle)]
@@ -297,7 +298,12 @@ fn a_user_that_leaves_before_a_panic_gets_no_return() {
 unsafe extern "C-unwind" {
     fn pthread_exit(value: *mut c_void) -> !;
     fn pthread_testcancel();
+    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+    fn pthread_setcanceltype(kind: i32, before: *mut i32) -> i32;
 }
+
+const PTHREAD_CANCEL_DISABLE: i32 = 1;
+const PTHREAD_CANCEL_ASYNCHRONOUS: i32 = 1;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -389,6 +395,114 @@ fn cancellation_ends_the_calls_that_it_leaves() {
         assert_eq!(count.all(), (6, 6, 6));
         assert_eq!(totals(), [0; 5]);
     });
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C-unwind" fn is_looked_at(n: u32) -> u32 {
+    black_box(n) + 1
+}
+
+/// Says at each entry and return whether cancellation is held off.
+struct HeldOff(Mutex<Vec<bool>>);
+
+impl HeldOff {
+    fn note(&self) {
+        let mut before = 0;
+        // SAFETY: live locals; the state is put back.
+        unsafe {
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before);
+            pthread_setcancelstate(before, &mut 0);
+        }
+        let mut all = self.0.lock().unwrap();
+        all.push(before == PTHREAD_CANCEL_DISABLE);
+    }
+}
+
+impl FgraphOps for HeldOff {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        self.note();
+        Some(())
+    }
+
+    fn ret(&self, _call: &mut Return<'_, ()>, _data: ()) {
+        self.note();
+    }
+}
+
+#[test]
+fn cancellation_is_held_off_from_the_first_one_on() {
+    scenario("cancellation_is_held_off_from_the_first_one_on", || {
+        let user = HeldOff(Mutex::new(Vec::with_capacity(8)));
+        let user = common::register(user, "is_looked_at").unwrap();
+        assert_eq!(is_looked_at(1), 2);
+        let thread = start(cancelled_thread);
+        // SAFETY: not joined yet.
+        assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+        assert_eq!(join(thread).addr(), usize::MAX);
+        assert_eq!(is_looked_at(2), 3);
+        assert_eq!(*user.0.lock().unwrap(), [false, false, true, true]);
+    });
+}
+
+static IS_CANCELLING: AtomicBool = AtomicBool::new(false);
+
+extern "C-unwind" fn asynchronous_thread(_: *mut c_void) -> *mut c_void {
+    // SAFETY: what follows may end at any instruction.
+    unsafe { pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &mut 0) };
+    loop {
+        is_looked_at(1);
+    }
+}
+
+/// Is in its second callback when threads are cancelled for the first time: at the first one fgraph
+/// gets to know the thread, and holds cancellation off for that.
+#[derive(Default)]
+struct Slow {
+    asked: AtomicU64,
+    over: AtomicU64,
+}
+
+impl FgraphOps for Slow {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        if self.asked.fetch_add(1, Ordering::SeqCst) == 1 {
+            READY.store(1, Ordering::SeqCst);
+            while !IS_CANCELLING.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            for _ in 0..20 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+        self.over.fetch_add(1, Ordering::SeqCst);
+        None
+    }
+
+    fn ret(&self, _call: &mut Return<'_, ()>, _data: ()) {}
+}
+
+#[test]
+fn a_callback_that_runs_at_the_first_cancellation_goes_on() {
+    scenario(
+        "a_callback_that_runs_at_the_first_cancellation_goes_on",
+        || {
+            let user = common::register(Slow::default(), "is_looked_at").unwrap();
+            let thread = start(asynchronous_thread);
+            while READY.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            IS_CANCELLING.store(true, Ordering::SeqCst);
+            // SAFETY: not joined yet.
+            assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+            assert_eq!(join(thread).addr(), usize::MAX);
+            let [asked, over] = [&user.asked, &user.over].map(|count| count.load(Ordering::SeqCst));
+            assert_eq!(asked, over);
+        },
+    );
 }
 
 const CPLUSPLUS: &str = r#"

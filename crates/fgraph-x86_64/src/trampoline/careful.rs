@@ -6,7 +6,8 @@
 //! its panics catches this as well, and aborts. So where threads may be cancelled, calls go through
 //! twins of the trampolines that disable cancellation while the users are asked and told. The same
 //! twins look at who calls, where there is code whose calls may not be misled
-//! ([`callers`](fgraph_core::callers)). Neither costs much where only the other is needed.
+//! ([`callers`](fgraph_core::callers)). A word says which of this is needed ([`CARE`]); while
+//! nothing is, the twins take the short way as other trampolines do.
 //!
 //! ```text
 //!   entry trampoline -> enter_carefully:  disable -> ask  -> restore
@@ -28,7 +29,7 @@ use core::arch::asm;
 use core::ffi::{c_int, c_long};
 use core::mem::{self, offset_of};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use fgraph_core::dispatch;
 use fgraph_core::fgraph::FGRAPH;
@@ -51,17 +52,43 @@ const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
 /// What the C library sends to threads that are cancelled.
 const SIGCANCEL: c_int = 32;
 
-/// Whether threads may be cancelled.
-static IS_NEEDED: AtomicBool = AtomicBool::new(false);
+/// What is to be heeded, a bit for each; nothing if 0.
+pub(super) static CARE: AtomicU8 = AtomicU8::new(0);
 
-/// Says that threads may be cancelled.
-pub(super) fn need() {
-    IS_NEEDED.store(true, Ordering::Relaxed);
+/// There is code whose calls may not be misled.
+const CALLERS: u8 = 1;
+/// Threads may be cancelled without a call of [`expect_cancellation`] before.
+const UNANNOUNCED: u8 = 2;
+/// Threads are cancelled.
+const CANCELLED: u8 = 4;
+
+/// Says that there is code whose calls may not be misled.
+pub(super) fn look_at_callers() {
+    CARE.fetch_or(CALLERS, Ordering::Relaxed);
 }
 
-/// Whether threads may be cancelled.
-pub(super) fn is_needed() -> bool {
-    IS_NEEDED.load(Ordering::Relaxed)
+/// Says whether threads may be cancelled without a call of [`expect_cancellation`] before.
+pub(super) fn set_unannounced(may_be: bool) {
+    match may_be {
+        true => CARE.fetch_or(UNANNOUNCED, Ordering::Relaxed),
+        false => CARE.fetch_and(!UNANNOUNCED, Ordering::Relaxed),
+    };
+}
+
+/// Says that threads are cancelled from now on.
+pub(super) fn expect_cancellation() {
+    CARE.fetch_or(CANCELLED, Ordering::Relaxed);
+}
+
+/// Whether cancellation is to be held off. To be asked while `thread` is marked, so that who
+/// expects cancellation, makes a heavy barrier and waits until the thread is not marked, knows that
+/// it is held off from then on.
+#[inline(always)]
+fn is_needed(thread: &Thread) -> bool {
+    // Also where it was held off for a callback that was left by `siglongjmp`, or when the thread's
+    // state was made.
+    CARE.load(Ordering::Relaxed) & (UNANNOUNCED | CANCELLED) != 0
+        || thread.saved_cancel.get().is_some()
 }
 
 /// Disables cancellation; returns what is to be restored.
@@ -147,8 +174,7 @@ fn change_mask(how: c_int) {
     };
 }
 
-/// [`super::ATTACH`], with cancellation held off where that is needed, until the users have been
-/// asked or told.
+/// [`super::ATTACH`], with cancellation held off until the users have been asked or told.
 pub(super) static ATTACH_CAREFULLY: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets [`ATTACH_CAREFULLY`].
@@ -158,16 +184,15 @@ pub(super) fn install() {
 
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C-unwind" fn attach_carefully() -> *const Thread {
-    let before = is_needed().then(disable);
+    let before = disable();
     // SAFETY: set before anything is patched.
     let attach: super::Attach = unsafe { mem::transmute(super::ATTACH.load(Ordering::Relaxed)) };
     let thread = attach();
     // SAFETY: null, or never unmapped.
-    match (unsafe { thread.as_ref() }, before) {
-        (Some(thread), _) => thread.saved_cancel.set(before),
+    match unsafe { thread.as_ref() } {
+        Some(thread) => thread.saved_cancel.set(Some(before)),
         // SAFETY: done.
-        (None, Some(before)) => unsafe { restore(before) },
-        (None, None) => {}
+        None => unsafe { restore(before) },
     }
     thread
 }
@@ -183,7 +208,7 @@ pub(super) unsafe extern "C-unwind" fn enter_carefully(
     users: u64,
     stamp: u64,
 ) -> *mut Frame {
-    let before = is_needed().then(|| hold(thread));
+    let before = is_needed(thread).then(|| hold(thread));
     // While the thread is marked: nothing of this is traced.
     // SAFETY: the trampoline passes where it stands.
     let return_address = unsafe { return_address_at(return_slot_addr) };
@@ -194,9 +219,10 @@ pub(super) unsafe extern "C-unwind" fn enter_carefully(
         thread.retract(frame);
         frame = ptr::null_mut();
     }
-    if let Some(before) = before {
+    match before {
         // SAFETY: done.
-        unsafe { release_at_entry(regs, thread, frame, before) };
+        Some(before) => unsafe { release_at_entry(regs, thread, frame, before) },
+        None => thread.asked.set(frame),
     }
     frame
 }
@@ -211,7 +237,7 @@ pub(super) unsafe extern "C-unwind" fn enter_only_carefully(
     users: u64,
     stamp: u64,
 ) -> *mut Frame {
-    let before = is_needed().then(|| hold(thread));
+    let before = is_needed(thread).then(|| hold(thread));
     // SAFETY: as in `enter`; done.
     unsafe {
         let frame = super::enter_only(regs, site, thread, return_slot_addr, users, stamp);
@@ -260,7 +286,7 @@ pub(super) unsafe extern "C-unwind" fn leave_carefully(
     frame: *mut Frame,
     thread: &Thread,
 ) -> *const Thread {
-    if !is_needed() {
+    if !is_needed(thread) {
         // SAFETY: handed on.
         return unsafe { super::leave(regs, frame, thread) };
     }
@@ -285,7 +311,7 @@ pub(super) unsafe extern "C-unwind" fn leave_carefully(
 ///
 /// As for [`dispatch::unwind`].
 pub(super) unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
-    let before = is_needed().then(|| hold(thread));
+    let before = is_needed(thread).then(|| hold(thread));
     // SAFETY: handed on.
     unsafe { dispatch::unwind(thread, frame) };
     if let Some(before) = before {

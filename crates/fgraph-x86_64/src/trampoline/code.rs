@@ -7,7 +7,7 @@
 //! | preserve all | and vector registers 16 to 31 and the opmasks | relocated, where code may use these |
 //! | entry only | as the one of the latter two it goes with | relocated, never called through a frame |
 //!
-//! Each has a twin that holds cancellation off while users are asked and told, and looks at who
+//! Each has a twin that can hold cancellation off while users are asked and told, and look at who
 //! calls (`careful.rs`).
 //!
 //! The registers beyond those that the callbacks see are saved behind their records:
@@ -54,7 +54,9 @@ use fgraph_core::site::Site;
 use fgraph_core::slot::Slots;
 use fgraph_core::thread::Thread;
 
-use super::careful::{ATTACH_CAREFULLY, enter_carefully, enter_only_carefully, leave_carefully};
+use super::careful::{
+    ATTACH_CAREFULLY, CARE, enter_carefully, enter_only_carefully, leave_carefully,
+};
 use super::{
     ABORT, ATTACH, ATTACHING, Trampolines, Variant, enter, enter_only, is_stale, leave, personality,
 };
@@ -675,7 +677,7 @@ macro_rules! trampoline {
             // are saved, vector registers hold what the caller had in them.
             ".Lmark_{v}:",
             "mov [rdx + {entered_sp}], rsp",
-            ".if {lone}",
+            ".if {returns}",
             ask_lone!(),
             ".else",
             ask_all!($moves, $opmask, $wide),
@@ -735,7 +737,6 @@ macro_rules! trampoline {
             "jz .Lunsure_{v}",
             "cmp rbp, [r8 + {newest}]",
             "jne .Lunsure_{v}",
-            ".if {lone}",
             "lea rcx, [rsp - 8]",
             "cmp rcx, [rbp + {return_slot_addr}]",
             "jne .Lby_stack_pointer_{v}",
@@ -745,9 +746,6 @@ macro_rules! trampoline {
             store_int!(),
             tell_lone!(),
             "add rsp, {return_room} - 8",
-            ".else",
-            "jmp .Lreadable_{v}",
-            ".endif",
             // At this point: rsp is S, rcx the true return address, r8 this thread's state, rbp the
             // frame; all else is as the caller is to see it.
             ".Lreturn_{v}:",
@@ -783,12 +781,10 @@ macro_rules! trampoline {
             "sub rsp, {return_room}",
             store_int!(),
             "jmp .Ltell_all_{v}",
-            ".if {lone}",
             ".Lmark_return_{v}:",
             "mov [r8 + {mark}], eax",
             "jmp .Lmarked_return_{v}",
-            ".endif",
-            // The user that has accepted the call is gone.
+            // The user that has accepted the call is gone, or there is something to be heeded.
             ".Lnot_lone_{v}:",
             "mov qword ptr [r8 + {entered_sp}], 0",
             // At this point: r8 is this thread's state or null, rbp the frame, rsp the room for the
@@ -807,7 +803,7 @@ macro_rules! trampoline {
             ".cfi_remember_state",
             ".cfi_def_cfa rbx, 16",
             ".cfi_offset rbx, -16",
-            ".if {lone}",
+            ".if {returns}",
             ask_all!($moves, $opmask, $wide),
             "jmp .Lasked_{v}",
             ".Lmark_entry_{v}:",
@@ -1077,7 +1073,9 @@ macro_rules! trampoline {
             preserve = const Variant::$variant.save_set().preserve as u32,
             beyond = const Variant::$variant.save_set().beyond as u32,
             returns = const Variant::$variant.returns() as u32,
-            lone = const (Variant::$variant.returns() && $twin == 0) as u32,
+            twin = const $twin,
+            care = sym CARE,
+            asked = const offset_of!(Thread, asked),
             leave = sym $leave,
             stretches = const STRETCHES * size_of::<Stretch>(),
             is_stale = sym is_stale,

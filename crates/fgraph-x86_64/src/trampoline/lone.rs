@@ -16,7 +16,8 @@
 //! nothing has happened yet: there is another user, the user has gone, frames are dead, there is no
 //! room for a frame, the thread is on another stack or inside already.
 //!
-//! The two macros stand in each trampoline that calls bodies but the careful ones.
+//! The two macros stand in each trampoline that calls bodies. The careful ones go the long way
+//! while anything is to be heeded, which they look at after they have marked the thread.
 
 /// Asks the user. Goes to `ask_all` where the long way must be taken; else ends at `asked`, with
 /// the frame or null in rax.
@@ -24,7 +25,11 @@
 /// At the start: as at `mark`, and the thread is marked.
 macro_rules! ask_lone {
     () => {
-        "test r8d, dword ptr [rip + {fgraph} + {scalar}]
+        ".if {twin}
+         cmp byte ptr [rip + {care}], 0
+         jne .Lask_all_{v}
+         .endif
+         test r8d, dword ptr [rip + {fgraph} + {scalar}]
          jnz .Lask_all_{v}
          lea eax, [r8 - 1]
          test eax, r8d
@@ -83,6 +88,9 @@ macro_rules! ask_lone {
          mov [rdx + {newest}], rdi
          mov rax, rdi
          .Ldeclined_{v}:
+         .if {twin}
+         mov [rdx + {asked}], rax
+         .endif
          mov qword ptr [rdx + {entered_sp}], 0
         "
     };
@@ -107,6 +115,10 @@ macro_rules! tell_lone {
          jbe .Ltell_all_{v}
          # From here on what a signal handler calls is not traced.
          mov [r8 + {entered_sp}], rsp
+         .if {twin}
+         cmp byte ptr [rip + {care}], 0
+         jne .Lnot_lone_{v}
+         .endif
          # The last slot has the lowest bit.
          bsr eax, eax
          xor eax, 15

@@ -36,7 +36,7 @@ use crate::process::ifunc;
 use crate::process::loader_event;
 use crate::process::modules::{self, ListedEntry};
 use crate::report::error::{RefusalReason, RefusedFunction};
-use crate::unwinding::stack_pointer;
+use crate::unwinding::{cancellation, stack_pointer};
 
 /// A function that has no site, and why.
 #[derive(Debug)]
@@ -60,8 +60,10 @@ pub(crate) struct ModuleSites {
     pub(super) listed: Vec<ListedEntry>,
     /// Whether Go's code calls it, on threads of which the C library knows nothing.
     pub(super) is_called_by_go: bool,
-    /// Whether it asks us for the stack pointers of frames, if it asks for any.
+    /// Whether it calls us in place of others, as far as it can be made to.
     is_answered: bool,
+    /// Whether it may cancel threads without a call of ours.
+    pub(super) may_cancel: bool,
     /// Its file, once it has been read.
     image: Option<&'static [u8]>,
     /// Of all names; `None` until a filter has selected none of them.
@@ -185,6 +187,7 @@ impl ModuleSites {
             listed: Vec::new(),
             is_called_by_go: false,
             is_answered: false,
+            may_cancel: false,
             image: None,
             ngrams,
             first_mentioned: usize::MAX,
@@ -651,13 +654,14 @@ impl ModuleSites {
         }
     }
 
-    /// Has it learn the stack pointers of frames from us, once it is relocated. This may wait for
-    /// libraries to be loaded.
+    /// Has it learn the stack pointers of frames from us, and say before it cancels threads, once
+    /// it is relocated. This may wait for libraries to be loaded.
     pub(crate) fn answer(&mut self) {
         if self.is_loaded && !self.is_answered && !loader_event::is_loading() {
             self.is_answered = true;
             let loaded = self.loaded.clone();
             stack_pointer::answer(&loaded, || self.image().ok());
+            self.may_cancel &= !cancellation::announce(&loaded, || self.image().ok());
         }
     }
 

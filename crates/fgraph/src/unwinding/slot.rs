@@ -1,14 +1,76 @@
-//! A word by which a module calls a function of another one.
+//! The words by which modules call a function of another one.
 //!
 //! # Safety
 //!
-//! The unsafe code changes such a word, which the dynamic linker has filled or is to fill.
+//! The unsafe code changes such words, which the dynamic linker has filled or is to fill.
 
+use core::cell::Cell;
+use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os::PAGE;
 use crate::os::maps::Protections;
+use crate::process::modules::{self, LoadedModule};
+use fgraph_symbols::elf::{ElfError, ElfFile};
+
+/// A function that is called in place of another one.
+#[derive(Debug)]
+pub(super) struct Replaced<'a> {
+    /// The name of the other one.
+    pub(super) name: &'a CStr,
+    /// The other one.
+    pub(super) own: usize,
+    /// What modules get who ask for a function of that name.
+    pub(super) found: usize,
+    /// The one that is called.
+    pub(super) ours: usize,
+}
+
+impl Replaced<'_> {
+    /// Has a module call ours; `image` has its file. Returns whether it calls no other any more by
+    /// its symbols, if it is loaded. This may wait for libraries to be loaded.
+    ///
+    /// # Safety
+    ///
+    /// Both must be functions of the same type, and ours must never be unloaded.
+    pub(super) unsafe fn redirect(
+        &self,
+        module: &LoadedModule,
+        image: impl FnOnce() -> Option<&'static [u8]>,
+    ) -> bool {
+        // It may be unloaded at any time.
+        let asks = modules::while_listed(module, || module.may_call(self.name, self.own));
+        if asks != Some(true) {
+            return true;
+        }
+        let Some(file) = image().and_then(|bytes| ElfFile::parse(bytes).ok()) else {
+            return false;
+        };
+        let slots = file.slots_of(self.name.to_bytes());
+        if slots.is_empty() {
+            return !file.imports().any(|name| name == self.name.to_bytes());
+        }
+        let is_ours = Cell::new(true);
+        let choose = |before| {
+            // It leads into the module where the linker has not filled it yet.
+            let is_own = before == self.own || self.found == self.own && module.is_text(before);
+            is_ours.set(is_ours.get() && (is_own || before == self.ours));
+            is_own.then_some(self.ours)
+        };
+        let changed = modules::when_relocated(module, &file, || {
+            for &slot in &slots {
+                let slot = module.load_bias().wrapping_add(slot as usize);
+                // SAFETY: a slot for such a function; the caller vouches for ours.
+                if unsafe { change(slot, choose) }.is_none() {
+                    is_ours.set(false);
+                }
+            }
+        });
+        // What is gone by now asks nothing.
+        is_ours.get() && !matches!(changed, Err(ElfError::NotTheLoadedFile))
+    }
+}
 
 /// Puts into a slot what `choose` makes of what is there, unless that is nothing. `None` if the
 /// slot is not as slots are.

@@ -20,10 +20,9 @@ use core::ffi::{CStr, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::slot;
+use super::slot::Replaced;
 use crate::process::linker;
-use crate::process::modules::{self, LoadedModule};
-use fgraph_symbols::elf::ElfFile;
+use crate::process::modules::LoadedModule;
 
 /// What is asked, by what libgcc calls it.
 pub(super) const FUNCTION: &CStr = c"_Unwind_GetCFA";
@@ -69,29 +68,15 @@ pub(crate) fn answer(module: &LoadedModule, image: impl FnOnce() -> Option<&'sta
     if own == 0 {
         return;
     }
-    // It may be unloaded at any time.
-    let asks = modules::while_listed(module, || module.may_call(FUNCTION, own));
-    if asks != Some(true) {
-        return;
-    }
-    let Some(file) = image().and_then(|bytes| ElfFile::parse(bytes).ok()) else {
-        return;
+    let asked = Replaced {
+        name: FUNCTION,
+        own,
+        found: FOUND.load(Ordering::Relaxed),
+        ours: stack_pointer as *const () as usize,
     };
-    let slots = file.slots_of(FUNCTION.to_bytes());
-    let is_found = FOUND.load(Ordering::Relaxed) == own;
-    let choose = |before| {
-        // It leads into the module where the linker has not filled it yet.
-        let is_own = before == own || is_found && module.is_text(before);
-        is_own.then_some(stack_pointer as *const () as usize)
-    };
-    // What is gone by now asks nothing.
-    let _ = modules::when_relocated(module, &file, || {
-        for &slot in &slots {
-            let slot = module.load_bias().wrapping_add(slot as usize);
-            // SAFETY: a slot for such a function; we are never unloaded.
-            unsafe { slot::change(slot, choose) };
-        }
-    });
+    // Who cannot be made to ask us asks libgcc, as before.
+    // SAFETY: it is of the same type, and pinned.
+    let _ = unsafe { asked.redirect(module, image) };
 }
 
 /// Called in place of libgcc's function.
