@@ -7,11 +7,15 @@
 pub(crate) mod maps;
 pub(crate) mod membarrier;
 pub(crate) mod memory;
+pub(crate) mod status;
 mod trap_stack;
 
 use core::ptr;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
 use crate::arch::trampoline::HELD_OFF;
+use status::ThreadStatus;
 use trap_stack::TrapStack;
 
 /// The calling thread's `errno`.
@@ -63,11 +67,13 @@ pub(crate) fn thread_exists_in(process: u32, id: u32) -> bool {
 
 /// Whether a debugger has attached to the calling thread, as far as `/proc` says.
 pub(crate) fn is_debugged() -> bool {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let tracer = status
-        .lines()
-        .find_map(|line| line.strip_prefix("TracerPid:"));
-    tracer.is_some_and(|tracer| tracer.trim() != "0")
+    ThreadStatus::own().is_debugged()
+}
+
+/// Whether the process has no thread but the calling one; `false` where `/proc` cannot be seen.
+pub(crate) fn is_only_thread() -> bool {
+    // Each thread is a directory in it, which counts as a link, as its own two names do.
+    fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3)
 }
 
 /// Lets others run for a moment, also those of a lower priority. This is no cancellation point.

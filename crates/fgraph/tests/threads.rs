@@ -1,5 +1,6 @@
 //! Threads, signals and forks.
 
+#[macro_use]
 mod common;
 
 use std::ffi::c_void;
@@ -714,6 +715,54 @@ fn handlers_that_block_every_signal_may_run_while_functions_are_patched() {
                 assert_eq!(libc::sigismember(&mask, libc::SIGTRAP), 0);
                 assert_eq!(libc::sigismember(&mask, libc::SIGINT), 1);
             }
+        },
+    );
+}
+
+traceable!("has_nop", "lea rax, [rdi + 1]", "ret");
+
+unsafe extern "C" {
+    safe fn has_nop(n: u64) -> u64;
+}
+
+#[test]
+fn the_only_thread_asks_for_no_handlers_where_it_changes_a_nop() {
+    scenario(
+        "the_only_thread_asks_for_no_handlers_where_it_changes_a_nop",
+        || {
+            extern "C" fn masked(_signal: i32) {}
+            // The test harness has a thread.
+            let status = forked(|| {
+                // The linker's function, which has no NOP, is patched with the first user.
+                let _first = count("works");
+                let trace = || {
+                    let user = count("has_nop");
+                    assert_eq!(has_nop(1), 2);
+                    assert_eq!(user.unregister().unwrap().both(), (1, 1));
+                };
+                // SAFETY: plain data; the handler is such a function.
+                let is_blocked = unsafe {
+                    let mut action: libc::sigaction = std::mem::zeroed();
+                    action.sa_sigaction = masked as *const () as usize;
+                    libc::sigfillset(&mut action.sa_mask);
+                    libc::sigaction(libc::SIGUSR1, &action, ptr::null_mut());
+                    || {
+                        let mut now: libc::sigaction = std::mem::zeroed();
+                        libc::sigaction(libc::SIGUSR1, ptr::null(), &mut now);
+                        libc::sigismember(&now.sa_mask, libc::SIGTRAP) == 1
+                    }
+                };
+                trace();
+                assert!(is_blocked());
+                let (end, ended) = std::sync::mpsc::channel::<()>();
+                let other = thread::spawn(move || ended.recv());
+                trace();
+                assert!(!is_blocked());
+                drop(end);
+                assert!(other.join().unwrap().is_err());
+                0
+            });
+            assert!(status.success());
         },
     );
 }

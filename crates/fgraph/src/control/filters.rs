@@ -196,7 +196,11 @@ impl Control {
             return Ok(0);
         }
         self.unfinished = true;
-        batch.check_signals()?;
+        batch.take_signals()?;
+        let mut is_checked = batch.leaves_traps();
+        if is_checked {
+            batch.check_signals()?;
+        }
         let (skip, mut left_out) = (self.leave_out, false);
         let (mut patched, mut failed) = (0, Vec::new());
         let mut text = batch.open_text();
@@ -207,14 +211,28 @@ impl Control {
                 os::nap();
                 since = Instant::now();
             }
-            let written = self.sites.while_locked(|gone| {
-                let write = || os::with_traps(|| piece.write(&mut text, skip));
-                (!piece.is_gone(gone)).then(write)
-            });
-            let Some((result, changed)) = written else {
+            let mut write = |is_checked: bool| {
+                let write = || {
+                    // No handler runs that could start another thread.
+                    (is_checked || os::is_only_thread()).then(|| piece.write(&mut text, skip))
+                };
+                self.sites
+                    .while_locked(|gone| (!piece.is_gone(gone)).then(|| os::with_traps(write)))
+            };
+            let mut written = write(is_checked);
+            if let Some(None) = written {
+                batch.check_signals()?;
+                is_checked = true;
+                written = write(true);
+            }
+            let Some((result, changed)) = written.flatten() else {
                 left_out = true;
                 continue;
             };
+            if let (Err(PokeError::Stuck { .. }), false) = (&result, is_checked) {
+                // Traps stay.
+                signals::unmask();
+            }
             let done = result.map_err(failure)?;
             // Relaxed: a plain count.
             SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed);
@@ -244,6 +262,7 @@ impl Control {
         if batch.is_empty() {
             return Ok(());
         }
+        batch.take_signals()?;
         batch.check_signals()?;
         let mut text = batch.open_text();
         for piece in batch.pieces() {

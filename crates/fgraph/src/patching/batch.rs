@@ -93,16 +93,25 @@ impl Batch {
         Text::open_for(self.sites.len())
     }
 
-    /// Sees to it that the traps of the batch have their handlers, and that no thread blocks them.
-    pub(crate) fn check_signals(&self) -> Result<(), Error> {
+    /// Sees to it that the traps of the batch have their handlers.
+    pub(crate) fn take_signals(&self) -> Result<(), Error> {
         let invalid = |poke: &Poke| {
             let ends = [poke.old, poke.new].map(|content| content.bytes[SITE_LEN - 1]);
-            (poke.old.starts | poke.new.starts) != 1
-                && ends.into_iter().any(punned_jump::is_invalid)
+            !is_of_one_instruction(poke) && ends.into_iter().any(punned_jump::is_invalid)
         };
-        signals::ensure(self.pokes.iter().any(invalid))?;
-        signals::unmask();
-        if let Some(thread) = signals::blocked_somewhere() {
+        Ok(signals::ensure(self.pokes.iter().any(invalid))?)
+    }
+
+    /// Whether a thread may trap at its sites when it is written. Where each exchanges a single
+    /// instruction for another one, none can stand within.
+    pub(crate) fn leaves_traps(&self) -> bool {
+        let leaves_none = |poke: &Poke| poke.len != 1 && is_of_one_instruction(poke);
+        !self.pokes.iter().all(leaves_none)
+    }
+
+    /// Sees to it that no thread blocks the traps of the batch.
+    pub(crate) fn check_signals(&self) -> Result<(), Error> {
+        if let Some(thread) = signals::unmask_everywhere() {
             return Err(Error::SignalBlocked { thread });
         }
         // This thread is safe while it patches, and from then on as any other.
@@ -258,6 +267,11 @@ impl Piece<'_> {
     }
 }
 
+/// Whether a poke exchanges a single instruction for another one.
+fn is_of_one_instruction(poke: &Poke) -> bool {
+    (poke.old.starts | poke.new.starts) == 1
+}
+
 /// Whether a site is patched for fgraph alone: the linker's function that tells of libraries, or a
 /// relay.
 pub(crate) fn is_ours(site: &Site) -> bool {
@@ -276,7 +290,7 @@ pub(crate) fn is_on(site: &Site) -> bool {
 ///
 /// One instruction becomes another one, within a page.
 fn is_quiet(text: &mut Text, poke: &Poke) -> bool {
-    let one = (poke.old.starts | poke.new.starts) == 1 && poke.len == SITE_LEN;
+    let one = is_of_one_instruction(poke) && poke.len == SITE_LEN;
     let mut code = [0; SITE_LEN + 2];
     if !one || poke.address % PAGE > PAGE - code.len() {
         return false;

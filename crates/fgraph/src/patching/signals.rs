@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::arch::trap::{self, HandlerPtr};
 use crate::os;
+use crate::os::status::ThreadStatus;
 use crate::report::error::Unsupported;
 
 /// A signal that traps cause.
@@ -228,7 +229,12 @@ unsafe fn block_as_asked(action: &libc::sigaction, context: *mut c_void) {
 /// masks of the actions that the program has set. That changes nothing but what a trap does in a
 /// handler: else it would end the process.
 pub(crate) fn unmask() {
-    let caught = caught_signals();
+    unmask_all(&ThreadStatus::own());
+}
+
+fn unmask_all(own: &ThreadStatus) {
+    // All that there are, without `/proc`.
+    let caught = own.caught().unwrap_or(!0);
     let signals = (1..=64).filter(|signal| caught >> (signal - 1) & 1 != 0);
     signals.for_each(unmask_in);
 }
@@ -262,12 +268,6 @@ fn unmask_in(signal: c_int) {
     }
 }
 
-/// The signals that have handlers, a bit for each; all that there are, without `/proc`.
-fn caught_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    set_in(&status, "SigCgt:").unwrap_or(!0)
-}
-
 /// Whether this thread blocks the signal by which breakpoints are continued.
 pub(crate) fn blocked_here() -> bool {
     // SAFETY: the set is a live local, initialised by the call.
@@ -278,11 +278,21 @@ pub(crate) fn blocked_here() -> bool {
     }
 }
 
-/// A thread other than this one that blocks traps and goes on doing so, if there is any.
+/// Sees to it that no handler of the program blocks traps, as [`unmask`] does, and that no thread
+/// does: the result is one that blocks them and goes on doing so, if there is any but this one.
 ///
 /// Threads that are being made or are at their end block all signals for a moment; these are waited
 /// for. `None` without `/proc`, where it cannot be known.
-pub(crate) fn blocked_somewhere() -> Option<u32> {
+pub(crate) fn unmask_everywhere() -> Option<u32> {
+    let own = ThreadStatus::own();
+    unmask_all(&own);
+    match own.threads() {
+        Some(1) => None,
+        _ => blocked_somewhere(),
+    }
+}
+
+fn blocked_somewhere() -> Option<u32> {
     /// Far longer than the moment takes, also for a thread that has to wait for a processor.
     const PATIENCE: Duration = Duration::from_secs(1);
     /// How long it waits at most before it looks again.
@@ -311,13 +321,6 @@ fn look_for_blocked() -> Vec<u32> {
 }
 
 fn blocks_traps(thread: u32) -> Option<bool> {
-    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
-    let mask = set_in(&status, "SigBlk:")?;
+    let mask = ThreadStatus::of(thread)?.blocked()?;
     Some(needed().any(|trap| mask & (1 << (trap.signal - 1)) != 0))
-}
-
-/// A set of signals in what the kernel says of a thread.
-fn set_in(status: &str, name: &str) -> Option<u64> {
-    let set = status.lines().find_map(|line| line.strip_prefix(name))?;
-    u64::from_str_radix(set.trim(), 16).ok()
 }

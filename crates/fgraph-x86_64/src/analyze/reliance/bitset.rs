@@ -26,3 +26,51 @@ impl BitSet {
         self.0[place as usize / 64] >> (place % 64) & 1 != 0
     }
 }
+
+/// A set of numbers that tells of each how many are less.
+#[derive(Debug, Default)]
+pub(super) struct RankedSet {
+    words: Vec<u64>,
+    /// How many are before each word.
+    before: Vec<u32>,
+}
+
+impl RankedSet {
+    pub(super) fn new(BitSet(words): BitSet) -> Self {
+        let mut all = 0;
+        let before = words.iter().map(|word| {
+            let before = all;
+            all += word.count_ones();
+            before
+        });
+        Self {
+            before: before.collect(),
+            words,
+        }
+    }
+
+    /// How many are less than `number`; `None` if it is not in the set.
+    pub(super) fn rank(&self, number: u32) -> Option<usize> {
+        let (at, bit) = (number as usize / 64, 1 << (number % 64));
+        let word = self.words.get(at)?;
+        let less = word & (bit - 1);
+        (word & bit != 0).then(|| (self.before[at] + less.count_ones()) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BitSet, RankedSet};
+
+    #[test]
+    fn a_number_knows_how_many_are_less() {
+        let numbers = [0, 1, 63, 64, 130, 191];
+        let mut bits = BitSet::new(200);
+        numbers.iter().for_each(|&number| bits.set(number));
+        let set = RankedSet::new(bits);
+        for number in 0..300 {
+            let rank = numbers.iter().position(|&one| one == number);
+            assert_eq!(set.rank(number), rank, "{number}");
+        }
+    }
+}

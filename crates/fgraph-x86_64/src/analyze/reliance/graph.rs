@@ -9,7 +9,7 @@ use iced_x86::{
 };
 
 use super::Code;
-use super::bitset::BitSet;
+use super::bitset::{BitSet, RankedSet};
 use super::effect::Effect;
 use crate::nop::ENDBR64;
 
@@ -88,6 +88,8 @@ pub(super) struct Graph<'a> {
     /// The place of each stretch, and where the last ends.
     places: Vec<u32>,
     pub(super) blocks: Vec<Block>,
+    /// The places of the blocks.
+    block_places: RankedSet,
     /// The blocks that functions begin with.
     pub(super) functions: Vec<u32>,
     /// Those, and the blocks that parts of functions begin with.
@@ -96,6 +98,17 @@ pub(super) struct Graph<'a> {
     sources: Vec<u32>,
     /// Where those of each block begin.
     source_starts: Vec<u32>,
+}
+
+/// Code that is decoded from its start on.
+#[derive(Clone, Copy, Debug)]
+struct DecodedPiece<'a> {
+    /// The index of the stretch that it is in.
+    stretch: usize,
+    address: usize,
+    /// The place of its first byte, see `Graph::place`.
+    place: u32,
+    bytes: &'a [u8],
 }
 
 /// Calls `each` with every instruction of some code, and where it is. `None` are bytes that are
@@ -152,6 +165,7 @@ impl<'a> Graph<'a> {
             code,
             places,
             blocks: Vec::new(),
+            block_places: RankedSet::default(),
             functions: Vec::new(),
             parts: Vec::new(),
             sources: Vec::new(),
@@ -166,38 +180,31 @@ impl<'a> Graph<'a> {
                 entries.set(place);
             }
         }
-        for (stretch, piece) in graph.pieces(parts) {
-            each_instruction(
-                &stretch.bytes[piece.clone()],
-                stretch.address + piece.start,
-                |at, instruction| {
-                    let address = stretch.address + piece.start + at;
-                    let Some(place) = graph.place(address) else {
-                        return;
-                    };
-                    let Some(instruction) = instruction else {
-                        leaders.set(place);
-                        return;
-                    };
-                    starts.set(place);
-                    for to in direct(instruction)
-                        .into_iter()
-                        .flat_map(|to| graph.starts_for(to))
-                    {
-                        leaders.set(to);
-                        if instruction.flow_control() == FlowControl::Call {
-                            entries.set(to);
-                        }
+        for piece in graph.pieces(parts) {
+            each_instruction(piece.bytes, piece.address, |at, instruction| {
+                let place = piece.place + at as u32;
+                let Some(instruction) = instruction else {
+                    leaders.set(place);
+                    return;
+                };
+                starts.set(place);
+                for to in direct(instruction)
+                    .into_iter()
+                    .flat_map(|to| graph.starts_for(to, piece.stretch))
+                {
+                    leaders.set(to);
+                    if instruction.flow_control() == FlowControl::Call {
+                        entries.set(to);
                     }
-                    if instruction.mnemonic() == Mnemonic::Endbr64
-                        && let Some(next) = graph.place(address + instruction.len())
-                    {
-                        leaders.set(next);
-                    }
-                },
-            );
+                }
+                if instruction.mnemonic() == Mnemonic::Endbr64
+                    && let Some(next) = graph.place(piece.address + at + instruction.len())
+                {
+                    leaders.set(next);
+                }
+            });
         }
-        graph.blocks = graph.cut(parts, &starts, &leaders, &entries);
+        (graph.blocks, graph.block_places) = graph.cut(parts, &starts, &leaders, &entries);
         let roots = functions.iter().filter_map(|&at| graph.block_at(at));
         graph.functions = roots.map(|block| block as u32).collect();
         let roots = parts.iter().filter_map(|&at| graph.block_at(at));
@@ -209,122 +216,137 @@ impl<'a> Graph<'a> {
 
     /// The number of an address among all that there is code at.
     fn place(&self, address: usize) -> Option<u32> {
-        let next = self
-            .code
-            .partition_point(|stretch| stretch.address <= address);
-        let stretch = self.code.get(next.checked_sub(1)?)?;
-        let offset = address - stretch.address;
-        (offset < stretch.bytes.len()).then(|| self.places[next - 1] + offset as u32)
+        self.place_near(address, 0)
     }
 
-    /// Where the instruction may start that a branch to an address leads to: there, or at the
-    /// `lock` before, which is jumped over where there is only one thread.
-    fn starts_for(&self, address: usize) -> impl Iterator<Item = u32> + use<> {
-        let place = self.place(address);
-        let lock = self
-            .place(address.wrapping_sub(1))
-            .filter(|_| place.is_some());
-        let is_lock = |place: &u32| self.byte(*place) == Some(LOCK);
-        place.into_iter().chain(lock.filter(is_lock))
+    /// [`place`](Self::place) of an address that most likely is in this stretch.
+    fn place_near(&self, address: usize, stretch: usize) -> Option<u32> {
+        let offset_in = |at: usize| {
+            let stretch = self.code.get(at)?;
+            let offset = address.wrapping_sub(stretch.address);
+            (offset < stretch.bytes.len()).then(|| self.places[at] + offset as u32)
+        };
+        offset_in(stretch).or_else(|| {
+            let next = self
+                .code
+                .partition_point(|stretch| stretch.address <= address);
+            offset_in(next.checked_sub(1)?)
+        })
     }
 
-    fn byte(&self, place: u32) -> Option<u8> {
-        let at = self
-            .places
-            .partition_point(|&start| start <= place)
-            .checked_sub(1)?;
-        let offset = place - self.places[at];
-        self.code.get(at)?.bytes.get(offset as usize).copied()
+    /// Where the instruction may start that a branch to an address leads to, most likely in this
+    /// stretch: there, or at the `lock` before, which is jumped over where there is only one
+    /// thread.
+    fn starts_for(&self, address: usize, stretch: usize) -> impl Iterator<Item = u32> + use<> {
+        let place = self.place_near(address, stretch);
+        let before = place.and_then(|_| self.place_near(address.wrapping_sub(1), stretch));
+        let is_lock = |place: &u32| self.byte(*place, stretch) == Some(LOCK);
+        place.into_iter().chain(before.filter(is_lock))
+    }
+
+    /// The byte at a place that most likely is in this stretch.
+    fn byte(&self, place: u32, stretch: usize) -> Option<u8> {
+        let byte_in = |at: usize| {
+            let offset = place.checked_sub(*self.places.get(at)?)?;
+            self.code.get(at)?.bytes.get(offset as usize).copied()
+        };
+        byte_in(stretch).or_else(|| {
+            let next = self.places.partition_point(|&start| start <= place);
+            byte_in(next.checked_sub(1)?)
+        })
     }
 
     /// The pieces of the code that are decoded from their start on.
     fn pieces<'b>(
         &'b self,
         functions: &'b [usize],
-    ) -> impl Iterator<Item = (&'a Code<'a>, Range<usize>)> + use<'a, 'b> {
-        self.code.iter().flat_map(move |stretch| {
+    ) -> impl Iterator<Item = DecodedPiece<'a>> + use<'a, 'b> {
+        let stretches = self.code.iter().zip(&self.places).enumerate();
+        stretches.flat_map(move |(at, (stretch, &place))| {
             let end = stretch.address + stretch.bytes.len();
             let first = functions.partition_point(|&at| at <= stretch.address);
             let behind = functions.partition_point(|&at| at < end);
             let inner = functions.get(first..behind).unwrap_or_default();
             let starts = core::iter::once(stretch.address).chain(inner.iter().copied());
             let ends = inner.iter().copied().chain([end]);
-            let piece =
-                move |(start, end)| (stretch, start - stretch.address..end - stretch.address);
-            starts.zip(ends).map(piece)
+            starts.zip(ends).map(move |(start, end)| {
+                let offset = start - stretch.address;
+                DecodedPiece {
+                    stretch: at,
+                    address: start,
+                    place: place + offset as u32,
+                    bytes: &stretch.bytes[offset..end - stretch.address],
+                }
+            })
         })
     }
 
-    /// Makes the blocks. Their targets are places at first, and then blocks.
+    /// Makes the blocks, and says where they are. Their targets are places at first, and then
+    /// blocks.
     fn cut(
         &self,
         parts: &[usize],
         starts: &BitSet,
         leaders: &BitSet,
         entries: &BitSet,
-    ) -> Vec<Block> {
+    ) -> (Vec<Block>, RankedSet) {
         let mut blocks: Vec<Block> = Vec::new();
         let mut factory = InstructionInfoFactory::new();
         let mut is_open = false;
         let mut next_place = 0;
-        for (stretch, piece) in self.pieces(parts) {
-            each_instruction(
-                &stretch.bytes[piece.clone()],
-                stretch.address + piece.start,
-                |at, instruction| {
-                    let address = stretch.address + piece.start + at;
-                    let Some(place) = self.place(address) else {
-                        return;
-                    };
-                    if is_open && place != next_place {
-                        // The end of a stretch.
-                        if let Some(block) = blocks.last_mut() {
-                            block.end = End::Unclear;
-                        }
-                        is_open = false;
+        for piece in self.pieces(parts) {
+            each_instruction(piece.bytes, piece.address, |at, instruction| {
+                let place = piece.place + at as u32;
+                if is_open && place != next_place {
+                    // The end of a stretch.
+                    if let Some(block) = blocks.last_mut() {
+                        block.end = End::Unclear;
                     }
-                    if !is_open || leaders.has(place) {
-                        blocks.push(Block {
-                            place,
-                            is_pad: instruction.is_some_and(|i| i.mnemonic() == Mnemonic::Endbr64),
-                            effect: Effect::default(),
-                            asks_al: false,
-                            is_padding: true,
-                            end: End::Falls,
-                        });
-                        is_open = true;
-                    }
-                    let Some(block) = blocks.last_mut() else {
-                        return;
-                    };
-                    let Some(instruction) = instruction else {
-                        (block.end, is_open) = (End::Unclear, false);
-                        next_place = place + 1;
-                        return;
-                    };
-                    next_place = place + instruction.len() as u32;
-                    block
-                        .effect
-                        .add(instruction, entries.has(block.place), &mut factory);
-                    block.is_padding &= instruction.mnemonic() == Mnemonic::Nop;
-                    block.asks_al |= instruction.mnemonic() == Mnemonic::Test
-                        && instruction.op0_register() == Register::AL
-                        && instruction.op1_kind() == OpKind::Register
-                        && instruction.op1_register() == Register::AL;
-                    block.end = self.end(instruction, starts);
-                    is_open = block.end == End::Falls;
-                },
-            );
+                    is_open = false;
+                }
+                if !is_open || leaders.has(place) {
+                    blocks.push(Block {
+                        place,
+                        is_pad: instruction.is_some_and(|i| i.mnemonic() == Mnemonic::Endbr64),
+                        effect: Effect::default(),
+                        asks_al: false,
+                        is_padding: true,
+                        end: End::Falls,
+                    });
+                    is_open = true;
+                }
+                let Some(block) = blocks.last_mut() else {
+                    return;
+                };
+                let Some(instruction) = instruction else {
+                    (block.end, is_open) = (End::Unclear, false);
+                    next_place = place + 1;
+                    return;
+                };
+                next_place = place + instruction.len() as u32;
+                block
+                    .effect
+                    .add(instruction, entries.has(block.place), &mut factory);
+                block.is_padding &= instruction.mnemonic() == Mnemonic::Nop;
+                block.asks_al |= instruction.mnemonic() == Mnemonic::Test
+                    && instruction.op0_register() == Register::AL
+                    && instruction.op1_kind() == OpKind::Register
+                    && instruction.op1_register() == Register::AL;
+                block.end = self.end(instruction, starts, piece.stretch);
+                is_open = block.end == End::Falls;
+            });
         }
         if let Some(last) = blocks.last_mut()
             && last.end.leads_on()
         {
             last.end = End::Unclear;
         }
-        let index = |place: u32| blocks.binary_search_by_key(&place, |block| block.place);
+        let mut places = BitSet::new(self.places.last().map_or(0, |&end| end as usize));
+        blocks.iter().for_each(|block| places.set(block.place));
+        let places = RankedSet::new(places);
         let ends: Vec<End> = (0..blocks.len())
             .map(|at| {
-                let to = |place| index(place).map_or(u32::MAX, |block| block as u32);
+                let to = |place| places.rank(place).map_or(u32::MAX, |block| block as u32);
                 let end = match blocks[at].end {
                     End::Jumps(place) => End::Jumps(to(place)),
                     End::Branches(place) => End::Branches(to(place)),
@@ -342,14 +364,16 @@ impl<'a> Graph<'a> {
         for (block, end) in blocks.iter_mut().zip(ends) {
             block.end = end;
         }
-        blocks
+        (blocks, places)
     }
 
-    /// What an instruction does to the flow of control; `Falls` if nothing.
-    fn end(&self, instruction: &Instruction, starts: &BitSet) -> End {
+    /// What an instruction of a stretch does to the flow of control; `Falls` if nothing.
+    fn end(&self, instruction: &Instruction, starts: &BitSet, stretch: usize) -> End {
         if let Some(to) = direct(instruction) {
-            let place = self.place(to);
-            let start = self.starts_for(to).find(|&start| starts.has(start));
+            let place = self.place_near(to, stretch);
+            let start = self
+                .starts_for(to, stretch)
+                .find(|&start| starts.has(start));
             if place.is_some() && start.is_none() {
                 return End::Unclear;
             }
@@ -443,10 +467,7 @@ impl<'a> Graph<'a> {
     }
 
     pub(super) fn block_at(&self, address: usize) -> Option<usize> {
-        let place = self.place(address)?;
-        self.blocks
-            .binary_search_by_key(&place, |block| block.place)
-            .ok()
+        self.block_places.rank(self.place(address)?)
     }
 
     /// The blocks that a function may start with: that of its landing pad, and the one behind.

@@ -1,0 +1,125 @@
+//! What `/proc` says of a thread.
+
+use std::fs::File;
+use std::io::Read as _;
+
+/// What the kernel said of a thread at one time, and of its process; nothing in a process that
+/// cannot see `/proc`.
+#[derive(Debug)]
+pub(crate) struct ThreadStatus(Vec<u8>);
+
+impl ThreadStatus {
+    /// That of the calling thread.
+    pub(crate) fn own() -> Self {
+        Self::read("/proc/thread-self/status").unwrap_or(Self(Vec::new()))
+    }
+
+    /// That of another thread of the process; `None` if it is gone.
+    pub(crate) fn of(thread: u32) -> Option<Self> {
+        Self::read(&format!("/proc/self/task/{thread}/status"))
+    }
+
+    fn read(path: &str) -> Option<Self> {
+        /// More than there is to read, but for a user of hundreds of groups.
+        const USUAL: usize = 4096;
+        let mut file = File::open(path).ok()?;
+        let (mut text, mut len) = (vec![0; USUAL], 0);
+        // `read_to_end` would ask for the length first, which the kernel does not know.
+        loop {
+            match file.read(&mut text[len..]).ok()? {
+                0 => break,
+                more => len += more,
+            }
+            if len == text.len() {
+                text.resize(2 * len, 0);
+            }
+        }
+        text.truncate(len);
+        Some(Self(text))
+    }
+
+    /// How many threads the process has.
+    pub(crate) fn threads(&self) -> Option<u32> {
+        self.field(b"Threads:", 10)?.try_into().ok()
+    }
+
+    /// Whether a debugger has attached to the thread.
+    pub(crate) fn is_debugged(&self) -> bool {
+        self.field(b"TracerPid:", 10)
+            .is_some_and(|tracer| tracer != 0)
+    }
+
+    /// The signals that the thread blocks, a bit for each.
+    pub(crate) fn blocked(&self) -> Option<u64> {
+        self.field(b"SigBlk:", 16)
+    }
+
+    /// The signals that the process has handlers for, a bit for each.
+    pub(crate) fn caught(&self) -> Option<u64> {
+        self.field(b"SigCgt:", 16)
+    }
+
+    /// The number in the line that begins with a name.
+    fn field(&self, name: &[u8], radix: u32) -> Option<u64> {
+        let mut lines = self.0.split(|&byte| byte == b'\n');
+        let number = lines.find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(str::from_utf8(number).ok()?.trim(), radix).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+    use crate::os;
+
+    #[test]
+    fn a_line_has_the_number_behind_its_name() {
+        let text = "Name:\tThreads:\t7\nTracerPid:\t12\nThreads:\t3\nSigBlk:\t0000000000000010\n";
+        let status = ThreadStatus(text.into());
+        assert!(status.is_debugged());
+        assert_eq!(status.threads(), Some(3));
+        assert_eq!(status.blocked(), Some(0x10));
+        assert_eq!(status.caught(), None);
+    }
+
+    #[test]
+    fn the_kernel_says_what_a_thread_blocks() {
+        let (say, said) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let other = thread::spawn(move || {
+            os::without_signals(|| {
+                let own = ThreadStatus::own();
+                say.send((os::thread_id(), own.blocked())).unwrap();
+                ended.recv().unwrap();
+            });
+        });
+        let (id, own) = said.recv().unwrap();
+        let seen = ThreadStatus::of(id).unwrap();
+        assert_eq!(seen.blocked(), own);
+        assert_ne!(own, ThreadStatus::own().blocked());
+        assert!(seen.threads().unwrap() >= 2);
+        end.send(()).unwrap();
+        other.join().unwrap();
+        assert!(ThreadStatus::of(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn a_thread_is_the_only_one_in_a_child() {
+        // Those of the test harness.
+        assert!(!os::is_only_thread());
+        // SAFETY: the child makes system calls only.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(i32::from(os::is_only_thread()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert!(libc::WIFEXITED(status));
+            assert_eq!(libc::WEXITSTATUS(status), 1);
+        }
+    }
+}
