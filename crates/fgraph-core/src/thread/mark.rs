@@ -1,5 +1,6 @@
 //! Which callback a thread is in, for those who wait until it is over.
 
+use crate::MAX_USERS;
 use crate::primitive::{AtomicU32, Ordering};
 
 /// Which slot's callback a thread is in.
@@ -7,8 +8,8 @@ use crate::primitive::{AtomicU32, Ordering};
 pub struct Mark(AtomicU32);
 
 impl Mark {
-    /// The value of a mark that names no slot.
-    pub const NONE: u32 = u32::MAX;
+    /// The value of a mark that names no slot: the number of the stub behind the slots.
+    pub const NONE: u32 = MAX_USERS as u32;
 
     /// The mark of a thread that is in no dispatch.
     #[cfg(not(loom))]

@@ -15,13 +15,23 @@ use crate::registration::{Catch, Header, Registration};
 use crate::regs::{EntryRegs, ReturnRegs};
 use crate::thread::Thread;
 
-/// Asks a user, and returns the end of the frame with its record; null if it declines.
+/// What a user has said of a call, in the registers that the machine layer goes on with.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Asked {
+    /// The end of the frame with the user's record; null if the user declines.
+    end: *mut u8,
+    /// The thread's state.
+    thread: *const Thread,
+}
+
+/// Asks a user.
 pub type LoneEntry = unsafe extern "C" fn(
     regs: *mut EntryRegs,
-    thread: &Thread,
     frame: *mut Frame,
+    thread: &Thread,
     user: *const Header,
-) -> *mut u8;
+) -> Asked;
 
 /// Tells a user.
 pub type LoneRet = unsafe extern "C" fn(
@@ -34,11 +44,14 @@ pub type LoneRet = unsafe extern "C" fn(
 /// The stub's entry function, which is never called: the stub is younger than any call.
 pub(crate) unsafe extern "C" fn stub_entry(
     _regs: *mut EntryRegs,
-    _thread: &Thread,
     _frame: *mut Frame,
+    thread: &Thread,
     _stub: *const Header,
-) -> *mut u8 {
-    ptr::null_mut()
+) -> Asked {
+    Asked {
+        end: ptr::null_mut(),
+        thread,
+    }
 }
 
 /// The stub's return function, which is never called, either.
@@ -58,8 +71,25 @@ pub(crate) unsafe extern "C" fn stub_ret(
 /// mark names, and which is scalar.
 pub(crate) unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
-    thread: &Thread,
     frame: *mut Frame,
+    thread: &Thread,
+    user: *const Header,
+) -> Asked {
+    // SAFETY: handed on.
+    let end = unsafe { ask::<T, C>(regs, frame, thread, user) };
+    Asked { end, thread }
+}
+
+/// Asks a user, and returns the end of the frame with its record; null if it declines.
+///
+/// # Safety
+///
+/// As for [`entry`].
+#[inline(always)]
+unsafe fn ask<T: FgraphOps, C: Catch>(
+    regs: *mut EntryRegs,
+    frame: *mut Frame,
+    thread: &Thread,
     user: *const Header,
 ) -> *mut u8 {
     // SAFETY: the header is the first field of the registration, which the caller vouches for.

@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::chain;
 use super::lone::{self, LoneEntry, LoneRet};
+use crate::MAX_USERS;
 use crate::call::{Entry, Return};
 use crate::dispatch;
 use crate::frame::{self, Frame};
@@ -93,8 +94,10 @@ pub struct Header {
     pub(crate) slot: u32,
     lone_entry: LoneEntry,
     lone_ret: LoneRet,
-    /// The user's bit in a frame.
+    /// The user's bit in a frame; in the stub one that no user has.
     bit: u64,
+    /// The user's bit among those that want a call; in the stub one that no user has.
+    wanted: u32,
     library: LibraryFn,
     /// The user's bit among those that have accepted, as `dispatch::ask_next` keeps them.
     accepted: u64,
@@ -116,7 +119,8 @@ impl Header {
             slot: 0,
             lone_entry: lone::stub_entry,
             lone_ret: lone::stub_ret,
-            bit: 0,
+            bit: 1 << MAX_USERS,
+            wanted: 1 << MAX_USERS,
             library: |_, _| (),
             accepted: 0,
             period: 1,
@@ -131,6 +135,8 @@ impl Header {
     pub const LONE_RET: usize = offset_of!(Self, lone_ret);
     /// Where in a header the user's bit in a frame stands.
     pub const BIT: usize = offset_of!(Self, bit);
+    /// Where in a header the user's bit stands among those that want a call.
+    pub const WANTED: usize = offset_of!(Self, wanted);
     /// Where in a header the epoch stands, as a frame keeps it.
     pub const STAMP: usize = offset_of!(Self, stamp);
 
@@ -247,6 +253,7 @@ impl<T: FgraphOps> Registration<T> {
                 lone_entry: lone::entry::<T, C>,
                 lone_ret: lone::ret::<T, C>,
                 bit: frame::bit(slot as u32).into(),
+                wanted: 1 << slot,
                 library: library::<T, C>,
                 accepted: (frame::bit(slot as u32) as u64) << chain::ACCEPTED_SHIFT,
                 period,

@@ -1,11 +1,11 @@
 //! The 16 slots.
 //!
 //! ```text
-//!   index      0      1      2            15
-//!           +------+------+------+-   -+------+
-//!   slots   |  A   | stub |  B   | ... | stub |     one pointer each, never null
-//!           +------+------+------+-   -+------+
-//!   free    1, 7, 3, ..., 15                        least recently freed first
+//!   index      0      1      2            15     (16)
+//!           +------+------+------+-   -+------+------+
+//!   slots   |  A   | stub |  B   | ... | stub | stub |   one pointer each, never null
+//!           +------+------+------+-   -+------+------+
+//!   free    1, 7, 3, ..., 15                             least recently freed first
 //! ```
 //!
 //! A slot always points to something that may be called: a free one holds the *stub*, whose entry
@@ -23,7 +23,8 @@ use crate::primitive::{AtomicPtr, Ordering, light_barrier};
 /// The 16 slots, each of which points to a registration of type `H` or to the stub.
 #[derive(Debug)]
 pub struct Slots<H: 'static> {
-    slots: [AtomicPtr<H>; MAX_USERS],
+    /// Behind them the stub, for marks that name no slot.
+    slots: [AtomicPtr<H>; MAX_USERS + 1],
     stub: *const H,
 }
 
@@ -41,7 +42,7 @@ impl<H> Slots<H> {
     pub const fn new(stub: &'static H) -> Self {
         let stub: *const H = stub;
         Self {
-            slots: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_USERS],
+            slots: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_USERS + 1],
             stub,
         }
         .fill()
@@ -50,7 +51,7 @@ impl<H> Slots<H> {
     #[cfg(not(loom))]
     const fn fill(mut self) -> Self {
         let mut index = 0;
-        while index < MAX_USERS {
+        while index <= MAX_USERS {
             self.slots[index] = AtomicPtr::new(self.stub.cast_mut());
             index += 1;
         }

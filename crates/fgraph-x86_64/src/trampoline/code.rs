@@ -682,8 +682,9 @@ macro_rules! trampoline {
             ".else",
             ask_all!($moves, $opmask, $wide),
             ".endif",
-            // At this point: rax is the frame or null, rsp the EntryRegs, rbx S-8; what the next
-            // lines do not load is as the body is to see it.
+            // At this point: rax is the frame, rsp the EntryRegs, rbx S-8; what the next lines do not
+            // load is as the body is to see it. Where users are not told of the return there is no
+            // frame.
             ".Lasked_{v}:",
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
@@ -693,8 +694,6 @@ macro_rules! trampoline {
             "mov r10, [rsp + {scratch} + 8]",
             "mov r11, [rsp + {site}]",
             ".if {returns}",
-            "test rax, rax",
-            "jz .Lbody_{v}",
             // What the body must not see any more moves into the frame, where the return address
             // is already.
             "mov [rax], rbp",
@@ -781,9 +780,7 @@ macro_rules! trampoline {
             "sub rsp, {return_room}",
             store_int!(),
             "jmp .Ltell_all_{v}",
-            ".Lmark_return_{v}:",
-            "mov [r8 + {mark}], eax",
-            "jmp .Lmarked_return_{v}",
+            tell_lone_aside!(),
             // The user that has accepted the call is gone, or there is something to be heeded.
             ".Lnot_lone_{v}:",
             "mov qword ptr [r8 + {entered_sp}], 0",
@@ -805,10 +802,16 @@ macro_rules! trampoline {
             ".cfi_offset rbx, -16",
             ".if {returns}",
             ask_all!($moves, $opmask, $wide),
-            "jmp .Lasked_{v}",
-            ".Lmark_entry_{v}:",
-            "mov [rdx + {mark}], edi",
-            "jmp .Lmarked_entry_{v}",
+            "test rax, rax",
+            "jnz .Lasked_{v}",
+            "jmp .Lno_frame_{v}",
+            ask_lone_aside!(),
+            ".Lno_frame_{v}:",
+            "mov rdi, [rsp + {int}]",
+            "mov rsi, [rsp + {int} + 8]",
+            "mov r10, [rsp + {scratch} + 8]",
+            "mov r11, [rsp + {site}]",
+            "jmp .Luntraced_{v}",
             ".endif",
             // First hit of this thread. Until its state is made, its hits count as missed, and no
             // signal handler may leave it by siglongjmp: it would count them for ever.
@@ -1139,6 +1142,7 @@ macro_rules! trampoline {
             scalar = const offset_of!(Fgraph, scalar),
             stamp = const Header::STAMP,
             bit = const Header::BIT,
+            wanted = const Header::WANTED,
             lone_entry = const Header::LONE_ENTRY,
             lone_ret = const Header::LONE_RET,
             bad_how = const BAD_HOW,

@@ -19,8 +19,8 @@
 //! The two macros stand in each trampoline that calls bodies. The careful ones go the long way
 //! while anything is to be heeded, which they look at after they have marked the thread.
 
-/// Asks the user. Goes to `ask_all` where the long way must be taken; else ends at `asked`, with
-/// the frame or null in rax.
+/// Asks the user. Goes to `ask_all` where the long way must be taken, and to `declined` if the user
+/// declines; else ends with the frame in rax.
 ///
 /// At the start: as at `mark`, and the thread is marked.
 macro_rules! ask_lone {
@@ -31,45 +31,38 @@ macro_rules! ask_lone {
          .endif
          test r8d, dword ptr [rip + {fgraph} + {scalar}]
          jnz .Lask_all_{v}
-         lea eax, [r8 - 1]
-         test eax, r8d
-         jnz .Lask_all_{v}
          # A signal handler may have been on another stack since that was looked for.
-         lea rcx, [rbx + 8]
-         mov rax, rcx
+         lea r10, [rbx + 8]
+         mov rax, r10
          sub rax, [rdx + {stack_low}]
          cmp rax, [rdx + {stack_span}]
          jae .Lask_all_{v}
          mov rax, [rdx + {newest}]
-         cmp rcx, [rax + {return_slot_addr}]
+         cmp r10, [rax + {return_slot_addr}]
          jae .Lask_all_{v}
-         mov rax, [rdx + {top}]
-         cmp rax, [rdx + {last}]
+         mov rsi, [rdx + {top}]
+         cmp rsi, [rdx + {last}]
          ja .Lask_all_{v}
-         # The mark, and then the slot: no fence, see `grace`. It is left as it is afterwards, and
-         # names the same user at most calls: it counts only while the thread is inside.
-         bsf edi, r8d
-         cmp [rdx + {mark}], edi
-         jne .Lmark_entry_{v}
+         # The mark stays as it is between calls, and counts only while the thread is inside: so it
+         # names the same user at most calls. No fence before the slot is read, see `grace`.
+         mov edi, [rdx + {mark}]
          .Lmarked_entry_{v}:
-         lea rsi, [rip + {fgraph} + {slots}]
-         mov r10, [rsi + rdi*8]
-         cmp [r10 + {stamp}], r9
+         lea rcx, [rip + {fgraph} + {slots}]
+         mov rcx, [rcx + rdi*8]
+         # That user, and no other one?
+         cmp r8d, [rcx + {wanted}]
+         jne .Lmark_entry_{v}
+         cmp [rcx + {stamp}], r9
          ja .Lask_all_{v}
          # What is known of the call goes into the frame. Its word has the user already: nobody
          # reads it before the frame is on the stack.
-         mov [rax + {frame_site}], r11
-         mov [rax + {return_slot_addr}], rcx
-         add r9, [r10 + {bit}]
-         mov [rax + {word}], r9
-         # The user's function: the registers, the thread, the frame, the user.
+         mov [rsi + {frame_site}], r11
+         mov [rsi + {return_slot_addr}], r10
+         add r9, [rcx + {bit}]
+         mov [rsi + {word}], r9
+         # The user's function: the registers, the frame, the thread, the user.
          mov rdi, rsp
-         mov rsi, rdx
-         mov rdx, rax
-         mov rcx, r10
-         call qword ptr [r10 + {lone_entry}]
-         mov rdx, qword ptr [rip + fgraph_thread@GOTTPOFF]
-         mov rdx, fs:[rdx]
+         call qword ptr [rcx + {lone_entry}]
          test rax, rax
          jz .Ldeclined_{v}
          # The top first: a signal handler may leave between the two by siglongjmp, and the newest
@@ -87,6 +80,30 @@ macro_rules! ask_lone {
          mov [rdi + {previous}], rcx
          mov [rdx + {newest}], rdi
          mov rax, rdi
+         .if {twin}
+         mov [rdx + {asked}], rax
+         .endif
+         mov qword ptr [rdx + {entered_sp}], 0
+        "
+    };
+}
+
+/// What is aside of `ask_lone`: the mark names another user than the call's, or the user declines.
+///
+/// Ends at `untraced`, with the registers that are as the body is to see them there.
+macro_rules! ask_lone_aside {
+    () => {
+        "# At this point: as where `ask_lone` has read the mark.
+         .Lmark_entry_{v}:
+         lea eax, [r8 - 1]
+         test eax, r8d
+         jnz .Lask_all_{v}
+         bsf eax, r8d
+         cmp eax, edi
+         je .Lask_all_{v}
+         mov edi, eax
+         mov [rdx + {mark}], edi
+         jmp .Lmarked_entry_{v}
          .Ldeclined_{v}:
          .if {twin}
          mov [rdx + {asked}], rax
@@ -108,25 +125,19 @@ macro_rules! tell_lone {
          movzx eax, word ptr [rbp + {word}]
          test word ptr [rip + {fgraph} + {scalar} + 2], ax
          jnz .Ltell_all_{v}
-         # One bit: what lies from it down is more than what lies beneath it. Also not none.
-         lea ecx, [rax - 1]
-         xor eax, ecx
-         cmp eax, ecx
-         jbe .Ltell_all_{v}
          # From here on what a signal handler calls is not traced.
          mov [r8 + {entered_sp}], rsp
          .if {twin}
          cmp byte ptr [rip + {care}], 0
          jne .Lnot_lone_{v}
          .endif
-         # The last slot has the lowest bit.
-         bsr eax, eax
-         xor eax, 15
-         cmp [r8 + {mark}], eax
-         jne .Lmark_return_{v}
+         # The user that the mark names, and no other one?
+         mov edx, [r8 + {mark}]
          .Lmarked_return_{v}:
          lea rcx, [rip + {fgraph} + {slots}]
-         mov rcx, [rcx + rax*8]
+         mov rcx, [rcx + rdx*8]
+         cmp rax, [rcx + {bit}]
+         jne .Lmark_return_{v}
          mov rax, [rbp + {word}]
          cmp [rcx + {stamp}], rax
          ja .Lnot_lone_{v}
@@ -151,6 +162,27 @@ macro_rules! tell_lone {
          mov rax, [rsp + {result}]
          mov rdx, [rsp + {result} + 8]
          mov rcx, [rbp + 8]
+        "
+    };
+}
+
+/// What is aside of `tell_lone`: the mark names another user than the frame's. Ends where there is
+/// none for whom the short way is, and the thread is still marked.
+macro_rules! tell_lone_aside {
+    () => {
+        ".Lmark_return_{v}:
+         lea ecx, [rax - 1]
+         test eax, ecx
+         jnz .Lnot_lone_{v}
+         # The last slot has the lowest bit.
+         bsr ecx, eax
+         jz .Lnot_lone_{v}
+         xor ecx, 15
+         cmp ecx, edx
+         je .Lnot_lone_{v}
+         mov edx, ecx
+         mov [r8 + {mark}], edx
+         jmp .Lmarked_return_{v}
         "
     };
 }
