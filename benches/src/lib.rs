@@ -6,6 +6,7 @@
 //! | [`users`] | the users that watch them |
 //! | [`cases`] | who watches, and how calls are timed |
 //! | [`baseline`] | what calls cost by themselves |
+//! | [`instructions`] | how many instructions calls are |
 //! | [`depth`] | where on the stack calls are made |
 //! | [`tracers`] | the users of `fgraph-tracers` |
 //! | [`two_threads`] | calls on two threads at once |
@@ -24,6 +25,7 @@ pub mod depth;
 pub mod filters;
 pub mod functions;
 pub mod hijack;
+pub mod instructions;
 pub mod memory;
 pub mod parent;
 pub mod sites;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fgraph_bench::cases::Case;
 use fgraph_bench::functions::Function;
+use fgraph_bench::instructions;
 use fgraph_bench::memory;
 use fgraph_bench::sites::Times;
 use fgraph_bench::whole_process::Whole;
@@ -19,6 +20,10 @@ pub(crate) fn object(figures: &Figures) -> String {
         .map(|row| call(figures, row.case, 1, row.ns));
     let pairs = figures.pairs.iter();
     let pairs = pairs.map(|row| call(figures, row.case, 2, row.together));
+    let instructions = instructions::CASES.iter().map(|case| {
+        let count = number(figures.instructions(*case));
+        format!(r#"{{"case":"{case}","leaf":{count}}}"#)
+    });
     let patching = figures.patching.iter().map(|row| {
         format!(
             r#"{{"sites":{},"best":{},"first":{}}}"#,
@@ -52,7 +57,7 @@ pub(crate) fn object(figures: &Figures) -> String {
     });
     format!(
         concat!(
-            r#"{{"calls":[{}],"tracers":[{}],"clock":{},"bare_user":{},"#,
+            r#"{{"calls":[{}],"instructions":[{}],"tracers":[{}],"clock":{},"bare_user":{},"#,
             r#""not_traced":{},"patching":[{}],"whole":{},"#,
             r#""memory":{{"site":{},"stub":{},"shadow_stack":{},"shadow_stack_touched":{}}},"#,
             r#""filters":{{"functions":{},"thousand_ns":{},"twenty_thousand_ns":{},"#,
@@ -60,6 +65,7 @@ pub(crate) fn object(figures: &Figures) -> String {
             r#""processor":"{}","vector_bytes":{},"to_reach":[{}]}}"#
         ),
         join(single.chain(pairs)),
+        join(instructions),
         join(tracers.chain(own)),
         number(figures.clock),
         number(figures.bare_user),

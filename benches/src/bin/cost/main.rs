@@ -12,16 +12,21 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use fgraph_bench::filters::{self, Changes};
+use fgraph_bench::instructions;
 use fgraph_bench::whole_process::{self, Whole};
 use measure::Figures;
 
 fn main() -> ExitCode {
     let mut json = false;
-    for argument in std::env::args().skip(1) {
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => json = true,
             whole_process::ARGUMENT => return print_own(Whole::measure().map_err(Into::into)),
             filters::ARGUMENT => return print_own(Changes::measure()),
+            instructions::ARGUMENT => {
+                return print_own(instructions::make_calls(arguments).map(|()| ""));
+            }
             _ => {
                 eprintln!("error: unknown argument `{argument}`; there is only --json");
                 return ExitCode::from(2);

@@ -13,6 +13,7 @@ use fgraph_bench::cases::{self, Case};
 use fgraph_bench::depth;
 use fgraph_bench::filters::Changes;
 use fgraph_bench::functions::{Function, Variant};
+use fgraph_bench::instructions;
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::parent;
 use fgraph_bench::sites::{Batch, Times};
@@ -50,6 +51,9 @@ pub(crate) struct Figures {
     pub(crate) vector_bytes: u32,
     pub(crate) shadow_stack: ShadowStack,
     pub(crate) calls: Vec<Calls>,
+    /// Instructions of a call of the leaf function for each of [`instructions::CASES`], or why they
+    /// were not counted.
+    pub(crate) instructions: Result<[f64; instructions::CASES.len()], String>,
     /// ns per call of each function under each tracer.
     pub(crate) tracers: Vec<(Tracer, [f64; 2])>,
     /// ns per call of what a tracer watches, without it and with it.
@@ -124,6 +128,7 @@ impl Figures {
                     ns: [f64::INFINITY; 2],
                 })
                 .to_vec(),
+            instructions: instructions::count().map_err(|error| error.to_string()),
             tracers: Tracer::ALL
                 .map(|tracer| (tracer, [f64::INFINITY; 2]))
                 .to_vec(),
@@ -165,6 +170,17 @@ impl Figures {
     pub(crate) fn ns(&self, case: Case, function: usize) -> f64 {
         let row = self.calls.iter().find(|row| row.case == case);
         row.map_or(f64::NAN, |row| row.ns[function])
+    }
+
+    /// Instructions of a call of the leaf function.
+    pub(crate) fn instructions(&self, case: Case) -> f64 {
+        let index = instructions::CASES.iter().position(|of| *of == case);
+        let count = |index: usize| {
+            self.instructions
+                .as_ref()
+                .map_or(f64::NAN, |all| all[index])
+        };
+        index.map_or(f64::NAN, count)
     }
 
     /// ns per call of a function under a tracer.

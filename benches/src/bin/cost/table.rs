@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fgraph_bench::cases::Case;
 use fgraph_bench::functions::Function;
+use fgraph_bench::instructions;
 use fgraph_bench::memory;
 use fgraph_bench::sites::{Batch, Times};
 
@@ -21,6 +22,7 @@ impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "processor: {}\n", self.0.processor)?;
         self.calls(f)?;
+        self.instructions(f)?;
         self.tracers(f)?;
         self.parents(f)?;
         self.patching(f)?;
@@ -61,6 +63,19 @@ impl Table<'_> {
                 "{} calls were not traced: the figures are too low",
                 self.0.not_traced
             )?;
+        }
+        writeln!(f)
+    }
+
+    fn instructions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Err(error) = &self.0.instructions {
+            return writeln!(f, "instructions of a call: not counted: {error}\n");
+        }
+        writeln!(f, "{:<28}{:>13}   over", "instructions", "leaf")?;
+        let plain = self.0.instructions(Case::Plain);
+        for case in instructions::CASES {
+            let count = self.0.instructions(case);
+            writeln!(f, "{case:<28}{count:>13.1} {:>6.1}", count - plain)?;
         }
         writeln!(f)
     }

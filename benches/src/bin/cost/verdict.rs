@@ -146,6 +146,8 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             "",
         );
     }
+    let count = figures.instructions(Case::Users(1)) - figures.instructions(Case::Plain);
+    add("leaf: instructions for 1 user".to_owned(), count, 140.0, "");
     for (between, ns) in figures.parents {
         let what = format!("parent_data, {between} foreign frames between");
         add(what, ns, 3.0, "ns");

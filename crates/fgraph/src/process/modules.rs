@@ -46,8 +46,9 @@ use crate::process::loader_event;
 use fgraph_symbols::elf::{ElfError, ElfFile};
 pub(crate) use listed_entries::{ListedEntry, listed_entries};
 
-/// A link to the file of the program, which works even if that was deleted.
-const PROGRAM: &str = "/proc/thread-self/exe";
+/// Links to the file of the program, which work even if that was deleted: the main thread's, which
+/// valgrind knows how to answer, and the calling thread's, for when the former has ended.
+const PROGRAM: [&str; 2] = ["/proc/self/exe", "/proc/thread-self/exe"];
 
 /// The path by which the vDSO goes, as in `/proc/self/maps`.
 const VDSO: &str = "[vdso]";
@@ -144,7 +145,7 @@ impl LoadedModule {
             return Ok(self.image);
         }
         if self.is_program()
-            && let Ok(bytes) = read_file(PROGRAM)
+            && let Some(bytes) = PROGRAM.into_iter().find_map(|link| read_file(link).ok())
         {
             return Ok(bytes);
         }
@@ -674,7 +675,10 @@ fn file_len(start: &[u8]) -> Option<usize> {
 
 /// The path of the program's file.
 fn program_path() -> PathBuf {
-    let link = fs::read_link(PROGRAM).unwrap_or_else(|_| executed_path());
+    let link = PROGRAM
+        .into_iter()
+        .find_map(|link| fs::read_link(link).ok());
+    let link = link.unwrap_or_else(executed_path);
     // The kernel marks the path of a file that is no longer there.
     let bytes = link.as_os_str().as_bytes();
     match bytes.strip_suffix(b" (deleted)") {

@@ -383,7 +383,7 @@ fn only_regular_files_with_content_are_read() {
 fn the_executed_path_is_known_without_proc() {
     assert_eq!(
         fs::canonicalize(executed_path()).unwrap(),
-        fs::canonicalize(PROGRAM).unwrap()
+        fs::canonicalize(PROGRAM[0]).unwrap()
     );
 }
 

@@ -1,0 +1,94 @@
+//! How many instructions a call is, traced by this user or that: callgrind counts them, on any
+//! machine the same.
+
+use std::env;
+use std::error::Error;
+use std::process::Command;
+
+use fgraph_needs::VALGRIND;
+
+use crate::cases::{Case, Compiler, Watched};
+use crate::functions::Function;
+
+/// Tells the program that it is to [make calls](make_calls) for being counted.
+pub const ARGUMENT: &str = "--instructions";
+
+/// The cases that are counted.
+pub const CASES: [Case; 8] = [
+    Case::Plain,
+    Case::Declined,
+    Case::Users(1),
+    Case::SixteenBytes,
+    Case::Users(2),
+    Case::Users(4),
+    Case::Relocated(Compiler::Rust, Watched::OneUser),
+    Case::Relocated(Compiler::Kept, Watched::OneUser),
+];
+
+/// Calls of one process and of the other one: the difference is of calls alone.
+const CALLS: [u64; 2] = [1_000, 11_000];
+
+/// Instructions for each of [`CASES`], a call of the leaf function and the loop around it.
+///
+/// # Errors
+///
+/// If callgrind is missing, or did not run.
+pub fn count() -> Result<[f64; CASES.len()], Box<dyn Error>> {
+    let valgrind = VALGRIND.find()?;
+    let program = env::current_exe()?;
+    let mut counts = [0.0; CASES.len()];
+    for (index, count) in counts.iter_mut().enumerate() {
+        let mut totals = [0; CALLS.len()];
+        for (calls, total) in CALLS.into_iter().zip(&mut totals) {
+            let output = Command::new(&valgrind)
+                // Code that was patched is to be read anew.
+                .args(["--tool=callgrind", "--smc-check=all"])
+                .arg("--callgrind-out-file=/dev/null")
+                .arg(&program)
+                .args([ARGUMENT, &index.to_string(), &calls.to_string()])
+                .output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            let collected = collected(&said).filter(|_| output.status.success());
+            *total = collected.ok_or_else(|| format!("callgrind: {}: {said}", output.status))?;
+        }
+        *count = (totals[1] as f64 - totals[0] as f64) / (CALLS[1] - CALLS[0]) as f64;
+    }
+    Ok(counts)
+}
+
+/// The number of instructions in what callgrind says.
+fn collected(said: &str) -> Option<u64> {
+    let after = said.split("Collected :").nth(1)?;
+    after.split_whitespace().next()?.parse().ok()
+}
+
+/// What a process does that is counted: so many calls, in the case of that index.
+///
+/// # Errors
+///
+/// If the case cannot be brought about.
+pub fn make_calls(mut arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
+    let mut number = || arguments.next()?.parse::<u64>().ok();
+    let (Some(index), Some(calls)) = (number(), number()) else {
+        return Err("which case, and how many calls?".into());
+    };
+    let case = CASES.get(index as usize).ok_or("there is no such case")?;
+    let active = case.set_up()?;
+    active.time(Function::Leaf, calls);
+    match active.not_traced() {
+        0 => Ok(()),
+        calls => Err(format!("{calls} calls were not traced").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_instructions_is_read() {
+        let said = "==9== Events    : Ir\n==9== Collected : 25431\n==9== \n";
+        assert_eq!(collected(said), Some(25431));
+        assert_eq!(collected("==9== no such file"), None);
+    }
+}
