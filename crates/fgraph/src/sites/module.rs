@@ -38,6 +38,9 @@ use crate::process::modules::{self, ListedEntry};
 use crate::report::error::{RefusalReason, RefusedFunction};
 use crate::unwinding::{cancellation, stack_pointer};
 
+/// To look through the symbols of a module so often costs about as much as to demangle them.
+const MANY_SEARCHES: u32 = 16;
+
 /// A function that has no site, and why.
 #[derive(Debug)]
 pub(super) struct Unpatchable {
@@ -68,6 +71,8 @@ pub(crate) struct ModuleSites {
     image: Option<&'static [u8]>,
     /// Of all names; `None` until a filter has selected none of them.
     ngrams: Option<NgramBloom>,
+    /// How often all symbols were looked through for a filter, and nothing was selected.
+    searches: u32,
     /// No filter that is to be applied mentions functions of a lower index, which were not looked
     /// at.
     first_mentioned: usize,
@@ -190,6 +195,7 @@ impl ModuleSites {
             may_cancel: false,
             image: None,
             ngrams,
+            searches: 0,
             first_mentioned: usize::MAX,
             prepared: None,
             selections: Default::default(),
@@ -417,13 +423,15 @@ impl ModuleSites {
         }
         let pieces = matcher.pieces();
         // They save time when it is the next filter's turn.
-        let unknown = pieces.is_none() && self.ngrams.is_none() && (is_read || !lazily);
+        let is_worth = pieces.is_none() || self.searches >= MANY_SEARCHES;
+        let unknown = is_worth && self.ngrams.is_none() && (is_read || !lazily);
         let mut ngrams = unknown.then(|| NgramBloom::new(known.functions.len()));
         let prepared = self.prepared.as_ref();
         let looked_at = prepared.and_then(|prepared| prepared.looked_at.as_ref());
         for index in 0..known.functions.len() {
-            let is_done = looked_at.is_some_and(|done| done.functions.contains(index));
-            if is_done && !unknown || !known.may_be_mentioned(index, pieces.as_ref()) {
+            let is_done = looked_at.is_some_and(|done| done.functions.contains(index))
+                || !known.may_be_mentioned(index, pieces.as_ref());
+            if is_done && !unknown {
                 continue;
             }
             let names = names_of(known, index);
@@ -452,6 +460,7 @@ impl ModuleSites {
             // Complete, since all names have been looked at.
             self.ngrams = ngrams;
         }
+        self.searches += 1;
         Ok(false)
     }
 
@@ -901,13 +910,41 @@ mod tests {
     use super::*;
     use fgraph_symbols::filter::Filter;
 
+    fn is_wanted(module: &mut ModuleSites, glob: &str) -> bool {
+        let filter = Filter::new().trace(glob).unwrap();
+        module.is_wanted(&Matcher::new(&filter), false).unwrap()
+    }
+
+    fn exactly(name: &str) -> String {
+        name.chars().flat_map(|c| ['\\', c]).collect()
+    }
+
+    #[test]
+    fn many_filters_that_select_nothing_leave_what_tells_it_of_the_next() {
+        let mut modules = 0;
+        for loaded in modules::loaded().0 {
+            let mut module = ModuleSites::new(loaded, None);
+            let nothing = "*no_such_function_anywhere*";
+            if is_wanted(&mut module, nothing) || module.known().is_err() || module.has_event() {
+                continue;
+            }
+            modules += 1;
+            for _ in 0..MANY_SEARCHES {
+                assert!(module.ngrams.is_none());
+                assert!(!is_wanted(&mut module, nothing));
+            }
+            assert!(module.ngrams.is_some());
+            let known = module.known().unwrap();
+            let some = (0..known.functions.len()).step_by(1 + known.functions.len() / 32);
+            for name in some.flat_map(|index| names_of(known, index)) {
+                assert!(is_wanted(&mut module, &exactly(&name)), "{name}");
+            }
+        }
+        assert!(modules != 0);
+    }
+
     #[test]
     fn every_name_is_wanted_also_after_a_filter_that_selects_nothing() {
-        let exactly = |name: &str| -> String { name.chars().flat_map(|c| ['\\', c]).collect() };
-        let is_wanted = |module: &mut ModuleSites, glob: &str| {
-            let filter = Filter::new().trace(glob).unwrap();
-            module.is_wanted(&Matcher::new(&filter), false).unwrap()
-        };
         let mut modules = 0;
         for loaded in modules::loaded().0 {
             let mut module = ModuleSites::new(loaded, None);
