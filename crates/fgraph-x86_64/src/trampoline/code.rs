@@ -682,9 +682,9 @@ macro_rules! trampoline {
             ".else",
             ask_all!($moves, $opmask, $wide),
             ".endif",
-            // At this point: rax is the frame, rsp the EntryRegs, rbx S-8; what the next lines do not
-            // load is as the body is to see it. Where users are not told of the return there is no
-            // frame.
+            // At this point: rax is the frame, rsp the EntryRegs, rbx S-8; what the next lines do
+            // not load is as the body is to see it. Where users are not told of the return there is
+            // no frame.
             ".Lasked_{v}:",
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
@@ -781,7 +781,8 @@ macro_rules! trampoline {
             store_int!(),
             "jmp .Ltell_all_{v}",
             tell_lone_aside!(),
-            // The user that has accepted the call is gone, or there is something to be heeded.
+            // The user that has accepted the call is gone, or there is something to be heeded, or
+            // the frame is not the newest any more.
             ".Lnot_lone_{v}:",
             "mov qword ptr [r8 + {entered_sp}], 0",
             // At this point: r8 is this thread's state or null, rbp the frame, rsp the room for the
