@@ -127,8 +127,8 @@ macro_rules! tell_lone {
          jnz .Ltell_all_{v}
          # From here on what a signal handler calls is not traced.
          mov [r8 + {entered_sp}], rsp
-         # One may have been on another stack since it was looked whose frame is the newest: then the
-         # thread has the shadow stack of that one.
+         # One may have been on another stack since it was looked whose frame is the newest: then
+         # the thread has the shadow stack of that one.
          cmp rbp, [r8 + {newest}]
          jne .Lnot_lone_{v}
          .if {twin}
