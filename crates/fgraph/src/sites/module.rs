@@ -670,7 +670,8 @@ impl ModuleSites {
             self.is_answered = true;
             let loaded = self.loaded.clone();
             stack_pointer::answer(&loaded, || self.image().ok());
-            self.may_cancel &= !cancellation::announce(&loaded, || self.image().ok());
+            self.may_cancel =
+                self.may_cancel && !cancellation::announce(&loaded, || self.image().ok());
         }
     }
 
