@@ -1,5 +1,5 @@
-//! How many instructions a call is, traced by this user or that: callgrind counts them, on any
-//! machine the same.
+//! How many instructions a call is, traced by this user or that: callgrind counts them, the same on
+//! any machine but for what depends on its vector registers.
 
 use std::env;
 use std::error::Error;
