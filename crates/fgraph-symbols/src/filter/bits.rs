@@ -36,6 +36,11 @@ impl Bits {
         self.words[index / 64] |= 1 << (index % 64);
     }
 
+    /// How many bytes it takes.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
     /// Whether an index is in the set.
     #[must_use]
     pub fn contains(&self, index: usize) -> bool {

@@ -43,6 +43,11 @@ impl Glob {
         Ok(Self(tokens.into()))
     }
 
+    /// How many bytes it takes.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
     pub(super) fn matches_everything(&self) -> bool {
         *self.0 == [Token::AnyRun]
     }

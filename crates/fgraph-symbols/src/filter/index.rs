@@ -1,17 +1,31 @@
 //! The names of a list of functions, arranged so that a name is found without looking at the
 //! others, and a glob is compared with few of them.
 
+use super::bits::Bits;
+use super::glob::Glob;
 use super::matcher::Catalog;
 use super::ngrams::END;
+
+/// From so many globs on it pays to compare each with the pieces of names first.
+const MANY_GLOBS: usize = 4;
+
+/// At most this many globs are remembered. Filters have the same ones again when a user comes back,
+/// and when they are asked what they have come to.
+const RECENT_GLOBS: usize = 16;
 
 /// Which functions have which names; see the module documentation.
 ///
 /// A list of `n` functions with one name each takes between 12 and 16 bytes a function for the
-/// names, and, from the first filter with several globs on, 8 bytes more for these.
+/// names, and, once there have been several globs, 8 bytes more for these. What the last globs
+/// have matched takes 2 bytes a function at most.
 #[derive(Debug, Default)]
 pub struct NameIndex {
     by_name: Option<Hashes>,
     grams: Option<Box<[u64]>>,
+    /// How many globs were compared with names.
+    globs: usize,
+    /// The last globs with the functions that they match; the one that was asked for last is last.
+    recent: Vec<(Glob, Bits)>,
 }
 
 impl NameIndex {
@@ -21,6 +35,8 @@ impl NameIndex {
         Self {
             by_name: None,
             grams: None,
+            globs: 0,
+            recent: Vec::new(),
         }
     }
 
@@ -28,7 +44,11 @@ impl NameIndex {
     #[must_use]
     pub fn memory(&self) -> usize {
         let names = self.by_name.as_ref().map_or(0, Hashes::memory);
-        names + self.grams.as_deref().map_or(0, size_of_val)
+        let recent = self.recent.iter();
+        let recent: usize = recent
+            .map(|(glob, bits)| glob.memory() + bits.memory())
+            .sum();
+        names + self.grams.as_deref().map_or(0, size_of_val) + recent
     }
 
     /// Functions by the hashes of their names.
@@ -42,9 +62,46 @@ impl NameIndex {
         })
     }
 
+    /// The functions that a glob matches.
+    pub(super) fn by_glob(&mut self, glob: &Glob, functions: &impl Catalog) -> &Bits {
+        let known = self.recent.iter().position(|(known, _)| known == glob);
+        let latest = match known {
+            Some(at) => self.recent.remove(at),
+            None => {
+                let found = self.compare(glob, functions);
+                if self.recent.len() == RECENT_GLOBS {
+                    self.recent.remove(0);
+                }
+                (glob.clone(), found)
+            }
+        };
+        self.recent.push(latest);
+        let (_, found) = &self.recent[self.recent.len() - 1];
+        found
+    }
+
+    /// Compares a glob with the names.
+    fn compare(&mut self, glob: &Glob, functions: &impl Catalog) -> Bits {
+        self.globs += 1;
+        let texts = glob.texts();
+        let wanted = texts.iter().fold(0, |all, text| all | grams_within(text));
+        let grams = self.grams(functions, self.globs >= MANY_GLOBS && wanted != 0);
+        let may_match = |&index: &usize| grams.is_none_or(|grams| grams[index] & wanted == wanted);
+        let matches = |&index: &usize| {
+            let mut names = functions.names(index).peekable();
+            let is_nameless = names.peek().is_none();
+            functions.is_function(index)
+                && (is_nameless && glob.matches("") || names.any(|name| glob.matches(name)))
+        };
+        let mut found = Bits::new(functions.len());
+        let all = (0..functions.len()).filter(may_match).filter(matches);
+        all.for_each(|index| found.insert(index));
+        found
+    }
+
     /// Of each function, the bits of all short pieces of its names. With `make` they are made if
     /// they are not there.
-    pub(super) fn grams(&mut self, functions: &impl Catalog, make: bool) -> Option<&[u64]> {
+    fn grams(&mut self, functions: &impl Catalog, make: bool) -> Option<&[u64]> {
         if make && self.grams.is_none() {
             let grams = (0..functions.len()).map(|index| {
                 let names = functions.names(index);
@@ -141,7 +198,7 @@ fn grams(name: &str) -> u64 {
 
 /// The bits that a name must have to contain `text`, in which [`END`] stands for the ends of the
 /// name.
-pub(super) fn grams_within(text: &str) -> u64 {
+fn grams_within(text: &str) -> u64 {
     let pieces = text.as_bytes().windows(3);
     pieces.fold(0, |bits, piece| {
         let piece = piece

@@ -18,9 +18,6 @@ use super::pattern::{Pattern, What, matches_path};
 use super::pieces::SymbolPieces;
 use super::{Filter, Part};
 
-/// From so many globs on it pays to compare each with the pieces of names first.
-const MANY_GLOBS: usize = 4;
-
 /// The functions of a module that a filter may select.
 #[expect(clippy::len_without_is_empty, reason = "nothing asks for that")]
 pub trait Catalog {
@@ -291,10 +288,7 @@ impl<'f> List<'f> {
                 }
             }
         }
-        let is_glob = |entry: &&Entry<'_>| matches!(entry.what, What::Glob(_));
-        let others = || self.others.iter().filter(|entry| module.has(**entry));
-        let many_globs = others().filter(is_glob).count() >= MANY_GLOBS;
-        for entry in others() {
+        for entry in self.others.iter().filter(|entry| module.has(**entry)) {
             let mut take = |function| {
                 counts[entry.word] += 1;
                 selection.insert(function, functions.len());
@@ -306,18 +300,9 @@ impl<'f> List<'f> {
                     selection = Selection::Everything;
                 }
                 What::Glob(glob) => {
-                    let texts = glob.texts();
-                    let texts = texts.iter().map(|text| index::grams_within(text));
-                    let wanted = texts.fold(0, |all, bits| all | bits);
-                    let grams = index.grams(functions, many_globs && wanted != 0);
-                    let may_match =
-                        |&index: &usize| grams.is_none_or(|grams| grams[index] & wanted == wanted);
-                    let matches = |&function: &usize| {
-                        let mut names = functions.names(function).peekable();
-                        names.peek().is_none() && glob.matches("")
-                            || names.any(|name| glob.matches(name))
-                    };
-                    all().filter(may_match).filter(matches).for_each(take);
+                    let found = index.by_glob(glob, functions);
+                    counts[entry.word] += found.count();
+                    selection.add(found);
                 }
                 What::Address(address) => functions
                     .within(*address..address.saturating_add(1))
@@ -359,6 +344,15 @@ impl Selection {
         }
         if let Self::Some(bits) = self {
             bits.insert(index);
+        }
+    }
+
+    fn add(&mut self, functions: &Bits) {
+        match self {
+            Self::Nothing if functions.is_empty() => {}
+            Self::Nothing => *self = Self::Some(functions.clone()),
+            Self::Some(bits) => bits.add(functions),
+            Self::Everything => {}
         }
     }
 }

@@ -703,6 +703,32 @@ fn the_matcher_agrees_with_the_meaning_of_each_word() {
 
 #[test]
 #[cfg_attr(miri, ignore = "takes many minutes there")]
+fn an_index_tells_the_same_whatever_it_was_asked_before() {
+    let mut random = Random(0x2468_ace0_1357_9bdf);
+    let functions = Functions::new(APP, &mut random);
+    let mut index = NameIndex::new();
+    let pool: Vec<_> = (0..40).map(|_| random.filter()).collect();
+    for _ in 0..400 {
+        let filter = &pool[random.below(pool.len())];
+        let matcher = Matcher::new(filter);
+        let Some(module) = matcher.module(functions.module) else {
+            continue;
+        };
+        let select = |index: &mut NameIndex| {
+            let mut counts = vec![0; matcher.len()];
+            let found = module.select(&functions, index, &mut counts).unwrap();
+            (found, counts)
+        };
+        assert_eq!(
+            select(&mut index),
+            select(&mut NameIndex::new()),
+            "{filter}"
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes many minutes there")]
 fn what_was_added_and_removed_last_decides() {
     let mut random = Random(0x0fed_cba9_8765_4321);
     for _ in 0..100 {
