@@ -4,11 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 
+use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
+use crate::stats::Stats;
 use crate::text::named;
 
 /// The number of a function among those of a recording; they are dense, from 0.
@@ -140,6 +142,8 @@ pub(crate) enum Ending {
     Unwound,
     /// Its end is not among the events.
     Missing,
+    /// Its end was not to be recorded: how long it took is not known, and not counted.
+    EntryOnly,
 }
 
 /// A call that has ended. Times are in ticks.
@@ -151,6 +155,19 @@ pub(crate) struct Call {
     /// Without the calls in it.
     pub(crate) own: u64,
     pub(crate) ending: Ending,
+}
+
+impl Call {
+    /// Counts it. `is_outermost` says that it is in no other call that is counted there.
+    #[inline]
+    pub(crate) fn count(&self, clock: &Clock, is_outermost: bool, stats: &mut Stats) {
+        if self.ending == Ending::EntryOnly {
+            stats.add_untimed();
+            return;
+        }
+        let [took, own] = [self.took, self.own].map(|ticks| clock.nanoseconds(ticks));
+        stats.add(took, own, is_outermost);
+    }
 }
 
 /// What is done with calls.
@@ -289,6 +306,8 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug)]
 enum StepKind {
     Begin(u32),
+    /// A call that is entry only.
+    Only(u32),
     End(u32, Ending),
     Lost(u64),
     Other,
@@ -302,6 +321,11 @@ impl Step {
             process: event.process,
             thread: event.thread,
             what: match event.what {
+                What::Entry {
+                    function,
+                    is_entry_only: true,
+                    ..
+                } => StepKind::Only(function),
                 What::Entry { function, .. } => StepKind::Begin(function),
                 What::Return { function, .. } => StepKind::End(function, Ending::Returned),
                 What::Unwound { function } => StepKind::End(function, Ending::Unwound),
@@ -356,7 +380,7 @@ impl Followed {
             what,
         } = step;
         match what {
-            StepKind::Begin(_) | StepKind::End(..) => {}
+            StepKind::Begin(_) | StepKind::Only(_) | StepKind::End(..) => {}
             StepKind::Lost(events) => {
                 self.lost = self.lost.saturating_add(events);
                 if let Some(&index) = self.by_id.get(&(process, id)) {
@@ -384,7 +408,7 @@ impl Followed {
             Some((_, last)) => *last = time.max(*last),
             None => self.span = Some((time, time)),
         }
-        if let StepKind::Begin(function) = what {
+        if let StepKind::Begin(function) | StepKind::Only(function) = what {
             let mut slot = self.pages[thread.pages].get(function);
             if slot == UNKNOWN {
                 slot = self.slot(index, function, names, watch);
@@ -402,6 +426,9 @@ impl Followed {
                 gap: None,
             });
             watch.begin(index, &thread.calls);
+            if let StepKind::Only(_) = what {
+                end(thread, index, Ending::EntryOnly, watch);
+            }
         } else if let StepKind::End(function, ending) = what {
             // Mostly the innermost one.
             let is_it = |open: &Open| open.function == function;
@@ -578,6 +605,7 @@ mod tests {
             function,
             arguments: &[],
             caller: None,
+            is_entry_only: false,
         };
         let end = |function| What::Return {
             function,
@@ -609,6 +637,40 @@ mod tests {
             call(5, 0, 0, Ending::Missing),
         ];
         assert_eq!(ended.0, expected);
+    }
+
+    #[test]
+    fn what_follows_a_call_that_is_entry_only_is_in_the_one_around_it() {
+        let names = Names::default();
+        let (mut followed, mut ended) = (Followed::default(), Ended::default());
+        let mut step = |time, what| {
+            let event = Event::new(time, 9, 1, what);
+            followed.step(Step::of(&event), &names, &mut ended);
+        };
+        let entry = |function, is_entry_only| What::Entry {
+            function,
+            arguments: &[],
+            caller: None,
+            is_entry_only,
+        };
+        let end = |function| What::Return {
+            function,
+            result: &[],
+        };
+        step(0, entry(1, false));
+        step(10, entry(2, true));
+        step(20, entry(3, false));
+        step(50, end(3));
+        step(100, end(1));
+        let call =
+            |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
+        let expected = [
+            call(2, 0, 0, Ending::EntryOnly),
+            call(3, 30, 30, Ending::Returned),
+            call(1, 100, 70, Ending::Returned),
+        ];
+        assert_eq!(ended.0, expected);
+        assert_eq!(followed.entries, 3);
     }
 
     #[test]

@@ -324,6 +324,7 @@ mod tests {
             function,
             arguments,
             caller,
+            ..
         } = event.what
         else {
             panic!("{event:?}");

@@ -1,9 +1,13 @@
 //! Numbers of calls and of their times.
 
+use crate::text::time;
+
 /// What is counted of calls. Times are in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) hits: u64,
+    /// Calls among these whose times are known.
+    timed: u64,
     /// Time in calls, that of calls within the same once.
     pub(crate) total: u64,
     /// Time in calls, without the calls in them.
@@ -19,6 +23,7 @@ impl Stats {
     #[inline]
     pub(crate) fn add(&mut self, took: u64, own: u64, is_outermost: bool) {
         self.hits += 1;
+        self.timed += 1;
         self.own = self.own.saturating_add(own);
         self.sum = self.sum.saturating_add(took);
         if is_outermost {
@@ -28,14 +33,28 @@ impl Stats {
         self.times.add(took);
     }
 
-    /// The time of a call on average.
-    pub(crate) fn average(&self) -> u64 {
-        self.sum.checked_div(self.hits).unwrap_or(0)
+    /// Counts a call whose time is not known.
+    pub(crate) fn add_untimed(&mut self) {
+        self.hits += 1;
     }
 
-    /// The time within which this part of a thousand calls ended; up to 3 % more.
+    /// One of the times as text; `-` if that of no call is known.
+    pub(crate) fn text(&self, nanoseconds: u64) -> String {
+        if self.timed == 0 && self.hits != 0 {
+            return "-".to_owned();
+        }
+        time(nanoseconds)
+    }
+
+    /// The time of a call on average, of those whose times are known.
+    pub(crate) fn average(&self) -> u64 {
+        self.sum.checked_div(self.timed).unwrap_or(0)
+    }
+
+    /// The time within which this part of a thousand calls ended whose times are known; up to 3 %
+    /// more.
     pub(crate) fn percentile(&self, thousandth: u64) -> u64 {
-        self.times.percentile(self.hits, thousandth).min(self.max)
+        self.times.percentile(self.timed, thousandth).min(self.max)
     }
 }
 
@@ -59,8 +78,8 @@ impl Histogram {
         }
     }
 
-    fn percentile(&self, hits: u64, thousandth: u64) -> u64 {
-        let wanted = u128::from(hits) * u128::from(thousandth) / 1000;
+    fn percentile(&self, calls: u64, thousandth: u64) -> u64 {
+        let wanted = u128::from(calls) * u128::from(thousandth) / 1000;
         let mut seen = 0;
         for (step, &count) in self.0.iter().enumerate() {
             seen += u128::from(count);
@@ -117,6 +136,8 @@ mod tests {
             );
         }
         assert_eq!(stats.percentile(1000), 1_000_000);
+        stats.add_untimed();
+        assert_eq!((stats.hits, stats.percentile(1000)), (1001, 1_000_000));
         assert_eq!(stats.average(), 500_500);
     }
 }

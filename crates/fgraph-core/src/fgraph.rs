@@ -94,6 +94,7 @@ impl Fgraph {
         thread.entered_sp.store(entered_sp, Ordering::Relaxed);
         if is_stale {
             thread.forget_records();
+            thread.entry_only.set(0);
         }
         is_stale
     }

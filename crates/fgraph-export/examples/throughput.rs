@@ -90,6 +90,7 @@ impl Source for MadeUp {
                 function,
                 arguments: &[],
                 caller: None,
+                is_entry_only: false,
             }
         } else {
             let function = stack.pop().unwrap_or(0);

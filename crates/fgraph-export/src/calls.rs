@@ -67,10 +67,18 @@ pub(crate) enum Ending {
     Missing,
     /// It still goes on where the events of its program end.
     Open,
+    /// Its end was not to be recorded, and how long it took is not known: it has no duration.
+    EntryOnly,
 }
 
 impl Ending {
-    pub(crate) const ALL: [Self; 4] = [Self::Returned, Self::Unwound, Self::Missing, Self::Open];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Returned,
+        Self::Unwound,
+        Self::Missing,
+        Self::Open,
+        Self::EntryOnly,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -78,6 +86,7 @@ impl Ending {
             Self::Unwound => "unwound",
             Self::Missing => "missing",
             Self::Open => "open",
+            Self::EntryOnly => "entry_only",
         }
     }
 }
@@ -293,7 +302,7 @@ pub(crate) struct Calls {
 /// The words of an event are copied out, to ask the source for names.
 #[derive(Clone, Copy)]
 enum Step {
-    Entry(u32),
+    Entry(u32, bool),
     End(u32, Ending),
     Mark,
     Lost(u64),
@@ -340,10 +349,11 @@ impl Calls {
             What::Entry {
                 function,
                 arguments,
+                is_entry_only,
                 ..
             } => {
                 self.words.extend_from_slice(arguments);
-                Step::Entry(function)
+                Step::Entry(function, is_entry_only)
             }
             What::Return { function, result } => {
                 self.words.extend_from_slice(result);
@@ -396,7 +406,7 @@ impl Calls {
         state.last = time;
         let (start, end) = self.span.unwrap_or((time, time));
         self.span = Some((start.min(time), end.max(time)));
-        if let Step::Entry(function) = step {
+        if let Step::Entry(function, is_entry_only) = step {
             // Before the steps look at the symbols.
             let symbol = self.symbols.symbol(process, function, names);
             let at = state.at(time, &self.symbols, names, &clock, &self.host);
@@ -416,14 +426,18 @@ impl Calls {
             });
             let types = names.types(process, function);
             let arguments = Values::arguments(&self.words, &self.values, types);
-            return sink.begin(&at, symbol, &arguments);
+            sink.begin(&at, symbol, &arguments)?;
+            if is_entry_only {
+                state.end(&at, Ending::EntryOnly, &Values::default(), sink)?;
+            }
+            return Ok(());
         }
         let at = state.at(time, &self.symbols, names, &clock, &self.host);
         if is_new {
             sink.thread(&at)?;
         }
         match step {
-            Step::Entry(_) => {}
+            Step::Entry(..) => {}
             Step::End(function, ending) => {
                 let is_it = |open: &Open| open.function == function;
                 let Some(depth) = state.open.iter().rposition(is_it) else {

@@ -57,6 +57,8 @@ pub enum Extension {
     /// The arguments of the entry before it, or the result of the return, by their types, see
     /// [`values`](crate::values).
     Values = 8,
+    /// No words: the call of the entry before it is [entry only](What::Entry::is_entry_only).
+    EntryOnly = 9,
 }
 
 impl Extension {
@@ -70,6 +72,7 @@ impl Extension {
             6 => Self::Caller,
             7 => Self::Running,
             8 => Self::Values,
+            9 => Self::EntryOnly,
             _ => return None,
         })
     }
@@ -144,6 +147,9 @@ pub enum What<'a> {
         arguments: &'a [u64],
         /// Where it returns to, if that was recorded.
         caller: Option<u64>,
+        /// Whether the call's end is not recorded: how long it goes on is not known, and what
+        /// follows is taken to be called by the function around it.
+        is_entry_only: bool,
     },
     /// A function returns.
     Return {
@@ -266,7 +272,8 @@ fn end_of_call(words: &[u64], mut at: usize) -> usize {
                 | Extension::Result
                 | Extension::Caller
                 | Extension::Running
-                | Extension::Values,
+                | Extension::Values
+                | Extension::EntryOnly,
             ) => at += 1 + inner.len(),
             _ => break,
         }
@@ -308,13 +315,14 @@ pub(crate) fn what<'w>(words: &'w [u64], place: &Place) -> What<'w> {
     let inner = words.get(..place.end).unwrap_or(words);
     match word & 15 {
         1 => {
-            let (mut arguments, mut caller) = (&[][..], None);
+            let (mut arguments, mut caller, mut is_entry_only) = (&[][..], None, false);
             let mut at = place.at + 1;
             while let Some((what, found)) = extension_at(inner, at) {
                 at += 1 + found.len();
                 match what {
                     Some(Extension::Arguments) => arguments = found,
                     Some(Extension::Caller) => caller = found.first().copied(),
+                    Some(Extension::EntryOnly) => is_entry_only = true,
                     _ => {}
                 }
             }
@@ -322,6 +330,7 @@ pub(crate) fn what<'w>(words: &'w [u64], place: &Place) -> What<'w> {
                 function,
                 arguments,
                 caller,
+                is_entry_only,
             }
         }
         2 => {
@@ -357,7 +366,9 @@ mod tests {
             12,
             extension(Extension::Caller, 1),
             0x1234,
-            call(Kind::Return, 7) | delta(3),
+            call(Kind::Entry, 8) | delta(1),
+            extension(Extension::EntryOnly, 0),
+            call(Kind::Return, 7) | delta(2),
             extension(Extension::Result, 1),
             99,
             call(Kind::Unwound, MAX_FUNCTIONS - 1) | delta(MAX_DELTA - 1),
@@ -369,6 +380,16 @@ mod tests {
                     function: 7,
                     arguments: &[11, 12],
                     caller: Some(0x1234),
+                    is_entry_only: false,
+                },
+            ),
+            (
+                6,
+                What::Entry {
+                    function: 8,
+                    arguments: &[],
+                    caller: None,
+                    is_entry_only: true,
                 },
             ),
             (

@@ -9,6 +9,8 @@
 //!  0)   1.382 us    |    parse();
 //!  0) + 12.478 us   |  }
 //! ```
+//!
+//! A call whose end is [not recorded](What::Entry::is_entry_only) is a line without a duration.
 
 mod errno;
 
@@ -275,9 +277,10 @@ impl FunctionGraph {
                 function,
                 arguments,
                 caller,
+                is_entry_only,
             } => {
                 self.words.extend_from_slice(arguments);
-                self.entry(source, &head, function, caller, out);
+                self.entry(source, &head, function, caller, is_entry_only, out);
             }
             What::Return { function, result } => {
                 let result = result.first().copied();
@@ -306,6 +309,7 @@ impl FunctionGraph {
         head: &Head,
         function: u32,
         caller: Option<u64>,
+        is_entry_only: bool,
         out: &mut String,
     ) {
         let names = source.names();
@@ -338,7 +342,10 @@ impl FunctionGraph {
             }
             _ => None,
         });
-        let leaf = end.filter(|&(of, _, _)| of == function);
+        let leaf = end.filter(|&(of, _, _)| of == function && !is_entry_only);
+        if is_entry_only {
+            thread.pop(function);
+        }
         if !is_shown || options.threshold != 0 {
             return;
         }
@@ -374,7 +381,8 @@ impl FunctionGraph {
             let typed = types.and_then(|types| types.layout.result(values));
             CallResult::of(self.options.result?, word.copied(), typed)
         });
-        out.push_str(if leaf.is_some() { ";" } else { " {" });
+        let has_no_brace = leaf.is_some() || is_entry_only;
+        out.push_str(if has_no_brace { ";" } else { " {" });
         if caller.is_some() || result.is_some() {
             out.push_str(" /*");
             if let Some(caller) = caller {

@@ -298,7 +298,8 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_good() {
         }
     }
     let rings = Arc::new(Rings::create(&options()).unwrap());
-    let mut disk = Disk(Vec::new(), 1500);
+    let room = recording(400).0.len() * 3 / 4;
+    let mut disk = Disk(Vec::new(), room);
     let mut drain = Drain::new(rings.clone(), &mut disk, &info()).unwrap();
     write_some(&rings, 400);
     rings.finish();

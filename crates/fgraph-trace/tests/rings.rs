@@ -353,6 +353,11 @@ fn the_text_is_laid_out_as_the_kernels() {
     );
     entry(3, 200, &Extras::default());
     ret(3, 1582, 0);
+    let entry_only = Extras {
+        is_entry_only: true,
+        ..Extras::default()
+    };
+    entry(4, 1590, &entry_only);
     writer.mark(start + 1600, "half way");
     ret(2, 12_578, u64::MAX - 1);
     writer.call_with(call(Kind::Entry, 9), start + 12_600, &on_cpu(1));
@@ -375,6 +380,7 @@ fn the_text_is_laid_out_as_the_kernels() {
  0)               |  sys_open() {
  0)               |    getname() {
  0)   1.382 us    |      kmem_cache_alloc();
+ 0)               |      function 4();
  0)               |      /* half way */
  0) + 12.478 us   |    }
  1)               |    function 9() {

@@ -70,7 +70,7 @@ pub struct Options {
     /// If there are any, values of functions without debug information are taken to be integers in
     /// registers, `arg0` to `arg5`.
     pub texts: Vec<String>,
-    /// Whether only the first call of each function is recorded, without its return.
+    /// Whether only the first call of each function is recorded, as one that is entry only.
     pub once: bool,
     /// Whether it is recorded where each call returns to.
     pub caller: bool,

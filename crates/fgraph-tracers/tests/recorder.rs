@@ -3,6 +3,7 @@
 #[path = "../../fgraph/tests/common/mod.rs"]
 mod common;
 
+use std::ffi::c_void;
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
@@ -113,6 +114,65 @@ fn arguments_results_and_callers_are_recorded_where_asked_for() {
             assert!(lines[1].ends_with(" ret=21 */"), "{lines:?}");
             assert!(lines[2].starts_with("  recorded_inner(0x4, 0x8); /* <-recorded_outer+0x"));
             assert_eq!(lines[3], "} /* recorded_outer ret=53 */");
+        },
+    );
+}
+
+#[test]
+fn what_follows_a_call_that_is_entry_only_is_not_in_it() {
+    scenario(
+        "what_follows_a_call_that_is_entry_only_is_not_in_it",
+        || {
+            unsafe extern "C" {
+                fn __sigsetjmp(buffer: *mut c_void, save: i32) -> i32;
+            }
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn recorded_jumper() -> u64 {
+                let mut buffer = [0_u64; 64];
+                // SAFETY: the buffer is large enough, and nobody jumps.
+                let result = unsafe { __sigsetjmp(buffer.as_mut_ptr().cast(), 0) };
+                recorded_inner(result as u64, 7)
+            }
+            let filter = "recorded_jumper recorded_inner __sigsetjmp";
+            let shapes = [
+                Options::default(),
+                Options {
+                    result: true,
+                    ..Options::default()
+                },
+                Options {
+                    running: true,
+                    ..Options::default()
+                },
+                Options {
+                    within: Some("recorded_jumper".parse().unwrap()),
+                    ..Options::default()
+                },
+            ];
+            let expected = [
+                "recorded_jumper() {",
+                "  __sigsetjmp();",
+                "  recorded_inner();",
+                "}",
+            ];
+            for options in shapes {
+                let recorder = Recorder::start_with(filter, &options).unwrap();
+                recorded_jumper();
+                let rings = recorder.finish().unwrap();
+                let lines = graph(&mut Live::watch(rings), GraphOptions::default());
+                assert_eq!(lines, expected, "{options:?}");
+            }
+            let options = Options {
+                threshold: Some(Duration::from_nanos(1)),
+                ..Options::default()
+            };
+            let recorder = Recorder::start_with(filter, &options).unwrap();
+            recorded_jumper();
+            let rings = recorder.finish().unwrap();
+            let lines = graph(&mut Live::watch(rings), GraphOptions::default());
+            let expected = ["recorded_jumper() {", "  recorded_inner();", "}"];
+            assert_eq!(lines, expected, "its time is not known");
         },
     );
 }

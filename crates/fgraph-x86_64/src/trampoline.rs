@@ -215,8 +215,10 @@ unsafe extern "C" fn enter_only(
     users: u64,
     stamp: u64,
 ) -> *mut Frame {
+    thread.entry_only.set(return_slot_addr);
     // SAFETY: as in `enter`.
     let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
+    thread.entry_only.set(0);
     if !frame.is_null() {
         thread.retract(frame);
     }

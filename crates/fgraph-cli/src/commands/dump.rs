@@ -23,7 +23,7 @@ pub(crate) struct Args {
 /// What is written behind the time and the thread.
 #[derive(Clone, Copy)]
 enum Line {
-    Call(&'static str, u32, Option<u64>),
+    Call(&'static str, u32, Option<u64>, bool),
     Mark,
     Lost(u64),
 }
@@ -47,15 +47,16 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 function,
                 arguments,
                 caller,
+                is_entry_only,
             } => {
                 words.extend_from_slice(arguments);
-                Line::Call("entry", function, caller)
+                Line::Call("entry", function, caller, is_entry_only)
             }
             What::Return { function, result } => {
                 words.extend_from_slice(result);
-                Line::Call("return", function, None)
+                Line::Call("return", function, None, false)
             }
-            What::Unwound { function } => Line::Call("unwound", function, None),
+            What::Unwound { function } => Line::Call("unwound", function, None, false),
             What::Mark(mark) => {
                 words.extend_from_slice(mark);
                 Line::Mark
@@ -75,7 +76,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             None => write!(text, "[-] "),
         };
         _ = match line {
-            Line::Call(kind, function, caller) => {
+            Line::Call(kind, function, caller, is_entry_only) => {
                 let known = view.names().function(process, function);
                 _ = match known.map(|known| (known.name.as_str(), known.address)) {
                     Some(("", address)) => write!(text, "{kind:<7} {address:#x}"),
@@ -101,9 +102,12 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 if let Some((file, line)) = source.filter(|_| kind == "entry") {
                     _ = write!(text, " [{file}:{line}]");
                 }
-                match caller {
-                    Some(caller) => write!(text, " <-{caller:#x}"),
-                    None => Ok(()),
+                if let Some(caller) = caller {
+                    _ = write!(text, " <-{caller:#x}");
+                }
+                match is_entry_only {
+                    true => write!(text, " (entry only)"),
+                    false => Ok(()),
                 }
             }
             Line::Mark => write!(text, "mark    {}", escaped(&mark_text(&words))),

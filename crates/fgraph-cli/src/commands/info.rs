@@ -24,6 +24,8 @@ pub(crate) struct Args {
 #[derive(Debug, Default)]
 struct Counts {
     entries: u64,
+    /// Those of which no end was to be recorded.
+    entry_only: u64,
     ends: u64,
     marks: u64,
     lost: u64,
@@ -43,7 +45,8 @@ impl Counts {
             let entries = counts.threads.entry((event.process, event.thread));
             let entries = entries.or_default();
             match event.what {
-                What::Entry { .. } => {
+                What::Entry { is_entry_only, .. } => {
+                    counts.entry_only += u64::from(is_entry_only);
                     *entries += 1;
                     counts.entries += 1;
                 }
@@ -105,6 +108,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         });
     row("calls", &format!("{}{each}", grouped(counts.entries)))?;
     row("ends", &grouped(counts.ends))?;
+    if counts.entry_only > 0 {
+        let calls = grouped(counts.entry_only);
+        row("entry only", &format!("{calls} calls, without an end"))?;
+    }
     row("marks", &grouped(counts.marks))?;
     row("lost", &format!("{} events", grouped(counts.lost)))?;
     for function in switched_off(names) {

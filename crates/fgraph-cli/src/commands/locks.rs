@@ -87,11 +87,16 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 function,
                 arguments,
                 caller,
+                is_entry_only,
             } => {
                 let arguments = [0, 1].map(|nth| arguments.get(nth).copied().unwrap_or(0));
                 // What is behind the last instruction of a function belongs to another one.
                 let at = caller.unwrap_or(0).saturating_sub(1);
                 locks.enter(thread, function, arguments, at, now, events.names());
+                if is_entry_only {
+                    // Whether it has taken the lock is not known.
+                    locks.leave(thread, function, None, now);
+                }
             }
             Did::Return { function, result } => {
                 let result = result.first().copied();

@@ -51,8 +51,7 @@ impl Watch for Usual {
     }
 
     fn end(&mut self, _: usize, _: &[Open], call: &Call) {
-        let took = self.clock.nanoseconds(call.took);
-        self.stats[call.slot as usize].add(took, 0, false);
+        call.count(&self.clock, false, &mut self.stats[call.slot as usize]);
     }
 }
 
@@ -294,6 +293,7 @@ fn write_tree(
             Ending::Returned => "",
             Ending::Unwound => " (unwound)",
             Ending::Missing => " (its end is missing)",
+            Ending::EntryOnly => " (entry only)",
         };
         let line = format!(
             "{:>12} {:>5} %  self {:>12}  {}{}{how}",

@@ -412,6 +412,7 @@ impl Probe {
                     function,
                     arguments,
                     caller,
+                    is_entry_only,
                 } => {
                     let open = Open {
                         function,
@@ -425,10 +426,14 @@ impl Probe {
                         self.end_all(source, key)?;
                     }
                     let calls = self.threads.entry(key).or_default();
-                    calls.push(Open {
+                    let open = Open {
                         around: calls.last().map(|open| open.function),
                         ..open
-                    });
+                    };
+                    match is_entry_only {
+                        true => self.count(source, key, &open, None)?,
+                        false => calls.push(open),
+                    }
                 }
                 Event::Return { function, result } => {
                     let (result, values) = (result.first().copied(), event.values.to_vec());

@@ -171,8 +171,7 @@ impl Watch for Profile {
         if self.stats.len() <= line {
             self.stats.resize_with(line + 1, Stats::default);
         }
-        let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
-        self.stats[line].add(took, own, is_outermost);
+        call.count(&self.clock, is_outermost, &mut self.stats[line]);
     }
 
     fn lose(&mut self, thread: usize) {
@@ -220,14 +219,14 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     for line in lines.iter().take(args.lines.unwrap_or(usize::MAX)) {
         let stats = &line.stats;
         table.row(vec![
-            time(stats.own),
+            stats.text(stats.own),
             percent(stats.own, own),
-            time(stats.total),
-            time(stats.average()),
-            time(stats.percentile(500)),
-            time(stats.percentile(950)),
-            time(stats.percentile(990)),
-            time(stats.max),
+            stats.text(stats.total),
+            stats.text(stats.average()),
+            stats.text(stats.percentile(500)),
+            stats.text(stats.percentile(950)),
+            stats.text(stats.percentile(990)),
+            stats.text(stats.max),
             grouped(stats.hits),
             named(&line.name, &line.module),
         ]);

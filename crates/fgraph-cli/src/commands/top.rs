@@ -170,9 +170,9 @@ impl Top {
                 time(sum.own),
                 time(sum.total),
                 grouped(sum.hits),
-                time(ended.average()),
-                time(ended.percentile(500)),
-                time(ended.percentile(990)),
+                ended.text(ended.average()),
+                ended.text(ended.percentile(500)),
+                ended.text(ended.percentile(990)),
                 name.clone(),
             ]);
         }
@@ -264,12 +264,13 @@ impl Watch for Top {
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
         let line = self.line_of[call.slot as usize];
         let is_outermost = self.active.end(thread, line);
-        let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
-        self.functions[line].ended.add(took, own, is_outermost);
+        let clock = self.clock;
+        call.count(&clock, is_outermost, &mut self.functions[line].ended);
         if let Some((_, functions)) = self.chosen.as_mut().filter(|(of, _)| *of == thread) {
-            functions[line].ended.add(took, own, is_outermost);
+            call.count(&clock, is_outermost, &mut functions[line].ended);
         }
-        self.threads[thread].ended.add(took, own, stack.is_empty());
+        let thread = &mut self.threads[thread].ended;
+        call.count(&clock, stack.is_empty(), thread);
     }
 
     fn lose(&mut self, thread: usize) {
@@ -305,6 +306,7 @@ mod tests {
             function,
             arguments: &[],
             caller: None,
+            is_entry_only: false,
         };
         let end = |function| What::Return {
             function,

@@ -483,11 +483,11 @@ impl App {
                 let function = self.order[at];
                 let stats = &model.stats[function];
                 vec![
-                    time(stats.own),
-                    time(stats.total),
-                    time(stats.average()),
-                    time(stats.percentile(990)),
-                    time(stats.max),
+                    stats.text(stats.own),
+                    stats.text(stats.total),
+                    stats.text(stats.average()),
+                    stats.text(stats.percentile(990)),
+                    stats.text(stats.max),
                     grouped(stats.hits),
                     model.names[function].clone(),
                 ]
@@ -520,7 +520,7 @@ impl App {
                 let thread = model.followed.threads[slow.thread].to_string();
                 vec![
                     time(model.clock.nanoseconds(slow.took)),
-                    time(model.stats[function].percentile(500)),
+                    model.stats[function].text(model.stats[function].percentile(500)),
                     time(model.clock.nanoseconds(since)),
                     format!("{} in {}", model.names[function], escaped(&thread)),
                 ]

@@ -72,6 +72,10 @@ pub struct Thread {
     /// Where cancellation is held off: the frame of the call about which users were asked last, or
     /// null.
     pub asked: Cell<*mut Frame>,
+    /// While users are asked about a call of whose return they are not told: where its return
+    /// address stands; else 0. The trampolines clear it when they find that a callback was left by
+    /// `siglongjmp`.
+    pub entry_only: Cell<usize>,
     /// The thread's own number, which no other gets: 0 for the first that fgraph has seen, then 1,
     /// and so on.
     pub(crate) number: Cell<u32>,
@@ -176,6 +180,7 @@ impl Thread {
             deferred_frame: Cell::new(ptr::null_mut()),
             saved_cancel: Cell::new(None),
             asked: Cell::new(ptr::null_mut()),
+            entry_only: Cell::new(0),
             number: Cell::new(0),
             untraced: Cell::new(0),
             seldom: CachePadded::new(Seldom {

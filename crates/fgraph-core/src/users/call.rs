@@ -327,6 +327,13 @@ impl<'a, D> Entry<'a, D> {
         EntryWriter::new(regs, self.thread, &mut self.users, unsafe { &*self.user })
     }
 
+    /// Whether no user is told of the call's return, also one that accepts the call: the function
+    /// looks at its return address or returns twice, or the call is made by code that must not meet
+    /// a foreign return address.
+    pub fn is_entry_only(&self) -> bool {
+        self.thread().entry_only.get() == self.return_slot_addr()
+    }
+
     /// Traced calls that are going on around this one on this machine stack, of any user.
     pub fn depth(&self) -> usize {
         self.thread().shadow.depth() as usize

@@ -54,6 +54,8 @@ const UNKNOWN: u32 = 40;
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Entry(u32, Vec<u64>),
+    /// A call without an end.
+    Only(u32, Vec<u64>),
     Return(u32, Vec<u64>),
     Unwound(u32),
     Mark(String),
@@ -201,12 +203,16 @@ impl Script {
                         3 => UNKNOWN,
                         n => 1 + (n as u32 - 4),
                     };
-                    stack.push(function);
                     let arguments = match random(4) {
                         0 => vec![random(u64::MAX), random(9)],
                         _ => vec![],
                     };
-                    Step::Entry(function, arguments)
+                    if random(16) == 0 {
+                        Step::Only(function, arguments)
+                    } else {
+                        stack.push(function);
+                        Step::Entry(function, arguments)
+                    }
                 }
                 _ => {
                     let function = stack.pop().unwrap_or(1);
@@ -246,7 +252,8 @@ impl Script {
         for &(time, process, thread, ref step) in &self.events {
             let stack = stacks.entry(thread).or_default();
             let (index, ended) = match step {
-                Step::Entry(index, arguments) => {
+                Step::Entry(index, arguments) | Step::Only(index, arguments) => {
+                    let is_only = matches!(step, Step::Only(..));
                     let (function, module) = Self::function(process, *index);
                     let parent = stack.last().map(|&(_, row)| row);
                     rows.push(Row {
@@ -259,12 +266,14 @@ impl Script {
                         own: 0,
                         depth: stack.len(),
                         caller: parent.map_or(String::new(), |row| rows[row].function.clone()),
-                        ended: "open",
+                        ended: if is_only { "entry_only" } else { "open" },
                         arguments: arguments.clone(),
                         result: Vec::new(),
                         parent,
                     });
-                    stack.push((*index, rows.len() - 1));
+                    if !is_only {
+                        stack.push((*index, rows.len() - 1));
+                    }
                     continue;
                 }
                 Step::Return(index, _) => (index, "returned"),
@@ -329,7 +338,7 @@ impl Script {
     /// The words of arguments and results, added up.
     pub(crate) fn words(&self) -> u64 {
         let rows = self.events.iter().flat_map(|event| match &event.3 {
-            Step::Entry(_, words) => words.clone(),
+            Step::Entry(_, words) | Step::Only(_, words) => words.clone(),
             _ => vec![],
         });
         rows.fold(0, u64::wrapping_add)
@@ -343,10 +352,11 @@ impl Source for Script {
         };
         self.next += 1;
         let what = match step {
-            Step::Entry(function, arguments) => What::Entry {
+            Step::Entry(function, arguments) | Step::Only(function, arguments) => What::Entry {
                 function: *function,
                 arguments,
                 caller: None,
+                is_entry_only: matches!(step, Step::Only(..)),
             },
             Step::Return(function, result) => What::Return {
                 function: *function,

@@ -184,6 +184,8 @@ mod tests {
             extension(Extension::Arguments, 2),
             u64::MAX,
             0,
+            call(Kind::Entry, 2) | delta(3),
+            extension(Extension::EntryOnly, 0),
             call(Kind::Return, 70_000) | delta(9),
             call(Kind::Return, 3),
             call(Kind::Unwound, 1),

@@ -49,6 +49,8 @@ pub struct Extras<'a> {
     pub running: Option<u64>,
     /// Arguments or results by their types.
     pub values: &'a [u64],
+    /// Whether the call is [entry only](crate::event::What::Entry::is_entry_only).
+    pub is_entry_only: bool,
 }
 
 /// Process and thread in one word.
@@ -581,6 +583,9 @@ impl ThreadWriter<'_> {
             let words = &words[..words.len().min(64)];
             event.push(event::extension(*what, words.len() as u16));
             event.extend_from_slice(words);
+        }
+        if extras.is_entry_only {
+            event.push(event::extension(Extension::EntryOnly, 0));
         }
         // SAFETY: as in `call`.
         unsafe { self.writer.write(self.rings, &event, now, extras.cpu) }

@@ -210,6 +210,9 @@ impl FgraphOps for Held {
         let mut event = self.entry_event(call, true);
         let now = self.now();
         // On other stacks the calls around cannot be told that they are written.
+        if call.is_entry_only() && self.threshold != 0 {
+            return None;
+        }
         if self.threshold == 0 || call.home_stack().is_none() {
             let is_written = self.write_words(word, thread, event.as_slice(), now, self.cpu());
             return Some(HeldCall::new(now, word.get(), State::of(is_written)));

@@ -191,6 +191,9 @@ impl Record {
         if self.running {
             event.extend(Extension::Running, kernel::running());
         }
+        if self.once || call.is_entry_only() {
+            event.push(event::extension(Extension::EntryOnly, 0));
+        }
         event
     }
 
@@ -298,6 +301,7 @@ impl FgraphOps for Record {
             event::call(Kind::Entry, function.index()),
         );
         match self.shape {
+            _ if call.is_entry_only() => {}
             Shape::Plain => {
                 let is_written = self.write_word(word, call.thread_id(), event);
                 return is_written.then_some(());
@@ -323,7 +327,7 @@ impl FgraphOps for Record {
         let now = self.sink.clock().now();
         let (thread, cpu) = (call.thread_id(), self.cpu());
         let is_written = self.write_words(word, thread, event.as_slice(), now, cpu);
-        (is_written && !self.once).then_some(())
+        (is_written && !self.once && !call.is_entry_only()).then_some(())
     }
 
     #[inline]

@@ -212,13 +212,13 @@ pub(super) unsafe extern "C-unwind" fn enter_carefully(
     // While the thread is marked: nothing of this is traced.
     // SAFETY: the trampoline passes where it stands.
     let return_address = unsafe { return_address_at(return_slot_addr) };
-    let may_be_misled = FGRAPH.callers.may_be_misled(return_address);
-    // SAFETY: as in `enter`.
-    let mut frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
-    if !frame.is_null() && !may_be_misled {
-        thread.retract(frame);
-        frame = ptr::null_mut();
-    }
+    // SAFETY: handed on.
+    let frame = unsafe {
+        match FGRAPH.callers.may_be_misled(return_address) {
+            true => super::enter(regs, site, thread, return_slot_addr, users, stamp),
+            false => super::enter_only(regs, site, thread, return_slot_addr, users, stamp),
+        }
+    };
     match before {
         // SAFETY: done.
         Some(before) => unsafe { release_at_entry(regs, thread, frame, before) },

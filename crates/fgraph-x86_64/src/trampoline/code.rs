@@ -434,6 +434,7 @@ macro_rules! leave_aside {
             "jae .Ldeferred_{v}\n",
             "mov dword ptr [rcx + {mark}], {no_mark}\n",
             "mov dword ptr [rcx + {listed}], 0\n",
+            "mov qword ptr [rcx + {entry_only}], 0\n",
             jump!("jmp", "tell", $stack),
         )
     };
@@ -1114,6 +1115,7 @@ macro_rules! trampoline {
             mark = const offset_of!(Thread, mark),
             no_mark = const Mark::NONE,
             listed = const offset_of!(Thread, listed),
+            entry_only = const offset_of!(Thread, entry_only),
             gettid = const GETTID,
             rt_sigprocmask = const RT_SIGPROCMASK,
             held_off = sym HELD_OFF,

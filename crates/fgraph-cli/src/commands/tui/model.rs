@@ -102,16 +102,17 @@ impl Watch for Counted {
     }
 
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
-        let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
+        let took = self.clock.nanoseconds(call.took);
         let line = self.line_of[call.slot as usize];
         let is_outermost = self.active.end(thread, line);
-        self.stats[line].add(took, own, is_outermost);
+        call.count(&self.clock, is_outermost, &mut self.stats[line]);
         if let Some(node) = self.places[thread].pop().filter(|&node| node != NOWHERE) {
             self.tree.add(node, took);
         }
         let slowest = &mut self.slowest[line];
         let is_slower = slowest.is_none_or(|slowest| call.took > slowest.took);
-        if is_slower && call.ending != Ending::Missing {
+        let is_known = !matches!(call.ending, Ending::Missing | Ending::EntryOnly);
+        if is_slower && is_known {
             *slowest = Some(Slow::new(thread, stack.len(), call));
         }
     }
@@ -312,7 +313,7 @@ pub(super) struct Kept {
 
 #[derive(Clone, Copy, Debug)]
 enum KeptWhat {
-    Entry(u32, Option<u64>),
+    Entry(u32, Option<u64>, bool),
     Return(u32),
     Unwound(u32),
     Mark,
@@ -326,7 +327,8 @@ impl Kept {
                 function,
                 arguments,
                 caller,
-            } => (KeptWhat::Entry(function, caller), arguments),
+                is_entry_only,
+            } => (KeptWhat::Entry(function, caller, is_entry_only), arguments),
             What::Return { function, result } => (KeptWhat::Return(function), result),
             What::Unwound { function } => (KeptWhat::Unwound(function), &[]),
             What::Mark(words) => (KeptWhat::Mark, words),
@@ -345,10 +347,11 @@ impl Kept {
 
     fn what(&self) -> What<'_> {
         match self.what {
-            KeptWhat::Entry(function, caller) => What::Entry {
+            KeptWhat::Entry(function, caller, is_entry_only) => What::Entry {
                 function,
                 arguments: &self.words,
                 caller,
+                is_entry_only,
             },
             KeptWhat::Return(function) => What::Return {
                 function,
