@@ -204,6 +204,56 @@ fn after_a_time_results_are_shown_and_the_program_goes_on() {
 }
 
 #[test]
+fn results_so_far_are_shown_while_the_program_goes_on() {
+    let mut probe = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    probe.args(["probe", "libc:read", "count", "--interval", "10ms", "--"]);
+    let probe = probe.arg("cat").stdin(Stdio::piped());
+    let mut probe = probe.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let heading = lines.next().unwrap().unwrap();
+        assert!(heading.starts_with("after "), "{heading}");
+        assert_eq!(lines.next().unwrap().unwrap(), "count");
+        lines
+            .next()
+            .unwrap()
+            .unwrap()
+            .trim()
+            .parse::<u64>()
+            .unwrap();
+    }
+    assert_eq!(probe.try_wait().unwrap(), None);
+    drop(probe.stdin.take());
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    let [.., heading, last] = &rest[..] else {
+        panic!("{rest:?}");
+    };
+    // The read that has found the end.
+    assert_eq!((heading.as_str(), last.trim()), ("count", "1"));
+    assert_eq!(probe.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn that_calls_are_too_deep_to_be_seen_is_told() {
+    let place = TempDir::new().unwrap();
+    let source = place.path().join("deep.c");
+    let text = r"
+        __attribute__((noinline)) int deep(int n) { return n ? 1 + deep(n - 1) : 0; }
+        int main(void) { return deep(5000) != 5000 || deep(9) != 9; }
+    ";
+    std::fs::write(&source, text).unwrap();
+    let program = place.path().join("deep");
+    let mut build = Command::new(needs!(CC.find()));
+    let build = build.args(["-O0", "-o"]).args([&program, &source]);
+    assert!(build.status().unwrap().success());
+    let program = program.to_str().unwrap();
+    let (code, out, err) = fgraph(&place, &["probe", "deep:deep", "count", "--", program]);
+    assert_eq!((code, words(&out)[1].as_str()), (0, "4,105"));
+    let expected = "fgraph: 4,095 calls inside one another, the most that are seen: 1 x\n";
+    assert_eq!(err, expected);
+}
+
+#[test]
 fn coverage_tells_what_was_never_called() {
     let place = TempDir::new().unwrap();
     let program = build(&place, &needs!(CC.find()), "-g");

@@ -7,9 +7,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::Source;
@@ -19,6 +19,7 @@ use fgraph_trace::values::Operand;
 use fgraph_tracers::agent::Settings;
 
 use super::record::parse_time;
+use super::top::interval;
 use crate::action::{Action, By, Input, Inputs, Value, What};
 use crate::error::Error;
 use crate::input::{self, Part};
@@ -67,6 +68,9 @@ pub(crate) struct Args {
     /// ends with it unless it ran before
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "input")]
     time: Option<Duration>,
+    /// Show the results so far each time that this time has passed, as well
+    #[arg(long, value_name = "TIME", value_parser = interval, conflicts_with = "input")]
+    interval: Option<Duration>,
     /// Probe neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
@@ -86,7 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let filter = filter.map_err(|error| Error::Usage(error.to_string()))?;
         let input = input::Input { path: path.clone() };
         let mut probe = Probe::new(args, actions, Some(filter));
-        probe.follow(&mut input.view(&Part::default())?, path)?;
+        let mut view = input.view(&Part::default())?;
+        while probe.step(&mut view, path)? {}
+        probe.finish(&view)?;
         return Ok(ExitCode::SUCCESS);
     }
     let settings = settings(&actions, words, !args.no_follow);
@@ -94,7 +100,28 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     program.run(|launched: &mut Launched, interrupts: &Interrupts| {
         let mut probe = Probe::new(args, actions, None);
         let mut events = Events::new(launched, interrupts)?.for_time(args.time);
-        probe.follow(&mut events, "the rings")
+        let path = Path::new("the rings");
+        let failed = |error| Error::source(path, error);
+        let began = Instant::now();
+        let mut shown = 0;
+        loop {
+            if let Some(interval) = args.interval {
+                let passed = began.elapsed();
+                let due = passed.as_nanos() / interval.as_nanos();
+                if due > shown {
+                    shown = due;
+                    probe.show_so_far(passed)?;
+                }
+                if !events.is_ready().map_err(failed)? && !events.is_over() {
+                    events.wait();
+                    continue;
+                }
+            }
+            if !probe.step(&mut events, path)? {
+                break;
+            }
+        }
+        probe.finish(&events)
     })
 }
 
@@ -220,8 +247,10 @@ struct Tally {
 const MAX_VALUES: usize = 1 << 16;
 /// Rows that are shown of what may have many.
 const SHOWN: usize = 20;
-/// Where so many calls of a thread are open, ends are missing: all of them are over.
-const MAX_DEPTH: usize = 1 << 12;
+/// The most calls inside one another that a thread's shadow stack has room for.
+const DEEPEST: usize = (1 << 12) - 1;
+/// Where so many calls of a thread are open, it is taken that ends are missing: all are over.
+const MAX_DEPTH: usize = 1 << 16;
 
 impl Tally {
     fn add(&mut self, what: &What, call: &Call<'_>) {
@@ -382,6 +411,10 @@ struct Probe {
     threads: HashMap<(u32, u32), Vec<Open>>,
     places: Places,
     lost: u64,
+    /// How often there was no room for calls that are deeper.
+    full: u64,
+    /// Calls that were taken to be over because too many were open.
+    cut: u64,
     out: Out,
 }
 
@@ -396,72 +429,102 @@ impl Probe {
             threads: HashMap::new(),
             places: Places::default(),
             lost: 0,
+            full: 0,
+            cut: 0,
             out: Out::new(),
         }
     }
 
-    /// Takes all events, then writes what was counted.
-    fn follow(&mut self, source: &mut impl Source, path: impl Into<PathBuf>) -> Result<(), Error> {
-        let path = path.into();
-        let failed = |error| Error::source(&path, error);
-        while let Some(event) = source.next().map_err(failed)? {
-            let (process, thread, now) = (event.process, event.thread, event.time);
-            let key = (process, thread);
-            match event.what {
-                Event::Entry {
+    /// Takes the next event; `false` if there are no more.
+    fn step(&mut self, source: &mut impl Source, path: &Path) -> Result<bool, Error> {
+        let failed = |error| Error::source(path, error);
+        let Some(event) = source.next().map_err(failed)? else {
+            return Ok(false);
+        };
+        let (process, thread, now) = (event.process, event.thread, event.time);
+        let key = (process, thread);
+        match event.what {
+            Event::Entry {
+                function,
+                arguments,
+                caller,
+                is_entry_only,
+            } => {
+                let open = Open {
                     function,
-                    arguments,
+                    begin: now,
                     caller,
-                    is_entry_only,
-                } => {
-                    let open = Open {
-                        function,
-                        begin: now,
-                        caller,
-                        around: None,
-                        words: arguments.to_vec(),
-                        values: event.values.to_vec(),
-                    };
-                    if self.threads.get(&key).map_or(0, Vec::len) >= MAX_DEPTH {
-                        self.end_all(source, key)?;
-                    }
-                    let calls = self.threads.entry(key).or_default();
-                    let open = Open {
-                        around: calls.last().map(|open| open.function),
-                        ..open
-                    };
-                    match is_entry_only {
-                        true => self.count(source, key, &open, None)?,
-                        false => calls.push(open),
+                    around: None,
+                    words: arguments.to_vec(),
+                    values: event.values.to_vec(),
+                };
+                let depth = self.threads.get(&key).map_or(0, Vec::len);
+                if depth >= MAX_DEPTH {
+                    self.cut += depth as u64;
+                    self.end_all(source, key)?;
+                }
+                let calls = self.threads.entry(key).or_default();
+                let open = Open {
+                    around: calls.last().map(|open| open.function),
+                    ..open
+                };
+                match is_entry_only {
+                    true => self.count(source, key, &open, None)?,
+                    false => {
+                        calls.push(open);
+                        self.full += u64::from(calls.len() == DEEPEST);
                     }
                 }
-                Event::Return { function, result } => {
-                    let (result, values) = (result.first().copied(), event.values.to_vec());
-                    let end = End {
-                        now,
-                        result,
-                        values,
-                    };
-                    self.end(source, key, function, end)?;
-                }
-                Event::Unwound { function } => {
-                    let end = End {
-                        now,
-                        result: None,
-                        values: Vec::new(),
-                    };
-                    self.end(source, key, function, end)?;
-                }
-                Event::Lost { events } => self.lost = self.lost.saturating_add(events),
-                Event::Mark(_) => {}
             }
+            Event::Return { function, result } => {
+                let (result, values) = (result.first().copied(), event.values.to_vec());
+                let end = End {
+                    now,
+                    result,
+                    values,
+                };
+                self.end(source, key, function, end)?;
+            }
+            Event::Unwound { function } => {
+                let end = End {
+                    now,
+                    result: None,
+                    values: Vec::new(),
+                };
+                self.end(source, key, function, end)?;
+            }
+            Event::Lost { events } => self.lost = self.lost.saturating_add(events),
+            Event::Mark(_) => {}
         }
-        // Calls that go on, or have no end, as those of `exit`.
+        Ok(true)
+    }
+
+    /// Ends the calls that go on, or have no end, as those of `exit`, and shows what was counted.
+    fn finish(&mut self, source: &impl Source) -> Result<(), Error> {
         let mut left: Vec<_> = self.threads.keys().copied().collect();
         left.sort_unstable();
         for key in left {
             self.end_all(source, key)?;
         }
+        self.show()?;
+        if self.lost > 0 {
+            say!("fgraph: {} events were lost", grouped(self.lost));
+        }
+        if self.full > 0 {
+            let [times, deepest] = [self.full, DEEPEST as u64].map(grouped);
+            say!("fgraph: {deepest} calls inside one another, the most that are seen: {times} x");
+        }
+        if self.cut > 0 {
+            let [cut, most] = [self.cut, MAX_DEPTH as u64].map(grouped);
+            say!("fgraph: {cut} calls without duration and result: {most} of a thread were open");
+        }
+        Ok(())
+    }
+
+    /// Shows what was counted of the calls that have ended.
+    fn show_so_far(&mut self, passed: Duration) -> Result<(), Error> {
+        let heading = format!("after {:.1} s", passed.as_secs_f64());
+        self.out.line(Style::Dim.paint(heading))?;
         self.show()
     }
 
@@ -637,9 +700,6 @@ impl Probe {
                     tally.write_histogram(out)?;
                 }
             }
-        }
-        if self.lost > 0 {
-            say!("fgraph: {} events were lost", grouped(self.lost));
         }
         self.out.flush()
     }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     delay: Duration,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let time = Duration::from_nanos(nanoseconds(text)?);
     match time >= Duration::from_millis(10) {
         true => Ok(time),
