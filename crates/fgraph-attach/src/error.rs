@@ -76,18 +76,28 @@ pub enum Obstacle {
         /// That process.
         by: u32,
     },
-    /// It belongs to another user.
+    /// It belongs to another user, and this one has no CAP_SYS_PTRACE.
     User {
         /// The user of that process.
         owner: u32,
     },
+    /// It belongs to another group, and this one has no CAP_SYS_PTRACE.
+    Group {
+        /// The group of that process.
+        owner: u32,
+    },
+    /// It may not be dumped, and this one has no CAP_SYS_PTRACE.
+    NotDumpable,
+    /// It has capabilities that this one lacks, CAP_SYS_PTRACE among these.
+    Capabilities,
     /// Yama's setting in `/proc/sys/kernel/yama/ptrace_scope` asks for more.
     PtraceScope {
         /// Its value.
         scope: u32,
     },
-    /// The process has rights that this one lacks, or may not be dumped.
-    Capabilities,
+    /// None of these: a security module does not allow it, or the process is in a user namespace in
+    /// which this one has no rights.
+    Policy,
 }
 
 /// Why loading a library into a process could do harm.
@@ -156,13 +166,26 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Traced { by } => write!(f, "process {by} traces it already"),
-            Self::User { owner } => write!(f, "it belongs to user {owner}"),
+            Self::User { owner } => {
+                write!(f, "it belongs to user {owner}: be that user, or root")
+            }
+            Self::Group { owner } => {
+                write!(f, "it belongs to group {owner}: that takes CAP_SYS_PTRACE")
+            }
+            Self::NotDumpable => f.write_str("it may not be dumped: that takes CAP_SYS_PTRACE"),
+            Self::Capabilities => {
+                f.write_str("it has capabilities that this one lacks: that takes CAP_SYS_PTRACE")
+            }
+            Self::PtraceScope { scope: scope @ 3.. } => write!(
+                f,
+                "/proc/sys/kernel/yama/ptrace_scope is {scope}, which forbids it to everyone"
+            ),
             Self::PtraceScope { scope } => write!(
                 f,
                 "/proc/sys/kernel/yama/ptrace_scope is {scope}, which takes CAP_SYS_PTRACE"
             ),
-            Self::Capabilities => {
-                f.write_str("it may not be dumped, or has rights that take CAP_SYS_PTRACE")
+            Self::Policy => {
+                f.write_str("a security module, or another user namespace, does not allow it")
             }
         }
     }

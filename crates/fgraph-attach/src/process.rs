@@ -3,15 +3,22 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::process;
+use std::str::SplitWhitespace;
 
 use crate::error::{Error, Obstacle, Unsuitable};
 
 /// A field of `/proc/PID/status`.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    fields(status, name).next()
+}
+
+/// The words of a field of `/proc/PID/status`.
+fn fields<'a>(status: &'a str, name: &str) -> SplitWhitespace<'a> {
     let mut lines = status.lines();
-    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    value.split_whitespace().next()
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_default().split_whitespace()
 }
 
 /// Refuses processes that would come to harm, as far as their status says.
@@ -56,18 +63,82 @@ pub(crate) fn explain(pid: u32, source: io::Error) -> Error {
         let what = "a thread of the process could not be held";
         return Error::Io { what, source };
     }
-    let number = |name| field(&status, name).and_then(|text| text.parse().ok());
+    let own = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    let scope = scope.ok().and_then(|text| text.trim().parse().ok());
-    // SAFETY: always succeeds.
-    let own = unsafe { libc::geteuid() };
-    let why = match (number("TracerPid"), number("Uid"), scope) {
-        (Some(by), _, _) if by != 0 => Obstacle::Traced { by },
-        (_, Some(owner), _) if owner != own => Obstacle::User { owner },
-        (_, _, Some(scope)) if scope > 0 => Obstacle::PtraceScope { scope },
-        _ => Obstacle::Capabilities,
-    };
+    // What is in the folder of a process that may not be dumped belongs to root.
+    let seen_as = fs::metadata(format!("/proc/{pid}/environ")).map(|file| file.uid());
+    let why = obstacle(
+        &Rights::of(&own),
+        &Rights::of(&status),
+        seen_as.ok(),
+        scope.ok().and_then(|text| text.trim().parse().ok()),
+    );
     Error::Forbidden { pid, why, source }
+}
+
+/// What the status of a process says of its rights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rights {
+    tracer: u32,
+    /// Real, effective and saved.
+    users: [u32; 3],
+    groups: [u32; 3],
+    permitted: u64,
+    effective: u64,
+}
+
+impl Rights {
+    fn of(status: &str) -> Self {
+        let ids = |name| {
+            let mut words = fields(status, name);
+            [(); 3].map(|()| words.next().and_then(|id| id.parse().ok()).unwrap_or(0))
+        };
+        let set = |name| {
+            let set = field(status, name).and_then(|set| u64::from_str_radix(set, 16).ok());
+            set.unwrap_or(0)
+        };
+        Self {
+            tracer: ids("TracerPid")[0],
+            users: ids("Uid"),
+            groups: ids("Gid"),
+            permitted: set("CapPrm"),
+            effective: set("CapEff"),
+        }
+    }
+}
+
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+
+/// Why the kernel has not let a process look into another one: what it asks for, in its order.
+/// `seen_as` is the owner of what `/proc` has of the other one.
+fn obstacle(own: &Rights, other: &Rights, seen_as: Option<u32>, scope: Option<u32>) -> Obstacle {
+    if other.tracer != 0 {
+        return Obstacle::Traced { by: other.tracer };
+    }
+    let scope = scope.unwrap_or(0);
+    if scope >= 3 {
+        return Obstacle::PtraceScope { scope };
+    }
+    if own.effective & CAP_SYS_PTRACE != 0 {
+        return Obstacle::Policy;
+    }
+    let other_than = |own: [u32; 3], all: [u32; 3]| all.into_iter().find(|&id| id != own[0]);
+    if let Some(owner) = other_than(own.users, other.users) {
+        return Obstacle::User { owner };
+    }
+    if let Some(owner) = other_than(own.groups, other.groups) {
+        return Obstacle::Group { owner };
+    }
+    if seen_as.is_some_and(|user| user != other.users[1]) {
+        return Obstacle::NotDumpable;
+    }
+    if other.permitted & !own.permitted != 0 {
+        return Obstacle::Capabilities;
+    }
+    match scope {
+        0 => Obstacle::Policy,
+        scope => Obstacle::PtraceScope { scope },
+    }
 }
 
 /// The threads of a process.
@@ -179,6 +250,38 @@ mod tests {
         assert_eq!(field(status, "Tracer"), None);
         assert!(has_shadow_stack(status));
         assert!(!has_shadow_stack("x86_Thread_features:\t\n"));
+    }
+
+    #[test]
+    fn what_keeps_a_process_from_looking_into_another_is_told() {
+        let text = "TracerPid:\t0\nUid:\t7\t7\t7\t7\nGid:\t8\t8\t8\t8\nCapPrm:\t0\nCapEff:\t0\n";
+        let own = Rights::of(text);
+        assert_eq!((own.users, own.groups), ([7; 3], [8; 3]));
+        let with = |change: &str, to: &str| Rights::of(&text.replace(change, to));
+        let traced = with("TracerPid:\t0", "TracerPid:\t5");
+        let user = with("Uid:\t7\t7\t7", "Uid:\t7\t7\t9");
+        let group = with("Gid:\t8", "Gid:\t3");
+        let able = with("CapPrm:\t0", "CapPrm:\t400");
+        let root = with("CapEff:\t0", "CapEff:\t80000");
+        let same = || own.clone();
+        let scope = |scope| Obstacle::PtraceScope { scope };
+        for (looks, other, seen_as, setting, expected) in [
+            (same(), traced, 7, 1, Obstacle::Traced { by: 5 }),
+            (same(), user.clone(), 7, 1, Obstacle::User { owner: 9 }),
+            (same(), group, 7, 1, Obstacle::Group { owner: 3 }),
+            (same(), same(), 0, 1, Obstacle::NotDumpable),
+            (same(), able.clone(), 7, 1, Obstacle::Capabilities),
+            (same(), same(), 7, 1, scope(1)),
+            (same(), same(), 7, 2, scope(2)),
+            (same(), same(), 7, 0, Obstacle::Policy),
+            // With CAP_SYS_PTRACE only the strictest setting is in the way.
+            (root.clone(), user, 0, 2, Obstacle::Policy),
+            (root.clone(), able, 7, 3, scope(3)),
+        ] {
+            let found = obstacle(&looks, &other, Some(seen_as), Some(setting));
+            assert_eq!(found, expected, "{other:?}");
+        }
+        assert_eq!(obstacle(&own, &own, None, None), Obstacle::Policy);
     }
 
     #[test]

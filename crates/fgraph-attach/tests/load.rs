@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -434,6 +435,49 @@ fn programs_that_cannot_load_libraries_are_named() {
             .to_string()
             .ends_with("is statically linked: it cannot load libraries")
     );
+}
+
+/// Has a thread that is no more than this user do something.
+fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            // SAFETY: the kernel's calls are of this thread only, which ends.
+            unsafe {
+                if libc::geteuid() == 0 {
+                    let none = [0_u32; 0];
+                    assert_eq!(libc::syscall(libc::SYS_setgroups, 0, none.as_ptr()), 0);
+                    assert_eq!(libc::syscall(libc::SYS_setresgid, user, user, user), 0);
+                    assert_eq!(libc::syscall(libc::SYS_setresuid, user, user, user), 0);
+                }
+            }
+            work()
+        });
+        work.join().unwrap()
+    })
+}
+
+#[test]
+fn why_a_process_may_not_be_looked_into_is_told() {
+    const NOBODY: u32 = 65534;
+    let programs = Programs::new();
+    let why = |pid| match as_user(NOBODY, || fgraph_attach::check(pid)) {
+        Err(Error::Forbidden { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    // The first process is root's, whoever runs this.
+    assert_eq!(why(1), Obstacle::User { owner: 0 });
+
+    let undumpable = programs.compile("undumpable", &[]);
+    let folder = programs.folder.path();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&undumpable);
+    // SAFETY: always succeeds.
+    if unsafe { libc::geteuid() } == 0 {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let program = Program::start(command.stdin(Stdio::piped()));
+    assert_eq!(why(program.id()), Obstacle::NotDumpable);
+    assert_eq!(program.end().code(), Some(0));
 }
 
 #[test]
