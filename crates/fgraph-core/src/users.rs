@@ -9,8 +9,6 @@ pub mod call;
 #[cfg(not(loom))]
 pub(crate) mod chain;
 #[cfg(not(loom))]
-pub mod lone;
-#[cfg(not(loom))]
 pub mod ops;
 #[cfg(not(loom))]
 pub mod per_thread;
@@ -18,5 +16,7 @@ pub mod per_thread;
 pub mod registration;
 #[cfg(not(loom))]
 pub mod replacement;
+#[cfg(not(loom))]
+pub mod short;
 #[cfg(not(loom))]
 pub mod write;

@@ -76,11 +76,11 @@
 //! Vector registers are saved as wide as they are in use, with plain moves: fxsave, xsave, and even
 //! asking xgetbv what is in use, cost several times what the moves do
 //! (`docs/decisions/measured.md`). They are not saved for a call that one user wants whose
-//! callbacks leave them alone: `trampoline/lone.rs`.
+//! callbacks leave them alone: `trampoline/short.rs`.
 
 mod careful;
 #[macro_use]
-mod lone;
+mod short;
 mod code;
 mod replaced;
 

@@ -108,7 +108,7 @@ pub(super) const LAYERS: &[Layers] = &[
                 "a user's entry function ends by jumping to the next user's",
             ),
             except(
-                "users/lone.rs",
+                "users/short.rs",
                 "dispatch",
                 "a panic and a lack of room are dealt with in one place",
             ),

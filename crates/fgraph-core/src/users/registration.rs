@@ -7,7 +7,7 @@
 //!                               the largest, so it is younger than any frame
 //!                 slot          its index
 //!                 accepted      its bit among those that have accepted a call
-//!                 lone      functions that know T, for a call that no other user wants
+//!                 short     functions that know T, for calls that only scalar users want
 //!                 period    of how many calls it gets one, and the function that knows T then
 //!                 panicked
 //!        ops      the user's value
@@ -19,7 +19,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::chain;
-use super::lone::{self, LoneEntry, LoneRet};
+use super::short::{self, ShortEntry, ShortRet};
 use crate::MAX_USERS;
 use crate::call::{Entry, Return};
 use crate::dispatch;
@@ -92,8 +92,8 @@ pub struct Header {
     pub(crate) ret: ReturnFn,
     pub(crate) stamp: u64,
     pub(crate) slot: u32,
-    lone_entry: LoneEntry,
-    lone_ret: LoneRet,
+    short_entry: ShortEntry,
+    short_ret: ShortRet,
     /// The user's bit in a frame; in the stub one that no user has.
     bit: u64,
     /// The user's bit among those that want a call; in the stub one that no user has.
@@ -117,8 +117,8 @@ impl Header {
             ret: stub_ret,
             stamp: frame::stamp((1 << Epoch::BITS) - 1),
             slot: 0,
-            lone_entry: lone::stub_entry,
-            lone_ret: lone::stub_ret,
+            short_entry: short::stub_entry,
+            short_ret: short::stub_ret,
             bit: 1 << MAX_USERS,
             wanted: 1 << MAX_USERS,
             library: |_, _| (),
@@ -129,10 +129,10 @@ impl Header {
         }
     }
 
-    /// Where in a header the address of the [`LoneEntry`] stands.
-    pub const LONE_ENTRY: usize = offset_of!(Self, lone_entry);
-    /// Where in a header the address of the [`LoneRet`] stands.
-    pub const LONE_RET: usize = offset_of!(Self, lone_ret);
+    /// Where in a header the address of the [`ShortEntry`] stands.
+    pub const SHORT_ENTRY: usize = offset_of!(Self, short_entry);
+    /// Where in a header the address of the [`ShortRet`] stands.
+    pub const SHORT_RET: usize = offset_of!(Self, short_ret);
     /// Where in a header the user's bit in a frame stands.
     pub const BIT: usize = offset_of!(Self, bit);
     /// Where in a header the user's bit stands among those that want a call.
@@ -250,8 +250,8 @@ impl<T: FgraphOps> Registration<T> {
                 ret: ret::<T, C>,
                 stamp: frame::stamp(epoch),
                 slot: slot as u32,
-                lone_entry: lone::entry::<T, C>,
-                lone_ret: lone::ret::<T, C>,
+                short_entry: short::entry::<T, C>,
+                short_ret: short::ret::<T, C>,
                 bit: frame::bit(slot as u32).into(),
                 wanted: 1 << slot,
                 library: library::<T, C>,
@@ -266,10 +266,10 @@ impl<T: FgraphOps> Registration<T> {
 
     /// Where the code is that calls the callbacks of a user that is alone with a call, if it gets
     /// one call of `period`; `None` if it must not be called so, because it has to count calls.
-    pub fn lone<C: Catch>(period: u32) -> Option<[usize; 2]> {
+    pub fn short<C: Catch>(period: u32) -> Option<[usize; 2]> {
         (period <= 1).then_some([
-            lone::entry::<T, C> as *const () as usize,
-            lone::ret::<T, C> as *const () as usize,
+            short::entry::<T, C> as *const () as usize,
+            short::ret::<T, C> as *const () as usize,
         ])
     }
 

@@ -33,7 +33,7 @@
 //! `entered_sp` is cleared when everything else is in place. A signal handler that comes then is
 //! traced, and uses neither the frame, which is not needed any more, nor the 128 bytes below S.
 //!
-//! A call that one scalar user wants takes a shorter way (`lone.rs`), which stands in the middle of
+//! A call that one scalar user wants takes a shorter way (`short.rs`), which stands in the middle of
 //! the trampolines; the way through the dispatch stands aside then.
 //!
 //! Local labels end in the number of their trampoline (`{v}`), because all of them are one text to
@@ -679,7 +679,7 @@ macro_rules! trampoline {
             ".Lmark_{v}:",
             "mov [rdx + {entered_sp}], rsp",
             ".if {returns}",
-            ask_lone!(),
+            ask_one!(),
             ".else",
             ask_all!($moves, $opmask, $wide),
             ".endif",
@@ -744,7 +744,7 @@ macro_rules! trampoline {
             "jz .Lunaligned_{v}",
             "sub rsp, {return_room}",
             store_int!(),
-            tell_lone!(),
+            tell_one!(),
             "add rsp, {return_room} - 8",
             // At this point: rsp is S, rcx the true return address, r8 this thread's state, rbp the
             // frame; all else is as the caller is to see it.
@@ -781,10 +781,10 @@ macro_rules! trampoline {
             "sub rsp, {return_room}",
             store_int!(),
             "jmp .Ltell_all_{v}",
-            tell_lone_aside!(),
+            tell_one_aside!(),
             // The user that has accepted the call is gone, or there is something to be heeded, or
             // the frame is not the newest any more.
-            ".Lnot_lone_{v}:",
+            ".Lnot_short_{v}:",
             "mov qword ptr [r8 + {entered_sp}], 0",
             // At this point: r8 is this thread's state or null, rbp the frame, rsp the room for the
             // ReturnRegs, in which `store_int` has stored; vector registers are as at the return
@@ -807,7 +807,7 @@ macro_rules! trampoline {
             "test rax, rax",
             "jnz .Lasked_{v}",
             "jmp .Lno_frame_{v}",
-            ask_lone_aside!(),
+            ask_one_aside!(),
             ".Lno_frame_{v}:",
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
@@ -1146,8 +1146,8 @@ macro_rules! trampoline {
             stamp = const Header::STAMP,
             bit = const Header::BIT,
             wanted = const Header::WANTED,
-            lone_entry = const Header::LONE_ENTRY,
-            lone_ret = const Header::LONE_RET,
+            short_entry = const Header::SHORT_ENTRY,
+            short_ret = const Header::SHORT_RET,
             bad_how = const BAD_HOW,
             efault = const EFAULT,
         );

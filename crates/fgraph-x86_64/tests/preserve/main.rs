@@ -310,9 +310,9 @@ impl scalar::Memory for OwnMemory {
 
 /// Has one of the two users watch.
 fn watch(lone: bool) {
-    let callbacks = Registration::<Lone>::lone::<NoCatch>(1).unwrap();
+    let callbacks = Registration::<Lone>::short::<NoCatch>(1).unwrap();
     assert!(scalar::is_scalar(&callbacks, &mut OwnMemory));
-    let callbacks = Registration::<Clobbering>::lone::<StdCatch>(1).unwrap();
+    let callbacks = Registration::<Clobbering>::short::<StdCatch>(1).unwrap();
     assert!(!scalar::is_scalar(&callbacks, &mut OwnMemory));
     FGRAPH.slots.retire(0);
     FGRAPH.scalar.set(0, lone);

@@ -174,7 +174,7 @@ impl Control {
         // It hears of what comes from now on.
         self.note_libraries();
         // Before the number: what a thread reads of a slot holds for the user that it calls.
-        let callbacks = Registration::<T>::lone::<StdCatch>(options.period);
+        let callbacks = Registration::<T>::short::<StdCatch>(options.period);
         let own = &mut OwnMemory::default();
         let is_scalar = callbacks.is_some_and(|callbacks| scalar::is_scalar(&callbacks, own));
         FGRAPH.scalar.set(slot, is_scalar);

@@ -26,7 +26,7 @@ pub struct Asked {
 }
 
 /// Asks a user.
-pub type LoneEntry = unsafe extern "C" fn(
+pub type ShortEntry = unsafe extern "C" fn(
     regs: *mut EntryRegs,
     frame: *mut Frame,
     thread: &Thread,
@@ -34,7 +34,7 @@ pub type LoneEntry = unsafe extern "C" fn(
 ) -> Asked;
 
 /// Tells a user.
-pub type LoneRet = unsafe extern "C" fn(
+pub type ShortRet = unsafe extern "C" fn(
     regs: *mut ReturnRegs,
     thread: &Thread,
     frame: *mut Frame,

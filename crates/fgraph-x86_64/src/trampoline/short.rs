@@ -23,7 +23,7 @@
 /// declines; else ends with the frame in rax.
 ///
 /// At the start: as at `mark`, and the thread is marked.
-macro_rules! ask_lone {
+macro_rules! ask_one {
     () => {
         ".if {twin}
          cmp byte ptr [rip + {care}], 0
@@ -62,7 +62,7 @@ macro_rules! ask_lone {
          mov [rsi + {word}], r9
          # The user's function: the registers, the frame, the thread, the user.
          mov rdi, rsp
-         call qword ptr [rcx + {lone_entry}]
+         call qword ptr [rcx + {short_entry}]
          test rax, rax
          jz .Ldeclined_{v}
          # The top first: a signal handler may leave between the two by siglongjmp, and the newest
@@ -88,12 +88,12 @@ macro_rules! ask_lone {
     };
 }
 
-/// What is aside of `ask_lone`: the mark names another user than the call's, or the user declines.
+/// What is aside of `ask_one`: the mark names another user than the call's, or the user declines.
 ///
 /// Ends at `untraced`, with the registers that are as the body is to see them there.
-macro_rules! ask_lone_aside {
+macro_rules! ask_one_aside {
     () => {
-        "# At this point: as where `ask_lone` has read the mark.
+        "# At this point: as where `ask_one` has read the mark.
          .Lmark_entry_{v}:
          lea eax, [r8 - 1]
          test eax, r8d
@@ -118,7 +118,7 @@ macro_rules! ask_lone_aside {
 ///
 /// At the start: rbp is the frame, the newest; r8 this thread's state; rsp room for the ReturnRegs,
 /// in which the results are stored, and what the caller may rely on of the general registers.
-macro_rules! tell_lone {
+macro_rules! tell_one {
     () => {
         "cmp qword ptr [r8 + {entered_sp}], 0
          jne .Ltell_all_{v}
@@ -130,10 +130,10 @@ macro_rules! tell_lone {
          # One may have been on another stack since it was looked whose frame is the newest: then
          # the thread has the shadow stack of that one.
          cmp rbp, [r8 + {newest}]
-         jne .Lnot_lone_{v}
+         jne .Lnot_short_{v}
          .if {twin}
          cmp byte ptr [rip + {care}], 0
-         jne .Lnot_lone_{v}
+         jne .Lnot_short_{v}
          .endif
          # The user that the mark names, and no other one?
          mov edx, [r8 + {mark}]
@@ -144,12 +144,12 @@ macro_rules! tell_lone {
          jne .Lmark_return_{v}
          mov rax, [rbp + {word}]
          cmp [rcx + {stamp}], rax
-         ja .Lnot_lone_{v}
+         ja .Lnot_short_{v}
          # The user's function: the registers, the thread, the frame, the user.
          mov rdi, rsp
          mov rsi, r8
          mov rdx, rbp
-         call qword ptr [rcx + {lone_ret}]
+         call qword ptr [rcx + {short_ret}]
          mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]
          mov r8, fs:[r8]
          # The top last, for the same reason as at the entry.
@@ -170,20 +170,20 @@ macro_rules! tell_lone {
     };
 }
 
-/// What is aside of `tell_lone`: the mark names another user than the frame's. Ends where there is
+/// What is aside of `tell_one`: the mark names another user than the frame's. Ends where there is
 /// none for whom the short way is, and the thread is still marked.
-macro_rules! tell_lone_aside {
+macro_rules! tell_one_aside {
     () => {
         ".Lmark_return_{v}:
          lea ecx, [rax - 1]
          test eax, ecx
-         jnz .Lnot_lone_{v}
+         jnz .Lnot_short_{v}
          # The last slot has the lowest bit.
          bsr ecx, eax
-         jz .Lnot_lone_{v}
+         jz .Lnot_short_{v}
          xor ecx, 15
          cmp ecx, edx
-         je .Lnot_lone_{v}
+         je .Lnot_short_{v}
          mov edx, ecx
          mov [r8 + {mark}], edx
          jmp .Lmarked_return_{v}
