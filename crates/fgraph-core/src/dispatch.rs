@@ -61,7 +61,7 @@ fn clear_entered_sp(thread: &Thread) {
 #[cold]
 #[inline(never)]
 pub(crate) extern "C" fn count_unreserved(thread: &Thread, user: &Header) {
-    lost::count(thread, 1 << user.slot, |counters| &counters.unreserved);
+    lost::count_for(thread, user.slot as usize, |counters| &counters.unreserved);
 }
 
 /// A callback panicked: the user is turned off.

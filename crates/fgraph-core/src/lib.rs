@@ -67,7 +67,7 @@ pub use stacks::{frame, machine, shadow};
 #[cfg(not(loom))]
 pub use thread::{counters, stack_provider};
 #[cfg(not(loom))]
-pub use users::{call, ops, per_thread, registration, replacement, write};
+pub use users::{call, ops, per_thread, registration, replacement, short, write};
 
 #[cfg(not(loom))]
 pub use call::{Entry, Return};

@@ -27,8 +27,8 @@
 //!
 //! The records are at the same time the context that the callbacks are handed, so that nothing has
 //! to be copied for them. What the dispatch itself needs of them, the machine layer passes to it in
-//! registers as well: a word that is stored and loaded again comes several cycles late. Where one
-//! [scalar](crate::scalar) user is called, no more than the integers and the site is filled in.
+//! registers as well: a word that is stored and loaded again comes several cycles late. Where only
+//! [scalar](crate::scalar) users are called, no more than the integers and the site is filled in.
 //!
 //! [`Entry`]: crate::Entry
 //! [`Return`]: crate::Return
@@ -75,16 +75,20 @@ impl Vector {
     }
 }
 
+/// The displacement of the instruction without effect that [`touch_vectors`] leaves in code.
+pub const VECTORS_TOUCHED: u32 = 0x5645_4354;
+
 /// Stands in all code that reads or writes saved vector registers. They are not saved for callbacks
-/// whose code shows that it uses none: so code must show it that finds them in memory.
+/// whose code shows that it uses none: so code must show it that finds them in memory. It does by a
+/// NOP that no compiler makes.
 #[inline(always)]
 fn touch_vectors() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: changes one register, which the compiler is told.
+    // SAFETY: does nothing.
     unsafe {
         core::arch::asm!(
-            "xorps {0}, {0}",
-            out(xmm_reg) _,
+            "nop dword ptr [rax + {}]",
+            const VECTORS_TOUCHED,
             options(nomem, nostack, preserves_flags),
         );
     }

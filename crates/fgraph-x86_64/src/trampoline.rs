@@ -101,6 +101,8 @@ use fgraph_core::thread::Thread;
 use crate::cpu;
 use crate::stub::StubKind;
 
+pub use short::shims;
+
 /// Makes the calling thread's state at its first hit; null means that it cannot be traced.
 pub type Attach = extern "C" fn() -> *const Thread;
 

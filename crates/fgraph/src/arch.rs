@@ -30,9 +30,9 @@ pub(crate) mod relocate {
     };
 }
 
-/// Callbacks that leave everything alone but general registers.
+/// Callbacks that leave everything alone but general registers, and parts of vector registers.
 pub(crate) mod scalar {
-    pub(crate) use fgraph_x86_64::scalar::{Memory, is_scalar};
+    pub(crate) use fgraph_x86_64::scalar::{Memory, vectors};
 }
 
 /// Which functions have a caller that counts on more registers than the ABI promises.
@@ -90,6 +90,6 @@ pub(crate) mod trampoline {
     pub(crate) use fgraph_x86_64::trampoline::{
         GetGr, GetIp, HELD_OFF, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
         add_unwinder, announce_cancellation, attaching, current, hold_cancellation, install,
-        look_at_callers, own_text, set_current, trust_announcements,
+        look_at_callers, own_text, set_current, shims, trust_announcements,
     };
 }

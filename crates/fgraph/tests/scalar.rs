@@ -1,16 +1,17 @@
-//! Users whose callbacks leave everything alone but general registers: their calls take a shorter
-//! way, on which as much must hold.
+//! Users whose callbacks leave everything alone but general registers and the lower parts of vector
+//! registers: their calls take a shorter way, on which as much must hold.
 
 mod common;
 
 use std::arch::asm;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use common::{Count, register, scenario};
+use common::{register, scenario};
 use fgraph::{Entry, FgraphOps, Options, Return};
+use fgraph_needs::skip;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -53,6 +54,25 @@ impl Bare {
     }
 }
 
+/// Counts as [`Bare`] does, and is not scalar.
+#[derive(Default)]
+struct Other(Bare);
+
+impl FgraphOps for Other {
+    type Data = ();
+
+    fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> {
+        add_one(&self.0.entries);
+        // SAFETY: leaves the registers as they were.
+        unsafe { asm!("fldpi", "fstp st(0)", options(nomem, nostack)) };
+        Some(())
+    }
+
+    fn ret(&self, _: &mut Return<'_, ()>, (): ()) {
+        add_one(&self.0.returns);
+    }
+}
+
 #[test]
 fn a_scalar_user_gets_its_calls_alone_and_among_others() {
     scenario(
@@ -65,14 +85,14 @@ fn a_scalar_user_gets_its_calls_alone_and_among_others() {
             // A second user of the same kind, and one of another.
             let second = register(Bare::default(), "halves").unwrap();
             assert_eq!(halves(5.0, 0), 2.5);
-            let third = register(Count::default(), "halves").unwrap();
+            let third = register(Other::default(), "halves").unwrap();
             assert!(!third.is_scalar());
             assert_eq!(halves(7.0, 1), 4.5);
             assert_eq!((bare.counts(), second.counts()), ((3, 3), (2, 2)));
-            assert_eq!(third.both(), (1, 1));
+            assert_eq!(third.0.counts(), (1, 1));
             drop(bare);
             assert_eq!(halves(1.0, 0), 0.5);
-            assert_eq!((second.counts(), third.both()), ((3, 3), (2, 2)));
+            assert_eq!((second.counts(), third.0.counts()), ((3, 3), (2, 2)));
             drop(third);
             assert_eq!(halves(1.0, 0), 0.5);
             assert_eq!(second.counts(), (4, 4));
@@ -98,17 +118,253 @@ impl FgraphOps for Float {
     }
 }
 
-/// Changes a vector register.
-struct Vector;
+/// What a callback does beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    Sse,
+    SseInAFunction,
+    Avx,
+    Opmask,
+    X87,
+    Mmx,
+    Mxcsr,
+    Errno,
+    CallOfALibrary,
+    CallThroughAPointer,
+}
 
-impl FgraphOps for Vector {
+use Does::*;
+
+const ALL: [Does; 10] = [
+    Sse,
+    SseInAFunction,
+    Avx,
+    Opmask,
+    X87,
+    Mmx,
+    Mxcsr,
+    Errno,
+    CallOfALibrary,
+    CallThroughAPointer,
+];
+
+impl Does {
+    /// Whether this processor can.
+    fn is_possible(self) -> bool {
+        match self {
+            Avx => is_x86_feature_detected!("avx"),
+            Opmask => is_x86_feature_detected!("avx512f"),
+            _ => true,
+        }
+    }
+}
+
+extern "C" fn changes_vectors() {
+    // SAFETY: says what it changes.
+    unsafe {
+        asm!(
+            "pcmpeqd xmm0, xmm0",
+            "pcmpeqd xmm15, xmm15",
+            out("xmm0") _,
+            out("xmm15") _,
+            options(nomem, nostack)
+        );
+    }
+}
+
+/// So that nothing is known of where it leads.
+static POINTER: AtomicPtr<()> = AtomicPtr::new(changes_vectors as *mut ());
+
+/// Does the thing with this index in [`ALL`] at entry and at return.
+struct Doing<const INDEX: usize>;
+
+impl<const INDEX: usize> Doing<INDEX> {
+    #[inline(always)]
+    fn act(&self) {
+        // SAFETY: each says what it changes, and changes no more of what the ABI keeps.
+        unsafe {
+            match ALL[INDEX] {
+                Sse => asm!("pcmpeqd xmm0, xmm0", out("xmm0") _, options(nomem, nostack)),
+                SseInAFunction => changes_vectors(),
+                Avx => asm!(
+                    "vcmpps ymm0, ymm0, ymm0, 15",
+                    out("ymm0") _,
+                    options(nomem, nostack)
+                ),
+                Opmask => asm!("kxnorw k1, k1, k1", out("k1") _, options(nomem, nostack)),
+                X87 => asm!("fldpi", "fstp st(0)", options(nomem, nostack)),
+                Mmx => asm!("movq mm0, rax", "emms", options(nomem, nostack)),
+                Mxcsr => {
+                    let mut control = 0_u32;
+                    asm!("stmxcsr [{0}]", "ldmxcsr [{0}]", in(reg) &raw mut control);
+                }
+                Errno => *libc::__errno_location() = 7,
+                CallOfALibrary => {
+                    libc::getppid();
+                }
+                CallThroughAPointer => {
+                    let pointer = black_box(POINTER.load(Ordering::Relaxed));
+                    core::mem::transmute::<*mut (), extern "C" fn()>(pointer)();
+                }
+            }
+        }
+    }
+}
+
+impl<const INDEX: usize> FgraphOps for Doing<INDEX> {
     type Data = ();
 
     fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> {
-        // SAFETY: says what it changes.
-        unsafe { asm!("pcmpeqd xmm0, xmm0", out("xmm0") _, options(nomem, nostack)) };
-        None
+        self.act();
+        Some(())
     }
+
+    fn ret(&self, _: &mut Return<'_, ()>, (): ()) {
+        self.act();
+    }
+}
+
+/// Traces a function by a user that does something beside, alone and with another, which is scalar.
+fn trace_doing<const INDEX: usize>() {
+    let does = ALL[INDEX];
+    if !does.is_possible() {
+        skip!("callbacks with {does:?}: this processor cannot");
+        return;
+    }
+    let user = register(Doing::<INDEX>, "halves").unwrap();
+    // A call through a pointer may be known to lead where it does, but not to lead there always.
+    let is_scalar = matches!(does, Sse | SseInAFunction);
+    if is_scalar || !cfg!(debug_assertions) {
+        assert_eq!(user.is_scalar(), is_scalar, "{does:?}");
+    }
+    let bare = register(Bare::default(), "halves").unwrap();
+    for is_alone in [false, true] {
+        bare.set_enabled(!is_alone);
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = 3 };
+        assert_eq!(halves(3.0, 2), 3.5, "{does:?}");
+        // SAFETY: this thread's own.
+        assert_eq!(unsafe { *libc::__errno_location() }, 3, "{does:?}");
+    }
+    assert_eq!(bare.counts(), (1, 1));
+}
+
+#[test]
+fn whatever_registers_callbacks_change_the_program_finds_its_own() {
+    scenario(
+        "whatever_registers_callbacks_change_the_program_finds_its_own",
+        || {
+            trace_doing::<0>();
+            trace_doing::<1>();
+            trace_doing::<2>();
+            trace_doing::<3>();
+            trace_doing::<4>();
+            trace_doing::<5>();
+            trace_doing::<6>();
+            trace_doing::<7>();
+            trace_doing::<8>();
+            trace_doing::<9>();
+        },
+    );
+}
+
+/// Calls itself until `n` is 0, and calls `at_the_bottom` then.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn descends(n: u64, at_the_bottom: extern "C" fn()) -> u64 {
+    if n == 0 {
+        at_the_bottom();
+        return 0;
+    }
+    black_box(descends(n - 1, at_the_bottom)) + n
+}
+
+/// Accepts calls whose argument leaves `WANTS` when divided by 2, or all if that is 2. Its data are
+/// so many words with the argument.
+struct Remembers<const WANTS: u64, const WORDS: usize> {
+    /// The sums of the arguments of the accepted calls, and of the data at their returns.
+    sums: [AtomicU64; 2],
+}
+
+impl<const WANTS: u64, const WORDS: usize> Remembers<WANTS, WORDS> {
+    fn new() -> Self {
+        Self {
+            sums: [const { AtomicU64::new(0) }; 2],
+        }
+    }
+
+    fn sums(&self) -> [u64; 2] {
+        [0, 1].map(|which| self.sums[which].load(Ordering::Relaxed))
+    }
+}
+
+impl<const WANTS: u64, const WORDS: usize> FgraphOps for Remembers<WANTS, WORDS> {
+    type Data = [u64; WORDS];
+
+    fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
+        let n = call.arg(0)?;
+        if WANTS != 2 && n & 1 != WANTS {
+            return None;
+        }
+        self.sums[0].fetch_add(n, Ordering::Relaxed);
+        Some([n; WORDS])
+    }
+
+    fn ret(&self, _: &mut Return<'_, Self::Data>, data: Self::Data) {
+        let mut sum = 0;
+        for word in data {
+            sum += word;
+        }
+        self.sums[1].fetch_add(sum, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn nothing() {}
+
+/// Where [`leave`] has a user leave.
+static LEAVING: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+
+extern "C" fn leave() {
+    let leaving = LEAVING.lock().unwrap().take();
+    leaving.unwrap()();
+}
+
+#[test]
+fn several_scalar_users_get_the_data_of_each() {
+    scenario("several_scalar_users_get_the_data_of_each", || {
+        let odd = register(Remembers::<1, 1>::new(), "descends").unwrap();
+        let bare = register(Remembers::<2, 0>::new(), "descends").unwrap();
+        let even = register(Remembers::<0, 3>::new(), "descends").unwrap();
+        let all = register(Remembers::<2, 2>::new(), "descends").unwrap();
+        if !cfg!(debug_assertions) {
+            let are = [
+                odd.is_scalar(),
+                bare.is_scalar(),
+                even.is_scalar(),
+                all.is_scalar(),
+            ];
+            assert_eq!(are, [true; 4]);
+        }
+        assert_eq!(descends(9, nothing), 45);
+        assert_eq!(odd.sums(), [25, 25]);
+        assert_eq!(bare.sums(), [45, 0]);
+        assert_eq!(even.sums(), [20, 60]);
+        assert_eq!(all.sums(), [45, 90]);
+        // One of them goes while calls are on their way.
+        let gone = Arc::new(Mutex::new([0; 2]));
+        let told = gone.clone();
+        *LEAVING.lock().unwrap() = Some(Box::new(move || {
+            *told.lock().unwrap() = even.unregister().unwrap().sums();
+        }));
+        assert_eq!(descends(9, leave), 45);
+        assert_eq!(*gone.lock().unwrap(), [40, 60]);
+        assert_eq!(odd.sums(), [50, 50]);
+        assert_eq!(bare.sums(), [90, 0]);
+        assert_eq!(all.sums(), [90, 180]);
+        assert_eq!(descends(3, nothing), 6);
+        assert_eq!(odd.sums(), [54, 54]);
+        assert_eq!(all.sums(), [96, 192]);
+    });
 }
 
 #[test]
@@ -118,10 +374,6 @@ fn users_that_do_more_or_are_sampled_are_not_scalar() {
         assert!(!float.is_scalar());
         assert_eq!(halves(3.0, 2), 3.5);
         drop(float);
-        let vector = register(Vector, "halves").unwrap();
-        assert!(!vector.is_scalar());
-        assert_eq!(halves(3.0, 2), 3.5);
-        drop(vector);
         // SAFETY: the function does not look at its return address.
         let sampled =
             unsafe { fgraph::register_with(Bare::default(), "halves", &Options::new().sample(2)) };

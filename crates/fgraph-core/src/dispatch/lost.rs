@@ -40,6 +40,14 @@ pub(super) fn count(thread: &Thread, users: u16, which: fn(&LiveCounters) -> &At
     }
 }
 
+/// As [`count`], for the user in `slot` alone. It stands by itself because the callbacks of scalar
+/// users may come here: compilers make a jump by table of a loop over one slot.
+#[inline(always)]
+pub(super) fn count_for(thread: &Thread, slot: usize, which: fn(&LiveCounters) -> &AtomicU64) {
+    bump(which(&thread.total));
+    bump(which(&thread.users[slot % MAX_USERS]));
+}
+
 /// The slots of `users`, a bit for each.
 fn slots(users: u16) -> impl Iterator<Item = usize> {
     (0..MAX_USERS).filter(move |slot| users & (1 << slot) != 0)

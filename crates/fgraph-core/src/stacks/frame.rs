@@ -156,6 +156,12 @@ impl Frame {
 
     /// Where in a frame the epoch and the bitmap stand.
     pub const WORD: usize = core::mem::offset_of!(Self, word);
+    /// Where in a record's trailer the bytes of the data stand.
+    pub const RECORD_SIZE: usize = core::mem::offset_of!(Trailer, size);
+    /// Where in a record's trailer the slot of its user stands.
+    pub const RECORD_SLOT: usize = core::mem::offset_of!(Trailer, slot);
+    /// The bit of the first slot in the bitmap; those of the others are lower.
+    pub const FIRST_BIT: u32 = bit(0);
     /// Where in a frame depth, tail calls and length stand: the length from bit 36 on.
     pub const DEPTH: usize = core::mem::offset_of!(Self, depth);
 

@@ -94,6 +94,9 @@ pub struct Header {
     pub(crate) slot: u32,
     short_entry: ShortEntry,
     short_ret: ShortRet,
+    /// The functions that know the user's type, where the two above are shims that call these.
+    own_entry: ShortEntry,
+    own_ret: ShortRet,
     /// The user's bit in a frame; in the stub one that no user has.
     bit: u64,
     /// The user's bit among those that want a call; in the stub one that no user has.
@@ -119,6 +122,8 @@ impl Header {
             slot: 0,
             short_entry: short::stub_entry,
             short_ret: short::stub_ret,
+            own_entry: short::stub_entry,
+            own_ret: short::stub_ret,
             bit: 1 << MAX_USERS,
             wanted: 1 << MAX_USERS,
             library: |_, _| (),
@@ -133,6 +138,10 @@ impl Header {
     pub const SHORT_ENTRY: usize = offset_of!(Self, short_entry);
     /// Where in a header the address of the [`ShortRet`] stands.
     pub const SHORT_RET: usize = offset_of!(Self, short_ret);
+    /// Where in a header the [`ShortEntry`] stands that knows the user's type, for a shim.
+    pub const OWN_ENTRY: usize = offset_of!(Self, own_entry);
+    /// Where in a header the [`ShortRet`] stands that knows the user's type, for a shim.
+    pub const OWN_RET: usize = offset_of!(Self, own_ret);
     /// Where in a header the user's bit in a frame stands.
     pub const BIT: usize = offset_of!(Self, bit);
     /// Where in a header the user's bit stands among those that want a call.
@@ -222,6 +231,16 @@ unsafe extern "C" fn stub_ret(
     unsafe { dispatch::tell_next(regs, thread, users, end, word) }
 }
 
+/// What a scalar user is called through that changes registers which have to be saved for it: each
+/// saves them and calls the function in the user's header, with the same arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Shims {
+    /// Calls the user's entry function.
+    pub entry: ShortEntry,
+    /// Calls the user's return function.
+    pub ret: ShortRet,
+}
+
 /// A registered user.
 #[repr(C)]
 #[derive(Debug)]
@@ -252,6 +271,8 @@ impl<T: FgraphOps> Registration<T> {
                 slot: slot as u32,
                 short_entry: short::entry::<T, C>,
                 short_ret: short::ret::<T, C>,
+                own_entry: short::entry::<T, C>,
+                own_ret: short::ret::<T, C>,
                 bit: frame::bit(slot as u32).into(),
                 wanted: 1 << slot,
                 library: library::<T, C>,
@@ -264,8 +285,16 @@ impl<T: FgraphOps> Registration<T> {
         }
     }
 
-    /// Where the code is that calls the callbacks of a user that is alone with a call, if it gets
-    /// one call of `period`; `None` if it must not be called so, because it has to count calls.
+    /// The registration of a scalar user that is called through `shims`.
+    #[must_use]
+    pub fn through(mut self, shims: Shims) -> Self {
+        self.header.short_entry = shims.entry;
+        self.header.short_ret = shims.ret;
+        self
+    }
+
+    /// Where the code is that calls the callbacks on the short way, if the user gets one call of
+    /// `period`; `None` if it must not be called so, because it has to count calls.
     pub fn short<C: Catch>(period: u32) -> Option<[usize; 2]> {
         (period <= 1).then_some([
             short::entry::<T, C> as *const () as usize,

@@ -1,15 +1,15 @@
-//! The callbacks of a user that is alone with a call, for the machine layer to call itself.
+//! The callbacks of scalar users, for the machine layer to call itself.
 //!
-//! [`dispatch`] asks and tells any number of users of any kind. Where one user
-//! wants a call, and it is [scalar](crate::users::scalar), the machine layer does the same on a
-//! shorter way: it keeps the marks and the frame, and calls these.
+//! [`dispatch`] asks and tells users of any kind. Where all that want a call are
+//! [scalar](crate::users::scalar), the machine layer does the same on a shorter way: it goes through
+//! the slots, keeps the marks and the frame, and calls these.
 
 use core::ptr;
 
 use super::chain;
 use crate::call::{Entry, Return};
 use crate::dispatch;
-use crate::frame::{self, Frame, HEADER};
+use crate::frame::{self, Frame};
 use crate::ops::FgraphOps;
 use crate::registration::{Catch, Header, Registration};
 use crate::regs::{EntryRegs, ReturnRegs};
@@ -19,32 +19,35 @@ use crate::thread::Thread;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Asked {
-    /// The end of the frame with the user's record; null if the user declines.
+    /// The end of the frame so far, with the user's record; null if the user declines.
     end: *mut u8,
     /// The thread's state.
     thread: *const Thread,
 }
 
-/// Asks a user.
+/// Asks a user. `end` is that of the frame so far, which is being built at the top of the thread's
+/// shadow stack.
 pub type ShortEntry = unsafe extern "C" fn(
     regs: *mut EntryRegs,
-    frame: *mut Frame,
+    end: *mut u8,
     thread: &Thread,
     user: *const Header,
 ) -> Asked;
 
-/// Tells a user.
+/// Tells a user, whose data is at `data`. The registers are those in which the machine layer has
+/// the arguments anyway.
 pub type ShortRet = unsafe extern "C" fn(
     regs: *mut ReturnRegs,
-    thread: &Thread,
+    data: *mut u8,
     frame: *mut Frame,
     user: *const Header,
+    thread: &Thread,
 );
 
 /// The stub's entry function, which is never called: the stub is younger than any call.
 pub(crate) unsafe extern "C" fn stub_entry(
     _regs: *mut EntryRegs,
-    _frame: *mut Frame,
+    _end: *mut u8,
     thread: &Thread,
     _stub: *const Header,
 ) -> Asked {
@@ -57,26 +60,28 @@ pub(crate) unsafe extern "C" fn stub_entry(
 /// The stub's return function, which is never called, either.
 pub(crate) unsafe extern "C" fn stub_ret(
     _regs: *mut ReturnRegs,
-    _thread: &Thread,
+    _data: *mut u8,
     _frame: *mut Frame,
     _stub: *const Header,
+    _thread: &Thread,
 ) {
 }
 
-/// Calls the entry callback of a `T`, and keeps its data behind `frame`, which is being built.
+/// Calls the entry callback of a `T`, and keeps its data in a record at `end`.
 ///
 /// # Safety
 ///
-/// As for [`dispatch::enter`]; `user` must be the header of a `Registration<T>`, which the thread's
-/// mark names, and which is scalar.
+/// As for [`dispatch::enter`]; `end` must be the end so far of the frame that is being built;
+/// `user` must be the header of a `Registration<T>`, which the thread's mark names, and which is
+/// scalar.
 pub(crate) unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
-    frame: *mut Frame,
+    end: *mut u8,
     thread: &Thread,
     user: *const Header,
 ) -> Asked {
     // SAFETY: handed on.
-    let end = unsafe { ask::<T, C>(regs, frame, thread, user) };
+    let end = unsafe { ask::<T, C>(regs, end, thread, user) };
     Asked { end, thread }
 }
 
@@ -88,7 +93,7 @@ pub(crate) unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
 #[inline(always)]
 unsafe fn ask<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
-    frame: *mut Frame,
+    end: *mut u8,
     thread: &Thread,
     user: *const Header,
 ) -> *mut u8 {
@@ -96,7 +101,6 @@ unsafe fn ask<T: FgraphOps, C: Catch>(
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     let header = registration.header();
     let size = const { size_of::<T::Data>() };
-    let end = frame.cast::<u8>().wrapping_add(HEADER);
     if size != 0 && !thread.shadow.fits(end, frame::record_len(size)) {
         dispatch::count_unreserved(thread, header);
         return ptr::null_mut();
@@ -136,24 +140,25 @@ unsafe fn ask<T: FgraphOps, C: Catch>(
 ///
 /// # Safety
 ///
-/// As for [`dispatch::leave`]; the frame must be the newest, with the record of no other user;
-/// `user` must be the header of a `Registration<T>`, which the thread's mark names, which is scalar
-/// and has accepted the call.
+/// As for [`dispatch::leave`]; the frame must be the newest, and `data`, if there is any, where the
+/// user's record in it begins; `user` must be the header of a `Registration<T>`, which the thread's
+/// mark names, which is scalar and has accepted the call.
 pub(crate) unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
     regs: *mut ReturnRegs,
-    thread: &Thread,
+    data: *mut u8,
     frame: *mut Frame,
     user: *const Header,
+    thread: &Thread,
 ) {
     // SAFETY: as in `entry`.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     let header = registration.header();
-    let data = if const { size_of::<T::Data>() } == 0 {
+    let size = const { size_of::<T::Data>() };
+    let data = if size == 0 {
         ptr::dangling::<T::Data>()
     } else {
-        let data = frame.cast::<u8>().wrapping_add(HEADER);
-        // SAFETY: the user's record is the first and only one of the frame.
-        unsafe { thread.pop_record(header.slot, data, size_of::<T::Data>()) };
+        // SAFETY: the caller vouches for the record.
+        unsafe { thread.pop_record(header.slot, data, size) };
         data.cast()
     };
     // SAFETY: the entry has written the data there.

@@ -1,9 +1,13 @@
-//! Whether code leaves everything alone but general registers, flags and memory.
+//! Whether code leaves everything alone but general registers, flags, memory, and the lowest 128
+//! bits of vector registers.
 //!
 //! Callbacks are called with everything saved that they may change and the program may need. Most
 //! touch little of it. What a callback does is read from its code, along every path, through the
 //! functions that it calls. Whatever cannot be followed, a call through a pointer for one, may do
 //! anything.
+//!
+//! Compilers move data of 16 bytes in a vector register, mostly the first. The instructions of SSE
+//! leave all above the lowest 128 bits as it is; those of AVX clear it, and are not allowed here.
 //!
 //! `errno` is in memory. Only code that asks where it is can change it, and that takes the address
 //! of the thread's block, which is looked for here.
@@ -11,9 +15,11 @@
 use alloc::vec::Vec;
 
 use iced_x86::{
-    CpuidFeature, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction,
+    CpuidFeature, Decoder, DecoderError, DecoderOptions, EncodingKind, FlowControl, Instruction,
     InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
+
+use fgraph_core::regs::VECTORS_TOUCHED;
 
 /// At most so many instructions are read: no callback that is called for every call is as long.
 pub const MOST: usize = 4096;
@@ -30,26 +36,24 @@ pub trait Memory {
     fn is_constant(&mut self, address: usize) -> bool;
 }
 
-/// Whether the functions at `entries`, and all that they may call, leave alone what is not a
-/// general register, a flag or memory, and keep to what the ABI says of stack and returns.
+/// How many vector registers, counted from the first, the functions at `entries` and all that they
+/// may call change the lowest 128 bits of, if they leave alone all else that is not a general
+/// register, a flag or memory, and keep to what the ABI says of stack and returns.
 ///
-/// `false` also where the code cannot be read, or followed.
-pub fn is_scalar(entries: &[usize], memory: &mut dyn Memory) -> bool {
+/// `None` also where the code cannot be read, or followed.
+pub fn vectors(entries: &[usize], memory: &mut dyn Memory) -> Option<usize> {
     let mut to_do = entries.to_vec();
     let mut known: Vec<usize> = Vec::new();
     let mut factory = InstructionInfoFactory::new();
+    let mut vectors = 0;
     while let Some(mut at) = to_do.pop() {
         while let Err(place) = known.binary_search(&at) {
             if known.len() == MOST {
-                return false;
+                return None;
             }
             known.insert(place, at);
-            let Some(instruction) = decode(at, memory) else {
-                return false;
-            };
-            if !is_harmless(&instruction, &mut factory) {
-                return false;
-            }
+            let instruction = decode(at, memory)?;
+            vectors = vectors.max(vectors_of(&instruction, &mut factory)?);
             at = instruction.next_ip() as usize;
             match instruction.flow_control() {
                 FlowControl::Next => {}
@@ -58,21 +62,18 @@ pub fn is_scalar(entries: &[usize], memory: &mut dyn Memory) -> bool {
                     to_do.push(instruction.near_branch_target() as usize);
                 }
                 FlowControl::IndirectBranch | FlowControl::IndirectCall => {
-                    let Some(target) = linked(&instruction, memory) else {
-                        return false;
-                    };
-                    to_do.push(target);
+                    to_do.push(linked(&instruction, memory)?);
                     if instruction.flow_control() == FlowControl::IndirectBranch {
                         break;
                     }
                 }
                 // `ud2`: the process ends.
                 FlowControl::Return | FlowControl::Exception => break,
-                FlowControl::Interrupt | FlowControl::XbeginXabortXend => return false,
+                FlowControl::Interrupt | FlowControl::XbeginXabortXend => return None,
             }
         }
     }
-    true
+    Some(vectors)
 }
 
 /// Where an indirect call or jump leads, if it is through a word that a linker has filled in:
@@ -110,9 +111,10 @@ fn decode(at: usize, memory: &mut dyn Memory) -> Option<Instruction> {
     None
 }
 
-/// Whether an instruction changes nothing but general registers, flags and memory, and does not
-/// find out where the thread's block is.
-fn is_harmless(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+/// The number of the last vector register that an instruction uses, counted from 1, and 0 if it uses
+/// none; `None` if it changes anything else but general registers, flags and memory, or finds out
+/// where the thread's block is.
+fn vectors_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<usize> {
     let is_near = match instruction.flow_control() {
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call => {
             instruction.op0_kind() == OpKind::NearBranch64
@@ -126,20 +128,37 @@ fn is_harmless(instruction: &Instruction, factory: &mut InstructionInfoFactory) 
     let is_general = |register: Register| {
         register.is_gpr() || register.is_segment_register() || register.is_ip()
     };
-    let mut used = factory.info(instruction).used_registers().iter();
     let is_block = instruction.memory_segment() == Register::FS
         && instruction.memory_base() == Register::None
         && instruction.memory_index() == Register::None
         && instruction.memory_displacement64() == 0;
-    is_near
+    let is_harmless = is_near
         && !is_block
+        && !touches_vectors(instruction)
         && instruction.cpuid_features().iter().all(is_known)
-        && !is_forbidden(instruction.mnemonic())
-        && used.all(|used| is_general(used.register()))
+        && !is_forbidden(instruction.mnemonic());
+    let is_sse = instruction.encoding() == EncodingKind::Legacy;
+    let mut last = is_harmless.then_some(0);
+    for used in factory.info(instruction).used_registers() {
+        let register = used.register();
+        let number = match () {
+            () if is_general(register) => 0,
+            () if register.is_xmm() && is_sse => register.number() + 1,
+            () => return None,
+        };
+        last = last.map(|last: usize| last.max(number));
+    }
+    last
 }
 
-/// Whether instructions of a feature may be harmless. Those with vector registers among them are
-/// told by these.
+/// Whether an instruction says that saved vector registers are looked at.
+fn touches_vectors(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Nop
+        && instruction.memory_displacement64() == u64::from(VECTORS_TOUCHED)
+}
+
+/// Whether instructions of a feature may be harmless. What they change beyond the vector registers
+/// of SSE is told by the registers.
 fn is_known(feature: &CpuidFeature) -> bool {
     matches!(
         feature,
@@ -165,6 +184,10 @@ fn is_known(feature: &CpuidFeature) -> bool {
             | CpuidFeature::RDPID
             | CpuidFeature::SSE
             | CpuidFeature::SSE2
+            | CpuidFeature::SSE3
+            | CpuidFeature::SSSE3
+            | CpuidFeature::SSE4_1
+            | CpuidFeature::SSE4_2
             | CpuidFeature::PREFETCHW
     )
 }
@@ -217,9 +240,14 @@ mod tests {
         }
     }
 
-    /// Whether code is scalar, if nothing else can be read.
+    /// How many vector registers code changes, if nothing else can be read.
+    fn changed(code: &[u8]) -> Option<usize> {
+        vectors(&[AT], &mut Bytes(code))
+    }
+
+    /// Whether code is scalar and changes no vector register.
     fn is(code: &[u8]) -> bool {
-        is_scalar(&[AT], &mut Bytes(code))
+        changed(code) == Some(0)
     }
 
     #[test]
@@ -230,6 +258,8 @@ mod tests {
         assert!(is(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0\xc3"));
         // mov rax, fs:[0x10]; ret
         assert!(is(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00\xc3"));
+        // nop dword ptr [rax + 0x100]; ret
+        assert!(is(b"\x0f\x1f\x80\x00\x01\x00\x00\xc3"));
         // lfence; mfence; ret
         assert!(is(b"\x0f\xae\xe8\x0f\xae\xf0\xc3"));
     }
@@ -237,11 +267,14 @@ mod tests {
     #[test]
     fn every_path_and_every_function_that_is_called_is_read() {
         // test edi, edi; je +1; ret; xorps xmm0, xmm0; ret
-        assert!(!is(b"\x85\xff\x74\x01\xc3\x0f\x57\xc0\xc3"));
+        assert_eq!(changed(b"\x85\xff\x74\x01\xc3\x0f\x57\xc0\xc3"), Some(1));
         // test edi, edi; je +1; ret; xor eax, eax; ret
         assert!(is(b"\x85\xff\x74\x01\xc3\x31\xc0\xc3"));
         // call +1; ret; xorps xmm0, xmm0; ret
-        assert!(!is(b"\xe8\x01\x00\x00\x00\xc3\x0f\x57\xc0\xc3"));
+        assert_eq!(
+            changed(b"\xe8\x01\x00\x00\x00\xc3\x0f\x57\xc0\xc3"),
+            Some(1)
+        );
         // call +1; ret; ud2
         assert!(is(b"\xe8\x01\x00\x00\x00\xc3\x0f\x0b"));
         // call [rip+1]; ret; the address of the ret
@@ -253,10 +286,30 @@ mod tests {
     }
 
     #[test]
+    fn vector_registers_count_from_the_first_to_the_last_that_is_used() {
+        for (code, last) in [
+            (&b"\x0f\x10\x07\x0f\x11\x06\xc3"[..], 1), // movups xmm0, [rdi]; movups [rsi], xmm0
+            (b"\x0f\x28\xc1\xc3", 2),                  // movaps xmm0, xmm1
+            (b"\xf2\x0f\x58\xdf\xc3", 8),              // addsd xmm3, xmm7
+            (b"\x66\x45\x0f\xef\xff\xc3", 16),         // pxor xmm15, xmm15
+            (b"\x66\x0f\x38\x00\xca\xc3", 3),          // pshufb xmm1, xmm2
+            (b"\x66\x48\x0f\x7e\xc8\xc3", 2),          // movq rax, xmm1
+        ] {
+            assert_eq!(changed(code), Some(last), "{code:02x?}");
+        }
+        // andn eax, ecx, edx; ret
+        assert!(is(b"\xc4\xe2\x70\xf2\xc2\xc3"));
+    }
+
+    #[test]
     fn what_is_not_saved_or_cannot_be_followed_is_not_scalar() {
         for code in [
-            &b"\x0f\x28\xc1\xc3"[..],                    // movaps xmm0, xmm1
+            &b"\xc5\xf8\x28\xc1\xc3"[..],                // vmovaps xmm0, xmm1
             b"\xc5\xf8\x77\xc3",                         // vzeroupper
+            b"\x62\xf1\x7c\x08\x28\xc1\xc3",             // vmovaps xmm0, xmm1 by EVEX
+            b"\x66\x0f\xef\xc0\xc5\xfd\xef\xc0\xc3",     // pxor xmm0, xmm0; vpxor ymm0, ymm0, ymm0
+            b"\xf2\x0f\xd6\xc0\xc3",                     // movdq2q mm0, xmm0
+            b"\x0f\x1f\x80\x54\x43\x45\x56\xc3",         // the NOP of `touch_vectors`
             b"\xc5\xf9\x90\xc1\xc3",                     // kmovb k0, k1
             b"\xd9\xe8\xc3",                             // fld1
             b"\x0f\x77\xc3",                             // emms

@@ -33,8 +33,8 @@
 //! `entered_sp` is cleared when everything else is in place. A signal handler that comes then is
 //! traced, and uses neither the frame, which is not needed any more, nor the 128 bytes below S.
 //!
-//! A call that one scalar user wants takes a shorter way (`short.rs`), which stands in the middle of
-//! the trampolines; the way through the dispatch stands aside then.
+//! A call that scalar users want takes a shorter way (`short.rs`), which stands in the middle of the
+//! trampolines; the way through the dispatch stands aside then.
 //!
 //! Local labels end in the number of their trampoline (`{v}`), because all of them are one text to
 //! the assembler. Comments say at each label what the registers hold "at this point".
@@ -45,7 +45,7 @@ use core::mem::offset_of;
 
 use fgraph_core::counters::LiveCounters;
 use fgraph_core::fgraph::{FGRAPH, Fgraph};
-use fgraph_core::frame::Frame;
+use fgraph_core::frame::{Frame, HEADER, TRAILER};
 use fgraph_core::grace::Mark;
 use fgraph_core::registration::Header;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
@@ -1146,6 +1146,17 @@ macro_rules! trampoline {
             stamp = const Header::STAMP,
             bit = const Header::BIT,
             wanted = const Header::WANTED,
+            header = const HEADER,
+            trailer = const TRAILER,
+            record_size = const Frame::RECORD_SIZE,
+            record_slot = const Frame::RECORD_SLOT,
+            first_bit = const Frame::FIRST_BIT,
+            // What the loops of the short way keep, where the long way saves vectors.
+            to_ask = const offset_of!(EntryRegs, vector),
+            end_so_far = const offset_of!(EntryRegs, vector) + 8,
+            word_so_far = const offset_of!(EntryRegs, vector) + 16,
+            to_tell = const offset_of!(ReturnRegs, vector),
+            records_to_tell = const offset_of!(ReturnRegs, vector) + 8,
             short_entry = const Header::SHORT_ENTRY,
             short_ret = const Header::SHORT_RET,
             bad_how = const BAD_HOW,

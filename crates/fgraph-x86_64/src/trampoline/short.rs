@@ -1,26 +1,40 @@
-//! The short way through a trampoline: for a call that one user wants, which is
+//! The short way through a trampoline: for a call that only users want which are
 //! [scalar](fgraph_core::scalar).
 //!
 //! ```text
-//!   entry:    mark the thread, one user? scalar? ----- no ----> save vectors, dispatch::enter
-//!             open the frame, call the user's entry
+//!   entry:    mark the thread, all scalar? ----------- no ----> save vectors, dispatch::enter
+//!             open the frame, call each user's entry
 //!             put the frame on the shadow stack
-//!   return:   one user? scalar? ---------------------- no ----> save vectors, dispatch::leave
-//!             mark the thread, call the user's return
+//!   return:   all scalar? ---------------------------- no ----> save vectors, dispatch::leave
+//!             mark the thread, call each user's return
 //!             take the frame from the shadow stack
 //! ```
 //!
 //! It does what [`dispatch`](fgraph_core::dispatch) does for any users, with the same marks and the
-//! same frame, but without what one scalar user does not need: vector registers and `errno` are not
-//! saved, and no chain of users is walked. Whatever is not as usual goes the long way, from where
-//! nothing has happened yet: there is another user, the user has gone, frames are dead, there is no
-//! room for a frame, the thread is on another stack or inside already.
+//! same frame, but without what scalar users do not need: vector registers and `errno` are not
+//! saved. Whatever is not as usual goes the long way, from where nothing has happened yet: the only
+//! user has gone, frames are dead, there is no room for a frame, the thread is on another stack or
+//! inside already.
 //!
-//! The two macros stand in each trampoline that calls bodies. The careful ones go the long way
-//! while anything is to be heeded, which they look at after they have marked the thread.
+//! One user is what there is mostly, and its way goes straight through; several are asked and told
+//! in a loop that stands aside.
+//!
+//! The macros stand in each trampoline that calls bodies. The careful ones go the long way while
+//! anything is to be heeded, which they look at after they have marked the thread.
+//!
+//! A scalar user may change the lowest 128 bits of some vector registers. It is called through a
+//! [shim](shims), which saves just these.
 
-/// Asks the user. Goes to `ask_all` where the long way must be taken, and to `declined` if the user
-/// declines; else ends with the frame in rax.
+use core::arch::naked_asm;
+
+use fgraph_core::frame::Frame;
+use fgraph_core::registration::{Header, Shims};
+use fgraph_core::regs::{EntryRegs, ReturnRegs};
+use fgraph_core::short::Asked;
+use fgraph_core::thread::Thread;
+
+/// Asks the users. Goes to `ask_all` where the long way must be taken, and to `declined` if all of
+/// them decline; else ends with the frame in rax.
 ///
 /// At the start: as at `mark`, and the thread is marked.
 macro_rules! ask_one {
@@ -60,11 +74,14 @@ macro_rules! ask_one {
          mov [rsi + {return_slot_addr}], r10
          add r9, [rcx + {bit}]
          mov [rsi + {word}], r9
-         # The user's function: the registers, the frame, the thread, the user.
+         # The user's function: the registers, the end of the frame, the thread, the user.
          mov rdi, rsp
+         add rsi, {header}
          call qword ptr [rcx + {short_entry}]
          test rax, rax
          jz .Ldeclined_{v}
+         # At this point: rax is the end of the frame, rdx this thread's state.
+         .Laccepted_{v}:
          # The top first: a signal handler may leave between the two by siglongjmp, and the newest
          # frame must be beneath the top.
          mov rcx, [rdx + {newest}]
@@ -88,7 +105,8 @@ macro_rules! ask_one {
     };
 }
 
-/// What is aside of `ask_one`: the mark names another user than the call's, or the user declines.
+/// What is aside of `ask_one`: the mark names another user than the call's, there are several, or
+/// all decline.
 ///
 /// Ends at `untraced`, with the registers that are as the body is to see them there.
 macro_rules! ask_one_aside {
@@ -97,13 +115,59 @@ macro_rules! ask_one_aside {
          .Lmark_entry_{v}:
          lea eax, [r8 - 1]
          test eax, r8d
-         jnz .Lask_all_{v}
+         jnz .Lask_each_{v}
          bsf eax, r8d
          cmp eax, edi
          je .Lask_all_{v}
          mov edi, eax
          mov [rdx + {mark}], edi
          jmp .Lmarked_entry_{v}
+         # Several users. At this point: as at `mark_entry`.
+         .Lask_each_{v}:
+         mov [rsi + {frame_site}], r11
+         mov [rsi + {return_slot_addr}], r10
+         mov [rsi + {word}], r9
+         add rsi, {header}
+         # At this point: r8 the users to be asked, rsi the end of the frame so far, r9 its word,
+         # rdx this thread's state.
+         .Lask_next_{v}:
+         bsf edi, r8d
+         lea eax, [r8 - 1]
+         and eax, r8d
+         mov [rsp + {to_ask}], eax
+         mov [rsp + {end_so_far}], rsi
+         mov [rdx + {mark}], edi
+         lea rcx, [rip + {fgraph} + {slots}]
+         mov rcx, [rcx + rdi*8]
+         # The slot is empty, or the user has registered since the call began?
+         cmp [rcx + {stamp}], r9
+         ja .Lhas_asked_{v}
+         add r9, [rcx + {bit}]
+         mov [rsp + {word_so_far}], r9
+         mov rdi, rsp
+         call qword ptr [rcx + {short_entry}]
+         mov r9, [rsp + {word_so_far}]
+         mov rsi, rax
+         test rax, rax
+         jz .Ldeclines_{v}
+         .Lhas_asked_{v}:
+         mov r8d, [rsp + {to_ask}]
+         test r8d, r8d
+         jnz .Lask_next_{v}
+         xor eax, eax
+         test r9w, r9w
+         jz .Ldeclined_{v}
+         mov rcx, [rdx + {top}]
+         mov [rcx + {word}], r9
+         mov rax, rsi
+         jmp .Laccepted_{v}
+         .Ldeclines_{v}:
+         mov ecx, [rdx + {mark}]
+         mov eax, {first_bit}
+         shr eax, cl
+         sub r9, rax
+         mov rsi, [rsp + {end_so_far}]
+         jmp .Lhas_asked_{v}
          .Ldeclined_{v}:
          .if {twin}
          mov [rdx + {asked}], rax
@@ -113,7 +177,7 @@ macro_rules! ask_one_aside {
     };
 }
 
-/// Tells the user. Goes to `tell_all` where the long way must be taken; else ends as `leave_call`
+/// Tells the users. Goes to `tell_all` where the long way must be taken; else ends as `leave_call`
 /// does.
 ///
 /// At the start: rbp is the frame, the newest; r8 this thread's state; rsp room for the ReturnRegs,
@@ -145,13 +209,14 @@ macro_rules! tell_one {
          mov rax, [rbp + {word}]
          cmp [rcx + {stamp}], rax
          ja .Lnot_short_{v}
-         # The user's function: the registers, the thread, the frame, the user.
+         # The user's function: the registers, its record, the frame, the user, the thread.
          mov rdi, rsp
-         mov rsi, r8
+         lea rsi, [rbp + {header}]
          mov rdx, rbp
          call qword ptr [rcx + {short_ret}]
          mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]
          mov r8, fs:[r8]
+         .Ltold_{v}:
          # The top last, for the same reason as at the entry.
          mov rax, [rbp + {previous}]
          mov [r8 + {newest}], rax
@@ -170,14 +235,14 @@ macro_rules! tell_one {
     };
 }
 
-/// What is aside of `tell_one`: the mark names another user than the frame's. Ends where there is
-/// none for whom the short way is, and the thread is still marked.
+/// What is aside of `tell_one`: the mark names another user than the frame's, or there are several.
+/// Ends where there is none for whom the short way is, and the thread is still marked.
 macro_rules! tell_one_aside {
     () => {
         ".Lmark_return_{v}:
          lea ecx, [rax - 1]
          test eax, ecx
-         jnz .Lnot_short_{v}
+         jnz .Ltell_each_{v}
          # The last slot has the lowest bit.
          bsr ecx, eax
          jz .Lnot_short_{v}
@@ -187,6 +252,128 @@ macro_rules! tell_one_aside {
          mov edx, ecx
          mov [r8 + {mark}], edx
          jmp .Lmarked_return_{v}
+         # Several users. At this point: as at `mark_return`, eax is who they are. The records end
+         # where the frame does.
+         .Ltell_each_{v}:
+         mov rsi, [rbp + {depth}]
+         shr rsi, 36
+         and rsi, -16
+         add rsi, rbp
+         # At this point: eax is the users to be told, rsi where the last of their records ends.
+         .Ltell_next_{v}:
+         bsf ecx, eax
+         lea edx, [rax - 1]
+         and eax, edx
+         xor ecx, 15
+         mov [rsp + {to_tell}], eax
+         mov [r8 + {mark}], ecx
+         # Has this user a record? What stands there if there is no record at all is the length of
+         # the frame, which is more than any slot.
+         cmp [rsi - {trailer} + {record_slot}], ecx
+         jne .Lno_record_{v}
+         mov edx, [rsi - {trailer} + {record_size}]
+         sub rsi, {trailer}
+         sub rsi, rdx
+         .Lno_record_{v}:
+         mov [rsp + {records_to_tell}], rsi
+         lea rdx, [rip + {fgraph} + {slots}]
+         mov rcx, [rdx + rcx*8]
+         # Is the user gone that has accepted the call?
+         mov rax, [rbp + {word}]
+         cmp [rcx + {stamp}], rax
+         ja .Lhas_told_{v}
+         mov rdi, rsp
+         mov rdx, rbp
+         call qword ptr [rcx + {short_ret}]
+         mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]
+         mov r8, fs:[r8]
+         .Lhas_told_{v}:
+         mov eax, [rsp + {to_tell}]
+         mov rsi, [rsp + {records_to_tell}]
+         test eax, eax
+         jnz .Ltell_next_{v}
+         jmp .Ltold_{v}
         "
     };
+}
+
+/// The body of a shim that saves the vector registers with these numbers, which are `$count`, and
+/// calls the function at `$function` in the user's header.
+macro_rules! shim {
+    ($function:ident, $count:literal, $numbers:literal) => {
+        naked_asm!(
+            // At this point: rcx is the user, rsp 8 below a multiple of 16.
+            ".cfi_startproc",
+            "sub rsp, 16 * {count} + 8",
+            ".cfi_adjust_cfa_offset 16 * {count} + 8",
+            concat!(".irp n,", $numbers),
+            "movaps [rsp + 16 * \\n], xmm\\n",
+            ".endr",
+            "call qword ptr [rcx + {function}]",
+            concat!(".irp n,", $numbers),
+            "movaps xmm\\n, [rsp + 16 * \\n]",
+            ".endr",
+            "add rsp, 16 * {count} + 8",
+            ".cfi_adjust_cfa_offset -(16 * {count} + 8)",
+            "ret",
+            ".cfi_endproc",
+            function = const Header::$function,
+            count = const $count,
+        )
+    };
+}
+
+/// The shims of both kinds, for each number of vector registers.
+macro_rules! shims {
+    ($($module:ident: $count:literal, $numbers:literal;)*) => {
+        $(
+            mod $module {
+                use super::*;
+
+                #[unsafe(naked)]
+                #[unsafe(link_section = "fgraph_text")]
+                pub(super) unsafe extern "C" fn entry(
+                    _: *mut EntryRegs,
+                    _: *mut u8,
+                    _: &Thread,
+                    _: *const Header,
+                ) -> Asked {
+                    shim!(OWN_ENTRY, $count, $numbers);
+                }
+
+                #[unsafe(naked)]
+                #[unsafe(link_section = "fgraph_text")]
+                pub(super) unsafe extern "C" fn ret(
+                    _: *mut ReturnRegs,
+                    _: *mut u8,
+                    _: *mut Frame,
+                    _: *const Header,
+                    _: &Thread,
+                ) {
+                    shim!(OWN_RET, $count, $numbers);
+                }
+            }
+        )*
+
+        /// How many vector registers each saves.
+        const SHIMS: &[(usize, Shims)] = &[
+            $(($count, Shims { entry: $module::entry, ret: $module::ret }),)*
+        ];
+    };
+}
+
+shims! {
+    one: 1, "0";
+    two: 2, "0,1";
+    four: 4, "0,1,2,3";
+    eight: 8, "0,1,2,3,4,5,6,7";
+    sixteen: 16, "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15";
+}
+
+/// What a scalar user is called through that changes the first `vectors` vector registers; `None`
+/// if it changes none.
+pub fn shims(vectors: usize) -> Option<Shims> {
+    let mut enough = SHIMS.iter().filter(|(saved, _)| *saved >= vectors);
+    let shims = enough.next().filter(|_| vectors > 0);
+    shims.map(|(_, shims)| *shims)
 }

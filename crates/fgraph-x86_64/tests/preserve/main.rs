@@ -130,13 +130,14 @@ fn returned(call: &mut Return<'_, u64>, number: u64) {
 }
 
 /// A user that is scalar, also as this test is compiled: it changes every general register it may,
-/// and counts.
-struct Lone;
+/// and the first `VECTORS` vector registers, and counts.
+struct Scalar<const VECTORS: usize>;
 
-impl FgraphOps for Lone {
+impl<const VECTORS: usize> FgraphOps for Scalar<VECTORS> {
     type Data = ();
 
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        clobber_vectors::<VECTORS>();
         if call.function().address() == do_nothing as *const () as usize {
             clobber_general(&NESTED);
             return Some(());
@@ -145,12 +146,78 @@ impl FgraphOps for Lone {
     }
 
     fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
+        clobber_vectors::<VECTORS>();
         if call.function().address() != do_nothing as *const () as usize {
             if call.unwinding() {
                 clobber_general(&UNWOUND);
             }
             clobber_general(&RETURNS);
         }
+    }
+}
+
+/// What users have been told that are there beside the one that counts.
+static BESIDE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// A user like [`Scalar`], beside it.
+struct Beside<const VECTORS: usize>;
+
+impl<const VECTORS: usize> FgraphOps for Beside<VECTORS> {
+    type Data = ();
+
+    fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> {
+        clobber_vectors::<VECTORS>();
+        clobber_general(&BESIDE[0]).then_some(())
+    }
+
+    fn ret(&self, _: &mut Return<'_, ()>, (): ()) {
+        clobber_vectors::<VECTORS>();
+        clobber_general(&BESIDE[1]);
+    }
+}
+
+/// A user with data, beside a [`Scalar`]. It is scalar itself if this test is optimised.
+struct Keeping<const WORDS: usize>;
+
+impl<const WORDS: usize> FgraphOps for Keeping<WORDS> {
+    type Data = [u64; WORDS];
+
+    fn entry(&self, _: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
+        clobber_general(&BESIDE[0]).then_some([WORDS as u64; WORDS])
+    }
+
+    fn ret(&self, _: &mut Return<'_, Self::Data>, data: Self::Data) {
+        if data == [WORDS as u64; WORDS] {
+            clobber_general(&BESIDE[1]);
+        }
+    }
+}
+
+/// Changes the lowest 128 bits of the first so many vector registers.
+fn clobber_vectors<const VECTORS: usize>() {
+    macro_rules! clobber {
+        ($($name:tt)*) => {
+            // SAFETY: what is changed is said.
+            unsafe {
+                asm!(
+                    $(concat!("pcmpeqd ", $name, ", ", $name),)*
+                    $(out($name) _,)*
+                    options(nomem, nostack),
+                );
+            }
+        };
+    }
+    match VECTORS {
+        0 => {}
+        1 => clobber!("xmm0"),
+        2 => clobber!("xmm0" "xmm1"),
+        4 => clobber!("xmm0" "xmm1" "xmm2" "xmm3"),
+        8 => clobber!("xmm0" "xmm1" "xmm2" "xmm3" "xmm4" "xmm5" "xmm6" "xmm7"),
+        16 => clobber!(
+            "xmm0" "xmm1" "xmm2" "xmm3" "xmm4" "xmm5" "xmm6" "xmm7"
+            "xmm8" "xmm9" "xmm10" "xmm11" "xmm12" "xmm13" "xmm14" "xmm15"
+        ),
+        _ => unreachable!("no shim saves so many"),
     }
 }
 
@@ -286,7 +353,7 @@ fn set_up() -> MutexGuard<'static, ()> {
             FGRAPH.set_stacks(&STACKS);
         }
     });
-    watch(false);
+    watch(Users::Clobbering);
     guard
 }
 
@@ -308,35 +375,102 @@ impl scalar::Memory for OwnMemory {
     }
 }
 
-/// Has one of the two users watch.
-fn watch(lone: bool) {
-    let callbacks = Registration::<Lone>::short::<NoCatch>(1).unwrap();
-    assert!(scalar::is_scalar(&callbacks, &mut OwnMemory));
-    let callbacks = Registration::<Clobbering>::short::<StdCatch>(1).unwrap();
-    assert!(!scalar::is_scalar(&callbacks, &mut OwnMemory));
-    FGRAPH.slots.retire(0);
-    FGRAPH.scalar.set(0, lone);
+/// Which users watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Users {
+    /// One that is not scalar.
+    Clobbering,
+    /// A scalar one that changes so many vector registers.
+    Scalar(usize),
+    /// Three scalar ones.
+    Several,
+    /// Three, of which two have data.
+    Keeping,
+}
+
+const USERS: [Users; 9] = [
+    Users::Clobbering,
+    Users::Scalar(0),
+    Users::Scalar(1),
+    Users::Scalar(2),
+    Users::Scalar(4),
+    Users::Scalar(8),
+    Users::Scalar(16),
+    Users::Several,
+    Users::Keeping,
+];
+
+/// How many users watch beside the one that counts, which is in the first slot.
+static BESIDE_IT: AtomicUsize = AtomicUsize::new(0);
+
+/// Registers a user in a slot, as scalar if its code is. Returns how many vector registers it
+/// changes then.
+fn register<T: FgraphOps, C: Catch>(ops: T, slot: usize) -> Option<usize> {
+    let callbacks = Registration::<T>::short::<C>(1).unwrap();
+    let vectors = scalar::vectors(&callbacks, &mut OwnMemory);
+    FGRAPH.scalar.set(slot, vectors.is_some());
     let epoch = FGRAPH.epoch.advance();
-    let header: &Header = if lone {
-        Box::leak(Box::new(Registration::new::<NoCatch>(Lone, 0, epoch, 1))).header()
-    } else {
-        Box::leak(Box::new(Registration::new::<StdCatch>(
-            Clobbering, 0, epoch, 1,
-        )))
-        .header()
-    };
+    let mut user = Registration::new::<C>(ops, slot, epoch, 1);
+    if let Some(shims) = vectors.and_then(trampoline::shims) {
+        user = user.through(shims);
+    }
+    let header: &Header = Box::leak(Box::new(user)).header();
     // SAFETY: the user was made for that slot, and is never freed.
-    unsafe { FGRAPH.slots.publish(0, header) };
+    unsafe { FGRAPH.slots.publish(slot, header) };
+    vectors
+}
+
+/// Has users watch, in the place of those before.
+fn watch(users: Users) {
+    let several = matches!(users, Users::Several | Users::Keeping);
+    for slot in 0..3 {
+        FGRAPH.slots.retire(slot);
+        FGRAPH.epoch.set_enabled(slot, slot == 0 || several);
+    }
+    BESIDE_IT.store(if several { 2 } else { 0 }, Ordering::Relaxed);
+    match users {
+        Users::Clobbering => assert_eq!(register::<_, StdCatch>(Clobbering, 0), None),
+        Users::Scalar(vectors) => {
+            let changed = match vectors {
+                0 => register::<_, NoCatch>(Scalar::<0>, 0),
+                1 => register::<_, NoCatch>(Scalar::<1>, 0),
+                2 => register::<_, NoCatch>(Scalar::<2>, 0),
+                4 => register::<_, NoCatch>(Scalar::<4>, 0),
+                8 => register::<_, NoCatch>(Scalar::<8>, 0),
+                _ => register::<_, NoCatch>(Scalar::<16>, 0),
+            };
+            assert_eq!(changed, Some(vectors));
+        }
+        Users::Several => {
+            assert_eq!(register::<_, NoCatch>(Scalar::<0>, 0), Some(0));
+            assert_eq!(register::<_, NoCatch>(Beside::<2>, 1), Some(2));
+            assert_eq!(register::<_, NoCatch>(Beside::<16>, 2), Some(16));
+        }
+        Users::Keeping => {
+            let changed = [
+                register::<_, NoCatch>(Scalar::<0>, 0),
+                register::<_, NoCatch>(Keeping::<3>, 1),
+                register::<_, NoCatch>(Keeping::<2>, 2),
+            ];
+            let are_scalar = changed.iter().all(Option::is_some);
+            assert!(are_scalar || cfg!(debug_assertions), "{changed:?}");
+        }
+    }
 }
 
 /// A site without a call to it, whose stub leads to `trampoline`; returns the stub's address.
 fn make_site(body: usize, kind: StubKind, trampoline: usize) -> usize {
+    make_site_for(0b111, body, kind, trampoline)
+}
+
+/// As [`make_site`], for users in these slots.
+fn make_site_for(interest: u16, body: usize, kind: StubKind, trampoline: usize) -> usize {
     const LEN: usize = 4096;
     const STUB: usize = 256;
     let site: &'static Site = Box::leak(Box::new(Site {
         entry: body,
         body,
-        interest: AtomicU16::new(1),
+        interest: AtomicU16::new(interest),
         lead: 0,
         state: AtomicU8::new(0),
         inner: [0; 4],
@@ -495,7 +629,9 @@ fn nested_site() -> extern "C" fn() {
     let stub = *STUB.get_or_init(|| {
         let trampolines = Trampolines::of(cpu::vector_bytes(), cpu::opmask_bytes());
         let body = do_nothing as *const () as usize;
-        make_site(
+        // Not for those beside, which count all their calls.
+        make_site_for(
+            0b1,
             body,
             StubKind::Preserving,
             trampolines.entry(Variant::PreserveAll),
@@ -613,7 +749,7 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
     let first = matches!(case.state, State::FirstHit | State::Refused);
     // SAFETY: the state is this thread's for as long as the test holds the lock.
     unsafe { trampoline::set_current(if first { ptr::null() } else { thread }) };
-    for counter in [&ENTRIES, &RETURNS, &ATTACHED] {
+    for counter in [&ENTRIES, &RETURNS, &ATTACHED, &BESIDE[0], &BESIDE[1]] {
         counter.store(0, Ordering::Relaxed);
     }
     CALLER_HAS.set(at_call);
@@ -690,6 +826,9 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
     assert_eq!(count(&ATTACHED), usize::from(first), "{what}");
     assert_eq!(count(&ENTRIES), usize::from(asked), "{what}");
     assert_eq!(count(&RETURNS), usize::from(told), "{what}");
+    let beside = count(&BESIDE_IT);
+    assert_eq!(count(&BESIDE[0]), beside * count(&ENTRIES), "{what}");
+    assert_eq!(count(&BESIDE[1]), beside * count(&RETURNS), "{what}");
     let depth = usize::from(framed && !told);
     assert_eq!(thread.shadow.depth() as usize, depth, "{what}");
     let missed = uncounted(thread) - missed;
@@ -750,8 +889,8 @@ const STATES: [State; 8] = [
 #[test]
 fn every_register_survives_whatever_happens_to_the_call() {
     let _guard = set_up();
-    for lone in [false, true] {
-        watch(lone);
+    for users in USERS {
+        watch(users);
         check_all();
     }
 }
@@ -863,8 +1002,10 @@ fn the_unwinder_gets_through_from_every_instruction() {
 #[test]
 fn the_unwinder_gets_through_from_every_instruction_of_the_short_way() {
     let _guard = set_up();
-    watch(true);
-    step_through_all();
+    for users in [Users::Scalar(0), Users::Scalar(1), Users::Several] {
+        watch(users);
+        step_through_all();
+    }
 }
 
 fn step_through_all() {
@@ -930,8 +1071,8 @@ fn installed() -> [(StubKind, usize, Survive); 3] {
 #[test]
 fn a_traced_function_may_jump_to_another_whatever_the_trampolines() {
     let _guard = set_up();
-    for lone in [false, true] {
-        watch(lone);
+    for users in USERS {
+        watch(users);
         check_tail_calls();
     }
 }
@@ -985,8 +1126,8 @@ fn check_tail_calls() {
 #[test]
 fn a_panic_goes_through_and_the_users_are_told() {
     let _guard = set_up();
-    for lone in [false, true] {
-        watch(lone);
+    for users in USERS {
+        watch(users);
         check_panics();
     }
 }

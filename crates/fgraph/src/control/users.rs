@@ -176,15 +176,14 @@ impl Control {
         // Before the number: what a thread reads of a slot holds for the user that it calls.
         let callbacks = Registration::<T>::short::<StdCatch>(options.period);
         let own = &mut OwnMemory::default();
-        let is_scalar = callbacks.is_some_and(|callbacks| scalar::is_scalar(&callbacks, own));
-        FGRAPH.scalar.set(slot, is_scalar);
+        let vectors = callbacks.and_then(|callbacks| scalar::vectors(&callbacks, own));
+        FGRAPH.scalar.set(slot, vectors.is_some());
         let epoch = FGRAPH.epoch.advance();
-        let registration = Box::new(Registration::new::<StdCatch>(
-            ops,
-            slot,
-            epoch,
-            options.period,
-        ));
+        let mut registration = Registration::new::<StdCatch>(ops, slot, epoch, options.period);
+        if let Some(shims) = vectors.and_then(trampoline::shims) {
+            registration = registration.through(shims);
+        }
+        let registration = Box::new(registration);
         // A raw pointer before it is published: a box that is moved may not be pointed to.
         let registration: *const Registration<T> = Box::into_raw(registration);
         // SAFETY: made for this slot; it begins with its header, and is freed after the grace
