@@ -75,7 +75,7 @@
 //!
 //! Vector registers are saved as wide as they are in use, with plain moves: fxsave, xsave, and even
 //! asking xgetbv what is in use, cost several times what the moves do
-//! (`docs/decisions/measured.md`). They are not saved for a call that one user wants whose
+//! (`docs/decisions/measured.md`). They are not saved for a call that only users want whose
 //! callbacks leave them alone: `trampoline/short.rs`.
 
 mod careful;

@@ -1,8 +1,8 @@
-//! Which users' callbacks use general registers alone.
+//! Which users' callbacks leave alone what is saved for others.
 //!
 //! The machine layer saves vector registers and `errno` before it asks and tells users. It need
-//! not for a user whose callbacks' code was read and shown to leave them alone: that user is
-//! *scalar*.
+//! not for a user whose callbacks' code was read and shown to leave them alone, but for parts of
+//! them that are saved for just this user: that user is *scalar*.
 //!
 //! ```text
 //!   thread                                  writer, registering in slot k

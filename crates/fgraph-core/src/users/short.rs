@@ -1,8 +1,8 @@
 //! The callbacks of scalar users, for the machine layer to call itself.
 //!
 //! [`dispatch`] asks and tells users of any kind. Where all that want a call are
-//! [scalar](crate::users::scalar), the machine layer does the same on a shorter way: it goes through
-//! the slots, keeps the marks and the frame, and calls these.
+//! [scalar](crate::users::scalar), the machine layer does the same on a shorter way: it goes
+//! through the slots, keeps the marks and the frame, and calls these.
 
 use core::ptr;
 

@@ -111,9 +111,9 @@ fn decode(at: usize, memory: &mut dyn Memory) -> Option<Instruction> {
     None
 }
 
-/// The number of the last vector register that an instruction uses, counted from 1, and 0 if it uses
-/// none; `None` if it changes anything else but general registers, flags and memory, or finds out
-/// where the thread's block is.
+/// The number of the last vector register that an instruction uses, counted from 1, and 0 if it
+/// uses none; `None` if it changes anything else but general registers, flags and memory, or finds
+/// out where the thread's block is.
 fn vectors_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<usize> {
     let is_near = match instruction.flow_control() {
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call => {

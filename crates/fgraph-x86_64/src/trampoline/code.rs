@@ -33,8 +33,8 @@
 //! `entered_sp` is cleared when everything else is in place. A signal handler that comes then is
 //! traced, and uses neither the frame, which is not needed any more, nor the 128 bytes below S.
 //!
-//! A call that scalar users want takes a shorter way (`short.rs`), which stands in the middle of the
-//! trampolines; the way through the dispatch stands aside then.
+//! A call that scalar users want takes a shorter way (`short.rs`), which stands in the middle of
+//! the trampolines; the way through the dispatch stands aside then.
 //!
 //! Local labels end in the number of their trampoline (`{v}`), because all of them are one text to
 //! the assembler. Comments say at each label what the registers hold "at this point".

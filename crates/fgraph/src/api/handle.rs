@@ -321,13 +321,15 @@ impl<T: FgraphOps> Handle<T> {
         FGRAPH.epoch.is_enabled(self.slot)
     }
 
-    /// Whether the user's callbacks leave everything alone but general registers, flags and memory,
-    /// which their code was read for when the user was registered. Calls that no other user wants
-    /// take a shorter way then: vector registers and `errno` need not be saved.
+    /// Whether the user's callbacks leave everything alone but general registers, flags, memory and
+    /// the lowest 128 bits of vector registers, which their code was read for when the user was
+    /// registered. Calls that only such users want take a shorter way: other parts of vector
+    /// registers and `errno` need not be saved.
     ///
-    /// Code that is compiled without optimisation seldom does. Nor do callbacks that call anything
-    /// but small functions of the same library, that may panic, that look at floating-point
-    /// arguments or results, or that are told of [one call of several](Options::sample).
+    /// Code that is compiled without optimisation seldom does, and code for processors with AVX
+    /// only if it uses no vector register. Nor do callbacks that call anything but small functions
+    /// of the same library, that may panic, that look at floating-point arguments or results, or
+    /// that are told of [one call of several](Options::sample).
     pub fn is_scalar(&self) -> bool {
         FGRAPH.scalar.is_set(self.slot)
     }
