@@ -31,6 +31,8 @@ static CROWD: AtomicUsize = AtomicUsize::new(usize::MAX);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Toggles {
     pub(crate) registrations: u64,
+    /// Registrations of users that take the short way.
+    pub(crate) scalar: u64,
     pub(crate) filter_changes: u64,
     pub(crate) unregistrations: u64,
     pub(crate) balance: Balance,
@@ -39,6 +41,7 @@ pub(crate) struct Toggles {
 impl AddAssign for Toggles {
     fn add_assign(&mut self, other: Self) {
         self.registrations += other.registrations;
+        self.scalar += other.scalar;
         self.filter_changes += other.filter_changes;
         self.unregistrations += other.unregistrations;
         self.balance += other.balance;
@@ -58,6 +61,7 @@ impl AddAssign for Balance {
 trait Registered {
     fn set_filter(&self, filter: &str) -> Result<usize, Error>;
     fn traced(&self) -> Result<usize, Error>;
+    fn is_scalar(&self) -> bool;
     fn end(self: Box<Self>, user: usize, registration: u64, dropped: bool);
 }
 
@@ -70,6 +74,10 @@ impl<D: Payload + PartialEq> Registered for Handle<Watcher<D>> {
 
     fn traced(&self) -> Result<usize, Error> {
         Ok(self.report()?.traced)
+    }
+
+    fn is_scalar(&self) -> bool {
+        self.is_scalar()
     }
 
     fn end(self: Box<Self>, user: usize, registration: u64, dropped: bool) {
@@ -193,8 +201,9 @@ impl User {
                     Ok(traced) => check_selected(traced, selects),
                     Err(error) => self.refused("report", &error),
                 }
-                self.handle = Some(handle);
                 toggles.registrations += 1;
+                toggles.scalar += u64::from(handle.is_scalar());
+                self.handle = Some(handle);
                 let registered = REGISTERED.fetch_add(1, Ordering::Relaxed) + 1;
                 MOST.fetch_max(registered, Ordering::Relaxed);
             }

@@ -27,6 +27,8 @@ static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) registrations: u64,
+    /// Registrations of users that take the short way.
+    pub(crate) scalar: u64,
     pub(crate) filter_changes: u64,
     pub(crate) unregistrations: u64,
     pub(crate) accepted: u64,
@@ -40,6 +42,7 @@ pub(crate) struct Figures {
 impl AddAssign for Figures {
     fn add_assign(&mut self, other: Self) {
         self.registrations += other.registrations;
+        self.scalar += other.scalar;
         self.filter_changes += other.filter_changes;
         self.unregistrations += other.unregistrations;
         self.accepted += other.accepted;
@@ -54,6 +57,7 @@ impl AddAssign for Figures {
 trait Registered: Send {
     fn set_filter(&self, filter: &str) -> Result<(), Error>;
     fn counters(&self) -> Counters;
+    fn is_scalar(&self) -> bool;
     fn is_active(&self) -> bool;
     /// Whether it could be unregistered.
     fn end(self: Box<Self>) -> bool;
@@ -68,6 +72,10 @@ impl<D: Payload + PartialEq> Registered for Handle<Witness<D>> {
 
     fn counters(&self) -> Counters {
         self.counters()
+    }
+
+    fn is_scalar(&self) -> bool {
+        self.is_scalar()
     }
 
     fn is_active(&self) -> bool {
@@ -231,8 +239,9 @@ impl User {
         ledger::open(self.number, registration);
         match register(self.number, registration, &filter(range, rng)) {
             Ok(handle) => {
-                self.handle = Some(handle);
                 figures.registrations += 1;
+                figures.scalar += u64::from(handle.is_scalar());
+                self.handle = Some(handle);
             }
             Err(error) => self.refused("register", &error),
         }
