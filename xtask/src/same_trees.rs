@@ -88,7 +88,18 @@ fn by_fgraph(fgraph: &Path, place: &Path, name: &str) -> io::Result<Vec<Event>> 
     output(place, fgraph, &words)?;
     let dumped = output(place, fgraph, &["dump", &recording])?;
     let text = String::from_utf8_lossy(&dumped.stdout).into_owned();
-    Ok(text.lines().filter_map(of_fgraph).collect())
+    let mut events = Vec::new();
+    for line in text.lines() {
+        let Some(event) = of_fgraph(line) else {
+            continue;
+        };
+        let (thread, _, name) = event.clone();
+        events.push(event);
+        if line.ends_with(ENTRY_ONLY) {
+            events.push((thread, false, name));
+        }
+    }
+    Ok(events)
 }
 
 fn by_uftrace(uftrace: &Path, place: &Path, name: &str) -> io::Result<Vec<Event>> {
@@ -102,12 +113,16 @@ fn by_uftrace(uftrace: &Path, place: &Path, name: &str) -> io::Result<Vec<Event>
     Ok(text.lines().filter_map(of_uftrace).collect())
 }
 
+/// Stands behind a call of which no end is recorded.
+const ENTRY_ONLY: &str = " (entry only)";
+
 /// ` 5.000 7/8 [1] entry   main [main.c:3]`
 fn of_fgraph(line: &str) -> Option<Event> {
     let (head, rest) = line.split_once("] ")?;
     let thread = head.split_whitespace().nth(1)?;
     let (kind, name) = rest.split_once(' ')?;
     let name = name.trim_start().split(" [").next()?;
+    let name = name.trim_end_matches(ENTRY_ONLY);
     let is_entry = match kind {
         "entry" => true,
         "return" | "unwound" => false,
@@ -231,6 +246,12 @@ mod tests {
         theirs.remove(2);
         assert_eq!(compare(&ours, &theirs).0, "differs");
         assert_eq!(compare(&ours, &[]).0, "cannot");
+    }
+
+    #[test]
+    fn a_call_that_is_entry_only_goes_by_its_name() {
+        let found = of_fgraph(" 1.000 7/7 [1] entry   setjmp (entry only)");
+        assert_eq!(found, Some(("7/7".to_owned(), true, "setjmp".to_owned())));
     }
 
     #[test]
