@@ -6,8 +6,9 @@
 //! and the number of descriptors is what it was. The number of the agent's mappings is after the
 //! last cycle what it was after the first ones.
 //!
-//! How long threads are held depends on who else wants the processors, which the busy threads do:
-//! it is measured with threads that mostly wait, too.
+//! How long threads are held depends on who else wants the processors and the locks that making a
+//! thread takes, which the busy threads do: it is measured with threads that mostly wait, too, and
+//! so is how long the program itself takes to make a thread beside the busy ones.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -89,6 +90,8 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     }
     failures.extend(waiting.end()?.err());
 
+    let own = own_threads(&built)?;
+
     for failure in &failures {
         println!("failure: {failure}");
     }
@@ -96,13 +99,15 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     println!("recorders killed {killed}");
     println!("failures {}", failures.len());
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    for (threads, mut pauses) in [("busy", pauses), ("waiting", waiting_pauses)] {
-        pauses.sort();
-        if let (Some(median), Some(longest)) = (pauses.get(pauses.len() / 2), pauses.last()) {
+    for (what, mut times) in [
+        ("where all are busy a thread was held for", pauses),
+        ("where all are busy the program makes a thread in", own),
+        ("where all wait a thread was held for", waiting_pauses),
+    ] {
+        times.sort();
+        if let (Some(median), Some(longest)) = (times.get(times.len() / 2), times.last()) {
             let [median, longest] = [*median, *longest].map(milliseconds);
-            println!(
-                "one of the {threads} threads was held for {median:.2} ms, at most {longest:.2} ms"
-            );
+            println!("{what} {median:.2} ms, at most {longest:.2} ms");
         }
     }
     first.sort();
@@ -113,6 +118,27 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// How long the program takes to make a thread beside its busy ones, some times.
+fn own_threads(built: &Built) -> io::Result<Vec<Duration>> {
+    const TIMES: usize = 60;
+    let mut program = Command::new(built.path("program.pthread"))
+        .arg(built.path("library.shared"))
+        .args(["0", "1", &TIMES.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let output = program.stdout.take().expect("piped");
+    let victim = Victim(program);
+    let lines = BufReader::new(output).lines().skip(1).take(TIMES);
+    let times = lines.map(|line| {
+        let time = line?.parse().map_err(io::Error::other)?;
+        Ok(Duration::from_micros(time))
+    });
+    let times = times.collect::<io::Result<_>>()?;
+    victim.end()?.map_err(io::Error::other)?;
+    Ok(times)
 }
 
 /// The program and the library that it loads.

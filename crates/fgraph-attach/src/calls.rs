@@ -1,6 +1,7 @@
 //! System calls that a held thread makes.
 
 use std::io;
+use std::mem;
 use std::time::Instant;
 
 use libc::user_regs_struct;
@@ -15,6 +16,9 @@ pub(crate) struct Caller<'a> {
     pub(crate) instruction: u64,
     /// What registers hold besides those that a system call uses.
     pub(crate) general: user_regs_struct,
+    /// Whether it begins a system call, in whose place it makes the first one of these: one wait
+    /// for a processor, and not three.
+    pub(crate) begins: bool,
     pub(crate) until: Instant,
 }
 
@@ -34,8 +38,14 @@ impl Caller<'_> {
             general.r8,
             general.r9,
         ] = arguments;
-        self.tracee.set_registers(&general)?;
         let mut seen = 0;
+        if mem::take(&mut self.begins) {
+            general.rip = self.instruction + 2;
+            general.rax = -i64::from(libc::ENOSYS) as u64;
+            general.orig_rax = number as u64;
+            seen = 1;
+        }
+        self.tracee.set_registers(&general)?;
         while seen < 2 {
             self.tracee.run_to_call()?;
             match self.tracee.wait(self.until)? {

@@ -1,10 +1,11 @@
 //! What a held thread does for the library: it makes a thread, and goes on where it was.
 //!
-//! It is stopped four times: where it is found, as it begins and ends one system call, and when it
-//! has made the thread. Each time it waits for a processor again, so nothing else is done here.
+//! It is stopped as it begins a system call, as that ends, in whose place it has made ours, and
+//! when it has made the thread; found elsewhere, it is stopped once more, where it begins our call.
+//! After each stop it waits for a processor again, so nothing else is done here.
 
 use std::io;
-use std::mem::offset_of;
+use std::mem::{self, offset_of};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -171,6 +172,7 @@ impl Maker<'_> {
         }
         let mut caller = Caller {
             general,
+            begins: mem::take(&mut self.held.begins),
             tracee: &mut self.held.tracee,
             instruction: self.target.call,
             until: Instant::now() + SOON,

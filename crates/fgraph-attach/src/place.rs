@@ -120,6 +120,8 @@ pub(crate) struct Held {
     pub(crate) tracee: Tracee,
     /// How it is to go on.
     pub(crate) state: State,
+    /// Whether it is about to enter the kernel with a system call, which it will begin again.
+    pub(crate) begins: bool,
     /// Since when it does nothing of its own.
     pub(crate) since: Instant,
     /// The system call that it was in and that ends with `EINTR`.
@@ -138,6 +140,7 @@ impl Held {
             stack: stack.map(|map| map.range.clone()),
             tracee,
             state,
+            begins: false,
             since,
             interrupted: None,
         })
@@ -259,6 +262,7 @@ impl Places<'_> {
             general.rax = general.orig_rax;
             general.rip -= 2;
             general.orig_rax = u64::MAX;
+            held.begins = true;
             Some(held)
         }))
     }
