@@ -58,6 +58,7 @@
 //! not matter.
 
 mod bitset;
+mod decoded;
 mod effect;
 mod graph;
 mod liveness;

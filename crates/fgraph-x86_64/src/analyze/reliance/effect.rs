@@ -1,11 +1,16 @@
 //! What one instruction, or a run of them, reads and writes.
+//!
+//! What an instruction reads depends on those before it in one way: where only the lowest byte of a
+//! general register has been written, what is above is seldom meant.
 
 use iced_x86::{
     Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
     Register,
 };
 
-use super::registers::{GUESSED, LOW_BYTE, REST, SEEN, SYSTEM_ARGUMENTS, Set, bits, guess};
+use super::registers::{
+    GENERAL_BITS, GUESS, GUESSED, LOW_BYTE, REST, SEEN, SYSTEM_ARGUMENTS, Set, bits, guess,
+};
 
 /// What a run of instructions reads and writes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,24 +23,37 @@ pub(super) struct Effect {
     pub(super) writes: Set,
 }
 
-impl Effect {
-    fn read(&mut self, registers: Set) {
-        self.reads |= registers & !self.kills;
+/// What one instruction reads and writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Access {
+    /// Read, but for those of `whole`.
+    reads: Set,
+    /// The general registers of which more than a byte is read, by their position in the set.
+    whole: u8,
+    kills: Set,
+    /// From [`GUESS`] on, where all of them are.
+    writes: u32,
+}
+
+impl Access {
+    /// Whether it may make a difference that an instruction is in the first block of a function.
+    pub(super) fn depends_on_entry(instruction: &Instruction) -> bool {
+        instruction.mnemonic() == Mnemonic::Mov && is_stored(instruction)
     }
 
-    /// Adds an instruction. `is_entry` says whether it is in the first block of a function.
-    pub(super) fn add(
-        &mut self,
+    /// That of an instruction. `is_entry` says whether it is in the first block of a function.
+    pub(super) fn of(
         instruction: &Instruction,
         is_entry: bool,
         factory: &mut InstructionInfoFactory,
-    ) {
+    ) -> Self {
+        let mut this = Self::default();
         match instruction.mnemonic() {
             // vzeroupper is for gcc no write: what is written holds no value of any code.
-            Mnemonic::Nop | Mnemonic::Endbr64 | Mnemonic::Vzeroupper => return,
-            Mnemonic::Syscall => self.read(SYSTEM_ARGUMENTS),
+            Mnemonic::Nop | Mnemonic::Endbr64 | Mnemonic::Vzeroupper => return this,
+            Mnemonic::Syscall => this.reads |= SYSTEM_ARGUMENTS,
             Mnemonic::Int | Mnemonic::Int1 | Mnemonic::Int3 | Mnemonic::Sysenter => {
-                self.read(GUESSED);
+                this.reads |= GUESSED;
             }
             Mnemonic::Fxsave
             | Mnemonic::Fxsave64
@@ -46,7 +64,7 @@ impl Effect {
             | Mnemonic::Xsaveopt
             | Mnemonic::Xsaveopt64
             | Mnemonic::Xsaves
-            | Mnemonic::Xsaves64 => self.read(SEEN),
+            | Mnemonic::Xsaves64 => this.reads |= SEEN,
             _ => {}
         }
         let weak = weak_reads(instruction, is_entry);
@@ -57,32 +75,44 @@ impl Effect {
                 access,
                 OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite
             );
-            if !reads || weak == Weak::Nothing(register) {
-                continue;
+            if reads && weak != Weak::Nothing(register) {
+                let (seen, _) = bits(register);
+                let both = (seen >> LOW_BYTE & seen >> REST & GENERAL_BITS) as u8;
+                if weak == Weak::Guess(register) {
+                    this.reads |= guess(register);
+                } else if both != 0 {
+                    this.whole |= both;
+                } else {
+                    this.reads |= seen;
+                }
             }
-            let (seen, _) = bits(register);
-            // What is above a byte that has just been written is seldom meant.
-            let rest = seen >> REST & 0x7f;
-            let above_byte = rest != 0 && seen >> LOW_BYTE & 0x7f & self.kills >> LOW_BYTE != 0;
-            if above_byte || weak == Weak::Guess(register) {
-                self.read(guess(register));
-            } else {
-                self.read(seen);
-            }
-        }
-        for used in info.used_registers() {
-            let always = matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite);
-            if always || matches!(used.access(), OpAccess::CondWrite | OpAccess::ReadCondWrite) {
-                self.writes |= guess(used.register());
+            let always = matches!(access, OpAccess::Write | OpAccess::ReadWrite);
+            if always || matches!(access, OpAccess::CondWrite | OpAccess::ReadCondWrite) {
+                this.writes |= (guess(register) >> GUESS) as u32;
             }
             if always {
-                let (bits, whole) = bits(used.register());
-                self.kills |= bits;
-                if whole || used.register().is_xmm() {
-                    self.kills |= guess(used.register());
+                let (bits, whole) = bits(register);
+                this.kills |= bits;
+                if whole || register.is_xmm() {
+                    this.kills |= guess(register);
                 }
             }
         }
+        this
+    }
+}
+
+impl Effect {
+    /// Adds what an instruction does.
+    pub(super) fn add(&mut self, access: &Access) {
+        // What is above a byte that has just been written is seldom meant.
+        let whole = Set::from(access.whole);
+        let above_byte = whole & self.kills >> LOW_BYTE;
+        let whole = whole & !above_byte;
+        let reads = access.reads | above_byte << GUESS | whole << LOW_BYTE | whole << REST;
+        self.reads |= reads & !self.kills;
+        self.kills |= access.kills;
+        self.writes |= Set::from(access.writes) << GUESS;
     }
 }
 
@@ -94,6 +124,12 @@ enum Weak {
     Nothing(Register),
     /// It is handed on, or what is read stays where it is.
     Guess(Register),
+}
+
+/// Whether an instruction writes to the stack.
+fn is_stored(instruction: &Instruction) -> bool {
+    instruction.op0_kind() == OpKind::Memory
+        && matches!(instruction.memory_base(), Register::RSP | Register::RBP)
 }
 
 fn weak_reads(instruction: &Instruction, is_entry: bool) -> Weak {
@@ -111,13 +147,7 @@ fn weak_reads(instruction: &Instruction, is_entry: bool) -> Weak {
         Mnemonic::Sbb if both && to == from => Weak::Nothing(to),
         // Room on the stack is made like this.
         Mnemonic::Push => Weak::Guess(to),
-        Mnemonic::Mov
-            if is_entry
-                && instruction.op0_kind() == OpKind::Memory
-                && matches!(instruction.memory_base(), Register::RSP | Register::RBP) =>
-        {
-            Weak::Guess(from)
-        }
+        Mnemonic::Mov if is_entry && is_stored(instruction) => Weak::Guess(from),
         Mnemonic::Bsf
         | Mnemonic::Bsr
         | Mnemonic::Movhlps

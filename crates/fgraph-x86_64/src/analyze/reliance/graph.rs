@@ -3,13 +3,9 @@
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
-use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
-    Register,
-};
-
 use super::Code;
 use super::bitset::{BitSet, RankedSet};
+use super::decoded::{Decoded, Flow, Instructions};
 use super::effect::Effect;
 use crate::nop::ENDBR64;
 
@@ -111,43 +107,6 @@ struct DecodedPiece<'a> {
     bytes: &'a [u8],
 }
 
-/// Calls `each` with every instruction of some code, and where it is. `None` are bytes that are
-/// none.
-fn each_instruction(
-    bytes: &[u8],
-    address: usize,
-    mut each: impl FnMut(usize, Option<&Instruction>),
-) {
-    let mut decoder = Decoder::with_ip(64, bytes, address as u64, DecoderOptions::NONE);
-    let mut instruction = Instruction::default();
-    while decoder.can_decode() {
-        let at = decoder.position();
-        decoder.decode_out(&mut instruction);
-        if instruction.is_invalid() {
-            each(at, None);
-            if decoder.set_position(at + 1).is_err() {
-                break;
-            }
-            decoder.set_ip((address + at + 1) as u64);
-        } else {
-            each(at, Some(&instruction));
-        }
-    }
-}
-
-/// The target of a direct branch.
-fn direct(instruction: &Instruction) -> Option<usize> {
-    let is_near = match instruction.flow_control() {
-        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
-            matches!(instruction.op0_kind(), OpKind::NearBranch64)
-        }
-        FlowControl::Call => instruction.is_call_near(),
-        FlowControl::XbeginXabortXend => instruction.mnemonic() == Mnemonic::Xbegin,
-        _ => false,
-    };
-    is_near.then(|| instruction.near_branch_target() as usize)
-}
-
 impl<'a> Graph<'a> {
     /// Cuts code into blocks; `None` if there is more than can be numbered.
     pub(super) fn new(code: &'a [Code<'a>], functions: &[usize], parts: &[usize]) -> Option<Self> {
@@ -180,31 +139,31 @@ impl<'a> Graph<'a> {
                 entries.set(place);
             }
         }
+        let mut instructions = Instructions::new();
         for piece in graph.pieces(parts) {
-            each_instruction(piece.bytes, piece.address, |at, instruction| {
+            instructions.add(piece.bytes, piece.address, |at, met| {
                 let place = piece.place + at as u32;
-                let Some(instruction) = instruction else {
+                let Some(met) = met else {
                     leaders.set(place);
                     return;
                 };
                 starts.set(place);
-                for to in direct(instruction)
-                    .into_iter()
-                    .flat_map(|to| graph.starts_for(to, piece.stretch))
-                {
+                let targets = met.target.into_iter();
+                for to in targets.flat_map(|to| graph.starts_for(to, piece.stretch)) {
                     leaders.set(to);
-                    if instruction.flow_control() == FlowControl::Call {
+                    if met.calls {
                         entries.set(to);
                     }
                 }
-                if instruction.mnemonic() == Mnemonic::Endbr64
-                    && let Some(next) = graph.place(piece.address + at + instruction.len())
+                if met.is_pad
+                    && let Some(next) = graph.place(piece.address + at + met.len)
                 {
                     leaders.set(next);
                 }
             });
         }
-        (graph.blocks, graph.block_places) = graph.cut(parts, &starts, &leaders, &entries);
+        (graph.blocks, graph.block_places) =
+            graph.cut(parts, &instructions, &starts, &leaders, &entries);
         let roots = functions.iter().filter_map(|&at| graph.block_at(at));
         graph.functions = roots.map(|block| block as u32).collect();
         let roots = parts.iter().filter_map(|&at| graph.block_at(at));
@@ -286,17 +245,23 @@ impl<'a> Graph<'a> {
     fn cut(
         &self,
         parts: &[usize],
+        instructions: &Instructions,
         starts: &BitSet,
         leaders: &BitSet,
         entries: &BitSet,
     ) -> (Vec<Block>, RankedSet) {
         let mut blocks: Vec<Block> = Vec::new();
-        let mut factory = InstructionInfoFactory::new();
+        let mut instructions_left = instructions.iter();
         let mut is_open = false;
         let mut next_place = 0;
         for piece in self.pieces(parts) {
-            each_instruction(piece.bytes, piece.address, |at, instruction| {
+            let mut at = 0;
+            while at < piece.bytes.len()
+                && let Some(decoded) = instructions_left.next()
+            {
                 let place = piece.place + at as u32;
+                let len = decoded.map_or(1, |decoded| decoded.kind.len.into());
+                at += len;
                 if is_open && place != next_place {
                     // The end of a stretch.
                     if let Some(block) = blocks.last_mut() {
@@ -307,7 +272,7 @@ impl<'a> Graph<'a> {
                 if !is_open || leaders.has(place) {
                     blocks.push(Block {
                         place,
-                        is_pad: instruction.is_some_and(|i| i.mnemonic() == Mnemonic::Endbr64),
+                        is_pad: decoded.is_some_and(|decoded| decoded.kind.is_pad),
                         effect: Effect::default(),
                         asks_al: false,
                         is_padding: true,
@@ -315,26 +280,28 @@ impl<'a> Graph<'a> {
                     });
                     is_open = true;
                 }
+                next_place = place + len as u32;
                 let Some(block) = blocks.last_mut() else {
-                    return;
+                    continue;
                 };
-                let Some(instruction) = instruction else {
+                let Some(Decoded {
+                    kind,
+                    at_entry,
+                    target,
+                }) = decoded
+                else {
                     (block.end, is_open) = (End::Unclear, false);
-                    next_place = place + 1;
-                    return;
+                    continue;
                 };
-                next_place = place + instruction.len() as u32;
-                block
-                    .effect
-                    .add(instruction, entries.has(block.place), &mut factory);
-                block.is_padding &= instruction.mnemonic() == Mnemonic::Nop;
-                block.asks_al |= instruction.mnemonic() == Mnemonic::Test
-                    && instruction.op0_register() == Register::AL
-                    && instruction.op1_kind() == OpKind::Register
-                    && instruction.op1_register() == Register::AL;
-                block.end = self.end(instruction, starts, piece.stretch);
+                block.effect.add(match entries.has(block.place) {
+                    true => at_entry,
+                    false => &kind.access,
+                });
+                block.is_padding &= kind.is_nop;
+                block.asks_al |= kind.asks_al;
+                block.end = self.end(kind.flow, target, starts, piece.stretch);
                 is_open = block.end == End::Falls;
-            });
+            }
         }
         if let Some(last) = blocks.last_mut()
             && last.end.leads_on()
@@ -367,53 +334,32 @@ impl<'a> Graph<'a> {
         (blocks, places)
     }
 
-    /// What an instruction of a stretch does to the flow of control; `Falls` if nothing.
-    fn end(&self, instruction: &Instruction, starts: &BitSet, stretch: usize) -> End {
-        if let Some(to) = direct(instruction) {
-            let place = self.place_near(to, stretch);
-            let start = self
-                .starts_for(to, stretch)
-                .find(|&start| starts.has(start));
-            if place.is_some() && start.is_none() {
-                return End::Unclear;
-            }
-            let place = start;
-            return match (instruction.flow_control(), place) {
-                (FlowControl::Call, Some(place)) => End::Calls(place),
-                (FlowControl::Call, None) => End::CallsUnknown,
-                (FlowControl::UnconditionalBranch, Some(place)) => End::Jumps(place),
-                (FlowControl::UnconditionalBranch, None) => End::JumpsUnknown,
-                (_, Some(place)) => End::Branches(place),
-                // Perhaps to another function, which is unknown.
-                (_, None) => End::Unclear,
-            };
+    /// How a block ends that an instruction of a stretch is the last one of; `Falls` if it is not.
+    fn end(&self, flow: Flow, target: Option<usize>, starts: &BitSet, stretch: usize) -> End {
+        let place = target.and_then(|to| self.place_near(to, stretch));
+        let start = target.and_then(|to| {
+            let mut all = self.starts_for(to, stretch);
+            all.find(|&start| starts.has(start))
+        });
+        if place.is_some() && start.is_none() {
+            return End::Unclear;
         }
-        match instruction.flow_control() {
-            FlowControl::IndirectBranch => {
-                let by_table = instruction.op0_kind() == OpKind::Register
-                    || instruction.memory_index() != Register::None;
-                if by_table {
-                    End::JumpsByTable
-                } else {
-                    End::JumpsUnknown
-                }
-            }
-            FlowControl::IndirectCall => {
-                let is_resolver = instruction.op0_kind() == OpKind::Memory
-                    && instruction.memory_base() == Register::RAX
-                    && instruction.memory_index() == Register::None
-                    && instruction.memory_displacement64() == 0;
-                if is_resolver {
-                    End::CallsResolver
-                } else {
-                    End::CallsUnknown
-                }
-            }
-            FlowControl::Return => End::Returns,
-            FlowControl::Exception => End::Stops,
-            _ if instruction.mnemonic() == Mnemonic::Hlt => End::Stops,
-            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => End::Unclear,
-            _ => End::Falls,
+        match (flow, start) {
+            (Flow::Calls, Some(place)) => End::Calls(place),
+            (Flow::Calls, None) => End::CallsUnknown,
+            (Flow::Jumps, Some(place)) => End::Jumps(place),
+            (Flow::Jumps, None) => End::JumpsUnknown,
+            (Flow::Branches, Some(place)) => End::Branches(place),
+            // Perhaps to another function, which is unknown.
+            (Flow::Branches, None) => End::Unclear,
+            (Flow::Falls, _) => End::Falls,
+            (Flow::CallsUnknown, _) => End::CallsUnknown,
+            (Flow::JumpsUnknown, _) => End::JumpsUnknown,
+            (Flow::CallsResolver, _) => End::CallsResolver,
+            (Flow::JumpsByTable, _) => End::JumpsByTable,
+            (Flow::Returns, _) => End::Returns,
+            (Flow::Stops, _) => End::Stops,
+            (Flow::Unclear, _) => End::Unclear,
         }
     }
 

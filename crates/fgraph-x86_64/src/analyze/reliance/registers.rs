@@ -32,8 +32,10 @@ pub(super) const VECTOR: u32 = 14;
 const UPPER: u32 = 28;
 const HIGH_VECTOR: u32 = 42;
 const OPMASK: u32 = 58;
+/// One bit for each general register.
+pub(super) const GENERAL_BITS: Set = 0x7f;
 /// Where the guesses begin.
-const GUESS: u32 = 96;
+pub(super) const GUESS: u32 = 96;
 const GUESS_VECTOR: u32 = GUESS + 7;
 const GUESS_BEYOND: u32 = GUESS_VECTOR + 14;
 pub(super) const SEEN: Set = (1 << (OPMASK + 8)) - 1;

@@ -1,0 +1,368 @@
+//! The instructions of code, decoded once.
+//!
+//! What there is to say of an instruction follows from its bytes, but for where it leads. Code has
+//! the same ones again and again, so what they read and write is found out once for most of them.
+
+use alloc::{vec, vec::Vec};
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
+};
+
+use super::effect::Access;
+
+/// How many bytes of an operand tell nothing but where something is.
+const OFFSET: usize = 4;
+
+/// What an instruction does to the flow of control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// The next one follows.
+    Falls,
+    /// To its target.
+    Jumps,
+    /// To its target or to the next one.
+    Branches,
+    /// Calls its target.
+    Calls,
+    CallsUnknown,
+    JumpsUnknown,
+    CallsResolver,
+    JumpsByTable,
+    Returns,
+    Stops,
+    Unclear,
+}
+
+impl Flow {
+    fn of(instruction: &Instruction) -> Self {
+        let is_direct = is_direct(instruction);
+        match instruction.flow_control() {
+            FlowControl::UnconditionalBranch if is_direct => Self::Jumps,
+            FlowControl::Call if is_direct => Self::Calls,
+            _ if is_direct => Self::Branches,
+            FlowControl::IndirectBranch => {
+                let by_table = instruction.op0_kind() == OpKind::Register
+                    || instruction.memory_index() != Register::None;
+                if by_table {
+                    Self::JumpsByTable
+                } else {
+                    Self::JumpsUnknown
+                }
+            }
+            FlowControl::IndirectCall => {
+                let is_resolver = instruction.op0_kind() == OpKind::Memory
+                    && instruction.memory_base() == Register::RAX
+                    && instruction.memory_index() == Register::None
+                    && instruction.memory_displacement64() == 0;
+                if is_resolver {
+                    Self::CallsResolver
+                } else {
+                    Self::CallsUnknown
+                }
+            }
+            FlowControl::Return => Self::Returns,
+            FlowControl::Exception => Self::Stops,
+            _ if instruction.mnemonic() == Mnemonic::Hlt => Self::Stops,
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => Self::Unclear,
+            _ => Self::Falls,
+        }
+    }
+
+    /// Whether it has a target.
+    fn is_direct(self) -> bool {
+        matches!(self, Self::Jumps | Self::Branches | Self::Calls)
+    }
+}
+
+/// Whether an instruction is a direct branch.
+fn is_direct(instruction: &Instruction) -> bool {
+    match instruction.flow_control() {
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+            matches!(instruction.op0_kind(), OpKind::NearBranch64)
+        }
+        FlowControl::Call => instruction.is_call_near(),
+        FlowControl::XbeginXabortXend => instruction.mnemonic() == Mnemonic::Xbegin,
+        _ => false,
+    }
+}
+
+/// What is the same for all instructions of the same bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    pub(super) access: Access,
+    pub(super) len: u8,
+    /// Is `endbr64`.
+    pub(super) is_pad: bool,
+    pub(super) is_nop: bool,
+    /// Looks whether there are vector arguments.
+    pub(super) asks_al: bool,
+    pub(super) flow: Flow,
+    /// The next kind is of the same instruction in the first block of a function.
+    has_entry: bool,
+}
+
+/// A kind that was seen.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// The bytes of the instruction.
+    key: u64,
+    index: u32,
+    is_pad: bool,
+    flow: Flow,
+}
+
+/// An instruction as it is met the first time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Met {
+    pub(super) len: usize,
+    /// Is `endbr64`.
+    pub(super) is_pad: bool,
+    /// Is a call with a target.
+    pub(super) calls: bool,
+    /// Where it leads, if it has a target.
+    pub(super) target: Option<usize>,
+}
+
+/// An instruction as it is met again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decoded<'a> {
+    pub(super) kind: &'a Kind,
+    /// What it reads and writes in the first block of a function.
+    pub(super) at_entry: &'a Access,
+    /// Where it leads, if it has a target.
+    pub(super) target: Option<usize>,
+}
+
+/// The instructions of pieces of code, in the order in which they were added.
+pub(super) struct Instructions {
+    /// The kind of each.
+    all: Vec<u32>,
+    /// Where those lead that have a target.
+    targets: Vec<usize>,
+    kinds: Vec<Kind>,
+    /// By hashes of their keys.
+    seen: Vec<Seen>,
+    factory: InstructionInfoFactory,
+}
+
+impl Instructions {
+    /// A byte that is no instruction.
+    const NONE: u32 = u32::MAX;
+
+    /// How many kinds are found again.
+    const SEEN: usize = 1 << 13;
+
+    /// No instruction has this key.
+    const NO_KEY: u64 = 0;
+
+    pub(super) fn new() -> Self {
+        let unseen = Seen {
+            key: Self::NO_KEY,
+            index: Self::NONE,
+            is_pad: false,
+            flow: Flow::Falls,
+        };
+        Self {
+            all: Vec::new(),
+            targets: Vec::new(),
+            kinds: Vec::new(),
+            seen: vec![unseen; Self::SEEN],
+            factory: InstructionInfoFactory::new(),
+        }
+    }
+
+    /// Adds a piece of code, and calls `each` with every instruction of it, and where it is.
+    pub(super) fn add(
+        &mut self,
+        bytes: &[u8],
+        address: usize,
+        mut each: impl FnMut(usize, Option<Met>),
+    ) {
+        let mut decoder = Decoder::with_ip(64, bytes, address as u64, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() {
+            let at = decoder.position();
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                self.all.push(Self::NONE);
+                each(at, None);
+                if decoder.set_position(at + 1).is_err() {
+                    break;
+                }
+                decoder.set_ip((address + at + 1) as u64);
+                continue;
+            }
+            let seen = self.find(&bytes[at..], &instruction, &decoder);
+            self.all.push(seen.index);
+            let target = seen.flow.is_direct();
+            let target = target.then(|| instruction.near_branch_target() as usize);
+            self.targets.extend(target);
+            let met = Met {
+                len: instruction.len(),
+                is_pad: seen.is_pad,
+                calls: seen.flow == Flow::Calls,
+                target,
+            };
+            each(at, Some(met));
+        }
+    }
+
+    /// The kind of an instruction that `bytes` begin with.
+    fn find(&mut self, bytes: &[u8], instruction: &Instruction, decoder: &Decoder<'_>) -> Seen {
+        let len = instruction.len();
+        let offset = match bytes {
+            // The targets of calls and jumps are apart.
+            [0xe8 | 0xe9, ..] if len == 1 + OFFSET => Some(1),
+            [0x0f, 0x80..=0x8f, ..] if len == 2 + OFFSET => Some(2),
+            _ if instruction.is_ip_rel_memory_operand() => {
+                let offsets = decoder.get_constant_offsets(instruction);
+                let is_whole = offsets.displacement_size() == OFFSET;
+                is_whole.then(|| offsets.displacement_offset())
+            }
+            _ => None,
+        };
+        let Some(key) = key(bytes, len, offset) else {
+            return self.make(Self::NO_KEY, instruction);
+        };
+        let slot = slot(key) % Self::SEEN;
+        let mut seen = self.seen[slot];
+        if seen.key != key {
+            seen = self.make(key, instruction);
+            self.seen[slot] = seen;
+        }
+        seen
+    }
+
+    /// Makes the kind of an instruction.
+    fn make(&mut self, key: u64, instruction: &Instruction) -> Seen {
+        let has_entry = Access::depends_on_entry(instruction);
+        let mut access = |is_entry| Access::of(instruction, is_entry, &mut self.factory);
+        let kind = Kind {
+            access: access(false),
+            len: instruction.len() as u8,
+            is_pad: instruction.mnemonic() == Mnemonic::Endbr64,
+            is_nop: instruction.mnemonic() == Mnemonic::Nop,
+            asks_al: instruction.mnemonic() == Mnemonic::Test
+                && instruction.op0_register() == Register::AL
+                && instruction.op1_kind() == OpKind::Register
+                && instruction.op1_register() == Register::AL,
+            flow: Flow::of(instruction),
+            has_entry,
+        };
+        let entry = has_entry.then(|| access(true));
+        let entry = entry.map(|access| Kind { access, ..kind });
+        let index = self.kinds.len() as u32;
+        self.kinds.push(kind);
+        self.kinds.extend(entry);
+        Seen {
+            key,
+            index,
+            is_pad: kind.is_pad,
+            flow: kind.flow,
+        }
+    }
+
+    /// All of them; `None` are bytes that are none.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Option<Decoded<'_>>> {
+        let mut targets = self.targets.iter().copied();
+        self.all.iter().map(move |&index| {
+            let kind = self.kinds.get(index as usize)?;
+            let has_target = kind.flow.is_direct();
+            Some(Decoded {
+                kind,
+                at_entry: &self.kinds[index as usize + usize::from(kind.has_entry)].access,
+                target: if has_target { targets.next() } else { None },
+            })
+        })
+    }
+}
+
+/// The first `len` bytes, without those of an offset at a place among them, and how many they are;
+/// `None` if they are too many.
+fn key(bytes: &[u8], len: usize, offset: Option<usize>) -> Option<u64> {
+    const LONGEST: usize = size_of::<u64>() - 1;
+    if len > LONGEST {
+        return None;
+    }
+    let mut key = match bytes.first_chunk() {
+        Some(bytes) => u64::from_le_bytes(*bytes),
+        None => {
+            let mut all = [0; LONGEST + 1];
+            all[..len].copy_from_slice(&bytes[..len]);
+            u64::from_le_bytes(all)
+        }
+    };
+    key &= (1 << (8 * len)) - 1;
+    if let Some(at) = offset {
+        key &= !(0xffff_ffff << (8 * at));
+    }
+    Some(key | (len as u64) << (8 * LONGEST))
+}
+
+fn slot(key: u64) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of many kinds of instructions: prefixes, opcodes of moves and branches, and operands
+    /// relative to where they are.
+    const BYTES: [u8; 24] = [
+        0x48, 0x41, 0x66, 0x0f, 0xc5, 0x62, 0x89, 0x8b, 0x8d, 0x05, 0x25, 0x84, 0xe8, 0xe9, 0x74,
+        0xff, 0x83, 0x31, 0x6f, 0x45, 0x24, 0xc0, 0xf8, 0xc3,
+    ];
+
+    #[test]
+    fn an_instruction_is_what_it_would_be_alone() {
+        const ADDRESS: usize = 0x40_0000;
+        let mut random = 0x1234_5678_9abc_def1_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            BYTES[(random >> 32) as usize % BYTES.len()]
+        };
+        let bytes: Vec<u8> = (0..if cfg!(miri) { 1_000 } else { 200_000 })
+            .map(|_| next())
+            .collect();
+        let mut instructions = Instructions::new();
+        let mut places = Vec::new();
+        instructions.add(&bytes, ADDRESS, |at, met| {
+            places.push((at, met.map(|met| (met.len, met.is_pad, met.target))));
+        });
+        assert!(instructions.kinds.len() < places.len() / 2);
+        let mut factory = InstructionInfoFactory::new();
+        let mut end = 0;
+        for (decoded, (at, met)) in instructions.iter().zip(&places) {
+            assert_eq!(*at, end);
+            let ip = (ADDRESS + at) as u64;
+            let mut decoder = Decoder::with_ip(64, &bytes[*at..], ip, DecoderOptions::NONE);
+            let alone = decoder.decode();
+            assert_eq!(decoded.is_none(), alone.is_invalid(), "{at}");
+            let Some(decoded) = decoded else {
+                assert_eq!(*met, None);
+                end += 1;
+                continue;
+            };
+            end += alone.len();
+            let target = is_direct(&alone).then(|| alone.near_branch_target() as usize);
+            let is_pad = alone.mnemonic() == Mnemonic::Endbr64;
+            assert_eq!(*met, Some((alone.len(), is_pad, target)), "{at}");
+            let kind = decoded.kind;
+            assert_eq!(
+                (kind.len.into(), kind.flow),
+                (alone.len(), Flow::of(&alone))
+            );
+            assert_eq!((kind.is_pad, decoded.target), (is_pad, target), "{at}");
+            assert_eq!(kind.is_nop, alone.mnemonic() == Mnemonic::Nop, "{at}");
+            for (access, is_entry) in [(&kind.access, false), (decoded.at_entry, true)] {
+                assert_eq!(*access, Access::of(&alone, is_entry, &mut factory), "{at}");
+            }
+        }
+        assert_eq!(end, bytes.len());
+    }
+}
