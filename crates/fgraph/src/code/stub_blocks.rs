@@ -85,19 +85,31 @@ impl Block {
         Some(Self { base, taken })
     }
 
-    /// Takes `len` bytes at `address`, which is in the block, unless one of them is taken or not in
-    /// it.
-    fn take(&mut self, address: usize, len: usize) -> bool {
+    /// Takes `len` bytes at `address`, which is in the block.
+    ///
+    /// # Errors
+    ///
+    /// The next address at which they may all be free, if one of them is taken or not in the block.
+    fn take(&mut self, address: usize, len: usize) -> Result<(), usize> {
         let offset = address - self.base;
-        if offset + len > BLOCK {
-            return false;
+        let end = offset + len;
+        if end > BLOCK {
+            return Err(self.base + BLOCK);
         }
-        let bits = (offset..offset + len).map(|byte| (byte / 64, 1 << (byte % 64)));
-        if bits.clone().any(|(word, bit)| self.taken[word] & bit != 0) {
-            return false;
+        // The bits of them that are in a word.
+        let words = offset / 64..end.div_ceil(64);
+        let bits = |word: usize| {
+            let (from, to) = (offset.max(64 * word) % 64, end - 64 * word);
+            u64::MAX << from & u64::MAX >> (64 - to.min(64))
+        };
+        for word in words.clone().rev() {
+            let taken = self.taken[word] & bits(word);
+            if taken != 0 {
+                return Err(self.base + 64 * word + taken.ilog2() as usize + 1);
+            }
         }
-        bits.for_each(|(word, bit)| self.taken[word] |= bit);
-        true
+        words.for_each(|word| self.taken[word] |= bits(word));
+        Ok(())
     }
 }
 
@@ -182,13 +194,15 @@ impl StubBlocks {
                 from = (index + 1) * BLOCK;
                 continue;
             };
-            if block.take(place, len) {
-                if !wrapped {
-                    self.next.insert(key, place + 1);
+            match block.take(place, len) {
+                Ok(()) => {
+                    if !wrapped {
+                        self.next.insert(key, place + 1);
+                    }
+                    return Some(place);
                 }
-                return Some(place);
+                Err(next) => from = next,
             }
-            from = place + 1;
         }
         None
     }
@@ -278,6 +292,36 @@ mod tests {
         let mut pages: Vec<usize> = taken.iter().map(|place| place / PAGE).collect();
         pages.dedup();
         assert!(pages.len() < 300, "{} pages", pages.len());
+    }
+
+    #[test]
+    fn bytes_of_a_block_are_taken_once_and_the_next_place_is_behind_those_that_are() {
+        const LEN: usize = 24;
+        let mut block = Block {
+            base: 7 * BLOCK,
+            taken: vec![0; BLOCK / 64],
+        };
+        let mut taken = vec![false; BLOCK];
+        for round in 0..20_000 {
+            let offset = round * 7_919 % 30_000 + (BLOCK - 30_000) * (round % 2);
+            let bytes = offset..offset + LEN;
+            let last = taken
+                .get(bytes.clone())
+                .map(|bytes| bytes.iter().rposition(|&is| is));
+            let expected = match last {
+                None => Err(BLOCK),
+                Some(Some(last)) => Err(offset + last + 1),
+                Some(None) => Ok(taken[bytes].fill(true)),
+            };
+            let found = block.take(block.base + offset, LEN);
+            assert_eq!(
+                found.map_err(|next| next - block.base),
+                expected,
+                "{offset}"
+            );
+        }
+        let bits: u32 = block.taken.iter().map(|word| word.count_ones()).sum();
+        assert_eq!(bits as usize, taken.iter().filter(|&&is| is).count());
     }
 
     #[test]
