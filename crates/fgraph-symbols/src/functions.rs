@@ -144,7 +144,7 @@ impl<'a> Functions<'a> {
     #[must_use]
     pub fn get(&self, index: usize) -> FunctionSymbol {
         let start = &self.starts[index];
-        let address = self.base + u64::from(start.offset);
+        let address = self.address(index);
         let section = self.place(address).map_or(1, |(_, rest)| rest);
         let end = start.end();
         let other = self.others.partition_point(|&other| u64::from(other) < end);
@@ -161,6 +161,16 @@ impl<'a> Functions<'a> {
                 .min(address + section),
             is_resolver: self.ifuncs_of(index).next().is_some(),
         }
+    }
+
+    /// Where the function at an index starts, relative to the load bias.
+    ///
+    /// # Panics
+    ///
+    /// If the index is not less than [`len`](Self::len).
+    #[must_use]
+    pub fn address(&self, index: usize) -> u64 {
+        self.base + u64::from(self.starts[index].offset)
     }
 
     /// The names of IFUNCs, each with the index of its resolver.

@@ -28,14 +28,14 @@ impl Entered {
     ) -> Self {
         let mut masks = Vec::new();
         let entry = |index: usize| {
-            let start = functions.get(index).address;
+            let start = functions.address(index);
             let has_endbr = file.bytes_at(start, ENDBR64.len()) == Some(&ENDBR64);
             start + if has_endbr { ENDBR64.len() as u64 } else { 0 }
         };
         let entries: Vec<usize> = wanted.map(|index| entry(index) as usize).collect();
         let start = |at: usize| {
             let index = functions.containing(at as u64)?;
-            Some(functions.get(index).address as usize)
+            Some(functions.address(index) as usize)
         };
         for section in file.text() {
             let len = usize::try_from(section.end - section.start).unwrap_or(0);

@@ -67,11 +67,11 @@ impl Candidates {
         let start = |address: usize| {
             let in_file = address.wrapping_sub(known.bias) as u64;
             let around = functions.containing(in_file);
-            let start = around.map(|index| functions.get(index).address);
+            let start = around.map(|index| functions.address(index));
             let start = start.filter(|start| in_file - start <= nop::ENDBR64.len() as u64);
             start.or_else(|| {
                 let index = functions.index_at_or_behind(in_file)?;
-                let start = functions.get(index).address;
+                let start = functions.address(index);
                 let len = usize::try_from(start - in_file).ok()?;
                 let padding = known.file.bytes_at(in_file, len)?;
                 nop::last_of(padding).map(|_| start)
@@ -225,6 +225,6 @@ impl Candidates {
 pub(super) fn gap(functions: &Functions<'_>, index: usize) -> Option<u64> {
     let previous = functions.get(index.checked_sub(1)?);
     let end = previous.address + previous.size;
-    let address = functions.get(index).address;
+    let address = functions.address(index);
     (previous.size != 0 && end < address && previous.limit == address).then_some(end)
 }

@@ -198,8 +198,8 @@ impl ModuleFacts {
 
     /// Where the function at an index is in memory.
     pub(super) fn address(&self, index: usize) -> usize {
-        let address = self.functions.get(index).address;
-        self.bias.wrapping_add(address as usize)
+        self.bias
+            .wrapping_add(self.functions.address(index) as usize)
     }
 
     /// What the file has for an address in memory.

@@ -67,7 +67,7 @@ impl Reliance {
         if parts.is_empty() || !by_code && !by_convention {
             return Self::default();
         }
-        let starts = (0..functions.len()).map(|index| functions.get(index).address as usize);
+        let starts = (0..functions.len()).map(|index| functions.address(index) as usize);
         let starts: Vec<usize> = starts.collect();
         let (all, non_rust) = (code_at(file, &text), code_at(file, &non_rust));
         let search = |code| Search::new(code, &starts, &parts);
