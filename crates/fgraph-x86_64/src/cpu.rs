@@ -3,6 +3,18 @@
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid_count, CpuidResult};
 
+/// The address of the calling thread's block, which fs points to.
+#[inline(always)]
+pub fn thread_pointer() -> usize {
+    let block: usize;
+    // SAFETY: the ABI puts the thread pointer's own value there.
+    unsafe {
+        asm!("mov {}, fs:[0]", out(reg) block,
+            options(nostack, preserves_flags, readonly));
+    }
+    block
+}
+
 /// Bytes of a vector register that the processor has and the kernel keeps: 16, 32 or 64.
 pub fn vector_bytes() -> u32 {
     const OSXSAVE: u32 = 1 << 27;

@@ -9,7 +9,7 @@ pub use fgraph_x86_64::system_calls::SystemCallError;
 
 /// What the machine has.
 pub(crate) mod cpu {
-    pub(crate) use fgraph_x86_64::cpu::{has_lahf, vector_bytes};
+    pub(crate) use fgraph_x86_64::cpu::{has_lahf, thread_pointer, vector_bytes};
 }
 
 /// Functions that use the registers that only the widest vector extension has.

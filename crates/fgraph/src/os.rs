@@ -18,10 +18,20 @@ use crate::arch::trampoline::HELD_OFF;
 use status::ThreadStatus;
 use trap_stack::TrapStack;
 
+use crate::arch::cpu;
+
 /// The calling thread's `errno`.
 pub(crate) fn errno() -> i32 {
     // SAFETY: always valid in the calling thread.
     unsafe { *libc::__errno_location() }
+}
+
+/// How far `errno` is from the thread pointer, the same in all threads: the C library has it among
+/// what each thread has from its start.
+pub(crate) fn errno_offset() -> i64 {
+    // SAFETY: no arguments.
+    let place = unsafe { libc::__errno_location() }.addr();
+    place.wrapping_sub(cpu::thread_pointer()) as i64
 }
 
 /// The kernel's id of the calling thread.

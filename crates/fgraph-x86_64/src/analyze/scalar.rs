@@ -9,8 +9,9 @@
 //! Compilers move data of 16 bytes in a vector register, mostly the first. The instructions of SSE
 //! leave all above the lowest 128 bits as it is; those of AVX clear it, and are not allowed here.
 //!
-//! `errno` is in memory. Only code that asks where it is can change it, and that takes the address
-//! of the thread's block, which is looked for here.
+//! `errno` is in memory, at the same distance from the block of each thread. Only code that has this
+//! distance from somewhere can change it: in a displacement or another constant, or in a word that a
+//! linker has filled in. So code that mentions it is not scalar.
 
 use alloc::vec::Vec;
 
@@ -34,6 +35,9 @@ pub trait Memory {
 
     /// Whether the word at an address cannot be written to: a linker has filled it in.
     fn is_constant(&mut self, address: usize) -> bool;
+
+    /// How far `errno` of a thread is from its block, to which fs points.
+    fn errno_offset(&self) -> i64;
 }
 
 /// How many vector registers, counted from the first, the functions at `entries` and all that they
@@ -53,6 +57,9 @@ pub fn vectors(entries: &[usize], memory: &mut dyn Memory) -> Option<usize> {
             }
             known.insert(place, at);
             let instruction = decode(at, memory)?;
+            if mentions_errno(&instruction, memory) {
+                return None;
+            }
             vectors = vectors.max(vectors_of(&instruction, &mut factory)?);
             at = instruction.next_ip() as usize;
             match instruction.flow_control() {
@@ -112,8 +119,7 @@ fn decode(at: usize, memory: &mut dyn Memory) -> Option<Instruction> {
 }
 
 /// The number of the last vector register that an instruction uses, counted from 1, and 0 if it
-/// uses none; `None` if it changes anything else but general registers, flags and memory, or finds
-/// out where the thread's block is.
+/// uses none; `None` if it changes anything else but general registers, flags and memory.
 fn vectors_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<usize> {
     let is_near = match instruction.flow_control() {
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call => {
@@ -128,12 +134,7 @@ fn vectors_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -
     let is_general = |register: Register| {
         register.is_gpr() || register.is_segment_register() || register.is_ip()
     };
-    let is_block = instruction.memory_segment() == Register::FS
-        && instruction.memory_base() == Register::None
-        && instruction.memory_index() == Register::None
-        && instruction.memory_displacement64() == 0;
     let is_harmless = is_near
-        && !is_block
         && !touches_vectors(instruction)
         && instruction.cpuid_features().iter().all(is_known)
         && !is_forbidden(instruction.mnemonic());
@@ -149,6 +150,33 @@ fn vectors_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -
         last = last.map(|last: usize| last.max(number));
     }
     last
+}
+
+/// Whether an instruction has the distance of `errno` from the thread's block.
+fn mentions_errno(instruction: &Instruction, memory: &mut dyn Memory) -> bool {
+    let offset = memory.errno_offset();
+    let mut kinds = instruction.op_kinds().enumerate();
+    kinds.any(|(operand, kind)| match kind {
+        OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
+            let mut word = [0; size_of::<i64>()];
+            memory.read(instruction.ip_rel_memory_address() as usize, &mut word)
+                && i64::from_le_bytes(word) == offset
+        }
+        // What rsp points to is no thread's block.
+        OpKind::Memory => {
+            instruction.memory_base() != Register::RSP
+                && instruction.memory_displacement64().cast_signed() == offset
+        }
+        _ => instruction
+            .try_immediate(operand as u32)
+            .is_ok_and(|value| {
+                let value = value.cast_signed();
+                match instruction.mnemonic() {
+                    Mnemonic::Sub => value == -offset,
+                    _ => value == offset,
+                }
+            }),
+    })
 }
 
 /// Whether an instruction says that saved vector registers are looked at.
@@ -238,6 +266,10 @@ mod tests {
         fn is_constant(&mut self, address: usize) -> bool {
             address < 0x2000
         }
+
+        fn errno_offset(&self) -> i64 {
+            -120
+        }
     }
 
     /// How many vector registers code changes, if nothing else can be read.
@@ -256,6 +288,8 @@ mod tests {
         assert!(is(b"\x48\x8b\x07\x48\x01\xf0\xf0\x48\xff\x02\xc3"));
         // rdtsc; shl rdx, 32; or rax, rdx; ret
         assert!(is(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0\xc3"));
+        // mov rax, fs:[0]; mov ecx, [rax-119]; ret
+        assert!(is(b"\x64\x48\x8b\x04\x25\x00\x00\x00\x00\x8b\x48\x89\xc3"));
         // mov rax, fs:[0x10]; ret
         assert!(is(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00\xc3"));
         // nop dword ptr [rax + 0x100]; ret
@@ -304,34 +338,40 @@ mod tests {
     #[test]
     fn what_is_not_saved_or_cannot_be_followed_is_not_scalar() {
         for code in [
-            &b"\xc5\xf8\x28\xc1\xc3"[..],                // vmovaps xmm0, xmm1
-            b"\xc5\xf8\x77\xc3",                         // vzeroupper
-            b"\x62\xf1\x7c\x08\x28\xc1\xc3",             // vmovaps xmm0, xmm1 by EVEX
-            b"\x66\x0f\xef\xc0\xc5\xfd\xef\xc0\xc3",     // pxor xmm0, xmm0; vpxor ymm0, ymm0, ymm0
-            b"\xf2\x0f\xd6\xc0\xc3",                     // movdq2q mm0, xmm0
-            b"\x0f\x1f\x80\x54\x43\x45\x56\xc3",         // the NOP of `touch_vectors`
-            b"\xc5\xf9\x90\xc1\xc3",                     // kmovb k0, k1
-            b"\xd9\xe8\xc3",                             // fld1
-            b"\x0f\x77\xc3",                             // emms
-            b"\x0f\x6f\xc1\xc3",                         // movq mm0, mm1
-            b"\x0f\xae\x10\xc3",                         // ldmxcsr [rax]
-            b"\xd9\x28\xc3",                             // fldcw [rax]
-            b"\x0f\xae\x08\xc3",                         // fxrstor [rax]
-            b"\x0f\xae\x28\xc3",                         // xrstor [rax]
-            b"\xff\xd0\xc3",                             // call rax
-            b"\xff\xe0",                                 // jmp rax
-            b"\xff\x15\x00\x10\x00\x00\xc3",             // call [rip+0x1000], which may change
-            b"\x0f\x05\xc3",                             // syscall
-            b"\xcd\x80\xc3",                             // int 0x80
-            b"\xcc",                                     // int3
-            b"\xfd\xc3",                                 // std
-            b"\x9d\xc3",                                 // popfq
-            b"\xc2\x08\x00",                             // ret 8
-            b"\x64\x48\x8b\x04\x25\x00\x00\x00\x00\xc3", // mov rax, fs:[0]
-            b"\xf3\x48\x0f\xae\xd0\xc3",                 // wrfsbase rax
-            b"\xf3\x48\x0f\xae\xc0\xc3",                 // rdfsbase rax
-            b"\xe9\x00\x10\x00\x00",                     // jmp to what cannot be read
-            b"\x06",                                     // no instruction
+            &b"\xc5\xf8\x28\xc1\xc3"[..],            // vmovaps xmm0, xmm1
+            b"\xc5\xf8\x77\xc3",                     // vzeroupper
+            b"\x62\xf1\x7c\x08\x28\xc1\xc3",         // vmovaps xmm0, xmm1 by EVEX
+            b"\x66\x0f\xef\xc0\xc5\xfd\xef\xc0\xc3", // pxor xmm0, xmm0; vpxor ymm0, ymm0, ymm0
+            b"\xf2\x0f\xd6\xc0\xc3",                 // movdq2q mm0, xmm0
+            b"\x0f\x1f\x80\x54\x43\x45\x56\xc3",     // the NOP of `touch_vectors`
+            b"\xc5\xf9\x90\xc1\xc3",                 // kmovb k0, k1
+            b"\xd9\xe8\xc3",                         // fld1
+            b"\x0f\x77\xc3",                         // emms
+            b"\x0f\x6f\xc1\xc3",                     // movq mm0, mm1
+            b"\x0f\xae\x10\xc3",                     // ldmxcsr [rax]
+            b"\xd9\x28\xc3",                         // fldcw [rax]
+            b"\x0f\xae\x08\xc3",                     // fxrstor [rax]
+            b"\x0f\xae\x28\xc3",                     // xrstor [rax]
+            b"\xff\xd0\xc3",                         // call rax
+            b"\xff\xe0",                             // jmp rax
+            b"\xff\x15\x00\x10\x00\x00\xc3",         // call [rip+0x1000], which may change
+            b"\x0f\x05\xc3",                         // syscall
+            b"\xcd\x80\xc3",                         // int 0x80
+            b"\xcc",                                 // int3
+            b"\xfd\xc3",                             // std
+            b"\x9d\xc3",                             // popfq
+            b"\xc2\x08\x00",                         // ret 8
+            b"\x64\xc7\x04\x25\x88\xff\xff\xff\x07\x00\x00\x00\xc3", // mov dword ptr fs:[-120], 7
+            b"\xc7\x40\x88\x07\x00\x00\x00\xc3",     // mov dword ptr [rax-120], 7
+            b"\x48\x83\xc0\x88\xc3",                 // add rax, -120
+            b"\x48\x83\xe8\x78\xc3",                 // sub rax, 120
+            b"\x48\xc7\xc0\x88\xff\xff\xff\xc3",     // mov rax, -120
+            // mov rax, [rip+1]; ret; -120
+            b"\x48\x8b\x05\x01\x00\x00\x00\xc3\x88\xff\xff\xff\xff\xff\xff\xff",
+            b"\xf3\x48\x0f\xae\xd0\xc3", // wrfsbase rax
+            b"\xf3\x48\x0f\xae\xc0\xc3", // rdfsbase rax
+            b"\xe9\x00\x10\x00\x00",     // jmp to what cannot be read
+            b"\x06",                     // no instruction
         ] {
             assert!(!is(code), "{code:02x?}");
         }

@@ -373,6 +373,12 @@ impl scalar::Memory for OwnMemory {
         // Nothing here calls through a pointer.
         true
     }
+
+    fn errno_offset(&self) -> i64 {
+        // SAFETY: no arguments.
+        let place = unsafe { libc::__errno_location() }.addr();
+        place.wrapping_sub(cpu::thread_pointer()) as i64
+    }
 }
 
 /// Which users watch.

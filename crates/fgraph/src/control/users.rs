@@ -37,6 +37,10 @@ impl scalar::Memory for OwnMemory {
         let protection = protections.of(address);
         protection.is_some_and(|protection| !protection.writable)
     }
+
+    fn errno_offset(&self) -> i64 {
+        os::errno_offset()
+    }
 }
 
 /// What a callback has panicked with.

@@ -17,6 +17,7 @@
 use core::ffi::CStr;
 use core::ops::Range;
 
+use crate::arch::cpu::thread_pointer;
 use crate::os::{self, PAGE};
 
 /// What is known of a machine stack.
@@ -153,17 +154,6 @@ fn above_guards_by(pagemap: &CStr, start: usize, address: usize) -> Option<usize
         end = from;
     }
     Some(start)
-}
-
-/// The address of the calling thread's block.
-fn thread_pointer() -> usize {
-    let block: usize;
-    // SAFETY: the ABI puts the thread pointer's own value there.
-    unsafe {
-        core::arch::asm!("mov {}, fs:[0]", out(reg) block,
-            options(nostack, preserves_flags, readonly));
-    }
-    block
 }
 
 /// Without `/proc`: the main thread's stack ends above the program's name, which the kernel puts
