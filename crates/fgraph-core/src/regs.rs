@@ -75,7 +75,8 @@ impl Vector {
     }
 }
 
-/// The displacement of the instruction without effect that [`touch_vectors`] leaves in code.
+/// The displacement of the instruction without effect that stands beside each access to saved
+/// vector registers.
 pub const VECTORS_TOUCHED: u32 = 0x5645_4354;
 
 /// Stands in all code that reads or writes saved vector registers. They are not saved for callbacks

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use fgraph::{Error, FgraphOps, Handle};
+use fgraph::{Error, Handle};
 
 use crate::failures::{Failure, note};
 use crate::filters::Range;
@@ -65,7 +65,7 @@ trait Registered {
     fn end(self: Box<Self>, user: usize, registration: u64, dropped: bool);
 }
 
-impl<D: Payload + PartialEq> Registered for Handle<Watcher<D>> {
+impl<D: Payload + PartialEq, const ALL: bool> Registered for Handle<Watcher<D, ALL>> {
     fn set_filter(&self, filter: &str) -> Result<usize, Error> {
         // SAFETY: a watcher's callbacks use atomics and memory that is there, which is allowed
         // everywhere.
@@ -107,13 +107,17 @@ fn register(user: usize, registration: u64, filter: &str) -> Result<Box<dyn Regi
         registration: u64,
         taste: Taste,
         filter: &str,
-    ) -> Result<Box<dyn Registered>, Error>
-    where
-        Watcher<D>: FgraphOps,
-    {
-        let watcher = Watcher::<D>::new(user, registration, taste);
+    ) -> Result<Box<dyn Registered>, Error> {
         // SAFETY: as in `set_filter`.
-        Ok(Box::new(unsafe { fgraph::register(watcher, filter) }?))
+        unsafe {
+            if registration.is_multiple_of(2) {
+                let watcher = Watcher::<D, true>::new(user, registration, taste);
+                Ok(Box::new(fgraph::register(watcher, filter)?))
+            } else {
+                let watcher = Watcher::<D, false>::new(user, registration, taste);
+                Ok(Box::new(fgraph::register(watcher, filter)?))
+            }
+        }
     }
     match user % 8 {
         0 => boxed::<()>(user, registration, Taste::Everything, filter),

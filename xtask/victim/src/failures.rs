@@ -145,6 +145,16 @@ pub(crate) fn note(failure: Failure, first: u64, second: u64) {
     }
 }
 
+/// What is there; else the process ends here, without a panic: the code of users that are to take
+/// the short way must have none.
+#[inline(always)]
+pub(crate) fn must<T>(found: Option<T>) -> T {
+    found.unwrap_or_else(|| {
+        // SAFETY: does not return.
+        unsafe { std::arch::asm!("ud2", options(noreturn, nomem, nostack)) }
+    })
+}
+
 /// How many there were.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Relaxed)

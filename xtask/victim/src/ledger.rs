@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::failures::{Failure, note};
+use crate::failures::{Failure, must, note};
 
 /// How many calls of one thread can be open for one user.
 const OPEN_MAX: usize = 128;
@@ -151,13 +151,13 @@ pub(crate) fn prepare(users: usize, threads: usize) {
 
 #[inline(always)]
 fn books() -> &'static [Book] {
-    BOOKS.get().expect("prepared at start")
+    must(BOOKS.get().map(AsRef::as_ref))
 }
 
 /// The lane of `user` in `thread`.
 #[inline(always)]
 pub(crate) fn lane(user: usize, thread: usize) -> &'static Lane {
-    &books()[user].lanes[thread]
+    must(must(books().get(user)).lanes.get(thread))
 }
 
 /// `user` is about to be registered, as `registration`.
@@ -206,7 +206,8 @@ pub(crate) fn close(user: usize) -> Balance {
 /// Whether callbacks of `user` may run as `registration`.
 #[inline(always)]
 pub(crate) fn is_open(user: usize, registration: u64) -> bool {
-    books()[user].registration.load(Ordering::Relaxed) & !ENDING == registration
+    let book = must(books().get(user));
+    book.registration.load(Ordering::Relaxed) & !ENDING == registration
 }
 
 /// `thread`, which is this one, is in no traced function: none of its calls may be open for a user

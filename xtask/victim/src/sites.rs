@@ -54,7 +54,7 @@ mod assembly {
     /// and only there: then their shapes are what they are said to be.
     pub(super) fn check() -> Result<(), Box<dyn Error>> {
         // SAFETY: nobody calls the functions meanwhile.
-        let _user = unsafe { fgraph::register(Watcher::<()>::probe(), "*fn_*") }?;
+        let _user = unsafe { fgraph::register(Watcher::<(), true>::probe(), "*fn_*") }?;
         let mut trap_in_all = [u8::MAX; 16];
         for index in 0..FUNCTIONS.len() {
             if let Shape::Assembly(shape) = Shape::of(index) {

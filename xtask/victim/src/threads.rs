@@ -20,7 +20,8 @@ thread_local! {
 /// This thread; `None` before [`enter`].
 #[inline(always)]
 pub(crate) fn current() -> Option<Id> {
-    CURRENT.get()
+    // `get` can panic, as far as the compiler knows, and scalar code cannot.
+    CURRENT.try_with(Cell::get).ok().flatten()
 }
 
 /// This thread is the one with that number.

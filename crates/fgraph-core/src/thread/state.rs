@@ -429,7 +429,7 @@ impl Thread {
 
     /// The word of the user in `slot`, registered at `epoch`; zero at its first use.
     pub(crate) fn word(&self, slot: usize, epoch: u64) -> &Cell<u64> {
-        let word = &self.words[slot];
+        let word = &self.words[slot % MAX_USERS];
         if word.epoch.get() != epoch {
             word.value.set(0);
             // A signal handler may leave the callback in between, by `siglongjmp`.

@@ -104,10 +104,14 @@ impl<H> Slots<H> {
         self.slots[index].store(self.stub.cast_mut(), Ordering::Release);
     }
 
-    /// Puts the stub into a slot if it still holds `header`.
+    /// Puts the stub into a slot if it still holds `header`. Never panics: compilers leave the way
+    /// here in the code of users that are otherwise [scalar](crate::scalar).
     pub fn retire_if(&self, index: usize, header: *const H) {
+        let Some(slot) = self.slots.get(index) else {
+            return;
+        };
         // Failing is fine: another thread has retired this registration already.
-        let _ = self.slots[index].compare_exchange(
+        let _ = slot.compare_exchange(
             header.cast_mut(),
             self.stub.cast_mut(),
             Ordering::AcqRel,

@@ -9,9 +9,9 @@
 //! Compilers move data of 16 bytes in a vector register, mostly the first. The instructions of SSE
 //! leave all above the lowest 128 bits as it is; those of AVX clear it, and are not allowed here.
 //!
-//! `errno` is in memory, at the same distance from the block of each thread. Only code that has this
-//! distance from somewhere can change it: in a displacement or another constant, or in a word that a
-//! linker has filled in. So code that mentions it is not scalar.
+//! `errno` is in memory, at the same distance from the block of each thread. Only code that has
+//! this distance from somewhere can change it: in a displacement or another constant, or in a word
+//! that a linker has filled in. So code that mentions it is not scalar.
 
 use alloc::vec::Vec;
 

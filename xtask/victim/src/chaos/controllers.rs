@@ -63,7 +63,7 @@ trait Registered: Send {
     fn end(self: Box<Self>) -> bool;
 }
 
-impl<D: Payload + PartialEq> Registered for Handle<Witness<D>> {
+impl<D: Payload + PartialEq, const ALL: bool> Registered for Handle<Witness<D, ALL>> {
     fn set_filter(&self, filter: &str) -> Result<(), Error> {
         // SAFETY: a witness's callbacks use atomics and memory that is there, which is allowed
         // everywhere.
@@ -95,9 +95,16 @@ fn register(user: usize, registration: u64, filter: &str) -> Result<Box<dyn Regi
         taste: Taste,
         filter: &str,
     ) -> Result<Box<dyn Registered>, Error> {
-        let witness = Witness::<D>::new(user, registration, taste);
         // SAFETY: as in `set_filter`.
-        Ok(Box::new(unsafe { fgraph::register(witness, filter) }?))
+        unsafe {
+            if registration.is_multiple_of(2) {
+                let witness = Witness::<D, true>::new(user, registration, taste);
+                Ok(Box::new(fgraph::register(witness, filter)?))
+            } else {
+                let witness = Witness::<D, false>::new(user, registration, taste);
+                Ok(Box::new(fgraph::register(witness, filter)?))
+            }
+        }
     }
     match user % 8 {
         0 => boxed::<u64>(user, registration, Taste::Everything, filter),

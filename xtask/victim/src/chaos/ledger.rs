@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::memory;
-use crate::failures::{Failure, note};
+use crate::failures::{Failure, must, note};
 
 /// How many calls of one user can be open. Those that are lost stay until its registration ends.
 const OPEN_MAX: usize = 1 << 15;
@@ -129,7 +129,7 @@ pub(crate) fn prepare(users: usize) {
 
 #[inline(always)]
 fn book(user: usize) -> &'static Book {
-    &BOOKS.get().expect("prepared at start")[user]
+    must(must(BOOKS.get()).get(user))
 }
 
 /// A round begins, in which signal handlers may leave anywhere, or may not. No thread is calling.
@@ -176,7 +176,7 @@ pub(crate) fn enter(user: usize, registration: u64, call: Call) -> Option<u64> {
     for _ in 0..TRIES {
         let serial = book.serial.fetch_add(1, Ordering::Relaxed);
         let token = registration << SERIAL_BITS | serial;
-        let place = &book.places[serial as usize % OPEN_MAX];
+        let place = must(book.places.get(serial as usize % OPEN_MAX));
         let before = place.token.load(Ordering::Relaxed);
         if before != 0 && before >> SERIAL_BITS == token >> SERIAL_BITS {
             continue;
@@ -226,7 +226,8 @@ pub(crate) fn find(user: usize, token: u64) -> Option<Call> {
 }
 
 fn place(user: usize, token: u64) -> &'static Place {
-    &book(user).places[(token & ((1 << SERIAL_BITS) - 1)) as usize % OPEN_MAX]
+    let number = token & ((1 << SERIAL_BITS) - 1);
+    must(book(user).places.get(number as usize % OPEN_MAX))
 }
 
 /// What became of the calls of a user.
