@@ -49,6 +49,7 @@ pub fn vectors(entries: &[usize], memory: &mut dyn Memory) -> Option<usize> {
     let mut to_do = entries.to_vec();
     let mut known: Vec<usize> = Vec::new();
     let mut factory = InstructionInfoFactory::new();
+    let errno = memory.errno_offset();
     let mut vectors = 0;
     while let Some(mut at) = to_do.pop() {
         while let Err(place) = known.binary_search(&at) {
@@ -57,7 +58,7 @@ pub fn vectors(entries: &[usize], memory: &mut dyn Memory) -> Option<usize> {
             }
             known.insert(place, at);
             let instruction = decode(at, memory)?;
-            if mentions_errno(&instruction, memory) {
+            if mentions(errno, &instruction, memory) {
                 return None;
             }
             vectors = vectors.max(vectors_of(&instruction, &mut factory)?);
@@ -142,19 +143,17 @@ fn vectors_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -
     let mut last = is_harmless.then_some(0);
     for used in factory.info(instruction).used_registers() {
         let register = used.register();
-        let number = match () {
-            () if is_general(register) => 0,
-            () if register.is_xmm() && is_sse => register.number() + 1,
-            () => return None,
-        };
-        last = last.map(|last: usize| last.max(number));
+        if register.is_xmm() && is_sse {
+            last = last.map(|last: usize| last.max(register.number() + 1));
+        } else if !is_general(register) {
+            return None;
+        }
     }
     last
 }
 
-/// Whether an instruction has the distance of `errno` from the thread's block.
-fn mentions_errno(instruction: &Instruction, memory: &mut dyn Memory) -> bool {
-    let offset = memory.errno_offset();
+/// Whether an instruction has the distance `offset` from the thread's block somewhere.
+fn mentions(offset: i64, instruction: &Instruction, memory: &mut dyn Memory) -> bool {
     let mut kinds = instruction.op_kinds().enumerate();
     kinds.any(|(operand, kind)| match kind {
         OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
