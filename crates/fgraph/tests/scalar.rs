@@ -120,26 +120,26 @@ impl FgraphOps for Float {
     }
 }
 
-/// What a callback does beside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Does {
-    Sse,
-    SseInAFunction,
-    Avx,
-    Opmask,
-    X87,
-    Mmx,
-    Mxcsr,
-    Errno,
-    ErrnoInALibrary,
-    OwnThreadLocal,
-    CallOfALibrary,
-    CallThroughAPointer,
+/// What a callback does beside, and all of it in a list.
+macro_rules! does {
+    ($($what:ident),*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Does {
+            $($what),*
+        }
+
+        use Does::*;
+
+        const ALL: &[Does] = &[$($what),*];
+
+        /// Traces a function by a user of each kind.
+        fn trace_doing_each() {
+            $(trace_doing::<{ $what as usize }>();)*
+        }
+    };
 }
 
-use Does::*;
-
-const ALL: [Does; 12] = [
+does!(
     Sse,
     SseInAFunction,
     Avx,
@@ -151,8 +151,8 @@ const ALL: [Does; 12] = [
     ErrnoInALibrary,
     OwnThreadLocal,
     CallOfALibrary,
-    CallThroughAPointer,
-];
+    CallThroughAPointer
+);
 
 impl Does {
     /// Whether this processor can.
@@ -268,20 +268,7 @@ fn trace_doing<const INDEX: usize>() {
 fn whatever_registers_callbacks_change_the_program_finds_its_own() {
     scenario(
         "whatever_registers_callbacks_change_the_program_finds_its_own",
-        || {
-            trace_doing::<0>();
-            trace_doing::<1>();
-            trace_doing::<2>();
-            trace_doing::<3>();
-            trace_doing::<4>();
-            trace_doing::<5>();
-            trace_doing::<6>();
-            trace_doing::<7>();
-            trace_doing::<8>();
-            trace_doing::<9>();
-            trace_doing::<10>();
-            trace_doing::<11>();
-        },
+        trace_doing_each,
     );
 }
 
