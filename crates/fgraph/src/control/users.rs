@@ -6,6 +6,7 @@
 
 use core::ops::Range;
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
 
 use crate::arch::{scalar, trampoline};
@@ -17,23 +18,47 @@ use fgraph_symbols::filter::Filter;
 use super::options::Options;
 use super::{CONTROL, Control, library_events, lock, stopped};
 use crate::os::maps::Protections;
-use crate::os::{self, membarrier, memory};
+use crate::os::{self, PAGE, membarrier, memory};
 use crate::report::error::Error;
 use crate::sites::Change;
 use crate::threads::{self, Inside, watched};
 
 /// The memory of this process, with its code.
 #[derive(Default)]
-struct OwnMemory(Option<Protections>);
+struct OwnMemory {
+    /// The pages that were read, each once; `None` if it cannot be read.
+    pages: BTreeMap<usize, Option<Box<[u8; PAGE]>>>,
+    protections: Option<Protections>,
+}
+
+impl OwnMemory {
+    fn page(&mut self, start: usize) -> Option<&[u8; PAGE]> {
+        let read = || {
+            let mut page = Box::new([0; PAGE]);
+            memory::read(start, &mut *page).is_ok().then_some(page)
+        };
+        self.pages.entry(start).or_insert_with(read).as_deref()
+    }
+}
 
 impl scalar::Memory for OwnMemory {
-    fn read(&mut self, address: usize, bytes: &mut [u8]) -> bool {
-        memory::read(address, bytes).is_ok()
+    fn read(&mut self, mut address: usize, mut bytes: &mut [u8]) -> bool {
+        while !bytes.is_empty() {
+            let within = address % PAGE;
+            let (part, rest) = bytes.split_at_mut(bytes.len().min(PAGE - within));
+            let Some(page) = self.page(address - within) else {
+                return false;
+            };
+            part.copy_from_slice(&page[within..][..part.len()]);
+            address = address.wrapping_add(part.len());
+            bytes = rest;
+        }
+        true
     }
 
     fn is_constant(&mut self, address: usize) -> bool {
         let now = || Protections::now(core::iter::empty());
-        let protections = self.0.get_or_insert_with(now);
+        let protections = self.protections.get_or_insert_with(now);
         let protection = protections.of(address);
         protection.is_some_and(|protection| !protection.writable)
     }
@@ -361,4 +386,29 @@ pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const R
         CONTROL.acquire().drop_later(slot, registration);
         library_events::join_without_waiting();
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr;
+
+    use super::scalar::Memory as _;
+    use super::*;
+
+    #[test]
+    fn memory_is_read_across_pages_up_to_where_none_is() {
+        let base = memory::map(3 * PAGE).unwrap();
+        // SAFETY: mapped above, and the last page is not used again.
+        unsafe {
+            ptr::write_bytes(base, 1, PAGE);
+            ptr::write_bytes(base.add(PAGE), 2, PAGE);
+            libc::munmap(base.add(2 * PAGE).cast(), PAGE);
+        }
+        let (mut own, mut bytes) = (OwnMemory::default(), [0; 4]);
+        assert!(own.read(base.addr() + PAGE - 1, &mut bytes));
+        assert_eq!(bytes, [1, 2, 2, 2]);
+        assert!(own.read(base.addr() + 2 * PAGE - 4, &mut bytes));
+        assert!(!own.read(base.addr() + 2 * PAGE - 3, &mut bytes));
+        assert!(!own.read(usize::MAX - 1, &mut bytes));
+    }
 }
