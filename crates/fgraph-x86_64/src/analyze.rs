@@ -5,4 +5,5 @@ pub mod nop;
 pub mod reliance;
 pub mod relocate;
 pub mod scalar;
+mod scan;
 pub mod system_calls;

@@ -11,23 +11,29 @@
 //! ```
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Register};
-use memchr::memchr_iter;
+
+use super::scan;
 
 /// Whether a function uses a vector register above 15 or an opmask, and calls something.
 ///
 /// `bytes` are those of the function, or of several, at `address`.
 #[must_use]
 pub fn uses_evex_across_calls(bytes: &[u8], address: usize) -> bool {
-    // Most functions have nothing that looks like the prefix.
-    let is_prefix = |at: usize| match bytes[at..] {
-        [_, p0, p1, ..] => p0 & 8 == 0 && p1 & 4 != 0,
-        _ => false,
+    let mut instruction = Instruction::default();
+    // Most functions have nothing that looks like the prefix, and what does is seldom an
+    // instruction with such registers.
+    let mut prefixes = scan::places(bytes, 1, |first, p0| first.is(0x62) & p0.is_like(0, 8));
+    let mut may_use = |at: usize| {
+        let is_prefix = bytes.get(at + 2).is_some_and(|p1| p1 & 4 != 0);
+        is_prefix && {
+            Decoder::new(64, &bytes[at..], DecoderOptions::NONE).decode_out(&mut instruction);
+            !instruction.is_invalid() && uses_high(&instruction)
+        }
     };
-    if !memchr_iter(0x62, bytes).any(is_prefix) {
+    if !prefixes.any(&mut may_use) {
         return false;
     }
     let (mut uses, mut calls) = (false, false);
-    let mut instruction = Instruction::default();
     let mut decoder = Decoder::with_ip(64, bytes, address as u64, DecoderOptions::NONE);
     // Behind bytes that are no instruction it finds back to where instructions start soon enough.
     while decoder.can_decode() && !(uses && calls) {
@@ -36,12 +42,16 @@ pub fn uses_evex_across_calls(bytes: &[u8], address: usize) -> bool {
             instruction.flow_control(),
             FlowControl::Call | FlowControl::IndirectCall
         );
-        let mut operands = 0..instruction.op_count();
-        uses |= instruction.op_mask() != Register::None
-            || operands.any(|at| is_high(instruction.op_register(at)))
-            || is_high(instruction.memory_index());
+        uses |= uses_high(&instruction);
     }
     uses && calls
+}
+
+fn uses_high(instruction: &Instruction) -> bool {
+    let mut operands = 0..instruction.op_count();
+    instruction.op_mask() != Register::None
+        || operands.any(|at| is_high(instruction.op_register(at)))
+        || is_high(instruction.memory_index())
 }
 
 fn is_high(register: Register) -> bool {

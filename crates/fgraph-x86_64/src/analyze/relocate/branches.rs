@@ -8,7 +8,8 @@
 use alloc::vec::Vec;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
-use memchr::memchr_iter;
+
+use crate::analyze::scan;
 
 /// A direct branch; all values are offsets from the patch address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,15 +130,24 @@ fn last_candidate(body: &[u8], behind: usize, reach: usize) -> Option<usize> {
         _ => body.len(),
     };
     (behind..negative).for_each(&mut look);
-    let upper = body.get(negative + 3..).unwrap_or_default();
-    memchr_iter(0xff, upper).for_each(|at| look(negative + at));
+    // The last byte of the opcode is before the operand.
+    let opcodes = negative.saturating_sub(1);
+    let rest = body.get(opcodes..).unwrap_or_default();
+    scan::places(rest, 4, |opcode, upper| {
+        upper.is(0xff) & (opcode.is_like(0xe8, 0xfe) | opcode.is_like(0x80, 0xf0))
+    })
+    .for_each(|at| look(opcodes + at + 1));
     // A rel8 reaches 128 bytes back from its end.
-    for (opcode, bytes) in body.windows(2).enumerate().take(127 + reach).skip(behind) {
-        if matches!(bytes[0], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb) {
-            let to = (opcode + 2).wrapping_add_signed(isize::from(bytes[1].cast_signed()));
-            if to < reach {
-                last = last.max(Some(opcode));
-            }
+    let short = &body[..body.len().min(128 + reach)];
+    let short = short.get(behind..).unwrap_or_default();
+    let opcodes = scan::places(short, 1, |opcode, operand| {
+        let is_short = opcode.is_like(0x70, 0xf0) | opcode.is_like(0xe0, 0xfc) | opcode.is(0xeb);
+        is_short & operand.is_like(0x80, 0x80)
+    });
+    for at in opcodes {
+        let operand = isize::from(short[at + 1].cast_signed());
+        if (behind + at + 2).wrapping_add_signed(operand) < reach {
+            last = last.max(Some(behind + at));
         }
     }
     last

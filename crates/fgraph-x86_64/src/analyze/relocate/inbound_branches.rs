@@ -10,9 +10,9 @@
 use alloc::{vec, vec::Vec};
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
-use memchr::memchr3_iter;
 
 use super::branches::is_direct;
+use crate::analyze::scan;
 use crate::stub::SITE_LEN;
 
 /// How far before a possible branch decoding starts. Wherever that is, it finds to where
@@ -42,6 +42,8 @@ pub fn branches_to(
     start: impl Fn(usize) -> Option<usize>,
 ) -> Vec<InboundBranch> {
     let mut wanted = vec![0_u64; text.len().div_ceil(64)];
+    // How far behind multiples of 16 they are, which tells most others.
+    let mut distances = 0_u16;
     let mut found = Vec::new();
     for entry in entries {
         let first = entry.wrapping_add(1).checked_sub(address);
@@ -50,12 +52,13 @@ pub fn branches_to(
         };
         for target in first..text.len().min(first + BEHIND) {
             wanted[target / 64] |= 1 << (target % 64);
+            distances |= 1 << (target % 16);
         }
         short_branches(text, first, &mut found);
     }
     let is_wanted = |at: usize| {
-        wanted
-            .get(at / 64)
+        let word = (distances >> (at % 16) & 1 != 0).then(|| wanted.get(at / 64));
+        word.flatten()
             .is_some_and(|word| word >> (at % 64) & 1 != 0)
     };
     let near = |operand: usize| {
@@ -63,14 +66,15 @@ pub fn branches_to(
         let value = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         Some((operand + 4).wrapping_add_signed(value as isize))
     };
-    found.extend(memchr3_iter(0xe8, 0xe9, 0x0f, text).filter_map(|at| {
-        let operand = match text[at] {
-            0x0f if !matches!(text.get(at + 1), Some(0x80..=0x8f)) => return None,
-            0x0f => at + 2,
-            _ => at + 1,
-        };
-        Some((at, near(operand).filter(|&to| is_wanted(to))?))
-    }));
+    let opcodes = scan::places(text, 1, |first, second| {
+        first.is_like(0xe8, 0xfe) | first.is(0x0f) & second.is_like(0x80, 0xf0)
+    });
+    for at in opcodes {
+        let operand = at + if text[at] == 0x0f { 2 } else { 1 };
+        if let Some(to) = near(operand).filter(|&to| is_wanted(to)) {
+            found.push((at, to));
+        }
+    }
     found.sort_unstable();
     found.dedup();
     found.retain(|&(at, to)| is_wanted(to) && is_branch(text, address, at, to, &start));
