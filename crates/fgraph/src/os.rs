@@ -86,6 +86,17 @@ pub(crate) fn is_only_thread() -> bool {
     fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3)
 }
 
+/// Whether no other process has the memory of this one (`clone` with `CLONE_VM`), which must have
+/// one thread only; `false` where that cannot be told.
+pub(crate) fn has_own_memory() -> bool {
+    // SAFETY: these change nothing: the kernel refuses to part memory that is shared, and that
+    // which is not need not be parted. A filter of system calls might kill who asks for that.
+    unsafe {
+        libc::prctl(libc::PR_GET_SECCOMP) == 0
+            && libc::syscall(libc::SYS_unshare, libc::CLONE_VM) == 0
+    }
+}
+
 /// Lets others run for a moment, also those of a lower priority. This is no cancellation point.
 pub(crate) fn nap() {
     let moment = libc::timespec {

@@ -62,6 +62,13 @@
 //!   3  head      |cc|cc|c0|c3|e9|rr|rr|rr|rr|
 //! ```
 //!
+//! # Alone
+//!
+//! Where no other thread runs ([`Text::is_alone`]), none can fetch half an instruction, and all
+//! bytes of a site are written at once. A thread that stands between two instructions, or comes
+//! back there, traps as ever. A site on two pages may be written in parts, so with one of those
+//! among them the sites of a batch go through all phases.
+//!
 //! # Writes
 //!
 //! Sites are grouped by the page their first byte is on. A phase writes each group with one write,
@@ -148,6 +155,11 @@ impl Poke {
         self.address.checked_add(self.len)
     }
 
+    /// Whether all of them are on one page.
+    const fn is_on_page(&self) -> bool {
+        self.address % PAGE + self.len <= PAGE
+    }
+
     /// Whether a thread between two instructions of either content traps in the other.
     fn is_safe(&self) -> bool {
         let (old, new) = (&self.old, &self.new);
@@ -187,6 +199,11 @@ pub trait Text {
     /// Whether somebody else may change text between a read and a write: a debugger, for one. Then
     /// no write holds bytes of more than one site.
     fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Whether no other thread runs, and none begins to, before the batch is written.
+    fn is_alone(&self) -> bool {
         false
     }
 }
@@ -371,6 +388,8 @@ impl<E> PokeError<E> {
 /// A step of the protocol, by what it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
+    /// The only one.
+    Whole,
     Trap,
     Tail,
     Head,
@@ -379,6 +398,8 @@ enum Phase {
 /// What [`Batch::write`] puts into a site.
 #[derive(Clone, Copy)]
 enum Part {
+    /// All bytes of that version.
+    Whole(Version),
     /// `int3`, wherever an instruction of that version starts.
     Trap(Version),
     /// The bytes of that version at which none of its instructions starts.
@@ -393,14 +414,19 @@ impl Part {
         if at >= poke.len {
             return None;
         }
-        let (Self::Trap(version) | Self::Tail(version) | Self::Head(version)) = self;
+        let (Self::Whole(version)
+        | Self::Trap(version)
+        | Self::Tail(version)
+        | Self::Head(version)) = self;
         let content = match version {
             Version::Old => &poke.old,
             Version::New => &poke.new,
         };
         match (self, content.starts_at(at)) {
             (Self::Trap(_), true) => Some(INT3),
-            (Self::Head(_), true) | (Self::Tail(_), false) => Some(content.bytes[at]),
+            (Self::Whole(_), _) | (Self::Head(_), true) | (Self::Tail(_), false) => {
+                Some(content.bytes[at])
+            }
             _ => None,
         }
     }
@@ -512,8 +538,11 @@ impl<T: Text> Batch<'_, T> {
         Ok(count)
     }
 
-    /// The three phases.
+    /// The three phases, or the only one.
     fn run(&mut self) -> Result<(), Failed<T::Error>> {
+        if self.text.is_alone() && self.skip.is_empty() && self.pokes.iter().all(Poke::is_on_page) {
+            return self.phase(Phase::Whole, Part::Whole(Version::New));
+        }
         if !self.skip.contains(Skip::TRAP) {
             self.phase(Phase::Trap, Part::Trap(Version::Old))?;
         }
@@ -545,6 +574,14 @@ impl<T: Text> Batch<'_, T> {
     fn undo(&mut self, phase: Phase, reached: usize) -> Option<usize> {
         let mut stuck = None;
 
+        if phase == Phase::Whole {
+            self.each_group_back(reached, &mut stuck, |batch, group| {
+                batch.write(group, Part::Whole(Version::Old)).is_ok()
+            });
+            // The only thread goes on where it was: here.
+            let _ = self.sync();
+            return stuck;
+        }
         if phase == Phase::Head {
             // The new instruction may be live: stop it before its tail is touched.
             self.each_group_back(reached, &mut stuck, |batch, group| {

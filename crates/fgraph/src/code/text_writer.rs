@@ -52,6 +52,8 @@ pub(crate) struct Text {
     memory: Option<File>,
     /// Whether there was a debugger when it was opened for more than one site.
     is_debugged: bool,
+    /// Whether no other thread runs, nor begins to while it is written.
+    pub(crate) is_alone: bool,
 }
 
 impl Text {
@@ -67,6 +69,7 @@ impl Text {
             return Self {
                 memory: None,
                 is_debugged,
+                is_alone: false,
             };
         }
         // `/proc/self` is the main thread's, which may have ended before the others.
@@ -83,6 +86,7 @@ impl Text {
         Self {
             memory: memory.ok(),
             is_debugged,
+            is_alone: false,
         }
     }
 
@@ -162,6 +166,10 @@ impl poke::Text for Text {
     fn is_shared(&self) -> bool {
         self.is_debugged
     }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +184,7 @@ mod tests {
         let mut text = Text {
             memory: Some(File::open("/proc/thread-self/mem").unwrap()),
             is_debugged: false,
+            is_alone: false,
         };
         poke::Text::write(&mut text, page, &[0xcc, 0xc3]).unwrap();
         let mut written = [0; 2];

@@ -214,7 +214,9 @@ impl Control {
             let mut write = |is_checked: bool| {
                 let write = || {
                     // No handler runs that could start another thread.
-                    (is_checked || os::is_only_thread()).then(|| piece.write(&mut text, skip))
+                    let is_only_thread = os::is_only_thread();
+                    text.is_alone = is_only_thread && os::has_own_memory();
+                    (is_checked || is_only_thread).then(|| piece.write(&mut text, skip))
                 };
                 self.sites
                     .while_locked(|gone| (!piece.is_gone(gone)).then(|| os::with_traps(write)))

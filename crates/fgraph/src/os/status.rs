@@ -122,4 +122,32 @@ mod tests {
             assert_eq!(libc::WEXITSTATUS(status), 1);
         }
     }
+
+    #[test]
+    fn a_process_has_its_own_memory_unless_another_shares_it() {
+        extern "C" fn shares(_: *mut libc::c_void) -> i32 {
+            i32::from(os::has_own_memory())
+        }
+        let exit_code = |child| {
+            let mut status = 0;
+            // SAFETY: writes to a local.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status));
+            libc::WEXITSTATUS(status)
+        };
+        // SAFETY: the children make system calls only, the second on a stack of its own.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(i32::from(os::has_own_memory()));
+            }
+            let is_asked = libc::prctl(libc::PR_GET_SECCOMP) == 0;
+            assert_eq!(exit_code(child), i32::from(is_asked));
+            let mut stack = vec![0_u128; 1 << 12];
+            let top = stack.as_mut_ptr_range().end.cast();
+            let flags = libc::CLONE_VM | libc::SIGCHLD;
+            let child = libc::clone(shares, top, flags, core::ptr::null_mut());
+            assert_eq!(exit_code(child), 0);
+        }
+    }
 }
