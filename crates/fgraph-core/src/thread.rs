@@ -9,7 +9,7 @@ pub mod counters;
 #[cfg(not(loom))]
 mod list;
 #[cfg(not(loom))]
-mod parents;
+pub(crate) mod parents;
 #[cfg(not(loom))]
 pub mod stack_provider;
 #[cfg(not(loom))]

@@ -27,6 +27,16 @@ use crate::MAX_USERS;
 use crate::frame::{self, Frame, Record};
 use crate::thread::Thread;
 
+/// Whose records they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeper {
+    pub(crate) slot: u32,
+    /// The slot's bit.
+    pub(crate) bit: u32,
+    /// The stamp of the registration.
+    pub(crate) stamp: u64,
+}
+
 /// The list of one user's records.
 #[derive(Debug)]
 pub(super) struct Records {
@@ -46,27 +56,28 @@ impl Records {
 }
 
 impl Thread {
-    /// The list of the registration with `stamp` in `slot`, if there is one.
+    /// The list of a user, if there is one.
     #[inline(always)]
-    fn records(&self, slot: u32, stamp: u64) -> Option<&Records> {
-        let is_listed = self.listed.get() & 1 << (slot % MAX_USERS as u32) != 0;
-        let records = &self.records[slot as usize % MAX_USERS];
-        (is_listed && records.stamp.get() == stamp).then_some(records)
+    fn records(&self, keeper: Keeper) -> Option<&Records> {
+        if self.listed.get() & keeper.bit == 0 {
+            return None;
+        }
+        let records = &self.records[keeper.slot as usize % MAX_USERS];
+        (records.stamp.get() == keeper.stamp).then_some(records)
     }
 
-    /// The newest data on the list of the registration with `stamp` in `slot`, null if the list is
-    /// empty; `None` if there is no list.
+    /// The newest data on the list of a user, null if the list is empty; `None` if there is no
+    /// list.
     #[inline(always)]
-    pub(crate) fn newest_record(&self, slot: u32, stamp: u64) -> Option<*mut u8> {
-        self.records(slot, stamp)
-            .map(|records| records.newest.get())
+    pub(crate) fn newest_record(&self, keeper: Keeper) -> Option<*mut u8> {
+        self.records(keeper).map(|records| records.newest.get())
     }
 
     /// Puts the record with `data` on its user's list, if there is one, and gives the data of the
     /// one before it.
     #[inline(always)]
-    pub(crate) fn push_record(&self, slot: u32, stamp: u64, data: *mut u8) -> *mut u8 {
-        match self.records(slot, stamp) {
+    pub(crate) fn push_record(&self, keeper: Keeper, data: *mut u8) -> *mut u8 {
+        match self.records(keeper) {
             Some(records) => records.newest.replace(data),
             None => ptr::null_mut(),
         }
@@ -76,12 +87,11 @@ impl Thread {
     ///
     /// # Safety
     ///
-    /// `data` must be that of a record in `slot`, of `size` bytes.
+    /// `data` must be that of a record in the slot of `keeper`, of `size` bytes.
     #[inline(always)]
-    pub(crate) unsafe fn pop_record(&self, slot: u32, data: *mut u8, size: usize) {
-        let bit = 1 << (slot % MAX_USERS as u32);
-        if self.listed.get() & bit != 0 {
-            let records = &self.records[slot as usize % MAX_USERS];
+    pub(crate) unsafe fn pop_record(&self, keeper: Keeper, data: *mut u8, size: usize) {
+        if self.listed.get() & keeper.bit != 0 {
+            let records = &self.records[keeper.slot as usize % MAX_USERS];
             if records.newest.get() == data {
                 // SAFETY: the caller vouches for the record. What is on the list is on the stack
                 // that the thread is on.
@@ -89,13 +99,12 @@ impl Thread {
                     .newest
                     .set(unsafe { frame::record_before(data, size) });
             } else {
-                self.listed.set(self.listed.get() & !bit);
+                self.listed.set(self.listed.get() & !keeper.bit);
             }
         }
     }
 
-    /// Makes the list of the registration with `stamp` in `slot`, which keeps data, of the frames
-    /// from `frame` on, and gives the newest data.
+    /// Lists the keeper's records in the frames from `frame` on, and gives the newest data.
     ///
     /// # Safety
     ///
@@ -103,13 +112,14 @@ impl Thread {
     /// newer than the call that is told now.
     #[cold]
     #[inline(never)]
-    pub(crate) unsafe fn list_records(&self, frame: *mut Frame, slot: u32, stamp: u64) -> *mut u8 {
+    pub(crate) unsafe fn list_records(&self, frame: *mut Frame, keeper: Keeper) -> *mut u8 {
         let mut newest = ptr::null_mut();
         let mut newer: Option<Record> = None;
         // SAFETY: the caller vouches for the frame, and those before it are on the same stack.
         unsafe {
-            for frame in frame::accepted_by(frame, slot, stamp) {
-                let Some(record) = frame::records(frame).find(|record| record.slot == slot) else {
+            for frame in frame::accepted_by(frame, keeper.slot, keeper.stamp) {
+                let Some(record) = frame::records(frame).find(|record| record.slot == keeper.slot)
+                else {
                     continue;
                 };
                 match newer.replace(record) {
@@ -121,10 +131,10 @@ impl Thread {
                 oldest.set_before(ptr::null_mut());
             }
         }
-        let records = &self.records[slot as usize % MAX_USERS];
-        records.stamp.set(stamp);
+        let records = &self.records[keeper.slot as usize % MAX_USERS];
+        records.stamp.set(keeper.stamp);
         records.newest.set(newest);
-        self.listed.set(self.listed.get() | 1 << slot);
+        self.listed.set(self.listed.get() | keeper.bit);
         newest
     }
 

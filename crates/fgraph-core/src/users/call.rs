@@ -129,7 +129,7 @@ macro_rules! common {
             if size_of::<D>() == 0 {
                 return self.ancestor_without_data(generation);
             }
-            let mut data = match thread.newest_record(user.slot, user.stamp) {
+            let mut data = match thread.newest_record(user.keeper()) {
                 Some(newest) => newest,
                 None => self.list_records()?,
             };
@@ -147,7 +147,7 @@ macro_rules! common {
         fn list_records(&self) -> Option<*mut u8> {
             let (frame, user) = (self.enclosing()?, self.user());
             // SAFETY: the frame encloses this call.
-            Some(unsafe { self.thread().list_records(frame, user.slot, user.stamp) })
+            Some(unsafe { self.thread().list_records(frame, user.keeper()) })
         }
 
         fn ancestor_without_data(&self, generation: usize) -> Option<*mut D> {

@@ -28,6 +28,7 @@ use crate::grace::Epoch;
 use crate::ops::{FgraphOps, LibraryEvent, MAX_DATA_ALIGN, MAX_DATA_SIZE};
 use crate::regs::{EntryRegs, ReturnRegs};
 use crate::thread::Thread;
+use crate::thread::parents::Keeper;
 
 /// Asks a user, and goes on with [`dispatch::ask_next`].
 ///
@@ -164,6 +165,16 @@ impl Header {
         unsafe { (self.library)(self, event) };
     }
 
+    /// The user, as its records are known by.
+    #[inline(always)]
+    pub(crate) fn keeper(&self) -> Keeper {
+        Keeper {
+            slot: self.slot,
+            bit: self.wanted,
+            stamp: self.stamp,
+        }
+    }
+
     /// The user's number.
     pub fn id(&self) -> UserId {
         UserId(self.epoch())
@@ -231,14 +242,14 @@ unsafe extern "C" fn stub_ret(
     unsafe { dispatch::tell_next(regs, thread, users, end, word) }
 }
 
-/// What a scalar user is called through that changes registers which have to be saved for it: each
-/// saves them and calls the function in the user's header, with the same arguments.
+/// What a scalar user is called through where its functions change registers that have to be saved
+/// for it: each saves them and calls the function in the user's header, with the same arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Shims {
     /// Calls the user's entry function.
-    pub entry: ShortEntry,
+    pub entry: Option<ShortEntry>,
     /// Calls the user's return function.
-    pub ret: ShortRet,
+    pub ret: Option<ShortRet>,
 }
 
 /// A registered user.
@@ -288,8 +299,8 @@ impl<T: FgraphOps> Registration<T> {
     /// The registration of a scalar user that is called through `shims`.
     #[must_use]
     pub fn through(mut self, shims: Shims) -> Self {
-        self.header.short_entry = shims.entry;
-        self.header.short_ret = shims.ret;
+        self.header.short_entry = shims.entry.unwrap_or(self.header.short_entry);
+        self.header.short_ret = shims.ret.unwrap_or(self.header.short_ret);
         self
     }
 
@@ -396,7 +407,7 @@ unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
         Ok(true) => {
             users = call.handed_on() | header.accepted;
             if size != 0 {
-                let before = thread.push_record(header.slot, header.stamp, end);
+                let before = thread.push_record(header.keeper(), end);
                 // SAFETY: the record fits.
                 end = unsafe { frame::close_record(end, size, header.slot, before) };
             }
@@ -433,7 +444,7 @@ unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
         end = unsafe { frame::last_record(end, header.slot) };
         // SAFETY: a record of this size; if it is on a list, then on the stack that the thread is
         // on.
-        unsafe { thread.pop_record(header.slot, end, size_of::<T::Data>()) };
+        unsafe { thread.pop_record(header.keeper(), end, size_of::<T::Data>()) };
         end.cast()
     };
     // SAFETY: `entry` has written the data there.

@@ -123,7 +123,7 @@ unsafe fn ask<T: FgraphOps, C: Catch>(
     }
     match asked {
         Ok(true) if size != 0 => {
-            let before = thread.push_record(header.slot, header.stamp, end);
+            let before = thread.push_record(header.keeper(), end);
             // SAFETY: the record fits.
             unsafe { frame::close_record(end, size, header.slot, before) }
         }
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
         ptr::dangling::<T::Data>()
     } else {
         // SAFETY: the caller vouches for the record.
-        unsafe { thread.pop_record(header.slot, data, size) };
+        unsafe { thread.pop_record(header.keeper(), data, size) };
         data.cast()
     };
     // SAFETY: the entry has written the data there.

@@ -40,13 +40,13 @@ pub trait Memory {
     fn errno_offset(&self) -> i64;
 }
 
-/// How many vector registers, counted from the first, the functions at `entries` and all that they
-/// may call change the lowest 128 bits of, if they leave alone all else that is not a general
-/// register, a flag or memory, and keep to what the ABI says of stack and returns.
+/// How many vector registers, counted from the first, the function at `entry` and all that it may
+/// call change the lowest 128 bits of, if they leave alone all else that is not a general register,
+/// a flag or memory, and keep to what the ABI says of stack and returns.
 ///
 /// `None` also where the code cannot be read, or followed.
-pub fn vectors(entries: &[usize], memory: &mut dyn Memory) -> Option<usize> {
-    let mut to_do = entries.to_vec();
+pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Option<usize> {
+    let mut to_do = alloc::vec![entry];
     let mut known: Vec<usize> = Vec::new();
     let mut factory = InstructionInfoFactory::new();
     let errno = memory.errno_offset();
@@ -273,7 +273,7 @@ mod tests {
 
     /// How many vector registers code changes, if nothing else can be read.
     fn changed(code: &[u8]) -> Option<usize> {
-        vectors(&[AT], &mut Bytes(code))
+        vectors(AT, &mut Bytes(code))
     }
 
     /// Whether code is scalar and changes no vector register.

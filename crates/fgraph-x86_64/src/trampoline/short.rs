@@ -30,7 +30,7 @@ use core::arch::naked_asm;
 use fgraph_core::frame::Frame;
 use fgraph_core::registration::{Header, Shims};
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
-use fgraph_core::short::Asked;
+use fgraph_core::short::{Asked, ShortEntry, ShortRet};
 use fgraph_core::thread::Thread;
 
 /// Asks the users. Goes to `ask_all` where the long way must be taken, and to `declined` if all of
@@ -356,8 +356,8 @@ macro_rules! shims {
         )*
 
         /// How many vector registers each saves.
-        const SHIMS: &[(usize, Shims)] = &[
-            $(($count, Shims { entry: $module::entry, ret: $module::ret }),)*
+        const SHIMS: &[(usize, ShortEntry, ShortRet)] = &[
+            $(($count, $module::entry, $module::ret),)*
         ];
     };
 }
@@ -370,10 +370,16 @@ shims! {
     sixteen: 16, "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15";
 }
 
-/// What a scalar user is called through that changes the first `vectors` vector registers; `None`
-/// if it changes none.
-pub fn shims(vectors: usize) -> Option<Shims> {
-    let mut enough = SHIMS.iter().filter(|(saved, _)| *saved >= vectors);
-    let shims = enough.next().filter(|_| vectors > 0);
-    shims.map(|(_, shims)| *shims)
+/// What a scalar user is called through whose entry and return function change so many of the first
+/// vector registers.
+pub fn shims([entry, ret]: [usize; 2]) -> Shims {
+    let enough = |vectors| {
+        SHIMS
+            .iter()
+            .find(move |(saved, ..)| vectors > 0 && *saved >= vectors)
+    };
+    Shims {
+        entry: enough(entry).map(|(_, entry, _)| *entry),
+        ret: enough(ret).map(|(.., ret)| *ret),
+    }
 }

@@ -413,17 +413,18 @@ static BESIDE_IT: AtomicUsize = AtomicUsize::new(0);
 /// changes then.
 fn register<T: FgraphOps, C: Catch>(ops: T, slot: usize) -> Option<usize> {
     let callbacks = Registration::<T>::short::<C>(1).unwrap();
-    let vectors = scalar::vectors(&callbacks, &mut OwnMemory);
+    let [entry, ret] = callbacks.map(|function| scalar::vectors(function, &mut OwnMemory));
+    let vectors = entry.zip(ret);
     FGRAPH.scalar.set(slot, vectors.is_some());
     let epoch = FGRAPH.epoch.advance();
     let mut user = Registration::new::<C>(ops, slot, epoch, 1);
-    if let Some(shims) = vectors.and_then(trampoline::shims) {
-        user = user.through(shims);
+    if let Some((entry, ret)) = vectors {
+        user = user.through(trampoline::shims([entry, ret]));
     }
     let header: &Header = Box::leak(Box::new(user)).header();
     // SAFETY: the user was made for that slot, and is never freed.
     unsafe { FGRAPH.slots.publish(slot, header) };
-    vectors
+    vectors.map(|(entry, ret)| entry.max(ret))
 }
 
 /// Has users watch, in the place of those before.

@@ -205,12 +205,14 @@ impl Control {
         // Before the number: what a thread reads of a slot holds for the user that it calls.
         let callbacks = Registration::<T>::short::<StdCatch>(options.period);
         let own = &mut OwnMemory::default();
-        let vectors = callbacks.and_then(|callbacks| scalar::vectors(&callbacks, own));
+        let vectors = callbacks.and_then(|[entry, ret]| {
+            Some([scalar::vectors(entry, own)?, scalar::vectors(ret, own)?])
+        });
         FGRAPH.scalar.set(slot, vectors.is_some());
         let epoch = FGRAPH.epoch.advance();
         let mut registration = Registration::new::<StdCatch>(ops, slot, epoch, options.period);
-        if let Some(shims) = vectors.and_then(trampoline::shims) {
-            registration = registration.through(shims);
+        if let Some(vectors) = vectors {
+            registration = registration.through(trampoline::shims(vectors));
         }
         let registration = Box::new(registration);
         // A raw pointer before it is published: a box that is moved may not be pointed to.
