@@ -11,7 +11,7 @@ use crate::functions::{
 };
 use crate::hijack::{Handler, Hijack};
 use crate::users::{
-    Counting, Declining, DecliningWords, Empty, SettingErrno, SixteenBytes, with_constant,
+    Counting, Declining, DecliningWords, Empty, SettingErrno, SixteenBytes, Vectors, with_constant,
 };
 
 /// Who watches.
@@ -41,6 +41,8 @@ pub enum Case {
     Users(usize),
     /// A user that keeps 16 bytes for each call.
     SixteenBytes,
+    /// A user whose callbacks change vector registers.
+    Vectors,
     /// One user with empty callbacks, called by a trampoline that replaces the return address.
     Hijacked(Handler),
     /// A function without a NOP.
@@ -89,7 +91,7 @@ pub enum Watched {
 
 impl Case {
     /// All cases.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Plain,
         Self::Off,
         Self::FilteredOut,
@@ -108,6 +110,7 @@ impl Case {
         Self::Users(4),
         Self::Users(MAX_USERS),
         Self::SixteenBytes,
+        Self::Vectors,
         Self::Relocated(Compiler::Rust, Watched::Off),
         Self::Relocated(Compiler::Rust, Watched::Declined),
         Self::Relocated(Compiler::Rust, Watched::OneUser),
@@ -165,6 +168,7 @@ impl Case {
                 }
             }
             Self::SixteenBytes => active.sixteen_bytes = Some(watch(SixteenBytes, WATCHED)?),
+            Self::Vectors => active.empty.push(Box::new(watch(Vectors, WATCHED)?)),
             Self::Hijacked(handler) => {
                 active.empty.push(empty(0, WATCHED)?);
                 active.hijack = Some(Hijack::of_the_only_user(handler));
@@ -205,6 +209,7 @@ impl fmt::Display for Case {
             Self::Users(4) => "4 users",
             Self::Users(_) => "16 users",
             Self::SixteenBytes => "1 user, 16 bytes",
+            Self::Vectors => "1 user, vector registers",
             Self::Hijacked(Handler::Balanced) => "1 user, hijacked, balanced",
             Self::Hijacked(Handler::Plain) => "1 user, hijacked, plain",
             Self::Relocated(Compiler::Rust, Watched::Off) => "relocated Rust, off",

@@ -14,11 +14,12 @@ use crate::functions::Function;
 pub const ARGUMENT: &str = "--instructions";
 
 /// The cases that are counted.
-pub const CASES: [Case; 8] = [
+pub const CASES: [Case; 9] = [
     Case::Plain,
     Case::Declined,
     Case::Users(1),
     Case::SixteenBytes,
+    Case::Vectors,
     Case::Users(2),
     Case::Users(4),
     Case::Relocated(Compiler::Rust, Watched::OneUser),

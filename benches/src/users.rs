@@ -1,5 +1,6 @@
 //! The users that watch.
 
+use core::arch::asm;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -89,6 +90,42 @@ impl FgraphOps for SixteenBytes {
 
     fn ret(&self, _call: &mut Return<'_, Self::Data>, data: Self::Data) {
         black_box(data);
+    }
+}
+
+/// Wants every return and changes vector registers: those of the arguments at the entry, those of
+/// the results at the return.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors;
+
+impl FgraphOps for Vectors {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        // SAFETY: it changes registers that it says it changes.
+        unsafe {
+            asm!(
+                ".irp n,0,1,2,3,4,5,6,7",
+                "xorps xmm\\n, xmm\\n",
+                ".endr",
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+        Some(())
+    }
+
+    fn ret(&self, _call: &mut Return<'_, ()>, _data: ()) {
+        // SAFETY: as in `entry`.
+        unsafe {
+            asm!(
+                "xorps xmm0, xmm0",
+                "xorps xmm1, xmm1",
+                out("xmm0") _, out("xmm1") _,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
     }
 }
 

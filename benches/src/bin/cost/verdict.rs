@@ -27,8 +27,42 @@ impl Verdict {
     }
 }
 
+/// Limits in ns that depend on the processor; of two, the first is for the leaf function.
+struct Limits {
+    one_user: [f64; 2],
+    vectors: f64,
+    declined: f64,
+    sixteen_bytes: f64,
+    one_site: f64,
+    registering: f64,
+}
+
+/// Of an AMD EPYC.
+const EPYC: Limits = Limits {
+    one_user: [7.5, 9.0],
+    vectors: 10.0,
+    declined: 4.5,
+    sixteen_bytes: 0.8,
+    one_site: 20_000.0,
+    registering: 2_000.0,
+};
+
+/// Of an Intel Cascade Lake.
+const CASCADE_LAKE: Limits = Limits {
+    one_user: [12.5, 24.0],
+    vectors: 16.0,
+    declined: 7.0,
+    sixteen_bytes: 1.0,
+    one_site: 25_000.0,
+    registering: 4_000.0,
+};
+
 /// All of them.
 pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
+    let limits = match figures.processor.contains("Intel") {
+        true => CASCADE_LAKE,
+        false => EPYC,
+    };
     let mut verdicts = Vec::new();
     let mut add = |what: String, value: f64, limit: f64, unit: &'static str| {
         verdicts.push(Verdict {
@@ -52,7 +86,7 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
         add(
             format!("{name}: 1 user over plain"),
             one - plain,
-            12.0,
+            limits.one_user[index],
             "ns",
         );
         add(
@@ -70,13 +104,13 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
         add(
             format!("{name}: each further user"),
             (ns(Case::Users(MAX_USERS)) - one) / (MAX_USERS - 1) as f64,
-            1.5,
+            1.3 * figures.bare_user,
             "ns",
         );
         add(
             format!("{name}: declined return over plain"),
             ns(Case::Declined) - plain,
-            8.0,
+            limits.declined,
             "ns",
         );
         add(
@@ -107,6 +141,12 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             format!("{name}: relocated C over NOP, 1 user"),
             ns(Case::Relocated(Compiler::C, Watched::OneUser)) - one,
             1.0,
+            "ns",
+        );
+        add(
+            format!("{name}: relied-on C over NOP, 1 user"),
+            ns(Case::Relocated(Compiler::Kept, Watched::OneUser)) - one,
+            3.0,
             "ns",
         );
         let traced = |tracer| figures.traced(tracer, index);
@@ -146,6 +186,19 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             "",
         );
     }
+    let leaf = |case| figures.ns(case, 0);
+    add(
+        "leaf: 16 bytes over none".to_owned(),
+        leaf(Case::SixteenBytes) - leaf(Case::Users(1)),
+        limits.sixteen_bytes,
+        "ns",
+    );
+    add(
+        "leaf: 1 user, vector registers, over plain".to_owned(),
+        leaf(Case::Vectors) - leaf(Case::Plain),
+        limits.vectors,
+        "ns",
+    );
     let count = figures.instructions(Case::Users(1)) - figures.instructions(Case::Plain);
     add("leaf: instructions for 1 user".to_owned(), count, 140.0, "");
     for (between, ns) in figures.parents {
@@ -160,8 +213,13 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
     ] {
         add(what.to_owned(), time.as_secs_f64() * 1e3, limit, "ms");
     }
-    let all = figures.patching.iter().find(|row| row.batch == Batch::All);
-    let ms = all.map_or(f64::NAN, |row| row.patch.as_secs_f64() * 1e3);
+    let patching = |batch| figures.patching.iter().find(|row| row.batch == batch);
+    let [on, off] = patching(Batch::One).map_or([f64::NAN; 2], |row| {
+        [row.patch, row.unpatch].map(|time| time.as_secs_f64() * 1e9)
+    });
+    add("a site switched on".to_owned(), on, limits.one_site, "ns");
+    add("a site switched off".to_owned(), off, limits.one_site, "ns");
+    let ms = patching(Batch::All).map_or(f64::NAN, |row| row.patch.as_secs_f64() * 1e3);
     add("20,000 sites patched".to_owned(), ms, 10.0, "ms");
     let whole = &figures.whole;
     add(
@@ -173,7 +231,7 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
     add(
         "hooking everything, per function".to_owned(),
         whole.per_function(whole.register),
-        20_000.0,
+        limits.registering,
         "ns",
     );
     add("a site".to_owned(), memory::SITE as f64, 64.0, "bytes");
