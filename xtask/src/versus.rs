@@ -82,8 +82,10 @@ type Run = Box<dyn Fn(u64) -> Result<Figures, Missing>>;
 /// What is compared with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Nobody watches.
+    /// Nobody watches, nor could.
     Plain,
+    /// Nobody watches, but could.
+    Off,
     /// Functions are called that do nothing, or add to a counter.
     Empty,
     /// When each call began and ended is recorded.

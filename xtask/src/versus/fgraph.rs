@@ -19,11 +19,21 @@ const NOP: Build = Build {
 };
 
 /// Who watches.
-const WATCHERS: [(&str, Kind, [&str; 2]); 4] = [
+const WATCHERS: [(&str, Kind, [&str; 2]); 6] = [
+    (
+        "off",
+        Kind::Off,
+        ["fgraph, relocated, off", "fgraph, NOP, off"],
+    ),
     (
         "empty",
         Kind::Empty,
         ["fgraph, relocated, empty user", "fgraph, NOP, empty user"],
+    ),
+    (
+        "count",
+        Kind::Empty,
+        ["fgraph, relocated, counting", "fgraph, NOP, counting"],
     ),
     (
         "ring",
@@ -60,10 +70,24 @@ pub(super) fn rows(programs: &Programs) -> io::Result<Vec<Row>> {
             let run = program.clone();
             let file = programs.path("recording");
             let run = run.map(|program| watched(&library, program, how, watcher, &file));
-            Row::new(name, kind, run)
+            let events = if watcher == "count" { 1 } else { 2 };
+            Row {
+                events,
+                ..Row::new(name, kind, run)
+            }
         };
         rows.push(row(on_relocated, "relocated", &relocated));
         rows.push(row(on_nop, "NOP", &nop));
+    }
+    let hijacked = cargo::build_bin("fgraph-bench", "hijacked")?;
+    for (name, handler) in [
+        ("hijacked, balanced", "balanced"),
+        ("hijacked, plain", "plain"),
+    ] {
+        let hijacked = hijacked.clone();
+        let run =
+            move |calls: u64| measure(Command::new(&hijacked).args([handler, &calls.to_string()]));
+        rows.push(Row::new(name, Kind::Empty, Ok(Box::new(run))));
     }
     let command = cargo::build_bin("fgraph-cli", "fgraph")?;
     for (name, program) in [

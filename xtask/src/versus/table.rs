@@ -6,7 +6,8 @@ use super::{Figures, Kind, ROUNDS, Row};
 use crate::json;
 
 /// The row of ours that the others of its kind are compared with: it asks nothing of the program.
-const REFERENCES: [(Kind, &str); 3] = [
+const REFERENCES: [(Kind, &str); 4] = [
+    (Kind::Off, "fgraph, relocated, off"),
     (Kind::Empty, "fgraph, relocated, empty user"),
     (Kind::Recorded, "fgraph, relocated, to a file"),
     (Kind::Summed, "fgraph, relocated, profiler"),
@@ -140,6 +141,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Plain => "plain",
+            Self::Off => "off",
             Self::Empty => "empty",
             Self::Recorded => "recorded",
             Self::Summed => "summed",
@@ -155,7 +157,8 @@ impl fmt::Display for Table {
             self.processor
         )?;
         let kinds = [
-            (Kind::Plain, "nobody watches"),
+            (Kind::Plain, "nobody could watch"),
+            (Kind::Off, "nobody watches"),
             (Kind::Empty, "nothing is kept"),
             (Kind::Recorded, "each call is recorded"),
             (Kind::Summed, "times are added up"),
@@ -221,6 +224,7 @@ mod tests {
     fn table() -> Table {
         let rows = [
             row("plain", Kind::Plain, Ok(())),
+            row("fgraph, relocated, off", Kind::Off, Ok(())),
             row("fgraph, relocated, empty user", Kind::Empty, Ok(())),
             row("fgraph, relocated, to a file", Kind::Recorded, Ok(())),
             row("fgraph, relocated, profiler", Kind::Summed, Ok(())),
@@ -233,6 +237,7 @@ mod tests {
         ];
         let runs = [
             vec![ran(2.0, None, None); 3],
+            vec![ran(3.0, None, None); 3],
             vec![ran(10.0, None, None); 3],
             vec![ran(20.0, Some(600), Some(200)); 3],
             vec![ran(30.0, None, Some(200)); 3],

@@ -50,7 +50,7 @@ fn rows(programs: &Programs) -> Vec<Row> {
     };
     vec![
         // It preloads functions that do nothing, and patches nothing.
-        row("uftrace --nop, -pg", PG, &["--nop"], Kind::Empty),
+        row("uftrace --nop, -pg", PG, &["--nop"], Kind::Off),
         row("uftrace, -pg", PG, &[], Kind::Recorded),
         row("uftrace, patchable", PATCHABLE, PATCH, Kind::Recorded),
         row("uftrace, unmodified", PLAIN, PATCH, Kind::Recorded),

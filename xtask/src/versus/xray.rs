@@ -25,6 +25,12 @@ fn rows(programs: &Programs) -> Vec<Row> {
     let program = CLANG
         .links(&["-fxray-instrument"], "libclang-rt-14-dev")
         .and_then(|()| programs.build(BUILD));
+    let off = program.clone().map(|program| -> Run {
+        Box::new(move |calls| {
+            let mut command = Command::new(&program);
+            measure(command.arg(calls.to_string()).env("XRAY_OFF", "1"))
+        })
+    });
     let empty = program.clone().map(|program| -> Run {
         Box::new(move |calls| measure(Command::new(&program).arg(calls.to_string())))
     });
@@ -32,6 +38,7 @@ fn rows(programs: &Programs) -> Vec<Row> {
     let recorded = program
         .map(|program| -> Run { Box::new(move |calls| record(&program, &directory, calls)) });
     vec![
+        Row::new("XRay, not patched", Kind::Off, off),
         Row::new("XRay, empty handler", Kind::Empty, empty),
         Row::new("XRay, FDR mode", Kind::Recorded, recorded),
     ]

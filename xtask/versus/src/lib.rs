@@ -1,8 +1,8 @@
 //! Watches the function `leaf` of the program that it is preloaded into, as its peers do.
 //!
-//! `FGRAPH_WATCH` says who watches: `empty`, `ring`, `file` or `profiler`; `FGRAPH_HOW` how the
-//! function must be traced, `FGRAPH_OUT` which file is written to, and `FGRAPH_BUFFER` how many
-//! bytes may wait for that. When the program exits, it
+//! `FGRAPH_WATCH` says who watches: `empty`, `count`, `ring`, `file` or `profiler`, or `off` for a
+//! user that is gone; `FGRAPH_HOW` how the function must be traced, `FGRAPH_OUT` which file is
+//! written to, and `FGRAPH_BUFFER` how many bytes may wait for that. When the program exits, it
 //! prints how many entries and returns are known of.
 //!
 //! # Safety
@@ -15,8 +15,9 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use fgraph::{Entry, FgraphOps, Handle, Return};
+use fgraph::{Entry, FgraphOps, Handle, PerThread, Return};
 use fgraph_trace::event::What;
 use fgraph_trace::ring::{Mode, RingOptions};
 use fgraph_trace::{Recording, Source as _};
@@ -41,10 +42,27 @@ impl FgraphOps for Empty {
     fn ret(&self, _call: &mut Return<'_, ()>, _data: ()) {}
 }
 
+/// Wants no return, and counts calls.
+#[derive(Debug, Default)]
+struct Counting(PerThread<AtomicU64>);
+
+impl FgraphOps for Counting {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let calls = call.per_thread(&self.0)?;
+        // Only its own thread writes to it.
+        calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        None
+    }
+}
+
 /// Who watches.
 #[derive(Debug)]
 enum Watcher {
     Empty(Handle<Empty>),
+    Off,
+    Counting(Handle<Counting>),
     Ring(Recorder),
     File(FileRecorder, PathBuf),
     Profiler(Profiler),
@@ -76,6 +94,18 @@ fn watch() -> Result<Watcher> {
             // SAFETY: its callbacks do nothing, which is allowed everywhere.
             let handle = unsafe { fgraph::register(Empty, FUNCTION) };
             Watcher::Empty(handle.map_err(|failed| failed.error)?)
+        }
+        "off" => {
+            // SAFETY: as above.
+            let handle = unsafe { fgraph::register(Empty, FUNCTION) };
+            let gone = handle.map_err(|failed| failed.error)?.unregister();
+            gone.map_err(|failed| failed.error)?;
+            Watcher::Off
+        }
+        "count" => {
+            // SAFETY: its callback counts, which is allowed everywhere.
+            let handle = unsafe { fgraph::register(Counting::default(), FUNCTION) };
+            Watcher::Counting(handle.map_err(|failed| failed.error)?)
         }
         "ring" => {
             let options = Options {
@@ -129,6 +159,14 @@ fn known(watcher: Watcher) -> Result<Option<u64>> {
         Watcher::Empty(handle) => {
             handle.unregister().map_err(|failed| failed.error)?;
             Ok(None)
+        }
+        Watcher::Off => Ok(None),
+        Watcher::Counting(handle) => {
+            let counting = handle.unregister().map_err(|failed| failed.error)?;
+            let each = counting.0.iter();
+            Ok(Some(
+                each.map(|(_, calls)| calls.load(Ordering::Relaxed)).sum(),
+            ))
         }
         Watcher::Ring(recorder) => {
             recorder.finish()?;

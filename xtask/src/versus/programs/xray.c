@@ -1,5 +1,5 @@
 // Has XRay call a handler that does nothing, or its flight data recorder, which the environment
-// variable `XRAY_RECORD` asks for and whose options it has.
+// variable `XRAY_RECORD` asks for and whose options it has; with `XRAY_OFF` it calls nothing.
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,6 +22,8 @@ static void nothing(int32_t function, int kind)
 
 __attribute__((constructor)) static void start(void)
 {
+	if (getenv("XRAY_OFF"))
+		return;
 	options = getenv("XRAY_RECORD");
 	if (options) {
 		__xray_log_select_mode("xray-fdr");
