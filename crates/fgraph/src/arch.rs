@@ -5,6 +5,7 @@
 #[cfg(feature = "testing")]
 pub use fgraph_x86_64::poke::Skip;
 pub use fgraph_x86_64::relocate::RelocateError;
+pub use fgraph_x86_64::scalar::NotScalar;
 pub use fgraph_x86_64::system_calls::SystemCallError;
 
 /// What the machine has.
@@ -32,7 +33,7 @@ pub(crate) mod relocate {
 
 /// Callbacks that leave everything alone but general registers, and parts of vector registers.
 pub(crate) mod scalar {
-    pub(crate) use fgraph_x86_64::scalar::{Memory, vectors};
+    pub(crate) use fgraph_x86_64::scalar::{Memory, NotScalar, vectors};
 }
 
 /// Which functions have a caller that counts on more registers than the ABI promises.

@@ -23,6 +23,7 @@ use core::mem::ManuallyDrop;
 use core::time::Duration;
 
 use crate::arch::poke::Skip;
+use crate::arch::scalar::NotScalar;
 use crate::arch::trampoline;
 use fgraph_core::per_thread;
 use fgraph_core::site::Site;
@@ -56,6 +57,8 @@ pub(crate) struct Control {
     priorities: [i8; MAX_USERS],
     /// Which users may have breakpoints, by slot.
     breakpoints: [bool; MAX_USERS],
+    /// Why users are not scalar, by slot.
+    not_scalar: [Option<NotScalar>; MAX_USERS],
     sites: Sites,
     /// Patching has failed: any site may differ from what its mask asks for.
     unfinished: bool,
@@ -79,6 +82,7 @@ static CONTROL: Lock<Control> = unsafe {
             patched: [0; MAX_USERS],
             priorities: [0; MAX_USERS],
             breakpoints: [false; MAX_USERS],
+            not_scalar: [None; MAX_USERS],
             sites: Sites::new(),
             unfinished: false,
             failed: Vec::new(),

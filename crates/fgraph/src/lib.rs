@@ -74,7 +74,7 @@ pub use api::handle::{
 pub use api::into_filter::IntoFilter;
 pub use api::status::{Status, ThreadStatus, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count};
-pub use arch::{RelocateError, SystemCallError};
+pub use arch::{NotScalar, RelocateError, SystemCallError};
 pub use code::text_writer::TextMethod;
 pub use control::options::Options;
 pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};

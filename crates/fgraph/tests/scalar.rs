@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use common::{register, scenario};
-use fgraph::{Entry, FgraphOps, Options, Return};
+use fgraph::{Entry, FgraphOps, NotScalar, Options, Return};
 use fgraph_needs::skip;
 
 #[unsafe(no_mangle)]
@@ -376,13 +376,16 @@ fn users_that_do_more_or_are_sampled_are_not_scalar() {
     scenario("users_that_do_more_or_are_sampled_are_not_scalar", || {
         let float = register(Float, "halves").unwrap();
         assert!(!float.is_scalar());
+        assert!(float.not_scalar().unwrap().is_some());
+        let status = fgraph::status().unwrap();
+        assert_eq!((status.users, status.scalar), (1, 0));
         assert_eq!(halves(3.0, 2), 3.5);
         drop(float);
         // SAFETY: the function does not look at its return address.
         let sampled =
             unsafe { fgraph::register_with(Bare::default(), "halves", &Options::new().sample(2)) };
         let sampled = sampled.unwrap();
-        assert!(!sampled.is_scalar());
+        assert_eq!(sampled.not_scalar().unwrap(), Some(NotScalar::Sampled));
         halves(3.0, 2);
         halves(3.0, 2);
         assert_eq!(sampled.counts(), (1, 1));
@@ -393,6 +396,8 @@ fn users_that_do_more_or_are_sampled_are_not_scalar() {
             assert!(bare.is_scalar());
             assert_eq!(halves(3.0, 2), 3.5);
             assert_eq!(bare.counts(), (1, 1));
+            let status = fgraph::status().unwrap();
+            assert_eq!((status.users, status.scalar), (1, 1));
         }
     });
 }

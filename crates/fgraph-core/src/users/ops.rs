@@ -61,7 +61,9 @@ pub const MAX_DATA_ALIGN: usize = 16;
 /// its thread: `pthread_exit` there aborts the process. If the thread is cancelled meanwhile, that
 /// waits until the callback is done. Nor must a callback leave the stack that it runs on, to come
 /// back later: it must not suspend the coroutine that made the call. fgraph takes it for one that
-/// was left by a jump, goes on with other calls of the thread, and may free the user.
+/// was left by a jump, goes on with other calls of the thread, and may free the user. Nor must the
+/// code that a callback runs change while the user is registered: what it does to registers is read
+/// from it once, at the registration.
 ///
 /// # Example
 ///

@@ -14,6 +14,7 @@
 //! that a linker has filled in. So code that mentions it is not scalar.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use iced_x86::{
     CpuidFeature, Decoder, DecoderError, DecoderOptions, EncodingKind, FlowControl, Instruction,
@@ -40,12 +41,68 @@ pub trait Memory {
     fn errno_offset(&self) -> i64;
 }
 
+/// Why a user's callbacks are called with everything saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotScalar {
+    /// Code that the callbacks may reach cannot be read, or is none.
+    Unreadable {
+        /// Where it is.
+        address: usize,
+    },
+    /// An instruction changes, or looks at, what must be saved for it.
+    Changes {
+        /// Where it is.
+        address: usize,
+    },
+    /// A call or a jump leads where the code does not say.
+    Leads {
+        /// Where it is.
+        address: usize,
+    },
+    /// An instruction has the place of `errno` in it.
+    Errno {
+        /// Where it is.
+        address: usize,
+    },
+    /// The callbacks reach more than 4096 instructions.
+    Long,
+    /// The user gets one call of several, which have to be counted.
+    Sampled,
+}
+
+impl fmt::Display for NotScalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { address } => write!(f, "no code can be read at {address:#x}"),
+            Self::Changes { address } => write!(
+                f,
+                "the instruction at {address:#x} uses more than general registers, memory and the \
+                 lowest 128 bits of vector registers"
+            ),
+            Self::Leads { address } => write!(
+                f,
+                "where the instruction at {address:#x} leads is known at run time only"
+            ),
+            Self::Errno { address } => {
+                write!(f, "the instruction at {address:#x} may be after errno")
+            }
+            Self::Long => write!(f, "the callbacks reach more than {MOST} instructions"),
+            Self::Sampled => f.write_str("the user gets one call of several"),
+        }
+    }
+}
+
+impl core::error::Error for NotScalar {}
+
 /// How many vector registers, counted from the first, the function at `entry` and all that it may
 /// call change the lowest 128 bits of, if they leave alone all else that is not a general register,
 /// a flag or memory, and keep to what the ABI says of stack and returns.
 ///
-/// `None` also where the code cannot be read, or followed.
-pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Option<usize> {
+/// # Errors
+///
+/// What they do instead, or why that is not known.
+pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar> {
     let mut to_do = alloc::vec![entry];
     let mut known: Vec<usize> = Vec::new();
     let mut factory = InstructionInfoFactory::new();
@@ -54,14 +111,16 @@ pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Option<usize> {
     while let Some(mut at) = to_do.pop() {
         while let Err(place) = known.binary_search(&at) {
             if known.len() == MOST {
-                return None;
+                return Err(NotScalar::Long);
             }
             known.insert(place, at);
-            let instruction = decode(at, memory)?;
+            let address = at;
+            let instruction = decode(address, memory).ok_or(NotScalar::Unreadable { address })?;
             if mentions(errno, &instruction, memory) {
-                return None;
+                return Err(NotScalar::Errno { address });
             }
-            vectors = vectors.max(vectors_of(&instruction, &mut factory)?);
+            let last = vectors_of(&instruction, &mut factory);
+            vectors = vectors.max(last.ok_or(NotScalar::Changes { address })?);
             at = instruction.next_ip() as usize;
             match instruction.flow_control() {
                 FlowControl::Next => {}
@@ -70,18 +129,21 @@ pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Option<usize> {
                     to_do.push(instruction.near_branch_target() as usize);
                 }
                 FlowControl::IndirectBranch | FlowControl::IndirectCall => {
-                    to_do.push(linked(&instruction, memory)?);
+                    let target = linked(&instruction, memory);
+                    to_do.push(target.ok_or(NotScalar::Leads { address })?);
                     if instruction.flow_control() == FlowControl::IndirectBranch {
                         break;
                     }
                 }
                 // `ud2`: the process ends.
                 FlowControl::Return | FlowControl::Exception => break,
-                FlowControl::Interrupt | FlowControl::XbeginXabortXend => return None,
+                FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
+                    return Err(NotScalar::Changes { address });
+                }
             }
         }
     }
-    Some(vectors)
+    Ok(vectors)
 }
 
 /// Where an indirect call or jump leads, if it is through a word that a linker has filled in:
@@ -273,7 +335,7 @@ mod tests {
 
     /// How many vector registers code changes, if nothing else can be read.
     fn changed(code: &[u8]) -> Option<usize> {
-        vectors(AT, &mut Bytes(code))
+        vectors(AT, &mut Bytes(code)).ok()
     }
 
     /// Whether code is scalar and changes no vector register.
@@ -373,6 +435,25 @@ mod tests {
             b"\x06",                     // no instruction
         ] {
             assert!(!is(code), "{code:02x?}");
+        }
+    }
+
+    #[test]
+    fn why_code_is_not_scalar_is_said() {
+        for (code, why) in [
+            // xor eax, eax; emms
+            (
+                &b"\x31\xc0\x0f\x77"[..],
+                NotScalar::Changes { address: AT + 2 },
+            ),
+            // xor eax, eax; int 0x80
+            (b"\x31\xc0\xcd\x80", NotScalar::Changes { address: AT + 2 }),
+            (b"\x31\xc0\xff\xd0", NotScalar::Leads { address: AT + 2 }), // xor eax, eax; call rax
+            (b"\x31\xc0\x06", NotScalar::Unreadable { address: AT + 2 }), // xor eax, eax
+            (b"\x48\x83\xc0\x88\xc3", NotScalar::Errno { address: AT }), // add rax, -120
+            (&[0x90; MOST + LONGEST], NotScalar::Long),
+        ] {
+            assert_eq!(vectors(AT, &mut Bytes(code)), Err(why), "{code:02x?}");
         }
     }
 

@@ -414,7 +414,7 @@ static BESIDE_IT: AtomicUsize = AtomicUsize::new(0);
 fn register<T: FgraphOps, C: Catch>(ops: T, slot: usize) -> Option<usize> {
     let callbacks = Registration::<T>::short::<C>(1).unwrap();
     let [entry, ret] = callbacks.map(|function| scalar::vectors(function, &mut OwnMemory));
-    let vectors = entry.zip(ret);
+    let vectors = entry.ok().zip(ret.ok());
     FGRAPH.scalar.set(slot, vectors.is_some());
     let epoch = FGRAPH.epoch.advance();
     let mut user = Registration::new::<C>(ops, slot, epoch, 1);

@@ -13,6 +13,7 @@ use fgraph_core::registration::{Header, Registration};
 use fgraph_core::{Counters, FGRAPH, FgraphOps, Function, UserId};
 
 use super::into_filter::IntoFilter;
+use crate::arch::NotScalar;
 use crate::control::options::Options;
 use crate::control::{self, users};
 use crate::report::error::{Error, FilterReport, StopReason};
@@ -325,13 +326,37 @@ impl<T: FgraphOps> Handle<T> {
     /// the lowest 128 bits of vector registers, which their code was read for when the user was
     /// registered. Calls that only such users want take a shorter way: other parts of vector
     /// registers and `errno` need not be saved.
-    ///
-    /// Code that is compiled without optimisation seldom does, and code for processors with AVX
-    /// only if it uses no vector register. Nor do callbacks that call anything but small functions
-    /// of the same library, that may panic, that look at floating-point arguments or results, or
-    /// that are told of [one call of several](Options::sample).
     pub fn is_scalar(&self) -> bool {
         FGRAPH.scalar.is_set(self.slot)
+    }
+
+    /// Why the user is not [scalar](Self::is_scalar); `None` if it is.
+    ///
+    /// Code that is compiled without optimisation seldom is, and code for processors with AVX only
+    /// if it uses no vector register. Nor are callbacks that call anything but small functions of
+    /// the same library, that may panic, that look at floating-point arguments or results, or that
+    /// are told of [one call of several](Options::sample).
+    ///
+    /// ```
+    /// # use fgraph::{Entry, FgraphOps};
+    /// # struct Counts;
+    /// # impl FgraphOps for Counts {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> { None }
+    /// # }
+    /// // SAFETY: the callbacks do nothing.
+    /// let counts = unsafe { fgraph::register(Counts, "*parse*") }?;
+    /// if let Some(why) = counts.not_scalar()? {
+    ///     println!("each call saves all registers: {why}");
+    /// }
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`](Error::InsideCallback).
+    pub fn not_scalar(&self) -> Result<Option<NotScalar>, Error> {
+        Ok(control::lock()?.control.not_scalar(self.slot))
     }
 
     /// Has the user watch only the threads with these ids of the kernel's, or all threads if

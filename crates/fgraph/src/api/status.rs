@@ -23,6 +23,10 @@ pub struct Status {
     pub sites: usize,
     /// Of these, functions whose entry is patched now.
     pub patched: usize,
+    /// Users that are registered.
+    pub users: usize,
+    /// Of these, users that are [scalar](crate::Handle::is_scalar).
+    pub scalar: usize,
     /// How the program's text is written.
     pub text: TextMethod,
     /// What was not traced, for all users and threads together.
@@ -38,8 +42,14 @@ impl fmt::Display for Status {
         }
         write!(
             f,
-            "{} of {} sites patched through {}; {}, unattached {}",
-            self.patched, self.sites, self.text, self.counters, self.unattached
+            "{} of {} sites patched through {}; {} of {} users scalar; {}, unattached {}",
+            self.patched,
+            self.sites,
+            self.text,
+            self.scalar,
+            self.users,
+            self.counters,
+            self.unattached
         )
     }
 }
@@ -58,6 +68,7 @@ pub fn status() -> Result<Status, Error> {
     // What cannot be mended now is looked at again the next time.
     let _ = locked.control.mend();
     let (sites, patched) = locked.control.counts();
+    let (users, scalar) = locked.control.users();
     crate::threads::count_lost();
     let mut counters = FGRAPH.counters();
     // SAFETY: only the counters are used.
@@ -66,6 +77,8 @@ pub fn status() -> Result<Status, Error> {
         stopped: control::stopped(),
         sites,
         patched,
+        users,
+        scalar,
         text: Text::method(),
         counters,
         // Relaxed: a plain count.

@@ -9,7 +9,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
 
-use crate::arch::{scalar, trampoline};
+use crate::arch::scalar::{self, NotScalar};
+use crate::arch::trampoline;
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::slot::FIRST_TAKEN;
 use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS};
@@ -205,13 +206,16 @@ impl Control {
         // Before the number: what a thread reads of a slot holds for the user that it calls.
         let callbacks = Registration::<T>::short::<StdCatch>(options.period);
         let own = &mut OwnMemory::default();
-        let vectors = callbacks.and_then(|[entry, ret]| {
-            Some([scalar::vectors(entry, own)?, scalar::vectors(ret, own)?])
-        });
-        FGRAPH.scalar.set(slot, vectors.is_some());
+        let vectors = callbacks
+            .ok_or(NotScalar::Sampled)
+            .and_then(|[entry, ret]| {
+                Ok([scalar::vectors(entry, own)?, scalar::vectors(ret, own)?])
+            });
+        self.not_scalar[slot] = vectors.err();
+        FGRAPH.scalar.set(slot, vectors.is_ok());
         let epoch = FGRAPH.epoch.advance();
         let mut registration = Registration::new::<StdCatch>(ops, slot, epoch, options.period);
-        if let Some(vectors) = vectors {
+        if let Ok(vectors) = vectors {
             registration = registration.through(trampoline::shims(vectors));
         }
         let registration = Box::new(registration);
@@ -246,6 +250,19 @@ impl Control {
             self.free.give_back(user.slot);
         }
         over
+    }
+
+    /// Users that are registered, and how many of them are scalar.
+    pub(crate) fn users(&self) -> (usize, usize) {
+        let slots = (0..MAX_USERS).filter(|&slot| self.filters[slot].is_some());
+        slots.fold((0, 0), |(users, scalar), slot| {
+            (users + 1, scalar + usize::from(FGRAPH.scalar.is_set(slot)))
+        })
+    }
+
+    /// Why the user in a slot is not scalar; `None` if it is.
+    pub(crate) fn not_scalar(&self, slot: usize) -> Option<NotScalar> {
+        self.not_scalar[slot]
     }
 
     /// Whether a slot is free for a user of `priority`.
