@@ -5,14 +5,18 @@ mod common;
 
 use std::arch::asm;
 use std::cell::Cell;
+use std::convert::Infallible;
+use std::ffi::c_int;
 use std::hint::black_box;
+use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use common::{register, scenario};
-use fgraph::{Entry, FgraphOps, NotScalar, Options, Return};
+use common::{numbers, register, scenario};
+use corosensei::Coroutine;
+use fgraph::{Entry, FgraphOps, Handle, NotScalar, Options, Return};
 use fgraph_needs::skip;
 
 #[unsafe(no_mangle)]
@@ -218,7 +222,7 @@ impl<const INDEX: usize> Doing<INDEX> {
                 }
                 CallThroughAPointer => {
                     let pointer = black_box(POINTER.load(Ordering::Relaxed));
-                    core::mem::transmute::<*mut (), extern "C" fn()>(pointer)();
+                    mem::transmute::<*mut (), extern "C" fn()>(pointer)();
                 }
             }
         }
@@ -458,6 +462,143 @@ fn a_thread_that_is_not_traced_any_more_keeps_no_scalar_user() {
             assert_eq!(user.unregister().unwrap().counts(), (2, 2));
             drop(end);
             untraced.join().unwrap();
+        },
+    );
+}
+
+/// How many instructions of a call have begun, and at which one the handler goes to another stack.
+static STEPS: AtomicU64 = AtomicU64::new(0);
+static AWAY_AT: AtomicU64 = AtomicU64::new(0);
+/// Calls `halves` each time it is resumed.
+static COROUTINE: AtomicPtr<Coroutine<(), (), Infallible>> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn on_step(_: c_int) {
+    if STEPS.fetch_add(1, Ordering::Relaxed) == AWAY_AT.load(Ordering::Relaxed) {
+        away(0);
+    }
+}
+
+/// Calls `halves` on another stack than the thread's own.
+extern "C" fn away(_: c_int) {
+    // SAFETY: null, or the one that `everywhere` has made, which is not running.
+    match unsafe { COROUTINE.load(Ordering::Relaxed).as_mut() } {
+        Some(coroutine) => drop(coroutine.resume(())),
+        // Here, on the alternate stack.
+        None => assert_eq!(halves(3.0, 2), 3.5),
+    }
+}
+
+extern "C" fn raise() {
+    // SAFETY: its handler is `away`.
+    unsafe { libc::raise(libc::SIGUSR1) };
+}
+
+/// Calls `descends` one instruction at a time.
+fn step() -> u64 {
+    let result;
+    // SAFETY: a call as the ABI has it; `on_step` handles the signal of each instruction.
+    unsafe {
+        asm!(
+            "pushfq",
+            "or dword ptr [rsp], 0x100",
+            "popfq",
+            "call {function}",
+            "pushfq",
+            "and dword ptr [rsp], ~0x100",
+            "popfq",
+            function = sym descends,
+            inout("rdi") 0_u64 => _,
+            inout("rsi") nothing as *const () => _,
+            out("rax") result,
+            clobber_abi("C"),
+        );
+    }
+    result
+}
+
+/// Has the handlers of `step` and `raise` run, on the alternate stack or not.
+fn handle(flags: c_int) {
+    let handlers = [
+        (libc::SIGTRAP, on_step as extern "C" fn(c_int)),
+        (libc::SIGUSR1, away),
+    ];
+    for (signal, handler) in handlers {
+        // SAFETY: the handler has the signature that is asked for without flags for another.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            action.sa_flags = flags;
+            assert_eq!(libc::sigaction(signal, &action, ptr::null_mut()), 0);
+        }
+    }
+}
+
+/// Goes to another stack at each instruction of a call of `descends`, which `users` watch, by
+/// `counts`, and looks whether the frames of the two stacks are apart afterwards.
+fn away_everywhere<T: FgraphOps>(users: &[Handle<T>], counts: impl Fn(&T) -> (u64, u64)) {
+    let elsewhere = register(Bare::default(), "halves").unwrap();
+    for flags in [0, libc::SA_ONSTACK] {
+        if flags == 0 {
+            let coroutine = Coroutine::new(|yielder, ()| {
+                loop {
+                    assert_eq!(halves(3.0, 2), 3.5);
+                    yielder.suspend(());
+                }
+            });
+            // Never ends, so it is never freed.
+            COROUTINE.store(Box::leak(Box::new(coroutine)), Ordering::Relaxed);
+        } else {
+            COROUTINE.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+        handle(flags);
+        // What is made at the first calls is not gone through step by step.
+        descends(0, raise);
+        let before: Vec<_> = users.iter().map(|user| counts(user)).collect();
+        let elsewhere_before = elsewhere.counts().0;
+        let mut at = 0;
+        loop {
+            AWAY_AT.store(at, Ordering::Relaxed);
+            STEPS.store(0, Ordering::Relaxed);
+            assert_eq!(step(), 0);
+            assert_eq!(descends(2, raise), 3);
+            at += 1;
+            for (user, (entries, returns)) in users.iter().zip(&before) {
+                let calls = 4 * at;
+                assert_eq!(counts(user), (entries + calls, returns + calls), "{at}");
+                assert_eq!(numbers(user.counters()), [0; 5], "{at}");
+            }
+            let (entries, returns) = elsewhere.counts();
+            assert_eq!(entries, returns, "{at}");
+            if STEPS.load(Ordering::Relaxed) < at {
+                break;
+            }
+        }
+        // Besides those of `raise`: before the thread is marked, in the body, and after that.
+        let traced = elsewhere.counts().0 - elsewhere_before - at;
+        assert!(traced > 50, "{traced} of {at}");
+    }
+}
+
+#[test]
+fn a_handler_may_go_to_another_stack_at_every_instruction_of_a_call() {
+    scenario(
+        "a_handler_may_go_to_another_stack_at_every_instruction_of_a_call",
+        || {
+            // SAFETY: the memory is never freed.
+            unsafe {
+                let memory = vec![0_u8; 256 << 10].leak();
+                let stack = libc::stack_t {
+                    ss_sp: memory.as_mut_ptr().cast(),
+                    ss_flags: 0,
+                    ss_size: memory.len(),
+                };
+                assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
+            }
+            let bare = || register(Bare::default(), "descends").unwrap();
+            away_everywhere(&[bare()], Bare::counts);
+            away_everywhere(&[bare(), bare()], Bare::counts);
+            let other = register(Other::default(), "descends").unwrap();
+            away_everywhere(&[other], |other| other.0.counts());
         },
     );
 }
