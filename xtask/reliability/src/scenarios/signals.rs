@@ -88,6 +88,14 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "a handler that goes to another stack at any instruction of a call",
+            promise: "The calls on both stacks are told, with frames of their own.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/scalar.rs",
+                test: "a_handler_may_go_to_another_stack_at_every_instruction_of_a_call",
+            }]),
+        },
+        Scenario {
             name: "handlers of SIGTRAP replace each other while functions are patched",
             promise: "A handler of SIGTRAP that hands on what is not its own may be replaced at \
                       any time.",
