@@ -18,7 +18,7 @@ use fgraph_symbols::filter::Filter;
 
 use super::options::Options;
 use super::{CONTROL, Control, library_events, lock, stopped};
-use crate::os::maps::Protections;
+use crate::os::maps::{Protection, Protections};
 use crate::os::{self, PAGE, membarrier, memory};
 use crate::report::error::Error;
 use crate::sites::Change;
@@ -58,9 +58,10 @@ impl scalar::Memory for OwnMemory {
     }
 
     fn is_constant(&mut self, address: usize) -> bool {
-        let now = || Protections::now(core::iter::empty());
-        let protections = self.protections.get_or_insert_with(now);
-        let protection = protections.of(address);
+        let protection = Protection::at(address).unwrap_or_else(|_| {
+            let now = || Protections::now(core::iter::empty());
+            self.protections.get_or_insert_with(now).of(address)
+        });
         protection.is_some_and(|protection| !protection.writable)
     }
 

@@ -3,10 +3,16 @@
 //! A program header says how a segment was mapped at the start. A program may change that with
 //! `mprotect`, and then the text that fgraph is about to change is perhaps being written by the
 //! program, or cannot be read. `/proc/self/maps` knows.
+//!
+//! # Safety
+//!
+//! The unsafe code is one system call, to which a live local is handed.
 
 use core::ops::Range;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +27,48 @@ pub(crate) struct Protection {
     pub(crate) writable: bool,
     /// Whether it can be executed.
     pub(crate) executable: bool,
+}
+
+impl Protection {
+    /// That of the memory at an address, `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// In a process that cannot see `/proc`, or with a kernel before 6.11, which says it of all
+    /// memory at once only.
+    pub(crate) fn at(address: usize) -> io::Result<Option<Self>> {
+        /// What `PROCMAP_QUERY` takes and gives.
+        #[repr(C)]
+        #[derive(Default)]
+        struct Query {
+            size: u64,
+            flags: u64,
+            address: u64,
+            range: [u64; 2],
+            rights: u64,
+            rest: [u64; 7],
+        }
+        const PROCMAP_QUERY: libc::Ioctl = 0xc068_6611_u32 as libc::Ioctl;
+        let maps = File::open("/proc/thread-self/maps")?;
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            address: address as u64,
+            ..Query::default()
+        };
+        // SAFETY: the kernel writes to no more of the local than the size says.
+        if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } == 0 {
+            return Ok(Some(Self {
+                readable: query.rights & 1 != 0,
+                writable: query.rights & 2 != 0,
+                executable: query.rights & 4 != 0,
+            }));
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Ok(None),
+            _ => Err(error),
+        }
+    }
 }
 
 /// The protection of all of the memory of the process at one time.
@@ -175,6 +223,8 @@ fn mapping(line: &[u8]) -> Option<(Range<usize>, Protection)> {
 
 #[cfg(test)]
 mod tests {
+    use fgraph_needs::skip;
+
     use super::*;
 
     const TEXT: Protection = Protection {
@@ -252,11 +302,20 @@ mod tests {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let page = libc::mmap(std::ptr::null_mut(), PAGE, rights, flags, -1, 0);
             assert_ne!(page, libc::MAP_FAILED);
-            let of = || Protections::now(core::iter::empty()).of(page.addr());
+            let of_address = |address| {
+                let protection = Protections::now(core::iter::empty()).of(address);
+                match Protection::at(address) {
+                    Ok(at) => assert_eq!(at, protection),
+                    Err(error) => skip!("the protection at an address: {error}"),
+                }
+                protection
+            };
+            let of = || of_address(page.addr());
             assert!(of().unwrap().writable);
             libc::mprotect(page, PAGE, libc::PROT_READ);
             assert!(!of().unwrap().writable);
             libc::munmap(page, PAGE);
+            assert_eq!(of_address(1), None);
         }
     }
 }
