@@ -45,7 +45,7 @@ impl Sources {
         let (known, in_module) = in_module(names, process, path, address)?;
         let lines = self.modules.entry(path.to_owned());
         let lines = lines.or_insert_with(|| Module::read(known)).as_ref()?;
-        lines.lines.at(in_module.checked_add(lines.first)?)
+        lines.lines.in_function(in_module.checked_add(lines.first)?)
     }
 }
 

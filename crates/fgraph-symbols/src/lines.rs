@@ -88,13 +88,18 @@ impl Lines {
     }
 
     /// The source file and the line of the instruction at an address of the file, if they are
-    /// known.
+    /// known: of what was inlined there, where its function has it.
     #[must_use]
-    pub fn at(&self, address: u64) -> Option<(String, u32)> {
+    pub fn in_function(&self, address: u64) -> Option<(String, u32)> {
         // What looks it up asks for the addresses up to the one behind it.
         address.checked_add(1)?;
-        let location = self.context.find_location(address).ok()??;
-        Some((location.file?.to_owned(), location.line?))
+        let mut frames = self.context.find_frames(address).skip_all_loads().ok()?;
+        let mut outermost = None;
+        while let Some(frame) = frames.next().ok()? {
+            let known = frame.location.and_then(|at| Some((at.file?, at.line?)));
+            outermost = known.or(outermost);
+        }
+        outermost.map(|(file, line)| (file.to_owned(), line))
     }
 
     /// What the function takes and gives back that begins at an address of the file, if that is
@@ -222,7 +227,7 @@ mod tests {
                     names.any(|name| name.symbol == wanted)
                 };
                 let index = (0..functions.len()).find(is_it).unwrap();
-                lines.at(functions.get(index).address).unwrap()
+                lines.in_function(functions.get(index).address).unwrap()
             };
             Some(["first", "sixth"].map(at))
         })
@@ -305,7 +310,7 @@ mod tests {
                 with_file(&library, |file| {
                     if let Some(lines) = Lines::read(Cursor::new(&lies), file) {
                         for address in (0..0x2000).step_by(16).chain([u64::MAX]) {
-                            let _ = (lines.at(address), lines.signature(address));
+                            let _ = (lines.in_function(address), lines.signature(address));
                         }
                     }
                     assert!(Lines::read(Cursor::new(&library[..at]), file).is_none());

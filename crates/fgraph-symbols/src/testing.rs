@@ -64,7 +64,7 @@ fn check_lines(bytes: &[u8], file: &ElfFile<'_>) {
     if let Some(lines) = crate::lines::Lines::read(std::io::Cursor::new(bytes), file) {
         let text = file.text().into_iter().map(|range| range.start);
         for address in text.chain(file.unwind_starts()).chain([0, u64::MAX]) {
-            assert!(lines.at(address).is_none_or(|(_, line)| line != 0));
+            assert!(lines.in_function(address).is_none_or(|(_, line)| line != 0));
             let _ = lines.signature(address);
         }
     }

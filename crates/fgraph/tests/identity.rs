@@ -242,11 +242,12 @@ fn functions_and_symbols_know_where_they_are_in_their_source() {
         // SAFETY: only its address is used.
         let sum: extern "C" fn(i32) -> i32 = unsafe { library.get("identity_sum") };
         for (address, file, line) in [
-            (sum as usize, "/identity.c", 5),
+            (sum as usize, "/identity.c", 5..6),
+            // With optimisation the code begins with what the first line of the body calls.
             (
                 in_this_file as *const () as usize,
                 "tests/identity.rs",
-                IN_THIS_FILE,
+                IN_THIS_FILE..IN_THIS_FILE + 2,
             ),
         ] {
             let filter = fgraph::Filter::none().address(address);
@@ -256,7 +257,7 @@ fn functions_and_symbols_know_where_they_are_in_their_source() {
             };
             let source = function.source().unwrap();
             assert!(source.file.ends_with(file), "{source}");
-            assert_eq!(source.line, line);
+            assert!(line.contains(&source.line), "{source}");
             let symbol = fgraph::function_at(address + 1).unwrap();
             assert_eq!(symbol.source(), Some(source));
         }

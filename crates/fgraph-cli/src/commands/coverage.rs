@@ -109,7 +109,7 @@ fn functions(names: &Names, filter: &Filter) -> Vec<Function> {
             let address = site.address as u64;
             let calls = called.get(path);
             found.push(Function {
-                source: lines.as_ref().and_then(|lines| lines.at(address)),
+                source: lines.as_ref().and_then(|lines| lines.in_function(address)),
                 is_called: calls
                     .is_some_and(|calls| calls.contains(&(address.wrapping_sub(first)))),
                 name: site.name,

@@ -219,7 +219,7 @@ mod tests {
         // A small debug file has no lines.
         #[cfg(feature = "dwarf")]
         if let Some(lines) = lines_in(debug, library, &file) {
-            let (source, line) = lines.at(functions.get(hidden).address).unwrap();
+            let (source, line) = lines.in_function(functions.get(hidden).address).unwrap();
             assert!(source.ends_with("code.c") && line == 1, "{source}:{line}");
         } else {
             assert!(file.has_section(b".gnu_debugdata"));

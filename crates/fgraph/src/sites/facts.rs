@@ -283,11 +283,11 @@ impl ModuleFacts {
         Some((index, start, function.size as usize))
     }
 
-    /// Where the instruction at an address in memory is in its source.
+    /// Where the instruction at an address in memory is in the source of its function.
     #[cfg(feature = "dwarf")]
     pub(super) fn source(&self, address: usize) -> Option<Source> {
         let in_file = address.wrapping_sub(self.bias) as u64;
-        let (file, line) = self.with_lines(|lines| lines.at(in_file))?;
+        let (file, line) = self.with_lines(|lines| lines.in_function(in_file))?;
         Some(Source::new(file, line))
     }
 
