@@ -121,7 +121,7 @@ fn bytes_that_lie() {
             let _ = (debug_data::read(&file), file.unwind_starts());
             let _ = Lines::read(Cursor::new(&program[..len / 2]), &file);
             if let Some(lines) = Lines::read(Cursor::new(&program), &file) {
-                let _ = (lines.at(0), lines.at(u64::MAX));
+                let _ = (lines.in_function(0), lines.in_function(u64::MAX));
             }
         }
     }
