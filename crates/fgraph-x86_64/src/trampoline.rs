@@ -507,7 +507,7 @@ impl Variant {
 }
 
 /// Where the stubs jump to: the address of each variant of the entry trampoline.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trampolines {
     /// By number of the variant.
     entries: [usize; Variant::ALL.len()],

@@ -41,6 +41,9 @@ pub(crate) struct BuildContext {
 impl BuildContext {
     /// Where the stubs jump to from now on, those that are there included.
     pub(super) fn set_trampolines(&mut self, trampolines: Trampolines) {
+        if self.trampolines == trampolines {
+            return;
+        }
         self.trampolines = trampolines;
         let headers = self.headers.iter().copied();
         for header in headers.chain(self.stub_blocks.headers()) {
