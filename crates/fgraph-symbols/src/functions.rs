@@ -227,6 +227,15 @@ impl<'a> Functions<'a> {
         })
     }
 
+    /// Whether a text is in a name, or may be: symbols that are none of functions count as well.
+    #[must_use]
+    pub fn may_have_in_name(&self, text: &str) -> bool {
+        let find = memchr::memmem::Finder::new(text);
+        let is_in = |bytes: &[u8]| find.find(bytes).is_some();
+        self.strings.iter().any(|strings| is_in(strings))
+            || self.added.iter().any(|name| is_in(name.symbol.as_bytes()))
+    }
+
     fn name_refs(&self, index: usize) -> &[NameRef] {
         let first = self.starts[index].names as usize;
         let end = self.starts.get(index + 1).map(|next| next.names as usize);

@@ -114,6 +114,17 @@ pub fn look_up(symbol: &str) -> Option<Notrace> {
     row.map(|&(_, notrace)| notrace)
 }
 
+/// Whether the rule for a name in a symbol table may be [`WALKED`].
+#[must_use]
+pub fn may_be_walked(name: &[u8]) -> bool {
+    STARTS_OF_WALKED
+        .iter()
+        .any(|start| name.starts_with(start.as_bytes()))
+}
+
+/// How names begin of V8's builtins, and of what OCaml's compiler has made.
+const STARTS_OF_WALKED: [&str; 2] = ["Builtins_", "caml"];
+
 /// Whether the name is one of V8's builtins, or of a function that OCaml's compiler has made: the
 /// name of its module, which begins with a capital, is behind the first word, unless it is one of
 /// those that each program gets.
@@ -123,7 +134,8 @@ fn is_walked(symbol: &str) -> bool {
         rest.starts_with(|char: char| char.is_ascii_uppercase())
             || EACH.iter().any(|name| rest.starts_with(name))
     };
-    symbol.starts_with("Builtins_") || symbol.strip_prefix("caml").is_some_and(is_ocaml)
+    let [v8, ocaml] = STARTS_OF_WALKED;
+    symbol.starts_with(v8) || symbol.strip_prefix(ocaml).is_some_and(is_ocaml)
 }
 
 #[cfg(test)]
@@ -170,6 +182,7 @@ mod tests {
             "caml_apply3",
         ] {
             assert_eq!(look_up(name), Some(WALKED), "{name}");
+            assert!(may_be_walked(name.as_bytes()), "{name}");
         }
         for name in ["caml_alloc", "caml", "camlp4", "MyBuiltins_f"] {
             assert_eq!(look_up(name), None, "{name}");

@@ -199,6 +199,7 @@ pub(super) fn build(
     let mut with_breakpoint = Vec::new();
     let mut variants = Vec::with_capacity(planned.len());
     let (mut names, mut symbols) = (Names::with_capacity(planned.len()), Names::default());
+    let mut own_names = Vec::new();
     let (build_id, made) = (known.file.build_id(), prepared.parts.len());
     let (mut indices, is_loaded) = context.indices.of(build_id, prepared.has_indices);
     let module: &'static Module = prepared.module.get_or_insert_with(|| {
@@ -306,8 +307,10 @@ pub(super) fn build(
             ));
         }
         let symbol = if let Subject::Function(index) = one.subject {
-            names.push_written(written_names(known, index));
-            known.symbol(index)
+            own_names.clear();
+            own_names.extend(known.functions.names(index));
+            names.push_written(written_names(known, index, &own_names));
+            own_names.first().map_or("", |name| name.symbol)
         } else {
             let all = one.subject.names(known, one.address);
             names.push(all.iter().map(String::as_str));

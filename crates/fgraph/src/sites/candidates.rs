@@ -14,7 +14,7 @@ use super::classify::Candidate;
 use super::facts::ModuleFacts;
 use super::module::ModuleSites;
 use super::reliance::Reliance;
-use super::toolchain::is_own;
+use super::toolchain::{OWN, is_own};
 use crate::arch::nop;
 use crate::arch::trampoline;
 use crate::os::maps::Protections;
@@ -115,9 +115,10 @@ impl Candidates {
     /// The functions that are not fgraph's own, by their indices.
     pub(super) fn functions(&self) -> impl Iterator<Item = usize> + use<> {
         let known = self.known;
+        let may_be_own = known.functions.may_have_in_name(OWN);
         (0..known.functions.len()).filter(move |&index| {
             let is_own_text = trampoline::own_text().contains(&known.address(index));
-            !is_own_text && !is_own(known.symbol(index))
+            !(is_own_text || may_be_own && is_own(known.symbol(index)))
         })
     }
 
@@ -137,6 +138,8 @@ impl Candidates {
         let limit = known.bias.wrapping_add(function.limit as usize);
         let text = self.text(address, limit, source)?;
         let gap = gap(&known.functions, index).map(|gap| known.bias.wrapping_add(gap as usize));
+        let mut names = known.functions.names(index);
+        let name = names.next();
         // It decides only by which trampoline functions go, so who lists them does not need it.
         let reliance = known.reliance.get().or(self.reliance.as_ref());
         Ok(Candidate {
@@ -161,8 +164,8 @@ impl Candidates {
             code_is_relied_on: reliance.is_none_or(|reliance| reliance.by_code(function.address)),
             convention_is_relied_on: reliance
                 .is_some_and(|reliance| reliance.by_convention(function.address)),
-            symbol: known.symbol(index),
-            notrace: known.notrace(index),
+            symbol: name.map_or("", |name| name.symbol),
+            notrace: known.notrace(index, name.into_iter().chain(names)),
         })
     }
 

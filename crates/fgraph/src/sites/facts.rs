@@ -11,7 +11,7 @@ use fgraph_core::site::{Site, Source, Symbols};
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::{ElfError, ElfFile};
 use fgraph_symbols::filter::{FilterError, FunctionFacts, ModuleMatcher, SymbolPieces};
-use fgraph_symbols::functions::Functions;
+use fgraph_symbols::functions::{Functions, Name};
 #[cfg(feature = "dwarf")]
 use fgraph_symbols::lines::Lines;
 use fgraph_symbols::notrace::{self, Notrace};
@@ -135,13 +135,17 @@ impl ModuleFacts {
         *self.callers.get_or_init(find)
     }
 
-    /// What must not be traced of a function, whatever its code is.
-    pub(super) fn notrace(&self, index: usize) -> Option<Notrace> {
+    /// What must not be traced of a function with these names, whatever its code is.
+    pub(super) fn notrace(
+        &self,
+        index: usize,
+        names: impl Iterator<Item = Name<'static>>,
+    ) -> Option<Notrace> {
         let address = self.address(index);
         let sequences = self.sequences.get_or_init(|| self.read_sequences());
         match sequences.iter().any(|sequence| sequence.concerns(address)) {
             true => Some(RESTARTABLE),
-            false => self.notrace.of(&self.file, &self.functions, index),
+            false => self.notrace.of(&self.file, &self.functions, index, names),
         }
     }
 
@@ -176,8 +180,13 @@ impl ModuleFacts {
     pub(super) fn walked(&self) -> &[Range<usize>] {
         self.walked.get_or_init(|| {
             let mut found: Vec<Range<usize>> = Vec::new();
-            let is_walked =
-                |&index: &usize| matches!(self.notrace(index), Some(notrace::WALKED | notrace::GO));
+            let is_walked = |&index: &usize| {
+                let mut raw_names = self.functions.raw_names(index);
+                let may_be = self.notrace.are_of_go()
+                    || raw_names.any(|(name, _)| notrace::may_be_walked(name));
+                let notrace = || self.notrace(index, self.functions.names(index));
+                may_be && matches!(notrace(), Some(notrace::WALKED | notrace::GO))
+            };
             for index in (0..self.functions.len()).filter(is_walked) {
                 let limit = self.functions.get(index).limit as usize;
                 let code = self.address(index)..self.bias.wrapping_add(limit);
@@ -437,7 +446,8 @@ pub(super) fn write_name(
 /// The names of a function as programmers know them, the best first, and behind them those with a
 /// version.
 pub(super) fn names_of(known: &ModuleFacts, index: usize) -> Vec<String> {
-    let names = written_names(known, index).map(|write| {
+    let names: Vec<_> = known.functions.names(index).collect();
+    let names = written_names(known, index, &names).map(|write| {
         let mut name = String::new();
         write(&mut name);
         name
@@ -445,21 +455,21 @@ pub(super) fn names_of(known: &ModuleFacts, index: usize) -> Vec<String> {
     names.collect()
 }
 
-/// The [`names_of`] a function, each to be written behind a text.
-pub(super) fn written_names(
-    known: &ModuleFacts,
+/// The [`names_of`] a function, which are these in symbol tables, each to be written behind a text.
+pub(super) fn written_names<'a>(
+    known: &'a ModuleFacts,
     index: usize,
+    names: &'a [Name<'static>],
 ) -> impl Iterator<Item = impl FnOnce(&mut String)> {
     #[derive(Clone, Copy)]
     enum Form {
         Source,
         WithVersion,
     }
-    let symbols = move || known.functions.names(index);
-    let plain = symbols().map(|name| Some((name, Form::Source)));
-    let versioned = symbols().filter(|name| name.version.is_some());
+    let plain = names.iter().map(|name| Some((name, Form::Source)));
+    let versioned = names.iter().filter(|name| name.version.is_some());
     let versioned = versioned.map(|name| Some((name, Form::WithVersion)));
-    let unnamed = symbols().next().is_none().then_some(None);
+    let unnamed = names.is_empty().then_some(None);
     let all = plain.chain(versioned).chain(unnamed);
     all.map(move |name| {
         move |text: &mut String| {

@@ -255,7 +255,7 @@ pub(crate) fn list(
             code_is_relied_on: true,
             convention_is_relied_on: false,
             symbol,
-            notrace: notrace.of(file, functions, index),
+            notrace: notrace.of(file, functions, index, functions.names(index)),
         };
         let decided = if function.is_resolver {
             (Err(RefusalReason::Resolver), false)

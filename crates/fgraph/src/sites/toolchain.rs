@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
-use fgraph_symbols::functions::Functions;
+use fgraph_symbols::functions::{Functions, Name};
 use fgraph_symbols::notrace::{self, Notrace};
 
 use super::classify::Callers;
@@ -52,11 +52,17 @@ pub(super) fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize
 /// with.
 pub(super) fn blocks_signals(functions: &Functions<'_>) -> bool {
     const NAME: &str = "pthread_sigmask";
+    if !functions.may_have_in_name(NAME) {
+        return false;
+    }
     let is_like = |(name, _): (&[u8], _)| name.starts_with(NAME.as_bytes());
     let has_like = |index: &usize| functions.raw_names(*index).any(is_like);
     let mut like = (0..functions.len()).filter(has_like);
     like.any(|index| functions.names(index).any(|name| name.symbol == NAME))
 }
+
+/// What all symbols of fgraph itself have in them.
+pub(super) const OWN: &str = "fgraph";
 
 /// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
 pub(super) fn is_own(symbol: &str) -> bool {
@@ -72,7 +78,7 @@ pub(super) fn is_own(symbol: &str) -> bool {
             }
         }
     }
-    if !symbol.contains("fgraph") {
+    if !symbol.contains(OWN) {
         return false;
     }
     let mut start = Start(String::new());
@@ -119,12 +125,18 @@ impl NotraceRules {
         }
     }
 
+    /// Whether the rule for all of the module is that for code of Go's compiler.
+    pub(super) fn are_of_go(&self) -> bool {
+        self.all == Some(notrace::GO)
+    }
+
     /// The rule for a function of the file, by its place and all of its names.
-    pub(super) fn of(
+    pub(super) fn of<'a>(
         &self,
         file: &ElfFile<'_>,
         functions: &Functions<'_>,
         index: usize,
+        names: impl Iterator<Item = Name<'a>>,
     ) -> Option<Notrace> {
         if self.first.contains(&index) {
             return Some(notrace::NO_CALL);
@@ -132,7 +144,7 @@ impl NotraceRules {
         if self.all.is_some() {
             return self.all;
         }
-        let mut names = functions.names(index).peekable();
+        let mut names = names.peekable();
         if names.peek().is_none() {
             return *self.unnamed.get_or_init(|| unnamed(file, functions));
         }
