@@ -26,8 +26,8 @@ pub(crate) mod nop {
 /// Moving the first instructions of a function out of the way.
 pub(crate) mod relocate {
     pub(crate) use fgraph_x86_64::relocate::{
-        Code, Convention, RelocateError, Window, branches_to, first_jump, is_misled_by_a_call,
-        plan, plan_breakpoint, plan_short, uses_frame_pointer_of_caller,
+        Code, Convention, InboundBranch, RelocateError, Window, branches_to, first_jump,
+        is_misled_by_a_call, plan, plan_breakpoint, plan_short, uses_frame_pointer_of_caller,
     };
 }
 

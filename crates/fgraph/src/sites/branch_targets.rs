@@ -1,7 +1,7 @@
 //! Which functions of a module are entered behind their first instruction, from other functions.
 
 use crate::arch::nop::ENDBR64;
-use crate::arch::relocate;
+use crate::arch::relocate::{self, InboundBranch};
 
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
@@ -43,10 +43,15 @@ impl Entered {
                 continue;
             };
             let all = entries.iter().copied();
-            for stray in relocate::branches_to(text, section.start as usize, all, start) {
-                let to = functions.containing(stray.to as u64);
-                let Some(index) = to.filter(|_| functions.containing(stray.from as u64) != to)
-                else {
+            // The function that it leads into, if it is in another one.
+            let into = |branch: InboundBranch| {
+                let to = functions.containing(branch.to as u64);
+                to.filter(|_| functions.containing(branch.from as u64) != to)
+            };
+            let counts = |branch| into(branch).is_some();
+            let address = section.start as usize;
+            for stray in relocate::branches_to(text, address, all, counts, start) {
+                let Some(index) = into(stray) else {
                     continue;
                 };
                 let byte = (stray.to as u64).wrapping_sub(entry(index));

@@ -34,11 +34,13 @@ const BEHIND: usize = SITE_LEN - 1;
 /// The direct branches in `text`, which is at `address`, that lead into the first bytes of one of
 /// the `entries`: behind the first one, up to where a jump would end.
 ///
-/// `start` says where the function starts that an address is in, as far as it is known.
+/// `counts` says whether a branch would count, and `start` where the function starts that an
+/// address is in, as far as it is known.
 pub fn branches_to(
     text: &[u8],
     address: usize,
     entries: impl Iterator<Item = usize>,
+    counts: impl Fn(InboundBranch) -> bool,
     start: impl Fn(usize) -> Option<usize>,
 ) -> Vec<InboundBranch> {
     let mut wanted = vec![0_u64; text.len().div_ceil(64)];
@@ -77,12 +79,14 @@ pub fn branches_to(
     }
     found.sort_unstable();
     found.dedup();
-    found.retain(|&(at, to)| is_wanted(to) && is_branch(text, address, at, to, &start));
     let branch = |(at, to)| InboundBranch {
         from: address + at,
         to: address + to,
     };
-    found.into_iter().map(branch).collect()
+    let is_one = |&(at, to): &(usize, usize)| {
+        is_wanted(to) && counts(branch((at, to))) && is_branch(text, address, at, to, &start)
+    };
+    found.into_iter().filter(is_one).map(branch).collect()
 }
 
 /// Adds what could be a branch with an operand of one byte to the target at `first`, or to one
@@ -168,7 +172,7 @@ mod tests {
 
     fn branches(text: &[u8], entries: &[usize]) -> Vec<InboundBranch> {
         let entries = entries.iter().map(|entry| BASE + entry);
-        branches_to(text, BASE, entries, |_| Some(BASE))
+        branches_to(text, BASE, entries, |_| true, |_| Some(BASE))
     }
 
     #[test]
@@ -218,6 +222,22 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn branches_that_do_not_count_are_left_out() {
+        // jmp +16
+        let mut text = alloc::vec![0xeb, 0x10];
+        text.resize(64, 0x90);
+        let entry = || core::iter::once(BASE + 16);
+        let all = branches_to(&text, BASE, entry(), |_| true, |_| Some(BASE));
+        let expected = InboundBranch {
+            from: BASE,
+            to: BASE + 18,
+        };
+        assert_eq!(all, [expected]);
+        let counts = |branch| branch != expected;
+        assert_eq!(branches_to(&text, BASE, entry(), counts, |_| None), []);
     }
 
     #[test]
