@@ -21,7 +21,7 @@ const RECENT_GLOBS: usize = 16;
 #[derive(Debug, Default)]
 pub struct NameIndex {
     by_name: Option<Hashes>,
-    grams: Option<Box<[u64]>>,
+    grams: Option<Box<[u128]>>,
     /// How many globs were compared with names.
     globs: usize,
     /// The last globs with the functions that they match; the one that was asked for last is last.
@@ -101,7 +101,7 @@ impl NameIndex {
 
     /// Of each function, the bits of all short pieces of its names. With `make` they are made if
     /// they are not there.
-    fn grams(&mut self, functions: &impl Catalog, make: bool) -> Option<&[u64]> {
+    fn grams(&mut self, functions: &impl Catalog, make: bool) -> Option<&[u128]> {
         if make && self.grams.is_none() {
             let grams = (0..functions.len()).map(|index| {
                 let names = functions.names(index);
@@ -186,7 +186,7 @@ pub(super) fn hash(name: &str) -> u64 {
 }
 
 /// The bits of all pieces of three bytes that a name has, its ends included.
-fn grams(name: &str) -> u64 {
+fn grams(name: &str) -> u128 {
     let mut last = END as u32;
     let mut bits = 0;
     for byte in name.bytes().chain([END as u8]) {
@@ -198,7 +198,7 @@ fn grams(name: &str) -> u64 {
 
 /// The bits that a name must have to contain `text`, in which [`END`] stands for the ends of the
 /// name.
-fn grams_within(text: &str) -> u64 {
+fn grams_within(text: &str) -> u128 {
     let pieces = text.as_bytes().windows(3);
     pieces.fold(0, |bits, piece| {
         let piece = piece
@@ -209,6 +209,6 @@ fn grams_within(text: &str) -> u64 {
 }
 
 /// The bit of a piece of three bytes.
-fn gram(piece: u32) -> u64 {
-    1 << (piece.wrapping_mul(0x9e37_79b1) >> 26)
+fn gram(piece: u32) -> u128 {
+    1 << (piece.wrapping_mul(0x9e37_79b1) >> 25)
 }
