@@ -151,9 +151,10 @@ KEPT static int in_handler(void) {
 KEPT static int in_timer(int forks) {
     forks_left = forks;
     handle(SIGALRM);
+    /* The first signal may come before the loop, and a child then never enters it. */
+    int results = work(40);
     struct itimerval timer = {{0, 1000}, {0, 1000}};
     setitimer(ITIMER_REAL, &timer, NULL);
-    int results = 0;
     while (forks_left && !in_child)
         results |= work(40);
     if (in_child)
