@@ -1,13 +1,16 @@
 //! fgraph itself, and nobody.
 
+use std::cell::Cell;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use fgraph_needs::{CLANG, Missing};
 
 use super::programs::{Build, PLAIN, Programs};
-use super::{Kind, Row, Run, failed, measure, output};
+use super::{Kind, ROUNDS, Row, Run, failed, measure, output};
 use crate::cargo;
 
 /// With the NOP that fgraph looks for.
@@ -58,7 +61,9 @@ const WATCHERS: [(&str, Kind, [&str; 2]); 6] = [
 ///
 /// When the library that watches does not build.
 pub(super) fn rows(programs: &Programs) -> io::Result<Vec<Row>> {
-    let library = cargo::build("fgraph-versus")?;
+    let libraries: Rc<[PathBuf]> = (0..ROUNDS)
+        .map(|round| library(programs, 64 * round))
+        .collect::<io::Result<_>>()?;
     let plain = programs.build(PLAIN).map(|program| -> Run {
         Box::new(move |calls| measure(Command::new(&program).arg(calls.to_string())))
     });
@@ -69,7 +74,7 @@ pub(super) fn rows(programs: &Programs) -> io::Result<Vec<Row>> {
         let row = |name, how, program: &Result<_, Missing>| {
             let run = program.clone();
             let file = programs.path("recording");
-            let run = run.map(|program| watched(&library, program, how, watcher, &file));
+            let run = run.map(|program| watched(&libraries, program, how, watcher, &file));
             let events = if watcher == "count" { 1 } else { 2 };
             Row {
                 events,
@@ -123,20 +128,32 @@ fn number(text: &str, word: &str) -> u64 {
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Runs `program` while `watcher` watches by `library`.
+/// The library that watches, with its code shifted by so many bytes.
+fn library(programs: &Programs, pad: usize) -> io::Result<PathBuf> {
+    let mut build = Command::new(cargo::program());
+    build.arg("build").env("FGRAPH_PAD", pad.to_string());
+    let built = cargo::build_with(&mut build, "fgraph-versus")?;
+    let library = programs.path(&format!("library-{pad}.so"));
+    fs::copy(built, &library)?;
+    Ok(library)
+}
+
+/// Runs `program` while `watcher` watches by one of the libraries after the other.
 fn watched(
-    library: &Path,
+    libraries: &Rc<[PathBuf]>,
     program: impl AsRef<Path> + 'static,
     how: &'static str,
     watcher: &'static str,
     file: &Path,
 ) -> Run {
-    let (library, file) = (library.to_owned(), file.to_owned());
+    let (libraries, file) = (Rc::clone(libraries), file.to_owned());
+    let round = Cell::new(0);
     Box::new(move |calls| {
+        let library = &libraries[round.replace(round.get() + 1) % libraries.len()];
         let mut command = Command::new(program.as_ref());
         command
             .arg(calls.to_string())
-            .env("LD_PRELOAD", &library)
+            .env("LD_PRELOAD", library)
             .env("FGRAPH_HOW", how)
             .env("FGRAPH_WATCH", watcher)
             .env("FGRAPH_BUFFER", super::BUFFER.to_string())
