@@ -6,7 +6,7 @@ mod common;
 use std::arch::asm;
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::mem;
 use std::ptr;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use common::{numbers, register, scenario};
+use common::{library, numbers, register, scenario};
 use corosensei::Coroutine;
 use fgraph::{Entry, FgraphOps, Handle, NotScalar, Options, Return};
-use fgraph_needs::skip;
+use fgraph_needs::{CC, needs, skip};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -472,9 +472,16 @@ static AWAY_AT: AtomicU64 = AtomicU64::new(0);
 /// Calls `halves` each time it is resumed.
 static COROUTINE: AtomicPtr<Coroutine<(), (), Infallible>> = AtomicPtr::new(ptr::null_mut());
 
-extern "C" fn on_step(_: c_int) {
+/// The flag that has the processor stop after each instruction.
+const TRAP_FLAG: i64 = 0x100;
+
+extern "C" fn on_step(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     if STEPS.fetch_add(1, Ordering::Relaxed) == AWAY_AT.load(Ordering::Relaxed) {
         away(0);
+        // The rest of the call runs at once.
+        // SAFETY: a handler with SA_SIGINFO gets the context of what was interrupted.
+        let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+        context.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
     }
 }
 
@@ -493,19 +500,20 @@ extern "C" fn raise() {
     unsafe { libc::raise(libc::SIGUSR1) };
 }
 
-/// Calls `descends` one instruction at a time.
+/// Calls `descends` one instruction at a time, until the handler has been elsewhere.
 fn step() -> u64 {
     let result;
     // SAFETY: a call as the ABI has it; `on_step` handles the signal of each instruction.
     unsafe {
         asm!(
             "pushfq",
-            "or dword ptr [rsp], 0x100",
+            "or dword ptr [rsp], {trap}",
             "popfq",
             "call {function}",
             "pushfq",
-            "and dword ptr [rsp], ~0x100",
+            "and dword ptr [rsp], ~{trap}",
             "popfq",
+            trap = const TRAP_FLAG,
             function = sym descends,
             inout("rdi") 0_u64 => _,
             inout("rsi") nothing as *const () => _,
@@ -519,14 +527,18 @@ fn step() -> u64 {
 /// Has the handlers of `step` and `raise` run, on the alternate stack or not.
 fn handle(flags: c_int) {
     let handlers = [
-        (libc::SIGTRAP, on_step as extern "C" fn(c_int)),
-        (libc::SIGUSR1, away),
+        (
+            libc::SIGTRAP,
+            on_step as *const (),
+            flags | libc::SA_SIGINFO,
+        ),
+        (libc::SIGUSR1, away as *const (), flags),
     ];
-    for (signal, handler) in handlers {
-        // SAFETY: the handler has the signature that is asked for without flags for another.
+    for (signal, handler, flags) in handlers {
+        // SAFETY: the handler has the signature that its flags ask for.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = handler as *const () as usize;
+            action.sa_sigaction = handler as usize;
             action.sa_flags = flags;
             assert_eq!(libc::sigaction(signal, &action, ptr::null_mut()), 0);
         }
@@ -579,26 +591,55 @@ fn away_everywhere<T: FgraphOps>(users: &[Handle<T>], counts: impl Fn(&T) -> (u6
     }
 }
 
+/// Does it with one scalar user, with two, and with one that is not scalar.
+fn away_with_each_user() {
+    // SAFETY: the memory is never freed.
+    unsafe {
+        let memory = vec![0_u8; 256 << 10].leak();
+        let stack = libc::stack_t {
+            ss_sp: memory.as_mut_ptr().cast(),
+            ss_flags: 0,
+            ss_size: memory.len(),
+        };
+        assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
+    }
+    let bare = || register(Bare::default(), "descends").unwrap();
+    away_everywhere(&[bare()], Bare::counts);
+    away_everywhere(&[bare(), bare()], Bare::counts);
+    let other = register(Other::default(), "descends").unwrap();
+    away_everywhere(&[other], |other| other.0.counts());
+}
+
 #[test]
 fn a_handler_may_go_to_another_stack_at_every_instruction_of_a_call() {
     scenario(
         "a_handler_may_go_to_another_stack_at_every_instruction_of_a_call",
-        || {
-            // SAFETY: the memory is never freed.
-            unsafe {
-                let memory = vec![0_u8; 256 << 10].leak();
-                let stack = libc::stack_t {
-                    ss_sp: memory.as_mut_ptr().cast(),
-                    ss_flags: 0,
-                    ss_size: memory.len(),
-                };
-                assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
-            }
-            let bare = || register(Bare::default(), "descends").unwrap();
-            away_everywhere(&[bare()], Bare::counts);
-            away_everywhere(&[bare(), bare()], Bare::counts);
-            let other = register(Other::default(), "descends").unwrap();
-            away_everywhere(&[other], |other| other.0.counts());
-        },
+        away_with_each_user,
     );
+}
+
+#[test]
+fn so_it_may_where_threads_may_be_cancelled() {
+    const NAME: &str = "so_it_may_where_threads_may_be_cancelled";
+    scenario(NAME, || {
+        // Who names `pthread_cancel` has calls go through other trampolines, and who calls it has
+        // them hold cancellation off.
+        let source = "#include <pthread.h>
+                      #include <unistd.h>
+                      static void *waits(void *nothing) { for (;;) pause(); }
+                      void cancels(void) {
+                          pthread_t thread;
+                          pthread_create(&thread, 0, waits, 0);
+                          pthread_cancel(thread);
+                          pthread_join(thread, 0);
+                      }";
+        let library = needs!(library(NAME, &CC, "cancels.c", source, &[]));
+        away_with_each_user();
+        // SAFETY: the function's type.
+        unsafe { library.get::<extern "C" fn()>("cancels")() };
+        away_everywhere(
+            &[register(Bare::default(), "descends").unwrap()],
+            Bare::counts,
+        );
+    });
 }
