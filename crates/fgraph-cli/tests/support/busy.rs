@@ -192,6 +192,15 @@ impl Program {
         tasks.unwrap().count()
     }
 
+    /// Whether it comes to have so many threads: one that was joined is still listed for a moment.
+    pub(crate) fn comes_to(&self, threads: usize) -> bool {
+        let until = Instant::now() + Duration::from_secs(20);
+        while self.threads() != threads && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.threads() == threads
+    }
+
     pub(crate) fn end(mut self) -> ExitStatus {
         drop(self.child.stdin.take());
         let until = Instant::now() + Duration::from_secs(20);
