@@ -33,7 +33,6 @@ const TWICE: Notrace = Return("returns twice");
 const RESUMED: Notrace = Return("its return address is saved and used again later");
 const CALLER: Notrace = Return("looks at its return address to see who called it");
 const UNWINDS: Notrace = Return("unwinds the stack from its return address on");
-const CHILD: Notrace = Return("a child process or thread starts on its stack frame");
 /// The rule for the dynamic linker's functions for thread-local data.
 pub const PARTIAL: Notrace = Return("may be called with registers live that functions clobber");
 const FORKS: Notrace =
@@ -58,9 +57,9 @@ const SIGNAL: Notrace = Entirely("the kernel returns to it from signal handlers"
 /// By name in the symbol table; a `*` at the end stands for anything.
 #[rustfmt::skip]
 const TABLE: &[(&str, Notrace)] = &[
-    ("setjmp", TWICE), ("_setjmp", TWICE), ("__setjmp", TWICE), ("sigsetjmp", TWICE),
-    ("__sigsetjmp", TWICE), ("__sigsetjmp_cancel", TWICE), ("savectx", TWICE), ("vfork", TWICE),
-    ("__vfork", TWICE), ("__libc_vfork", TWICE), ("__sigjmp_save", TWICE),
+    ("setjmp", TWICE), ("_setjmp", BLOCKED), ("__setjmp", TWICE), ("sigsetjmp", TWICE),
+    ("__sigsetjmp", BLOCKED), ("__sigsetjmp_cancel", TWICE), ("savectx", TWICE), ("vfork", TWICE),
+    ("__vfork", TWICE), ("__libc_vfork", TWICE), ("__sigjmp_save", BLOCKED),
     ("getcontext", RESUMED), ("__getcontext", RESUMED), ("swapcontext", RESUMED),
     ("__swapcontext", RESUMED), ("setcontext", RESUMED), ("__setcontext", RESUMED),
     ("dlopen*", CALLER), ("__dlopen*", CALLER), ("___dlopen*", CALLER), ("dlmopen*", CALLER),
@@ -72,11 +71,14 @@ const TABLE: &[(&str, Notrace)] = &[
     ("_Unwind_*", UNWINDS), ("__cxa_throw", UNWINDS), ("__cxa_rethrow", UNWINDS),
     ("__unw_getcontext", UNWINDS), ("unw_getcontext", UNWINDS), ("_Ux86_64_getcontext", UNWINDS),
     ("uw_init_context_1", UNWINDS), ("uw_install_context_1", UNWINDS),
-    ("clone", CHILD), ("__clone", CHILD), ("clone3", BLOCKED), ("__clone3", BLOCKED),
+    ("clone", BLOCKED), ("__clone", BLOCKED), ("clone3", BLOCKED), ("__clone3", BLOCKED),
     ("__clone_internal", BLOCKED), ("__clone_internal_fallback", BLOCKED),
-    ("start_thread", BLOCKED), ("__ctype_init", BLOCKED), ("__nptl_free_tcb", BLOCKED),
-    ("__nptl_deallocate_stack", BLOCKED), ("__nptl_stack_list_add", BLOCKED),
-    ("__nptl_stack_list_del", BLOCKED), ("__spawni_child", BLOCKED),
+    ("create_thread", BLOCKED), ("start_thread", BLOCKED), ("__ctype_init", BLOCKED),
+    ("getpagesize", BLOCKED), ("__getpagesize", BLOCKED), ("__nptl_free_tcb", BLOCKED),
+    ("__nptl_deallocate_stack", BLOCKED), ("__nptl_free_stacks", BLOCKED),
+    ("__nptl_stack_list_add", BLOCKED), ("__nptl_stack_list_del", BLOCKED),
+    ("__lll_lock_wait_private", BLOCKED), ("__lll_lock_wake_private", BLOCKED),
+    ("__spawni_child", BLOCKED),
     ("__run_prefork_handlers", FORKS), ("__run_postfork_handlers", FORKS),
     ("__run_fork_handlers", FORKS),
     ("__tls_get_addr*", PARTIAL), ("___tls_get_addr*", PARTIAL),

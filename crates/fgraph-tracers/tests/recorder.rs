@@ -124,17 +124,17 @@ fn what_follows_a_call_that_is_entry_only_is_not_in_it() {
         "what_follows_a_call_that_is_entry_only_is_not_in_it",
         || {
             unsafe extern "C" {
-                fn __sigsetjmp(buffer: *mut c_void, save: i32) -> i32;
+                fn setjmp(buffer: *mut c_void) -> i32;
             }
             #[unsafe(no_mangle)]
             #[inline(never)]
             extern "C" fn recorded_jumper() -> u64 {
                 let mut buffer = [0_u64; 64];
                 // SAFETY: the buffer is large enough, and nobody jumps.
-                let result = unsafe { __sigsetjmp(buffer.as_mut_ptr().cast(), 0) };
+                let result = unsafe { setjmp(buffer.as_mut_ptr().cast()) };
                 recorded_inner(result as u64, 7)
             }
-            let filter = "recorded_jumper recorded_inner __sigsetjmp";
+            let filter = "recorded_jumper recorded_inner setjmp";
             let shapes = [
                 Options::default(),
                 Options {
@@ -152,7 +152,7 @@ fn what_follows_a_call_that_is_entry_only_is_not_in_it() {
             ];
             let expected = [
                 "recorded_jumper() {",
-                "  __sigsetjmp();",
+                "  setjmp();",
                 "  recorded_inner();",
                 "}",
             ];
