@@ -59,9 +59,7 @@ impl Server {
             for client in listener.incoming() {
                 let answer = answer.lock().unwrap().clone();
                 // A client may go when it has enough.
-                if serve(client.unwrap(), &expected, &answer).unwrap_or(false) {
-                    requests.fetch_add(1, Ordering::Relaxed);
-                }
+                let _ = serve(&client.unwrap(), &expected, &answer, &requests);
             }
         });
         this
@@ -76,20 +74,26 @@ impl Server {
     }
 }
 
-/// Whether what was expected was asked for.
-fn serve(client: TcpStream, expected: &str, answer: &Answer) -> std::io::Result<bool> {
-    let mut lines = BufReader::new(&client);
+/// Answers a client, and counts the request if it is the expected one.
+fn serve(
+    client: &TcpStream,
+    expected: &str,
+    answer: &Answer,
+    requests: &AtomicUsize,
+) -> std::io::Result<()> {
+    let mut lines = BufReader::new(client);
     let mut first = String::new();
     lines.read_line(&mut first)?;
     let mut line = String::new();
     while lines.read_line(&mut line)? > 2 {
         line.clear();
     }
-    let mut out = &client;
+    let mut out = client;
     if !first.starts_with(expected) {
-        out.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
-        return Ok(false);
+        return out.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     }
+    // Before the answer: who has that goes on.
+    requests.fetch_add(1, Ordering::Relaxed);
     match answer {
         Answer::File(bytes) => {
             write!(
@@ -113,7 +117,7 @@ fn serve(client: TcpStream, expected: &str, answer: &Answer) -> std::io::Result<
             out.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 /// A program that is stripped, and its debug file.
