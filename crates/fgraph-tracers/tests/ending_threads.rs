@@ -1,0 +1,57 @@
+//! Tracers of the whole C library that begin and end while threads do: these block all signals
+//! then, and die if they meet a trap.
+
+#[path = "../../fgraph/tests/common/mod.rs"]
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::scenario;
+use fgraph_tracers::profiler::Profiler;
+use fgraph_tracers::recorder::Recorder;
+use fgraph_tracers::watchdog::Watchdog;
+
+const FILTER: &str = ":mod:libc.so*";
+
+/// Has tracers begin and end while threads are made and end.
+fn while_threads_do(name: &str, mut begin_and_end: impl FnMut()) {
+    scenario(name, || {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        thread::spawn(|| ()).join().unwrap();
+                    }
+                });
+            }
+            for _ in 0..60 {
+                begin_and_end();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+#[test]
+fn a_recorder_begins_and_ends_while_threads_do() {
+    while_threads_do("a_recorder_begins_and_ends_while_threads_do", || {
+        Recorder::start(FILTER).unwrap().finish().unwrap();
+    });
+}
+
+#[test]
+fn a_profiler_begins_and_ends_while_threads_do() {
+    while_threads_do("a_profiler_begins_and_ends_while_threads_do", || {
+        Profiler::start(FILTER).unwrap().finish().unwrap();
+    });
+}
+
+#[test]
+fn a_watchdog_begins_and_ends_while_threads_do() {
+    while_threads_do("a_watchdog_begins_and_ends_while_threads_do", || {
+        drop(Watchdog::start(FILTER, Duration::from_secs(9)).unwrap());
+    });
+}
