@@ -33,6 +33,7 @@ const TWICE: Notrace = Return("returns twice");
 const RESUMED: Notrace = Return("its return address is saved and used again later");
 const CALLER: Notrace = Return("looks at its return address to see who called it");
 const UNWINDS: Notrace = Return("unwinds the stack from its return address on");
+const CHILD: Notrace = Return("a child process or thread starts on its stack frame");
 /// The rule for the dynamic linker's functions for thread-local data.
 pub const PARTIAL: Notrace = Return("may be called with registers live that functions clobber");
 const FORKS: Notrace =
@@ -48,7 +49,8 @@ pub const CALLED_BY_GO: Notrace =
 /// The rule for where a program begins.
 pub const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
-const BLOCKED: Notrace =
+/// The rule for what [`runs_blocked`] in the C library.
+pub const BLOCKED: Notrace =
     Entirely("runs in threads that block all signals, which a trap would kill");
 const COMPARED: Notrace =
     Entirely("must stay where it is: the handler that cancels threads compares addresses with it");
@@ -57,9 +59,9 @@ const SIGNAL: Notrace = Entirely("the kernel returns to it from signal handlers"
 /// By name in the symbol table; a `*` at the end stands for anything.
 #[rustfmt::skip]
 const TABLE: &[(&str, Notrace)] = &[
-    ("setjmp", TWICE), ("_setjmp", BLOCKED), ("__setjmp", TWICE), ("sigsetjmp", TWICE),
-    ("__sigsetjmp", BLOCKED), ("__sigsetjmp_cancel", TWICE), ("savectx", TWICE), ("vfork", TWICE),
-    ("__vfork", TWICE), ("__libc_vfork", TWICE), ("__sigjmp_save", BLOCKED),
+    ("setjmp", TWICE), ("_setjmp", TWICE), ("__setjmp", TWICE), ("sigsetjmp", TWICE),
+    ("__sigsetjmp", TWICE), ("__sigsetjmp_cancel", TWICE), ("savectx", TWICE), ("vfork", TWICE),
+    ("__vfork", TWICE), ("__libc_vfork", TWICE), ("__sigjmp_save", TWICE),
     ("getcontext", RESUMED), ("__getcontext", RESUMED), ("swapcontext", RESUMED),
     ("__swapcontext", RESUMED), ("setcontext", RESUMED), ("__setcontext", RESUMED),
     ("dlopen*", CALLER), ("__dlopen*", CALLER), ("___dlopen*", CALLER), ("dlmopen*", CALLER),
@@ -71,14 +73,7 @@ const TABLE: &[(&str, Notrace)] = &[
     ("_Unwind_*", UNWINDS), ("__cxa_throw", UNWINDS), ("__cxa_rethrow", UNWINDS),
     ("__unw_getcontext", UNWINDS), ("unw_getcontext", UNWINDS), ("_Ux86_64_getcontext", UNWINDS),
     ("uw_init_context_1", UNWINDS), ("uw_install_context_1", UNWINDS),
-    ("clone", BLOCKED), ("__clone", BLOCKED), ("clone3", BLOCKED), ("__clone3", BLOCKED),
-    ("__clone_internal", BLOCKED), ("__clone_internal_fallback", BLOCKED),
-    ("create_thread", BLOCKED), ("start_thread", BLOCKED), ("__ctype_init", BLOCKED),
-    ("getpagesize", BLOCKED), ("__getpagesize", BLOCKED), ("__nptl_free_tcb", BLOCKED),
-    ("__nptl_deallocate_stack", BLOCKED), ("__nptl_free_stacks", BLOCKED),
-    ("__nptl_stack_list_add", BLOCKED), ("__nptl_stack_list_del", BLOCKED),
-    ("__lll_lock_wait_private", BLOCKED), ("__lll_lock_wake_private", BLOCKED),
-    ("__spawni_child", BLOCKED),
+    ("clone", CHILD), ("__clone", CHILD), ("clone3", CHILD), ("__clone3", CHILD),
     ("__run_prefork_handlers", FORKS), ("__run_postfork_handlers", FORKS),
     ("__run_fork_handlers", FORKS),
     ("__tls_get_addr*", PARTIAL), ("___tls_get_addr*", PARTIAL),
@@ -94,6 +89,37 @@ const TABLE: &[(&str, Notrace)] = &[
     ("__syscall_cancel_arch*", COMPARED), ("__syscall_cp_asm", COMPARED),
     ("__xray_*", NO_ABI), ("__restore_rt", SIGNAL), ("__restore", SIGNAL),
 ];
+
+/// Whether the C library runs its function of that name with all signals blocked, where threads are
+/// made or end, and nowhere else or seldom. Other modules may have functions of the same names.
+#[must_use]
+pub fn runs_blocked(symbol: &str) -> bool {
+    matches!(
+        symbol,
+        "create_thread"
+            | "clone"
+            | "__clone"
+            | "clone3"
+            | "__clone3"
+            | "__clone_internal"
+            | "__clone_internal_fallback"
+            | "start_thread"
+            | "__ctype_init"
+            | "_setjmp"
+            | "__sigsetjmp"
+            | "__sigjmp_save"
+            | "getpagesize"
+            | "__getpagesize"
+            | "__nptl_free_tcb"
+            | "__nptl_deallocate_stack"
+            | "__nptl_free_stacks"
+            | "__nptl_stack_list_add"
+            | "__nptl_stack_list_del"
+            | "__lll_lock_wait_private"
+            | "__lll_lock_wake_private"
+            | "__spawni_child"
+    )
+}
 
 /// How names begin that compilers of C++ and Rust have made.
 const MANGLED: [&str; 2] = ["_Z", "_R"];
@@ -149,6 +175,14 @@ mod tests {
         assert_eq!(look_up("setjmp"), Some(TWICE));
         assert_eq!(look_up("_dl_runtime_resolve_xsavec"), Some(NO_CALL));
         assert_eq!(look_up("__tls_get_addr_slow"), Some(PARTIAL));
+    }
+
+    #[test]
+    fn names_of_the_c_librarys_own_are_found_as_a_whole() {
+        assert!(runs_blocked("start_thread") && runs_blocked("getpagesize"));
+        assert!(!runs_blocked("my_start_thread") && !runs_blocked("setjmp"));
+        assert_eq!(look_up("create_thread"), None);
+        assert_eq!(look_up("_setjmp"), Some(TWICE));
     }
 
     #[test]

@@ -477,6 +477,31 @@ fn functions_of_a_list_are_counted_and_skipped_as_they_are_reached() {
     );
 }
 
+// Has the name of a function of the C library that is left alone.
+traceable!("create_thread", "lea rax, [rdi + 3]", "ret");
+
+#[test]
+fn names_of_what_runs_with_all_signals_blocked_are_free_outside_the_c_library() {
+    scenario(
+        "names_of_what_runs_with_all_signals_blocked_are_free_outside_the_c_library",
+        || {
+            unsafe extern "C" {
+                safe fn create_thread(n: u64) -> u64;
+                safe fn getpagesize() -> i32;
+            }
+            let user = count("create_thread getpagesize");
+            assert_eq!(create_thread(1), 4);
+            assert_eq!(getpagesize(), 4096);
+            assert_eq!(user.both(), (1, 1));
+            let refused = user.report().unwrap().refused;
+            assert!(
+                refused.iter().any(|it| it.name.contains("getpagesize")),
+                "{refused:?}"
+            );
+        },
+    );
+}
+
 #[test]
 fn the_own_functions_of_fgraph_are_no_sites() {
     scenario("the_own_functions_of_fgraph_are_no_sites", || {

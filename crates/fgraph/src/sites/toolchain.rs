@@ -108,6 +108,8 @@ pub(super) struct NotraceRules {
     all: Option<Notrace>,
     /// For functions without a name; found out when it is first needed.
     unnamed: OnceLock<Option<Notrace>>,
+    /// What [`blocks_signals`] says; found out when it is first needed.
+    blocks_signals: OnceLock<bool>,
 }
 
 impl NotraceRules {
@@ -122,6 +124,7 @@ impl NotraceRules {
             first: first(file, functions),
             all: is_go.then_some(notrace::GO).or(called),
             unnamed: OnceLock::new(),
+            blocks_signals: OnceLock::new(),
         }
     }
 
@@ -148,7 +151,15 @@ impl NotraceRules {
         if names.peek().is_none() {
             return *self.unnamed.get_or_init(|| unnamed(file, functions));
         }
-        names.find_map(|name| notrace::look_up(name.symbol))
+        let blocks_signals = || {
+            *self
+                .blocks_signals
+                .get_or_init(|| blocks_signals(functions))
+        };
+        names.find_map(|name| match notrace::runs_blocked(name.symbol) {
+            true if blocks_signals() => Some(notrace::BLOCKED),
+            _ => notrace::look_up(name.symbol),
+        })
     }
 }
 
