@@ -96,6 +96,11 @@ impl FileFacts {
         }
     }
 
+    /// Whether its functions are called while all signals are blocked.
+    pub(super) fn blocks_signals(&self) -> bool {
+        self.notrace.blocks_signals(&self.functions)
+    }
+
     /// What is known of a module that is loaded from it, and has no sites.
     pub(super) fn at(&'static self, bias: usize) -> &'static ModuleFacts {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,7 +17,7 @@ use super::candidates::{Candidates, Source};
 use super::classify::{self, Callers, Candidate, ENTRY_BYTES, classify};
 use super::facts::{ModuleFacts, is_selected, write_name};
 use super::facts::{parse, relocated_behind, symbol};
-use super::toolchain::{NotraceRules, blocks_signals, callers};
+use super::toolchain::{NotraceRules, callers};
 use crate::os::memory;
 use crate::report::error::{FileError, RefusalReason};
 use crate::report::functions::SiteList;
@@ -232,9 +232,9 @@ pub(crate) fn list(
     breakpoints: bool,
 ) -> SiteList {
     let (callers, path) = (callers(file, functions, 0), path.to_string_lossy());
-    let breakpoints = breakpoints && !blocks_signals(functions);
     let entered = Entered::find(file, functions);
     let notrace = NotraceRules::new(file, functions, false);
+    let breakpoints = breakpoints && !notrace.blocks_signals(functions);
     let relocations = file.text_relocations();
     let info = |index| {
         let function = functions.get(index);

@@ -27,7 +27,6 @@ use super::listing::ModuleListing;
 use super::reliance::Reliance;
 use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indices};
 use super::system_calls;
-use super::toolchain::blocks_signals;
 use super::{OFF, ON, patched_len};
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_calls::SystemCallError;
@@ -727,7 +726,7 @@ impl ModuleSites {
         let mut planned = Vec::with_capacity(wanted.len());
         let mut calls = Vec::new();
         // Who may have the functions of these is asked when a filter selects them.
-        let blocks_signals = blocks_signals(&known.functions);
+        let blocks_signals = known.blocks_signals();
         let breakpoints = !blocks_signals;
         let callers = || known.callers();
         if let Some(few) = &few {
@@ -899,7 +898,7 @@ impl ModuleSites {
         let Ok(known) = self.known() else {
             return Ok(None);
         };
-        let breakpoints = breakpoints && !blocks_signals(&known.functions);
+        let breakpoints = breakpoints && !known.blocks_signals();
         let candidates = Candidates::new(self, known, protections);
         let listing = ModuleListing::new(known, candidates, breakpoints, &matcher)?;
         Ok(Some(listing))

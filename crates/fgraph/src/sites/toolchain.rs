@@ -50,7 +50,7 @@ pub(super) fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize
 /// Whether functions of a module are called while all signals are blocked: those of the C library
 /// are, where it makes threads and processes. It is known by a function that others block signals
 /// with.
-pub(super) fn blocks_signals(functions: &Functions<'_>) -> bool {
+fn blocks_signals(functions: &Functions<'_>) -> bool {
     const NAME: &str = "pthread_sigmask";
     if !functions.may_have_in_name(NAME) {
         return false;
@@ -108,7 +108,8 @@ pub(super) struct NotraceRules {
     all: Option<Notrace>,
     /// For functions without a name; found out when it is first needed.
     unnamed: OnceLock<Option<Notrace>>,
-    /// What [`blocks_signals`] says; found out when it is first needed.
+    /// Whether its functions are called while all signals are blocked; found out when it is first
+    /// needed.
     blocks_signals: OnceLock<bool>,
 }
 
@@ -149,17 +150,21 @@ impl NotraceRules {
         }
         let mut names = names.peekable();
         if names.peek().is_none() {
-            return *self.unnamed.get_or_init(|| unnamed(file, functions));
+            let unnamed = || unnamed(file, functions, self.blocks_signals(functions));
+            return *self.unnamed.get_or_init(unnamed);
         }
-        let blocks_signals = || {
-            *self
-                .blocks_signals
-                .get_or_init(|| blocks_signals(functions))
-        };
-        names.find_map(|name| match notrace::runs_blocked(name.symbol) {
-            true if blocks_signals() => Some(notrace::BLOCKED),
-            _ => notrace::look_up(name.symbol),
+        names.find_map(|name| {
+            if notrace::runs_blocked(name.symbol) && self.blocks_signals(functions) {
+                return Some(notrace::BLOCKED);
+            }
+            notrace::look_up(name.symbol)
         })
+    }
+
+    /// What [`blocks_signals`] says of the module.
+    pub(super) fn blocks_signals(&self, functions: &Functions<'_>) -> bool {
+        let known = &self.blocks_signals;
+        *known.get_or_init(|| blocks_signals(functions))
     }
 }
 
@@ -183,7 +188,7 @@ fn first(file: &ElfFile<'_>, functions: &Functions<'_>) -> Vec<usize> {
 
 /// What must not be traced of the functions of a file that have no name: where others are left
 /// alone for what they are called, there may be more of their kind.
-fn unnamed(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Notrace> {
+fn unnamed(file: &ElfFile<'_>, functions: &Functions<'_>, blocks_signals: bool) -> Option<Notrace> {
     const BESIDE: &str = "has no name, in a module with functions that must not be traced";
     const UNWINDS: &str = "has no name, in a module that may have a copy of the unwinder in it";
     let all = 0..functions.len();
@@ -195,7 +200,7 @@ fn unnamed(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Notrace> {
         .collect();
     let is_linker = || known.contains(&notrace::PARTIAL);
     let is_entire = |known: &Notrace| matches!(known, Notrace::Entirely(_));
-    if blocks_signals(functions) || is_linker() || known.iter().any(is_entire) {
+    if blocks_signals || is_linker() || known.iter().any(is_entire) {
         return Some(Notrace::Entirely(BESIDE));
     }
     if !known.is_empty() {
