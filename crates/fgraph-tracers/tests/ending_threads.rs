@@ -4,11 +4,9 @@
 #[path = "../../fgraph/tests/common/mod.rs"]
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use common::scenario;
+use common::{scenario, while_threads_come_and_go};
 use fgraph_tracers::profiler::Profiler;
 use fgraph_tracers::recorder::Recorder;
 use fgraph_tracers::watchdog::Watchdog;
@@ -17,22 +15,8 @@ const FILTER: &str = ":mod:libc.so*";
 
 /// Has tracers begin and end while threads are made and end.
 fn while_threads_do(name: &str, mut begin_and_end: impl FnMut()) {
-    scenario(name, || {
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !done.load(Ordering::Relaxed) {
-                        thread::spawn(|| ()).join().unwrap();
-                    }
-                });
-            }
-            for _ in 0..60 {
-                begin_and_end();
-            }
-            done.store(true, Ordering::Relaxed);
-        });
-    });
+    let repeat = || (0..60).for_each(|_| begin_and_end());
+    scenario(name, || while_threads_come_and_go(|| (), repeat));
 }
 
 #[test]

@@ -211,20 +211,12 @@ fn users_come_and_go_while_threads_come_and_go() {
 fn threads_come_and_go_while_the_c_library_is_patched() {
     scenario("threads_come_and_go_while_the_c_library_is_patched", || {
         let user = count("works");
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !done.load(Ordering::Relaxed) {
-                        assert_eq!(thread::spawn(|| works(1)).join().unwrap(), 2);
-                    }
-                });
-            }
+        let task = || assert_eq!(works(1), 2);
+        common::while_threads_come_and_go(task, || {
             for _ in 0..150 {
                 common::set_filter(&user, ":mod:libc.so*").unwrap();
                 common::set_filter(&user, "works").unwrap();
             }
-            done.store(true, Ordering::Relaxed);
         });
     });
 }

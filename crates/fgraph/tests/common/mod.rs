@@ -15,6 +15,7 @@ use std::marker::PhantomData;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -123,6 +124,30 @@ fn this_program(name: &str) -> Command {
     // What a scenario lacks is of the run of cargo that has started its test.
     command.envs(fgraph_needs::record().map(|path| (RECORD, path)));
     command
+}
+
+/// Does `work` while other threads have threads do `task` and wait for these to end, one after the
+/// other.
+pub(crate) fn while_threads_come_and_go(task: fn(), work: impl FnOnce()) {
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    thread::spawn(task).join().unwrap();
+                }
+            });
+        }
+        // Also when `work` panics: the scope waits for its threads.
+        let _end = End(&is_over);
+        work();
+    });
 }
 
 /// Runs a command to its end, or kills it when the time is up.
@@ -287,14 +312,11 @@ impl FgraphOps for Count {
     type Data = u64;
 
     fn entry(&self, _call: &mut Entry<'_, u64>) -> Option<u64> {
-        Some(
-            self.entries
-                .fetch_add(1, std::sync::atomic::Ordering::SeqCst),
-        )
+        Some(self.entries.fetch_add(1, Ordering::SeqCst))
     }
 
     fn ret(&self, call: &mut Return<'_, u64>, _data: u64) {
-        use std::sync::atomic::Ordering::SeqCst;
+        use Ordering::SeqCst;
         self.returns.fetch_add(1, SeqCst);
         self.unwound.fetch_add(call.unwinding().into(), SeqCst);
     }
