@@ -87,6 +87,7 @@ const TABLE: &[(&str, Notrace)] = &[
     ("__resms64*", NO_ABI), ("__rust_probestack", NO_ABI), ("__probestack", NO_ABI),
     ("rust_psm_replace_stack", NO_ABI), ("__vdso_sgx_enter_enclave", NO_ABI),
     ("__syscall_cancel_arch*", COMPARED), ("__syscall_cp_asm", COMPARED),
+    ("__tunable_get_val", BLOCKED),
     ("__xray_*", NO_ABI), ("__restore_rt", SIGNAL), ("__restore", SIGNAL),
 ];
 
@@ -103,6 +104,7 @@ pub fn runs_blocked(symbol: &str) -> bool {
             | "__clone3"
             | "__clone_internal"
             | "__clone_internal_fallback"
+            | "__clone3_internal"
             | "start_thread"
             | "__ctype_init"
             | "_setjmp"
@@ -118,7 +120,39 @@ pub fn runs_blocked(symbol: &str) -> bool {
             | "__lll_lock_wait_private"
             | "__lll_lock_wake_private"
             | "__spawni_child"
+            | "name_stack_maps"
+            | "__set_vma_name"
+            | "__is_decorate_maps_enabled"
+            | "__getrandom_vdso_release"
+            | "__getrandom_fork_subprocess"
+            | "__abort_lock_rdlock"
+            | "__abort_lock_wrlock"
+            | "__abort_lock_unlock"
     )
+}
+
+/// The version of symbols that came with the first glibc that names the stacks of threads, which
+/// each thread does with all signals blocked.
+pub const NAMES_STACKS: &str = "GLIBC_2.39";
+
+/// Whether a glibc of [`NAMES_STACKS`] or later makes such a name by its function of that name.
+#[must_use]
+pub fn makes_stack_name(symbol: &str) -> bool {
+    // An IFUNC chooses the one that suits the processor. It has the IFUNC's name as well.
+    const VARIANTS: [&str; 4] = ["__memcpy_", "__memmove_", "__memset_", "__strchrnul_"];
+    matches!(
+        symbol,
+        "snprintf"
+            | "__vsnprintf_internal"
+            | "__printf_buffer"
+            | "__printf_buffer_write"
+            | "__printf_buffer_done"
+            | "_itoa_word"
+            | "memcpy"
+            | "memmove"
+            | "memset"
+            | "strchrnul"
+    ) || VARIANTS.iter().any(|start| symbol.starts_with(start))
 }
 
 /// How names begin that compilers of C++ and Rust have made.
@@ -181,6 +215,8 @@ mod tests {
     fn names_of_the_c_librarys_own_are_found_as_a_whole() {
         assert!(runs_blocked("start_thread") && runs_blocked("getpagesize"));
         assert!(!runs_blocked("my_start_thread") && !runs_blocked("setjmp"));
+        assert!(makes_stack_name("snprintf") && makes_stack_name("__memmove_evex_unaligned"));
+        assert!(!makes_stack_name("vsnprintf") && !makes_stack_name("memchr"));
         assert_eq!(look_up("create_thread"), None);
         assert_eq!(look_up("_setjmp"), Some(TWICE));
     }

@@ -3,6 +3,7 @@
 #[macro_use]
 mod common;
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr;
@@ -218,6 +219,123 @@ fn threads_come_and_go_while_the_c_library_is_patched() {
                 common::set_filter(&user, "works").unwrap();
             }
         });
+    });
+}
+
+/// Instructions that `work`, in a child, and the threads that it starts run with all signals
+/// blocked; `None` if the child cannot be traced.
+fn run_blocked(work: fn()) -> Option<BTreeSet<usize>> {
+    /// Stands for all: of SIGTRAP the kernel clears the bit with each step.
+    const PROBE: u64 = 1 << (libc::SIGILL - 1);
+    let null = ptr::null_mut::<c_void>();
+    // SAFETY: the child, which has this thread only, does `work` and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no memory is concerned.
+        unsafe {
+            libc::alarm(100);
+            if libc::ptrace(libc::PTRACE_TRACEME, 0, null, null) == 0 {
+                libc::raise(libc::SIGSTOP);
+                work();
+            }
+            libc::_exit(0);
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut is_traced = false;
+    loop {
+        let mut status = 0;
+        // SAFETY: writes to the local.
+        let thread = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
+        if !libc::WIFSTOPPED(status) {
+            if thread == child {
+                return is_traced.then_some(found);
+            }
+            continue;
+        }
+        // SAFETY: the kernel fills the locals, which are as large as it is told.
+        unsafe {
+            if !is_traced {
+                let options = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
+                let options = ptr::without_provenance_mut::<c_void>(options as usize);
+                libc::ptrace(libc::PTRACE_SETOPTIONS, thread, null, options);
+                is_traced = true;
+            }
+            let mut registers: libc::user_regs_struct = std::mem::zeroed();
+            libc::ptrace(libc::PTRACE_GETREGS, thread, null, &raw mut registers);
+            let mut blocked = 0_u64;
+            libc::ptrace(libc::PTRACE_GETSIGMASK, thread, 8_usize, &raw mut blocked);
+            if blocked & PROBE != 0 {
+                found.insert(registers.rip as usize);
+            }
+            let signal = match libc::WSTOPSIG(status) {
+                libc::SIGTRAP | libc::SIGSTOP => 0,
+                signal => signal as usize,
+            };
+            libc::ptrace(libc::PTRACE_SINGLESTEP, thread, null, signal);
+        }
+    }
+}
+
+#[test]
+fn functions_that_threads_run_with_all_signals_blocked_are_not_patched_by_traps() {
+    let name = "functions_that_threads_run_with_all_signals_blocked_are_not_patched_by_traps";
+    scenario(name, || {
+        extern "C" fn ends(by_exit: *mut c_void) -> *mut c_void {
+            if !by_exit.is_null() {
+                // SAFETY: ends this thread, which has no frames of Rust but this one.
+                unsafe { libc::pthread_exit(ptr::null_mut()) };
+            }
+            ptr::null_mut()
+        }
+        extern "C" fn waits(_: *mut c_void) -> *mut c_void {
+            loop {
+                // SAFETY: no memory is concerned.
+                unsafe { libc::pause() };
+            }
+        }
+        fn threads() {
+            let start = |routine, argument: usize, attributes: Option<&libc::pthread_attr_t>| {
+                let mut thread = 0;
+                let attributes = attributes.map_or(ptr::null(), ptr::from_ref);
+                let argument = ptr::without_provenance_mut(argument);
+                // SAFETY: the routines above take any argument; the attributes are initialised.
+                let error =
+                    unsafe { libc::pthread_create(&mut thread, attributes, routine, argument) };
+                assert_eq!(error, 0);
+                thread
+            };
+            // SAFETY: threads that were made here and are joined once.
+            unsafe {
+                for by_exit in [0, 1] {
+                    libc::pthread_join(start(ends, by_exit, None), ptr::null_mut());
+                }
+                let cancelled = start(waits, 0, None);
+                libc::pthread_cancel(cancelled);
+                libc::pthread_join(cancelled, ptr::null_mut());
+                let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+                libc::pthread_attr_init(&mut attributes);
+                libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
+                start(ends, 0, Some(&attributes));
+                libc::usleep(1000);
+            }
+        }
+        let Some(run) = run_blocked(threads) else {
+            return skip!("processes cannot be traced here");
+        };
+        // A system call is exchanged for a jump as a whole, see `is_quiet` of `patching/batch.rs`.
+        let is_call = |site: &fgraph::SiteInfo| {
+            let entry = ptr::with_exposed_provenance::<[u8; 7]>(site.address);
+            // SAFETY: the entry of a function, which has seven bytes of text from there on.
+            let [mov, .., first, second] = unsafe { entry.read() };
+            [mov, first, second] == [0xb8, 0x0f, 0x05]
+        };
+        let sites = fgraph::sites().unwrap();
+        let trapping = sites
+            .iter()
+            .filter(|site| site.how.is_ok() && run.contains(&site.address) && !is_call(site));
+        let names: Vec<String> = trapping.map(|site| site.to_string()).collect();
+        assert!(names.is_empty(), "{names:#?}");
     });
 }
 

@@ -49,16 +49,21 @@ pub(super) fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize
 
 /// Whether functions of a module are called while all signals are blocked: those of the C library
 /// are, where it makes threads and processes. It is known by a function that others block signals
-/// with.
+/// with, or that makes processes: before glibc 2.32 the former is in the library for threads.
 fn blocks_signals(functions: &Functions<'_>) -> bool {
-    const NAME: &str = "pthread_sigmask";
-    if !functions.may_have_in_name(NAME) {
+    ["pthread_sigmask", "posix_spawn"]
+        .iter()
+        .any(|name| has_function(functions, name))
+}
+
+fn has_function(functions: &Functions<'_>, name: &str) -> bool {
+    if !functions.may_have_in_name(name) {
         return false;
     }
-    let is_like = |(name, _): (&[u8], _)| name.starts_with(NAME.as_bytes());
+    let is_like = |(like, _): (&[u8], _)| like.starts_with(name.as_bytes());
     let has_like = |index: &usize| functions.raw_names(*index).any(is_like);
     let mut like = (0..functions.len()).filter(has_like);
-    like.any(|index| functions.names(index).any(|name| name.symbol == NAME))
+    like.any(|index| functions.names(index).any(|it| it.symbol == name))
 }
 
 /// What all symbols of fgraph itself have in them.
@@ -111,6 +116,9 @@ pub(super) struct NotraceRules {
     /// Whether its functions are called while all signals are blocked; found out when it is first
     /// needed.
     blocks_signals: OnceLock<bool>,
+    /// Whether it is a C library whose threads name their stacks; found out when it is first
+    /// needed.
+    names_stacks: OnceLock<bool>,
 }
 
 impl NotraceRules {
@@ -126,6 +134,7 @@ impl NotraceRules {
             all: is_go.then_some(notrace::GO).or(called),
             unnamed: OnceLock::new(),
             blocks_signals: OnceLock::new(),
+            names_stacks: OnceLock::new(),
         }
     }
 
@@ -154,7 +163,9 @@ impl NotraceRules {
             return *self.unnamed.get_or_init(unnamed);
         }
         names.find_map(|name| {
-            if notrace::runs_blocked(name.symbol) && self.blocks_signals(functions) {
+            if notrace::runs_blocked(name.symbol) && self.blocks_signals(functions)
+                || notrace::makes_stack_name(name.symbol) && self.names_stacks(file, functions)
+            {
                 return Some(notrace::BLOCKED);
             }
             notrace::look_up(name.symbol)
@@ -165,6 +176,15 @@ impl NotraceRules {
     pub(super) fn blocks_signals(&self, functions: &Functions<'_>) -> bool {
         let known = &self.blocks_signals;
         *known.get_or_init(|| blocks_signals(functions))
+    }
+
+    /// Whether the module is a C library whose threads name their stacks.
+    fn names_stacks(&self, file: &ElfFile<'_>, functions: &Functions<'_>) -> bool {
+        *self.names_stacks.get_or_init(|| {
+            let mut versions = file.versions().into_iter();
+            versions.any(|(_, name)| name == notrace::NAMES_STACKS)
+                && self.blocks_signals(functions)
+        })
     }
 }
 
