@@ -1,6 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `ecosystem`, `hook`,
-//! `mutants`, `patch-test`, `pictures`, `reliability`, `same-trees`, `scale`, `soak`, `tidy`,
-//! `versus`.
+//! `mutants`, `patch-test`, `pictures`, `reliability`, `roots`, `same-trees`, `scale`, `soak`,
+//! `tidy`, `versus`.
 
 mod attach_test;
 mod cost;
@@ -13,6 +13,7 @@ mod patch_test;
 mod pictures;
 mod reliability;
 mod report;
+mod roots;
 mod same_trees;
 mod scale;
 mod soak;
@@ -54,6 +55,8 @@ enum Command {
     Pictures(pictures::Options),
     /// Run hostile programs untraced and traced, and see whether they do the same
     Reliability(reliability::Options),
+    /// Run tests in other Debian releases, with their C library, linker and compiler
+    Roots(roots::Options),
     /// Record programs of a directory with fgraph and, built with -pg, with uftrace, and compare
     SameTrees(same_trees::Options),
     /// Measure what grows with the size of the traced program
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::PatchTest(options) => patch_test::run(&options),
         Command::Pictures(options) => pictures::run(&options),
         Command::Reliability(options) => reliability::run(&options),
+        Command::Roots(options) => roots::run(&options),
         Command::SameTrees(options) => same_trees::run(&options),
         Command::Scale(options) => scale::run(&options),
         Command::Soak(options) => soak::run(&options),

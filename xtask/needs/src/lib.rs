@@ -139,6 +139,8 @@ pub const BPFTRACE: Need = program(&["bpftrace"], "bpftrace");
 pub const SQLITE3: Need = program(&["sqlite3"], "sqlite3");
 /// What shows system calls.
 pub const STRACE: Need = program(&["strace"], "strace");
+/// What installs a Debian release in a directory.
+pub const DEBOOTSTRAP: Need = program(&["debootstrap"], "debootstrap");
 /// The machine that checks memory.
 pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
 
