@@ -1,6 +1,7 @@
 //! What is read from the code of functions: bytes in, facts and plans out.
 
 pub mod evex;
+mod frame;
 pub mod nop;
 pub mod reliance;
 pub mod relocate;

@@ -10,14 +10,14 @@ use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use common::{library, numbers, register, scenario};
 use corosensei::Coroutine;
 use fgraph::{Entry, FgraphOps, Handle, NotScalar, Options, Return};
-use fgraph_needs::{CC, needs, skip};
+use fgraph_needs::{CC, CLANG, GCC, Missing, Need, needs, skip};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -273,6 +273,130 @@ fn whatever_registers_callbacks_change_the_program_finds_its_own() {
     scenario(
         "whatever_registers_callbacks_change_the_program_finds_its_own",
         trace_doing_each,
+    );
+}
+
+/// A page with the address of a C function, read-only while callbacks use it: so is a word that a
+/// linker has filled in.
+#[repr(C, align(4096))]
+struct LinkedPage([AtomicUsize; 512]);
+
+static LINKED: LinkedPage = LinkedPage([const { AtomicUsize::new(0) }; 512]);
+
+impl LinkedPage {
+    fn protect(&self, protection: c_int) {
+        let page = ptr::from_ref(self).cast_mut().cast();
+        // SAFETY: a page of its own, which nothing writes to while it is read-only.
+        let result = unsafe { libc::mprotect(page, size_of::<Self>(), protection) };
+        assert_eq!(result, 0);
+    }
+
+    fn link(&self, function: *const ()) {
+        self.protect(libc::PROT_READ | libc::PROT_WRITE);
+        self.0[0].store(function as usize, Ordering::Relaxed);
+        self.protect(libc::PROT_READ);
+    }
+}
+
+/// Calls the linked C function at entry and at return.
+struct CallsC;
+
+impl CallsC {
+    #[inline(always)]
+    fn call(&self) {
+        // SAFETY: the C function takes and returns nothing, and keeps to the ABI.
+        unsafe { asm!("call qword ptr [rip + {}]", sym LINKED, clobber_abi("C")) };
+    }
+}
+
+impl FgraphOps for CallsC {
+    type Data = ();
+
+    fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> {
+        self.call();
+        Some(())
+    }
+
+    fn ret(&self, _: &mut Return<'_, ()>, (): ()) {
+        self.call();
+    }
+}
+
+/// `clobbers` changes xmm0 and `errno` through a pointer; `counts` changes memory alone.
+const CALLBACKS_IN_C: &str = r#"
+    #include <errno.h>
+    unsigned long count;
+    void counts(void) { count++; }
+    static void clobber(void) {
+        errno = 7;
+        __asm__ volatile("pcmpeqd %%xmm0, %%xmm0" ::: "xmm0");
+    }
+    static void (*volatile pointer)(void) = clobber;
+    void clobbers(void) { pointer(); pointer(); }
+    #ifdef EXTERN
+    __asm__(".pushsection .text; .hidden __x86_indirect_thunk_rax; .globl __x86_indirect_thunk_rax;"
+            "__x86_indirect_thunk_rax: call 1f; 2: pause; lfence; jmp 2b;"
+            "1: mov %rax, (%rsp); ret; .popsection");
+    #endif
+"#;
+
+/// Traces a function by a user whose callbacks call C functions that were compiled with these
+/// options. `returns` says whether they end by plain returns.
+fn trace_calling_c(
+    name: &str,
+    compiler: &Need,
+    options: &[&str],
+    returns: bool,
+) -> Result<(), Missing> {
+    let file = format!("{name}.c");
+    let options = [&["-O2", "-fcf-protection=none"], options].concat();
+    let library = library(name, compiler, &file, CALLBACKS_IN_C, &options)?;
+    for (function, is_scalar) in [("counts", returns), ("clobbers", false)] {
+        LINKED.link(library.address(function));
+        let user = register(CallsC, "halves").unwrap();
+        let case = format!("{function} with {options:?}");
+        // Results that callbacks have changed say more than how they came to be called.
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = 3 };
+        assert_eq!(halves(3.0, 2), 3.5, "{case}");
+        // SAFETY: this thread's own.
+        assert_eq!(unsafe { *libc::__errno_location() }, 3, "{case}");
+        assert_eq!(
+            user.is_scalar(),
+            is_scalar,
+            "{case}: {:?}",
+            user.not_scalar()
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn callbacks_that_return_by_thunks_change_nothing_of_the_program() {
+    scenario(
+        "callbacks_that_return_by_thunks_change_nothing_of_the_program",
+        || {
+            for (name, options, returns) in [
+                ("plain", &[][..], true),
+                ("thunk", &["-mindirect-branch=thunk"], true),
+                ("inline", &["-mindirect-branch=thunk-inline"], true),
+                (
+                    "extern",
+                    &["-mindirect-branch=thunk-extern", "-DEXTERN"],
+                    true,
+                ),
+                ("return", &["-mfunction-return=thunk"], false),
+                ("return_inline", &["-mfunction-return=thunk-inline"], false),
+                (
+                    "both",
+                    &["-mindirect-branch=thunk", "-mfunction-return=thunk"],
+                    false,
+                ),
+            ] {
+                needs!(trace_calling_c(name, &GCC, options, returns));
+            }
+            needs!(trace_calling_c("retpoline", &CLANG, &["-mretpoline"], true));
+        },
     );
 }
 

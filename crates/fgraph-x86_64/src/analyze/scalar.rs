@@ -12,16 +12,23 @@
 //! `errno` is in memory, at the same distance from the block of each thread. Only code that has
 //! this distance from somewhere can change it: in a displacement or another constant, or in a word
 //! that a linker has filled in. So code that mentions it is not scalar.
+//!
+//! A `ret` leads back to the caller only where the stack pointer is as it was at entry, and the
+//! return address still stands there. Retpolines return to an address that they have written. So
+//! the stack pointer is followed along each path: code is not scalar if it moves the stack pointer
+//! otherwise than by a constant, `push`, `pop`, `call` or `leave`, or if it names its return address.
 
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 use core::fmt;
 
 use iced_x86::{
-    CpuidFeature, Decoder, DecoderError, DecoderOptions, EncodingKind, FlowControl, Instruction,
-    InstructionInfoFactory, Mnemonic, OpKind, Register,
+    Code, CpuidFeature, Decoder, DecoderError, DecoderOptions, EncodingKind, FlowControl,
+    Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 
 use fgraph_core::regs::VECTORS_TOUCHED;
+
+use super::frame::{Frame, RETURN_ADDRESS};
 
 /// At most so many instructions are read: no callback that is called for every call is as long.
 pub const MOST: usize = 4096;
@@ -60,6 +67,11 @@ pub enum NotScalar {
         /// Where it is.
         address: usize,
     },
+    /// An instruction moves the stack pointer to an unknown place, or may change a return address.
+    Stack {
+        /// Where it is.
+        address: usize,
+    },
     /// An instruction has the place of `errno` in it.
     Errno {
         /// Where it is.
@@ -84,6 +96,11 @@ impl fmt::Display for NotScalar {
                 f,
                 "where the instruction at {address:#x} leads is known at run time only"
             ),
+            Self::Stack { address } => write!(
+                f,
+                "the instruction at {address:#x} moves the stack pointer to an unknown place, or \
+                 may change a return address"
+            ),
             Self::Errno { address } => {
                 write!(f, "the instruction at {address:#x} may be after errno")
             }
@@ -103,38 +120,49 @@ impl core::error::Error for NotScalar {}
 ///
 /// What they do instead, or why that is not known.
 pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar> {
-    let mut to_do = alloc::vec![entry];
-    let mut known: Vec<usize> = Vec::new();
-    let mut factory = InstructionInfoFactory::new();
+    let mut to_do = alloc::vec![(entry, Frame::AT_ENTRY)];
+    let mut known: BTreeMap<usize, Frame> = BTreeMap::new();
+    let mut factory = None;
     let errno = memory.errno_offset();
     let mut vectors = 0;
-    while let Some(mut at) = to_do.pop() {
-        while let Err(place) = known.binary_search(&at) {
-            if known.len() == MOST {
+    while let Some((mut at, mut frame)) = to_do.pop() {
+        loop {
+            let address = at;
+            let stack = NotScalar::Stack { address };
+            if let Some(&known) = known.get(&address) {
+                frame = known.meet(frame).ok_or(stack)?;
+            } else if known.len() == MOST {
                 return Err(NotScalar::Long);
             }
-            known.insert(place, at);
-            let address = at;
+            if known.insert(address, frame) == Some(frame) {
+                break;
+            }
             let instruction = decode(address, memory).ok_or(NotScalar::Unreadable { address })?;
             if mentions(errno, &instruction, memory) {
                 return Err(NotScalar::Errno { address });
             }
             let last = vectors_of(&instruction, &mut factory);
             vectors = vectors.max(last.ok_or(NotScalar::Changes { address })?);
+            let is_named = frame.names_return_address(&instruction);
+            if is_named || !frame.step(&instruction, &mut factory) || is_too_high(&frame) {
+                return Err(stack);
+            }
             at = instruction.next_ip() as usize;
+            let target = instruction.near_branch_target() as usize;
             match instruction.flow_control() {
                 FlowControl::Next => {}
-                FlowControl::UnconditionalBranch => at = instruction.near_branch_target() as usize,
-                FlowControl::ConditionalBranch | FlowControl::Call => {
-                    to_do.push(instruction.near_branch_target() as usize);
-                }
-                FlowControl::IndirectBranch | FlowControl::IndirectCall => {
+                FlowControl::UnconditionalBranch => at = target,
+                FlowControl::ConditionalBranch => to_do.push((target, frame)),
+                FlowControl::Call => to_do.push((target, Frame::AT_ENTRY)),
+                FlowControl::IndirectCall => {
                     let target = linked(&instruction, memory);
-                    to_do.push(target.ok_or(NotScalar::Leads { address })?);
-                    if instruction.flow_control() == FlowControl::IndirectBranch {
-                        break;
-                    }
+                    let target = target.ok_or(NotScalar::Leads { address })?;
+                    to_do.push((target, Frame::AT_ENTRY));
                 }
+                FlowControl::IndirectBranch => {
+                    at = linked(&instruction, memory).ok_or(NotScalar::Leads { address })?;
+                }
+                FlowControl::Return if frame.rsp != Some(RETURN_ADDRESS) => return Err(stack),
                 // `ud2`: the process ends.
                 FlowControl::Return | FlowControl::Exception => break,
                 FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
@@ -146,15 +174,17 @@ pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar
     Ok(vectors)
 }
 
+/// Whether the stack pointer may be above the return address, which a push would overwrite.
+fn is_too_high(frame: &Frame) -> bool {
+    frame.rsp.is_none_or(|below| below < RETURN_ADDRESS)
+}
+
 /// Where an indirect call or jump leads, if it is through a word that a linker has filled in:
 /// compilers call functions of other object files so, which may be of the same library.
 fn linked(instruction: &Instruction, memory: &mut dyn Memory) -> Option<usize> {
     let is_word = instruction.op0_kind() == OpKind::Memory
         && instruction.is_ip_rel_memory_operand()
-        && matches!(
-            instruction.code(),
-            iced_x86::Code::Call_rm64 | iced_x86::Code::Jmp_rm64
-        );
+        && matches!(instruction.code(), Code::Call_rm64 | Code::Jmp_rm64);
     let at = instruction.ip_rel_memory_address() as usize;
     let mut word = [0; size_of::<usize>()];
     let is_read = is_word && memory.is_constant(at) && memory.read(at, &mut word);
@@ -183,14 +213,15 @@ fn decode(at: usize, memory: &mut dyn Memory) -> Option<Instruction> {
 
 /// The number of the last vector register that an instruction uses, counted from 1, and 0 if it
 /// uses none; `None` if it changes anything else but general registers, flags and memory.
-fn vectors_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<usize> {
+fn vectors_of(
+    instruction: &Instruction,
+    factory: &mut Option<InstructionInfoFactory>,
+) -> Option<usize> {
     let is_near = match instruction.flow_control() {
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call => {
             instruction.op0_kind() == OpKind::NearBranch64
         }
-        FlowControl::Return => {
-            instruction.mnemonic() == Mnemonic::Ret && instruction.op_count() == 0
-        }
+        FlowControl::Return => instruction.code() == Code::Retnq,
         FlowControl::Exception => instruction.mnemonic() == Mnemonic::Ud2,
         _ => true,
     };
@@ -203,8 +234,13 @@ fn vectors_of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -
         && !is_forbidden(instruction.mnemonic());
     let is_sse = instruction.encoding() == EncodingKind::Legacy;
     let mut last = is_harmless.then_some(0);
+    let factory = factory.get_or_insert_with(InstructionInfoFactory::new);
     for used in factory.info(instruction).used_registers() {
         let register = used.register();
+        let is_read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+        if register.is_segment_register() && !is_read {
+            return None;
+        }
         if register.is_xmm() && is_sse {
             last = last.map(|last: usize| last.max(register.number() + 1));
         } else if !is_general(register) {
@@ -431,10 +467,82 @@ mod tests {
             b"\x48\x8b\x05\x01\x00\x00\x00\xc3\x88\xff\xff\xff\xff\xff\xff\xff",
             b"\xf3\x48\x0f\xae\xd0\xc3", // wrfsbase rax
             b"\xf3\x48\x0f\xae\xc0\xc3", // rdfsbase rax
+            b"\x8e\xe8\xc3",             // mov gs, eax
+            b"\x0f\xa9\xc3",             // pop gs
+            b"\x48\x0f\xb5\x00\xc3",     // lgs rax, [rax]
+            b"\x48\xcf",                 // iretq
+            b"\xcb",                     // retf
             b"\xe9\x00\x10\x00\x00",     // jmp to what cannot be read
             b"\x06",                     // no instruction
         ] {
             assert!(!is(code), "{code:02x?}");
+        }
+    }
+
+    #[test]
+    fn a_ret_counts_only_at_entry_depth_with_the_return_address_unwritten() {
+        for code in [
+            // call +4; pause; jmp -4; mov [rsp], rax; ret: a retpoline
+            &b"\xe8\x04\x00\x00\x00\xf3\x90\xeb\xfc\x48\x89\x04\x24\xc3"[..],
+            // call +4; pause; jmp -4; lea rsp, [rsp + 8]; ret: a return thunk
+            b"\xe8\x04\x00\x00\x00\xf3\x90\xeb\xfc\x48\x8d\x64\x24\x08\xc3",
+            // call +4; pause; jmp -4; add rsp, 8; ret: another one
+            b"\xe8\x04\x00\x00\x00\xf3\x90\xeb\xfc\x48\x83\xc4\x08\xc3",
+            b"\x50\xc3",                                 // push rax; ret
+            b"\x6a\x00\xc3",                             // push 0; ret
+            b"\x59\x50\xc3",                             // pop rcx; push rax; ret
+            b"\x58\xff\xe0",                             // pop rax; jmp rax
+            b"\xff\x24\x24",                             // jmp [rsp]
+            b"\xff\x64\x24\x08",                         // jmp [rsp + 8]
+            b"\x55\x48\x89\xe5\x48\x89\xc5\xc9\xc3", // push rbp; mov rbp, rsp; mov rbp, rax; leave; ret
+            b"\x55\x48\x89\xe5\x66\x5d\x66\x50\xc9\xc3", // ...; pop bp; push ax; leave; ret
+            b"\x55\x48\x89\xe5\x66\xc9\xc3",         // ...; leave with a word; ret
+            b"\x48\x89\xfd\xc3",                     // mov rbp, rdi; ret
+            b"\x48\x94\x48\x94\xc3",                 // xchg rsp, rax; twice; ret
+            b"\x48\x87\xec\xc3",                     // xchg rsp, rbp; ret
+            b"\x48\x89\xfc\xc3",                     // mov rsp, rdi; ret
+            b"\x48\x8b\x27\xc3",                     // mov rsp, [rdi]; ret
+            b"\x48\x01\xc4\xc3",                     // add rsp, rax; ret
+            b"\x5c\xc3",                             // pop rsp; ret
+            b"\x48\x83\xe4\xf0\xc3",                 // and rsp, -16; ret
+            b"\x48\x83\xec\x08\xc3",                 // sub rsp, 8; ret
+            b"\x48\x83\xc4\x08\x50\xc3",             // add rsp, 8; push rax; ret
+            b"\x48\x89\x04\x24\xc3",                 // mov [rsp], rax; ret
+            b"\xc7\x44\x24\x04\x00\x00\x00\x00\xc3", // mov dword ptr [rsp + 4], 0; ret
+            b"\x0f\x11\x44\x24\xf8\xc3",             // movups [rsp - 8], xmm0; ret
+            b"\x48\x8d\x04\x24\x48\x89\x08\xc3",     // lea rax, [rsp]; mov [rax], rcx; ret
+            b"\x48\x89\xe0\x48\x89\x08\xc3",         // mov rax, rsp; mov [rax], rcx; ret
+            b"\x54\x58\x48\x89\x08\xc3",             // push rsp; pop rax; mov [rax], rcx; ret
+            b"\xf0\x48\x83\x04\x24\x10\xc3",         // lock add qword ptr [rsp], 16; ret
+            // push rbp; mov rbp, rsp; mov [rbp + 8], rax; pop rbp; ret
+            b"\x55\x48\x89\xe5\x48\x89\x45\x08\x5d\xc3",
+            // test edi, edi; je +1; push rax; ret: two depths at one place
+            b"\x85\xff\x74\x01\x50\xc3",
+        ] {
+            let code = &[code, &[0xcc; LONGEST]].concat();
+            let error = vectors(AT, &mut Bytes(code)).unwrap_err();
+            let is_jump = matches!(error, NotScalar::Leads { .. });
+            assert!(
+                is_jump || matches!(error, NotScalar::Stack { .. }),
+                "{code:02x?} {error}"
+            );
+        }
+        for code in [
+            // push rbp; mov rbp, rsp; sub rsp, 16; mov [rbp - 8], rdi; leave; ret
+            &b"\x55\x48\x89\xe5\x48\x83\xec\x10\x48\x89\x7d\xf8\xc9\xc3"[..],
+            // push rbx; sub rsp, 16; movups [rsp], xmm0; lea rax, [rsp]; add rsp, 16; pop rbx; ret
+            b"\x53\x48\x83\xec\x10\x0f\x11\x04\x24\x48\x8d\x04\x24\x48\x83\xc4\x10\x5b\xc3",
+            // lock or qword ptr [rsp], 0; mov rax, [rsp + 8]; ret
+            b"\xf0\x48\x83\x0c\x24\x00\x48\x8b\x44\x24\x08\xc3",
+            // test edi, edi; je +4; push rbp; mov ebp, edi; pop rbp; ret
+            b"\x85\xff\x74\x04\x55\x89\xfd\x5d\xc3",
+            // push rbp; test edi, edi; je +2; mov ebp, edi; pop rbp; ret
+            b"\x55\x85\xff\x74\x02\x89\xfd\x5d\xc3",
+            b"\x8c\xe8\xc3", // mov eax, gs; ret
+        ] {
+            let code = &[code, &[0xcc; LONGEST]].concat();
+            let found = vectors(AT, &mut Bytes(code));
+            assert!(found.is_ok(), "{code:02x?} {found:?}");
         }
     }
 
@@ -450,6 +558,7 @@ mod tests {
             (b"\x31\xc0\xcd\x80", NotScalar::Changes { address: AT + 2 }),
             (b"\x31\xc0\xff\xd0", NotScalar::Leads { address: AT + 2 }), // xor eax, eax; call rax
             (b"\x31\xc0\x06", NotScalar::Unreadable { address: AT + 2 }), // xor eax, eax
+            (b"\x50\xc3", NotScalar::Stack { address: AT + 1 }),         // push rax; ret
             (b"\x48\x83\xc0\x88\xc3", NotScalar::Errno { address: AT }), // add rax, -120
             (&[0x90; MOST + LONGEST], NotScalar::Long),
         ] {

@@ -1,14 +1,12 @@
 //! Tells functions that a call from another place than their caller's would mislead.
 
-use iced_x86::{
-    Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
-    Register,
-};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use memchr::{memchr, memchr_iter};
 
 use super::Code;
 use super::paths::{Step, follow};
+use crate::analyze::frame::{Frame, InRbp, RETURN_ADDRESS};
 
 /// Bytes of a function that are looked at.
 const LOOKED_AT: usize = 1024;
@@ -34,8 +32,8 @@ pub fn is_misled_by_a_call(code: &Code<'_>) -> bool {
         return false;
     }
     let mut factory = None;
-    follow::<{ LOOKED_AT / 64 }, _>(body, State::AT_ENTRY, |instruction, state| {
-        if state.looks(instruction) || !state.step(instruction, &mut factory) {
+    follow::<{ LOOKED_AT / 64 }, _>(body, Frame::AT_ENTRY, |instruction, frame| {
+        if frame.looks(instruction) || !frame.step(instruction, &mut factory) {
             Step::Found
         } else {
             Step::Next
@@ -135,54 +133,7 @@ fn reads_beside_locals(body: &[u8]) -> bool {
     })
 }
 
-/// How far below the CFA the return address stands.
-const RETURN_ADDRESS: i32 = 8;
-
-/// What is in rbp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InRbp {
-    /// What the caller had in it.
-    Callers,
-    /// An address so far below the CFA.
-    Below(i32),
-    Other,
-}
-
-/// What is known before an instruction.
-#[derive(Clone, Copy, Debug)]
-struct State {
-    /// How far below the CFA the stack pointer is.
-    rsp: Option<i32>,
-    rbp: InRbp,
-    /// Whether the caller's rbp was saved somewhere.
-    is_saved: bool,
-    /// How far below the CFA, if it was pushed.
-    saved: Option<i32>,
-}
-
-impl State {
-    const AT_ENTRY: Self = Self {
-        rsp: Some(RETURN_ADDRESS),
-        rbp: InRbp::Callers,
-        is_saved: false,
-        saved: None,
-    };
-
-    /// How far below the CFA the memory is that an instruction names.
-    fn below(&self, instruction: &Instruction) -> Option<i32> {
-        if instruction.memory_index() != Register::None
-            || instruction.segment_prefix() != Register::None
-        {
-            return None;
-        }
-        let base = match (instruction.memory_base(), self.rbp) {
-            (Register::RSP, _) => self.rsp?,
-            (Register::RBP, InRbp::Below(below)) => below,
-            _ => return None,
-        };
-        base.checked_sub(instruction.memory_displacement64() as i32)
-    }
-
+impl Frame {
     /// Whether the instruction looks at the return address or at the caller's frame pointer.
     fn looks(&self, instruction: &Instruction) -> bool {
         let [op0, op1] = [instruction.op0_register(), instruction.op1_register()];
@@ -219,155 +170,6 @@ impl State {
         self.saved
             .is_some_and(|saved| self.rbp == InRbp::Below(saved))
     }
-
-    /// Goes behind the instruction; `false` if the caller's rbp is lost.
-    fn step(
-        &mut self,
-        instruction: &Instruction,
-        factory: &mut Option<InstructionInfoFactory>,
-    ) -> bool {
-        let [op0, op1] = [instruction.op0_register(), instruction.op1_register()];
-        let is_immediate = !matches!(instruction.op1_kind(), OpKind::Register | OpKind::Memory);
-        match instruction.mnemonic() {
-            Mnemonic::Push => {
-                self.adjust(instruction.stack_pointer_increment().checked_neg());
-                if op0 == Register::RBP && self.rbp == InRbp::Callers {
-                    (self.is_saved, self.saved) = (true, self.rsp);
-                }
-            }
-            Mnemonic::Pop => {
-                self.adjust(Some(-instruction.stack_pointer_increment()));
-                if op0 == Register::RBP {
-                    return self.restore();
-                }
-                if op0 == Register::RSP {
-                    self.rsp = None;
-                }
-            }
-            Mnemonic::Leave => {
-                self.rsp = match self.rbp {
-                    InRbp::Below(below) => Some(below - 8),
-                    InRbp::Callers | InRbp::Other => None,
-                };
-                return self.restore();
-            }
-            Mnemonic::Enter => {
-                (self.rsp, self.rbp, self.is_saved) = (None, InRbp::Other, true);
-            }
-            Mnemonic::Sub | Mnemonic::Add if op0 == Register::RSP && is_immediate => {
-                let by = i32::try_from(instruction.immediate(1).cast_signed()).ok();
-                let by = match instruction.mnemonic() {
-                    Mnemonic::Add => by.and_then(i32::checked_neg),
-                    _ => by,
-                };
-                self.adjust(by);
-            }
-            Mnemonic::Lea if op0 == Register::RSP => self.rsp = self.below(instruction),
-            Mnemonic::Mov if op0 == Register::RSP => {
-                self.rsp = match self.rbp {
-                    InRbp::Below(below) if op1 == Register::RBP => Some(below),
-                    _ => None,
-                };
-            }
-            Mnemonic::Mov if op0 == Register::RBP && op1 == Register::RSP => {
-                return self.write(self.rsp.map_or(InRbp::Other, InRbp::Below));
-            }
-            Mnemonic::Lea if op0 == Register::RBP => {
-                let below = self.below(instruction);
-                return self.write(below.map_or(InRbp::Other, InRbp::Below));
-            }
-            // From where it may have been saved.
-            Mnemonic::Mov if op0 == Register::RBP => return self.restore_or_write(instruction),
-            Mnemonic::Mov if op1 == Register::RBP => self.is_saved = true,
-            Mnemonic::Xchg if [op0, op1].contains(&Register::RBP) => {
-                (self.rbp, self.is_saved) = (InRbp::Other, true);
-            }
-            Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Call => {}
-            // With another stack pointer, or one that is not known, the path is none that is taken.
-            Mnemonic::Ret => {
-                return self.rbp == InRbp::Callers || self.rsp != Some(RETURN_ADDRESS);
-            }
-            _ => {
-                // pushfq and popfq
-                self.adjust(instruction.stack_pointer_increment().checked_neg());
-                if mentions(instruction, Register::RSP)
-                    && writes(instruction, Register::RSP, factory)
-                {
-                    self.rsp = None;
-                }
-                if mentions(instruction, Register::RBP)
-                    && writes(instruction, Register::RBP, factory)
-                {
-                    return self.write(InRbp::Other);
-                }
-            }
-        }
-        true
-    }
-
-    /// Something new comes into rbp; `false` if what was in it is nowhere else.
-    fn write(&mut self, new: InRbp) -> bool {
-        self.rbp = new;
-        self.is_saved
-    }
-
-    /// Memory is loaded into rbp, or another register's value.
-    fn restore_or_write(&mut self, instruction: &Instruction) -> bool {
-        let from_stack = instruction.op1_kind() == OpKind::Memory
-            && matches!(
-                instruction.memory_base(),
-                Register::RSP | Register::RBP | Register::None
-            );
-        let is_saved_there = match self.below(instruction) {
-            Some(below) => self.saved.is_none_or(|saved| saved == below),
-            None => true,
-        };
-        if self.is_saved && from_stack && is_saved_there {
-            return self.restore();
-        }
-        // It may have been saved in the register, or in memory that another one leads to.
-        if self.is_saved && self.saved.is_none() {
-            self.rbp = InRbp::Callers;
-            return true;
-        }
-        self.write(InRbp::Other)
-    }
-
-    /// The caller's value comes back, if it was saved.
-    fn restore(&mut self) -> bool {
-        self.rbp = InRbp::Callers;
-        self.is_saved
-    }
-
-    /// The stack pointer goes down.
-    fn adjust(&mut self, by: Option<i32>) {
-        self.rsp = self.rsp.zip(by).and_then(|(rsp, by)| rsp.checked_add(by));
-    }
-}
-
-/// Whether a register or a part of it is an operand, not of an address.
-fn mentions(instruction: &Instruction, register: Register) -> bool {
-    let operands = 0..instruction.op_count();
-    operands
-        .into_iter()
-        .any(|at| instruction.op_register(at).full_register() == register)
-}
-
-/// Whether the instruction writes the register.
-fn writes(
-    instruction: &Instruction,
-    register: Register,
-    factory: &mut Option<InstructionInfoFactory>,
-) -> bool {
-    let factory = factory.get_or_insert_with(InstructionInfoFactory::new);
-    let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
-    info.used_registers().iter().any(|used| {
-        used.register().full_register() == register
-            && matches!(
-                used.access(),
-                OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite
-            )
-    })
 }
 
 #[cfg(test)]
