@@ -4,20 +4,19 @@
 //! opened and mapped, and ends.
 
 use std::ffi::{CStr, CString};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::mem::offset_of;
+use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::process;
 use crate::ptrace::{Stop, Tracee};
-use crate::stub::{self, Area, FILES, PARAMETERS, Parameters, Step, UPPER};
+use crate::sharing::{self, Socket};
+use crate::stub::{self, Area, FILES, PARAMETERS, Parameters, Received, Step};
 use crate::{LOADING, Library, Target};
-
-/// Where the name of a file to make is, behind the parameters.
-const NAME: u64 = UPPER - 256;
 
 /// The thread in its area.
 #[derive(Debug)]
@@ -26,33 +25,45 @@ pub(crate) struct Helper<'a> {
     tracee: Tracee,
     area: u64,
     parameters: Parameters,
+    /// This process's end of the socket that files go through, once there is one.
+    socket: Option<Socket>,
 }
 
-/// Makes files that the process and this one share.
+/// Gives the process files of this one.
 #[derive(Debug)]
 pub struct Files<'a, 'b> {
     helper: &'a mut Helper<'b>,
 }
 
 impl Files<'_, '_> {
-    /// Makes an empty file of memory in the process, of at most 100 bytes of name; seven at most.
-    /// Returns it as this process has it open, for reading and writing, and its descriptor in that
-    /// one. There it is the library's to close, once its function is called; it can be sealed, and
-    /// is closed when the process executes another program.
+    /// Makes an empty file of memory, of at most 249 bytes of name, which can be sealed, and
+    /// [shares](Self::share) it.
     ///
     /// # Errors
     ///
     /// What the kernel says in either process.
     pub fn create(&mut self, name: &CStr) -> io::Result<(File, u32)> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        let made = self.helper.make_file(name, flags, 1);
-        let descriptor = made.map_err(|e| match e {
+        let file = sharing::memory_file(name, false)?;
+        let descriptor = self.share(&file)?;
+        Ok((file, descriptor))
+    }
+
+    /// Gives the process a file of memory, for reading and writing: seven at most. Returns the
+    /// descriptor there. It is the library's to close, once its function is called, and is closed
+    /// when the process executes another program. Position and locks of the file are its own.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says in either process.
+    pub fn share(&mut self, file: &File) -> io::Result<u32> {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let opened = File::options().read(true).write(true).open(path)?;
+        let passed = self.helper.pass(&opened, 1);
+        let descriptor = passed.map_err(|e| match e {
             Error::Call { source, .. } | Error::Io { source, .. } => source,
             other => io::Error::other(other),
         })?;
-        let path = format!("/proc/{}/fd/{descriptor}", self.helper.target.pid);
-        let file = File::options().read(true).write(true).open(path)?;
-        Ok((file, descriptor as u32))
+        Ok(descriptor as u32)
     }
 }
 
@@ -80,6 +91,7 @@ impl<'a> Helper<'a> {
             tracee: Tracee::seize(thread).map_err(explained)?,
             area,
             parameters,
+            socket: None,
         };
         helper.stop()?;
         helper.parameters.thread = u64::from(number);
@@ -115,7 +127,7 @@ impl<'a> Helper<'a> {
         self.parameters.argument_len = argument.len() as u64;
         self.write(upper)?;
         let done = self.run(Step::Load)?;
-        self.parameters.files[1..].fill(-1);
+        self.parameters.files[1..].fill(Received::NONE);
         if done == stub::LOADED {
             return Ok(self.word(offset_of!(Parameters, result))? as i32);
         }
@@ -137,58 +149,106 @@ impl<'a> Helper<'a> {
         Ok(())
     }
 
-    /// Makes a file that holds the library. Returns its descriptor.
+    /// Gives the process a file that holds the library. Returns its descriptor.
     fn add_file(&mut self, library: &Library<'_>) -> Result<i32, Error> {
         let name = format!("{}-{}", library.name, library.version);
         let name = CString::new(name).map_err(|error| Error::Io {
             what: "the library's name has a zero",
             source: error.into(),
         })?;
-        let flags = libc::MFD_CLOEXEC | libc::MFD_EXEC;
-        let file = match self.make_file(&name, flags, 0) {
-            // Kernels before Linux 6.3 have all such files executable, and no flag for it.
-            Err(Error::Call { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
-                self.make_file(&name, libc::MFD_CLOEXEC, 0)?
-            }
-            file => file?,
-        };
-        let path = format!("/proc/{}/fd/{file}", self.target.pid);
-        let opened = OpenOptions::new().write(true).open(path);
-        let written = opened.and_then(|mut opened| opened.write_all(library.bytes));
-        written.map_err(|source| Error::Io {
-            what: "the library could not be written to the process's memory",
+        let made = sharing::memory_file(&name, true).and_then(|mut file| {
+            file.write_all(library.bytes)?;
+            sharing::seal(&file)?;
+            Ok(file)
+        });
+        let file = made.map_err(|source| Error::Io {
+            what: "no file of memory could be made for the library",
             source,
         })?;
-        Ok(file)
+        self.pass(&file, 0)
     }
 
-    /// Makes a file of memory, of which the descriptor is put at the first free place from `from`
+    /// Gives the process a file, of which the descriptor is put at the first free place from `from`
     /// on. Returns the descriptor.
-    fn make_file(&mut self, name: &CStr, flags: u32, from: usize) -> Result<i32, Error> {
-        let failed = |error| Error::Call {
-            name: "memfd_create",
-            source: io::Error::from_raw_os_error(error),
+    fn pass(&mut self, file: &File, from: usize) -> Result<i32, Error> {
+        let failed = |source| Error::Call {
+            name: "recvmsg",
+            source,
         };
-        let free = (from..FILES).find(|&at| self.parameters.files[at] < 0);
-        let at = free.ok_or_else(|| failed(libc::EMFILE))?;
-        let name = name.to_bytes_with_nul();
-        if name.len() as u64 > UPPER - NAME {
-            return Err(failed(libc::EINVAL));
+        let free = (from..FILES).find(|&at| self.parameters.files[at] == Received::NONE);
+        let at = free.ok_or_else(|| failed(io::Error::from_raw_os_error(libc::EMFILE)))?;
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => self.open_socket()?,
+        };
+        let sent = socket.send(file);
+        self.socket = Some(socket);
+        sent.map_err(|source| Error::Io {
+            what: "a file could not be sent to the process",
+            source,
+        })?;
+        let place = |field: usize| self.area + Parameters::at(field);
+        let slot = offset_of!(Parameters, files) + at * size_of::<Received>();
+        self.parameters.part = [place(offset_of!(Parameters, byte)), 1];
+        self.parameters.header = [
+            0,
+            0,
+            place(offset_of!(Parameters, part)),
+            1,
+            place(slot),
+            size_of::<Received>() as u64,
+            0,
+        ];
+        let header = place(offset_of!(Parameters, header));
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        let end = self.parameters.sockets[1] as u64;
+        self.call("recvmsg", libc::SYS_recvmsg, [end, header, flags as u64, 0])?;
+        let descriptor = self.word(slot + offset_of!(Received, descriptor))? as i32;
+        if descriptor < 0 {
+            let why = "it has as many descriptors as it may have, or a security module forbids it";
+            return Err(failed(io::Error::other(why)));
         }
-        let base = self.area + PARAMETERS;
-        self.parameters.name = base + NAME;
-        self.parameters.flags = u64::from(flags);
-        self.parameters.slot = base + (offset_of!(Parameters, files) + 4 * at) as u64;
-        let written = self.target.memory.write(base + NAME, name);
-        written.map_err(|e| self.unwritten(e))?;
+        self.parameters.files[at].descriptor = descriptor;
+        Ok(descriptor)
+    }
+
+    /// Has the process make a pair of sockets, and takes one end.
+    fn open_socket(&mut self) -> Result<Socket, Error> {
+        let field = offset_of!(Parameters, sockets);
+        let (domain, kind) = (libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC);
+        let ends = self.area + Parameters::at(field);
+        self.call(
+            "socketpair",
+            libc::SYS_socketpair,
+            [domain as u64, kind as u64, 0, ends],
+        )?;
+        let ends = self.word(field)?;
+        self.parameters.sockets = [ends as i32, (ends >> 32) as i32];
+        let taken = Socket::take(self.target.pid, self.parameters.sockets[0]);
+        taken.map_err(|source| Error::Io {
+            what: match source.kind() {
+                io::ErrorKind::InvalidData => {
+                    "the process has put something else where its socket was"
+                }
+                _ => "the process's socket could not be taken (pidfd_getfd, Linux 5.6 or later)",
+            },
+            source,
+        })
+    }
+
+    /// Has the process make a system call.
+    fn call(&mut self, name: &'static str, number: i64, arguments: [u64; 4]) -> Result<(), Error> {
+        self.parameters.number = number as u64;
+        self.parameters.arguments = arguments;
         self.write(Area::new())?;
-        self.run(Step::Make)?;
-        let result = self.word(offset_of!(Parameters, result))? as i32;
-        if result < 0 {
-            return Err(failed(-result));
+        self.run(Step::Call)?;
+        match self.word(offset_of!(Parameters, result))? as i64 {
+            error @ -4095..0 => Err(Error::Call {
+                name,
+                source: io::Error::from_raw_os_error(-error as i32),
+            }),
+            _ => Ok(()),
         }
-        self.parameters.files[at] = result;
-        Ok(result)
     }
 
     fn unwritten(&self, source: io::Error) -> Error {

@@ -21,6 +21,7 @@ mod modules;
 mod place;
 mod process;
 mod ptrace;
+mod sharing;
 mod stub;
 mod traps;
 
@@ -128,8 +129,8 @@ pub fn load(pid: u32, library: &Library<'_>, argument: &[u8]) -> Result<Loaded, 
     load_with(pid, library, |_| Ok(argument.to_vec()))
 }
 
-/// As [`load`], with an argument that is only known then: `prepare` makes files of memory that both
-/// processes have open, and says what the function is told. No thread is held meanwhile.
+/// As [`load`], with an argument that is only known then: `prepare` gives the process files of
+/// memory that this one has too, and says what the function is told. No thread is held meanwhile.
 ///
 /// # Errors
 ///

@@ -10,7 +10,7 @@
 //! a frame is on the thread's own stack, where a signal's would be.
 //!
 //! The new thread, on a stack of its own, does one of three things when it is told to: it makes a
-//! file of memory, it loads the library, or it gives back all that was opened and mapped, and ends.
+//! system call, it loads the library, or it gives back all that was opened and mapped, and ends.
 //! The last one it also does when it was told nothing for a moment, but for the area: the held
 //! thread may be there, unless [`Parameters::is_alone`] says that it is not.
 //!
@@ -44,7 +44,7 @@ pub(crate) const MADE: u64 = 1;
 pub(crate) const LOADED: u64 = 2;
 pub(crate) const FAILED: u64 = 3;
 
-/// Descriptors that can be made.
+/// Files that can be received.
 pub(crate) const FILES: usize = 8;
 /// Bytes of the held thread's stack.
 pub(crate) const STACK: u64 = 256 << 10;
@@ -58,6 +58,28 @@ const PAGE: u64 = 4096;
 pub(crate) const AREA: u64 = PAGE + STACK + UPPER;
 /// Where parameters are in the area.
 pub(crate) const PARAMETERS: u64 = PAGE + STACK;
+
+/// A control message of a socket with one descriptor, as the kernel writes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) len: u64,
+    pub(crate) level: i32,
+    pub(crate) kind: i32,
+    /// -1 until it is received.
+    pub(crate) descriptor: i32,
+    pub(crate) unused: i32,
+}
+
+impl Received {
+    pub(crate) const NONE: Self = Self {
+        len: 0,
+        level: 0,
+        kind: 0,
+        descriptor: -1,
+        unused: 0,
+    };
+}
 
 /// What the instructions are given, and what they give back.
 #[repr(C)]
@@ -85,17 +107,23 @@ pub(crate) struct Parameters {
     pub(crate) is_alone: u64,
     /// The path of the library; 0 if it is loaded and `function` known.
     pub(crate) path: u64,
-    /// The name of the function to call, or of the file to make.
+    /// The name of the function to call.
     pub(crate) name: u64,
     /// That function.
     pub(crate) function: u64,
     pub(crate) argument: u64,
     pub(crate) argument_len: u64,
-    /// Flags of the file to make, and where its descriptor is to be.
-    pub(crate) flags: u64,
-    pub(crate) slot: u64,
-    /// The descriptors to close, or -1: the library's file, then those that the function gets.
-    pub(crate) files: [i32; FILES],
+    /// The number and the arguments of the system call to make.
+    pub(crate) number: u64,
+    pub(crate) arguments: [u64; 4],
+    /// The two ends of the socket that files come through, or -1.
+    pub(crate) sockets: [i32; 2],
+    /// The files that came: the library's, then those that the function gets.
+    pub(crate) files: [Received; FILES],
+    /// A `msghdr`, the `iovec` that it names, and the byte that this one names.
+    pub(crate) header: [u64; 7],
+    pub(crate) part: [u64; 2],
+    pub(crate) byte: u64,
     /// What the function or the system call returned.
     pub(crate) result: u64,
     /// What the linker said.
@@ -108,7 +136,8 @@ pub(crate) struct Parameters {
 impl Parameters {
     pub(crate) fn new() -> Self {
         Self {
-            files: [-1; FILES],
+            sockets: [-1; 2],
+            files: [Received::NONE; FILES],
             ..Self::default()
         }
     }
@@ -122,8 +151,8 @@ impl Parameters {
 global_asm!(
     ".pushsection .rodata.fgraph_attach, \"a\", @progbits",
     // Other crates may have the function inline that names them.
-    ".globl fgraph_attach_stub, fgraph_attach_make, fgraph_attach_load, fgraph_attach_leave",
-    ".hidden fgraph_attach_stub, fgraph_attach_make, fgraph_attach_load, fgraph_attach_leave",
+    ".globl fgraph_attach_stub, fgraph_attach_call, fgraph_attach_load, fgraph_attach_leave",
+    ".hidden fgraph_attach_stub, fgraph_attach_call, fgraph_attach_load, fgraph_attach_leave",
     ".globl fgraph_attach_stub_end",
     ".hidden fgraph_attach_stub_end",
     // The held thread. rbx holds the parameters, which are where its stack ends, aligned, once that
@@ -177,17 +206,14 @@ global_asm!(
     "syscall",
     "mov [rbx + {THREAD}], rax",
     "jmp 8f",
-    "fgraph_attach_make:",
-    "mov rdi, [rbx + {NAME}]",
-    "mov esi, [rbx + {FLAGS}]",
-    "mov eax, {MEMFD_CREATE}",
+    "fgraph_attach_call:",
+    "mov rdi, [rbx + {ARGUMENTS}]",
+    "mov rsi, [rbx + {ARGUMENTS} + 8]",
+    "mov rdx, [rbx + {ARGUMENTS} + 16]",
+    "mov r10, [rbx + {ARGUMENTS} + 24]",
+    "mov rax, [rbx + {NUMBER}]",
     "syscall",
     "mov [rbx + {RESULT}], rax",
-    "test rax, rax",
-    "js 6f",
-    "mov rcx, [rbx + {SLOT}]",
-    "mov [rcx], eax",
-    "6:",
     "mov qword ptr [rbx + {DONE}], {MADE}",
     "jmp 8f",
     "fgraph_attach_load:",
@@ -207,10 +233,10 @@ global_asm!(
     "jz 7f",
     "6:",
     // All but the first are the function's now.
-    "lea rdi, [rbx + {FILES} + 4]",
-    "mov ecx, {SHARED}",
+    "lea rdi, [rbx + {FILES} + {FILE}]",
+    "mov ecx, {SHARED} * {FILE}",
     "mov eax, -1",
-    "rep stosd",
+    "rep stosb",
     "mov rdi, [rbx + {ARGUMENT}]",
     "mov rsi, [rbx + {ARGUMENT_LEN}]",
     "call [rbx + {FUNCTION}]",
@@ -244,7 +270,16 @@ global_asm!(
     "jl 2b",
     "jmp r13",
     "fgraph_attach_leave:",
-    "lea r12, [rbx + {FILES}]",
+    "mov edi, [rbx + {SOCKETS}]",
+    "test edi, edi",
+    "js 2f",
+    "mov eax, {CLOSE}",
+    "syscall",
+    "mov edi, [rbx + {SOCKETS} + 4]",
+    "mov eax, {CLOSE}",
+    "syscall",
+    "2:",
+    "lea r12, [rbx + {FILES} + {DESCRIPTOR}]",
     "mov r13d, {FILES_LEN}",
     "2:",
     "mov edi, [r12]",
@@ -253,7 +288,7 @@ global_asm!(
     "mov eax, {CLOSE}",
     "syscall",
     "3:",
-    "add r12, 4",
+    "add r12, {FILE}",
     "dec r13d",
     "jnz 2b",
     "lea rdi, [rbx - {PARAMETERS}]",
@@ -289,11 +324,14 @@ global_asm!(
     FUNCTION = const offset_of!(Parameters, function),
     ARGUMENT = const offset_of!(Parameters, argument),
     ARGUMENT_LEN = const offset_of!(Parameters, argument_len),
-    FLAGS = const offset_of!(Parameters, flags),
-    SLOT = const offset_of!(Parameters, slot),
+    NUMBER = const offset_of!(Parameters, number),
+    ARGUMENTS = const offset_of!(Parameters, arguments),
+    SOCKETS = const offset_of!(Parameters, sockets),
     FILES = const offset_of!(Parameters, files),
     FILES_LEN = const FILES,
     SHARED = const FILES - 1,
+    FILE = const size_of::<Received>(),
+    DESCRIPTOR = const offset_of!(Received, descriptor),
     RESULT = const offset_of!(Parameters, result),
     MESSAGE = const offset_of!(Parameters, message),
     DONE = const offset_of!(Parameters, done),
@@ -316,7 +354,6 @@ global_asm!(
     MPROTECT = const libc::SYS_mprotect,
     MUNMAP = const libc::SYS_munmap,
     CLOSE = const libc::SYS_close,
-    MEMFD_CREATE = const libc::SYS_memfd_create,
     GETTID = const libc::SYS_gettid,
     SCHED_YIELD = const libc::SYS_sched_yield,
     RT_SIGRETURN = const libc::SYS_rt_sigreturn,
@@ -324,7 +361,7 @@ global_asm!(
 
 unsafe extern "C" {
     static fgraph_attach_stub: u8;
-    static fgraph_attach_make: u8;
+    static fgraph_attach_call: u8;
     static fgraph_attach_load: u8;
     static fgraph_attach_leave: u8;
     static fgraph_attach_stub_end: u8;
@@ -343,8 +380,8 @@ pub(crate) fn code() -> &'static [u8] {
 /// What the new thread can be told to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// To make a file.
-    Make,
+    /// To make a system call.
+    Call,
     /// To load the library, and call its function.
     Load,
     /// To give back all, and end.
@@ -355,7 +392,7 @@ impl Step {
     /// Bytes from the start of the code.
     pub(crate) fn at(self) -> u64 {
         let at = match self {
-            Self::Make => &raw const fgraph_attach_make,
+            Self::Call => &raw const fgraph_attach_call,
             Self::Load => &raw const fgraph_attach_load,
             Self::Leave => &raw const fgraph_attach_leave,
         };
@@ -542,7 +579,7 @@ mod tests {
     #[test]
     fn the_code_has_room() {
         assert!(code().len() as u64 <= PAGE);
-        let steps = [Step::Make, Step::Load, Step::Leave].map(Step::at);
+        let steps = [Step::Call, Step::Load, Step::Leave].map(Step::at);
         assert!(steps.is_sorted() && steps[2] < code().len() as u64);
     }
 }

@@ -1,10 +1,11 @@
 //! Libraries are loaded into programs that were not made for it.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -387,10 +388,51 @@ fn a_file_is_shared_with_the_library_and_closed_where_there_is_none() {
 
     let failed = load_with(program.id(), &library, |files| {
         files.create(c"shared")?;
-        Err(std::io::ErrorKind::Other.into())
+        Err(ErrorKind::Other.into())
     });
     assert!(matches!(failed, Err(Error::Io { .. })));
     assert_eq!(opened(program.id()), before);
+}
+
+/// Loads the library into a program that puts what is at `place` where new files are, until it is
+/// killed.
+fn load_where_files_are_swapped(programs: &Programs, place: &Path) {
+    let swaps = programs.compile("swaps", &[]);
+    let library = Library {
+        name: "fgraph-attach-test",
+        version: "1",
+        bytes: &programs.library,
+        entry: c"shares",
+    };
+    for _ in 0..20 {
+        let program = Program::start(Command::new(&swaps).arg(place).stdin(Stdio::piped()));
+        // It is refused, or has come before the other file.
+        let _ = load_with(program.id(), &library, |files| {
+            let (mut file, descriptor) = files.create(c"shared")?;
+            file.write_all(b"overwritten")?;
+            Ok(format!("{descriptor}\0").into_bytes())
+        });
+    }
+}
+
+#[test]
+fn a_file_that_the_process_puts_in_place_of_ours_is_not_written() {
+    let programs = Programs::new();
+    let place = programs.folder.path().join("precious");
+    fs::write(&place, "precious").unwrap();
+    load_where_files_are_swapped(&programs, &place);
+    assert_eq!(fs::read_to_string(&place).unwrap(), "precious");
+}
+
+#[test]
+fn a_socket_that_the_process_puts_in_place_of_ours_gets_no_message() {
+    let programs = Programs::new();
+    let place = programs.folder.path().join("socket");
+    let socket = UnixDatagram::bind(&place).unwrap();
+    load_where_files_are_swapped(&programs, &place);
+    socket.set_nonblocking(true).unwrap();
+    let received = socket.recv(&mut [0; 16]);
+    assert_eq!(received.unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
 #[test]

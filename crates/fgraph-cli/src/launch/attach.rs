@@ -109,10 +109,12 @@ impl Attached {
         let guard = Guard::start(process);
         let mut made = None;
         let loaded = hold(process, |files| {
-            let (file, rings) = files.create(c"fgraph-rings")?;
-            made = Some((Rings::create_in(&file, options)?, file));
+            // The process gets it when nothing can change its length any more.
+            let (rings, file) = Rings::create_shared(options)?;
+            let descriptor = files.share(&file)?;
+            made = Some((rings, file));
             Ok(Request::Attach {
-                rings,
+                rings: descriptor,
                 reader: std::process::id(),
                 settings,
             })

@@ -1,0 +1,170 @@
+//! Files that another process gets of this one.
+//!
+//! A number of a descriptor says nothing about the file behind it: the process may have put another
+//! one there. So each file is made by this process, which alone knows it until then, and is passed
+//! through a socket. All that is taken from the process is one end of that socket, which the
+//! process has made, and nothing but the message with the file goes into it.
+//!
+//! # Safety
+//!
+//! The unsafe code makes system calls with buffers and descriptors of its own.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, c_void};
+
+/// Makes an empty file of memory that can be sealed.
+pub(crate) fn memory_file(name: &CStr, is_executable: bool) -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let kind = match is_executable {
+        true => libc::MFD_EXEC,
+        false => libc::MFD_NOEXEC_SEAL,
+    };
+    let make = |flags| {
+        // SAFETY: `name` ends with a zero.
+        owned(i64::from(unsafe {
+            libc::memfd_create(name.as_ptr(), flags)
+        }))
+    };
+    let made = match make(flags | kind) {
+        // Kernels before Linux 6.3 have all such files executable, and no flag for it.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(flags),
+        made => made,
+    };
+    made.map(File::from)
+}
+
+/// Forbids all changes of a file of memory, also to those who have it open.
+pub(crate) fn seal(file: &File) -> io::Result<()> {
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: it changes what may be done with the file.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// One end of a socket whose other end another process has.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+impl Socket {
+    /// Takes the end that a process says that `descriptor` is.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if it is anything but an end of a pair that the
+    /// process has made; others if the kernel does not give it.
+    pub(crate) fn take(pid: u32, descriptor: i32) -> io::Result<Self> {
+        // SAFETY: it only opens.
+        let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+        // SAFETY: it only duplicates.
+        let taken =
+            unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0) };
+        let socket = Self(owned(taken)?);
+        match socket.is_made_by(pid) {
+            true => Ok(socket),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// True if it is an end of a pair of datagram sockets that the process has made.
+    fn is_made_by(&self, pid: u32) -> bool {
+        let [domain, _, _] = self.option(libc::SO_DOMAIN);
+        let [kind, _, _] = self.option(libc::SO_TYPE);
+        // A `ucred`: of who has made the pair, or listens at the other end.
+        let [maker, _, _] = self.option(libc::SO_PEERCRED);
+        domain == libc::AF_UNIX && kind == libc::SOCK_DGRAM && maker as u32 == pid
+    }
+
+    /// The numbers of an option of the socket, and -1 for those that it does not have; what is no
+    /// socket has none.
+    fn option(&self, name: c_int) -> [c_int; 3] {
+        let mut values = [-1; 3];
+        let mut len = size_of_val(&values) as libc::socklen_t;
+        let place = values.as_mut_ptr().cast::<c_void>();
+        let fd = self.0.as_raw_fd();
+        // SAFETY: the kernel writes at most `len` bytes to `values`.
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, place, &mut len) };
+        values
+    }
+
+    /// Sends a file in a message of one byte.
+    pub(crate) fn send(&self, file: &File) -> io::Result<()> {
+        let mut byte = b'f';
+        let mut part = libc::iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        };
+        let mut control = [0_u64; 3];
+        // SAFETY: all zero is a message without anything.
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        // SAFETY: the control messages have room for a header and a descriptor, and are aligned.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
+            let descriptor = libc::CMSG_DATA(header).cast::<c_int>();
+            descriptor.write_unaligned(file.as_raw_fd());
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `message` leads to the locals above.
+        match unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, flags) } {
+            1 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// The descriptor that a system call has returned.
+fn owned(result: i64) -> io::Result<OwnedFd> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, which nothing else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as c_int) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::IntoRawFd as _;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    #[test]
+    fn only_an_end_of_a_pair_that_the_process_made_is_taken() {
+        let own = std::process::id();
+        let refused = |descriptor| {
+            let error = Socket::take(own, descriptor).unwrap_err();
+            error.kind() == io::ErrorKind::InvalidData
+        };
+        let (end, other) = UnixDatagram::pair().unwrap();
+        let socket = Socket::take(own, end.as_raw_fd()).unwrap();
+        let file = memory_file(c"sent", false).unwrap();
+        socket.send(&file).unwrap();
+        assert_eq!(other.recv(&mut [0; 2]).unwrap(), 1);
+        // Neither a file, nor a socket of another kind, nor one that is connected to nothing.
+        assert!(refused(file.as_raw_fd()));
+        assert!(refused(UnixStream::pair().unwrap().0.into_raw_fd()));
+        assert!(refused(UnixDatagram::unbound().unwrap().into_raw_fd()));
+        assert!(Socket::take(own, -1).is_err());
+    }
+
+    #[test]
+    fn nobody_changes_a_file_that_is_sealed() {
+        use std::io::Write as _;
+        let mut file = memory_file(c"sealed", true).unwrap();
+        file.write_all(b"here").unwrap();
+        seal(&file).unwrap();
+        assert!(file.write_all(b"x").is_err() && file.set_len(0).is_err());
+    }
+}
