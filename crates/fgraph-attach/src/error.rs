@@ -34,6 +34,8 @@ pub enum Error {
     Busy {
         /// The process.
         pid: u32,
+        /// Where they were.
+        why: Unfit,
     },
     /// A library of the same name but another version is loaded there.
     OtherVersion {
@@ -65,6 +67,17 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+/// Where a thread must not load a library.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// In the allocator or the dynamic linker, or in a system call that is not to be disturbed.
+    #[default]
+    Busy,
+    /// In a signal handler, or so it looks by its stack.
+    Handler,
 }
 
 /// What keeps one process from looking into another.
@@ -119,8 +132,13 @@ pub enum Unsuitable {
     },
     /// It is stopped, by a signal.
     Stopped,
-    /// It filters its system calls, and might be killed for those that this takes.
-    Seccomp,
+    /// A thread filters its system calls, and would be harmed by one that this takes.
+    Seccomp {
+        /// The thread.
+        thread: u32,
+        /// The number of the call; `None` where it cannot be told what the filter forbids.
+        call: Option<i64>,
+    },
     /// It keeps a shadow stack, which what this does would not agree with.
     ShadowStack,
     /// It does not see `/proc`, by which its dynamic linker finds the library.
@@ -135,9 +153,9 @@ impl fmt::Display for Error {
                 write!(f, "process {pid} cannot be looked into: {why}")
             }
             Self::Unsuitable { pid, why } => write!(f, "process {pid} {why}"),
-            Self::Busy { pid } => write!(
+            Self::Busy { pid, why } => write!(
                 f,
-                "no thread of process {pid} came to a place where it could load a library"
+                "no thread of process {pid} came to a place where it could load a library: {why}"
             ),
             Self::OtherVersion { found } => write!(f, "another version is loaded: {found}"),
             Self::Call { name, .. } => write!(f, "the process could not call {name}"),
@@ -159,6 +177,15 @@ impl error::Error for Error {
             | Self::Io { source, .. } => Some(source),
             _ => None,
         }
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy => "they allocate, load libraries, or wait for what must not be interrupted",
+            Self::Handler => "the last one is in a signal handler, or looks so by its stack",
+        })
     }
 }
 
@@ -200,8 +227,17 @@ impl fmt::Display for Unsuitable {
             Self::Static => f.write_str("is statically linked: it cannot load libraries"),
             Self::NotGlibc { linker } => write!(f, "does not use glibc: its linker is {linker}"),
             Self::Stopped => f.write_str("is stopped: let it run first, with SIGCONT"),
-            Self::Seccomp => f.write_str(
-                "filters its system calls (seccomp), and might be killed for those that this takes",
+            Self::Seccomp {
+                thread,
+                call: Some(call),
+            } => write!(
+                f,
+                "filters its system calls (seccomp): thread {thread} would be killed for call {call}"
+            ),
+            Self::Seccomp { thread, call: None } => write!(
+                f,
+                "filters its system calls (seccomp), and thread {thread} might be killed: what its \
+                 filter forbids is shown only to CAP_SYS_ADMIN outside of all containers and filters"
             ),
             Self::ShadowStack => f.write_str("keeps a shadow stack"),
             Self::NoProc => f.write_str("does not see /proc, by which libraries are found"),

@@ -88,7 +88,7 @@ impl<'a> Helper<'a> {
         let thread = process::thread_called(pid, number).ok_or(Error::Gone { pid })?;
         let mut helper = Self {
             target,
-            tracee: Tracee::seize(thread).map_err(explained)?,
+            tracee: Tracee::seize(pid, thread).map_err(explained)?,
             area,
             parameters,
             socket: None,

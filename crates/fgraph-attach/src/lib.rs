@@ -21,10 +21,13 @@ mod modules;
 mod place;
 mod process;
 mod ptrace;
+mod sandbox;
+mod seccomp;
 mod sharing;
 mod stub;
 mod traps;
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -36,9 +39,10 @@ use memchr::memmem;
 use memory::Memory;
 use modules::{Export, Module};
 use place::Places;
+use sandbox::Sandboxes;
 use stub::Parameters;
 
-pub use error::{Error, Obstacle, Unsuitable};
+pub use error::{Error, Obstacle, Unfit, Unsuitable};
 pub use helper::Files;
 pub use traps::unblock_traps;
 
@@ -65,6 +69,12 @@ pub struct Library<'a> {
     /// thread that is made for it, on a stack of two megabytes, with all signals blocked but those
     /// of faults and traps.
     pub entry: &'a CStr,
+    /// The numbers of the system calls that it makes, and libraries that it needs, in threads of its
+    /// own. Where a filter of the process's makes one harmful, nothing is loaded; that it fails is
+    /// no harm.
+    pub calls: &'a [i64],
+    /// The same, of calls that it has all threads of the process make.
+    pub calls_elsewhere: &'a [i64],
 }
 
 /// What came of loading a library.
@@ -120,6 +130,8 @@ pub fn check(pid: u32) -> Result<(), Error> {
 ///     version: env!("CARGO_PKG_VERSION"),
 ///     bytes: &bytes,
 ///     entry: c"agent_start",
+///     calls: &[],
+///     calls_elsewhere: &[],
 /// };
 /// let loaded = load(1234, &library, b"verbose")?;
 /// println!("thread {} was held for {:?}", loaded.thread, loaded.paused);
@@ -145,7 +157,9 @@ pub fn load_with(
     let target = Target::read(pid, &memory, library)?;
     target.check()?;
     let mut parameters = target.parameters(library)?;
-    let held = target.places().hold(Instant::now() + PATIENCE)?;
+    let sandboxes = Sandboxes::new(pid, library.calls, library.calls_elsewhere);
+    sandboxes.check()?;
+    let held = target.places(&sandboxes).hold()?;
     let (area, pause) = held.make_thread(&target, &mut parameters)?;
     let mut helper = Helper::find(&target, area, parameters)?;
     let result = helper.load(library, prepare);
@@ -258,7 +272,7 @@ impl<'a> Target<'a> {
         found.find_map(|exports| modules::find(exports, name))
     }
 
-    fn places(&self) -> Places<'_> {
+    fn places(&'a self, sandboxes: &'a Sandboxes<'a>) -> Places<'a> {
         let has_allocator = |exports: &Vec<Export>| modules::find(exports, b"malloc").is_some();
         let modules = self.modules.iter().zip(&self.exports);
         let allocators = modules.filter(|(_, exports)| has_allocator(exports));
@@ -268,6 +282,9 @@ impl<'a> Target<'a> {
             linker: &self.modules[self.linker.expect("checked before")],
             allocators: allocators.map(|(module, _)| module).collect(),
             restorers: &self.restorers,
+            sandboxes,
+            until: Instant::now() + PATIENCE,
+            unfit: Cell::default(),
         }
     }
 

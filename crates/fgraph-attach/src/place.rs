@@ -10,23 +10,28 @@
 //!
 //! and not below the frame of a signal handler, which may have interrupted either of them.
 
+use std::cell::Cell;
 use std::io;
+use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use libc::{c_long, user_regs_struct};
 
-use crate::error::Error;
+use crate::error::{Error, Unfit};
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
 use crate::modules::Module;
 use crate::process::{self, Doing};
 use crate::ptrace::{State, Stop, Tracee};
+use crate::sandbox::Sandboxes;
 
 /// How long a thread is followed to its next system call.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How long a thread may take to stop.
-const STOPPING: Duration = Duration::from_millis(200);
+pub(crate) const STOPPING: Duration = Duration::from_millis(200);
+/// How long to let threads run at most before they are looked at again: that costs them time.
+const MAX_NAP: Duration = Duration::from_millis(100);
 /// More of a stack is not looked through for signal handlers.
 const MAX_STACK: u64 = 8 << 20;
 
@@ -112,6 +117,11 @@ pub(crate) struct Places<'a> {
     pub(crate) allocators: Vec<&'a Module>,
     /// Where signal handlers return to.
     pub(crate) restorers: &'a [u64],
+    pub(crate) sandboxes: &'a Sandboxes<'a>,
+    /// When to give up.
+    pub(crate) until: Instant,
+    /// Why the last thread that was stopped could not be held.
+    pub(crate) unfit: Cell<Unfit>,
 }
 
 /// A thread that is held where it can load a library.
@@ -175,17 +185,20 @@ impl Look {
 
 impl Places<'_> {
     /// Holds a thread, as soon as one is at such a place.
-    pub(crate) fn hold(&self, until: Instant) -> Result<Held, Error> {
-        let Self { pid, .. } = *self;
+    pub(crate) fn hold(&self) -> Result<Held, Error> {
+        let Self { pid, until, .. } = *self;
+        let mut nap = Duration::from_millis(1);
         loop {
             let look = Look::of(pid).map_err(|_| Error::Gone { pid })?;
             if let Some(held) = self.hold_now(&look)? {
                 return Ok(held);
             }
             if Instant::now() >= until {
-                return Err(Error::Busy { pid });
+                let why = self.unfit.get();
+                return Err(Error::Busy { pid, why });
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(nap);
+            nap = MAX_NAP.min(2 * nap);
         }
     }
 
@@ -241,9 +254,12 @@ impl Places<'_> {
         Ok(None)
     }
 
-    /// A thread that may be held. `None` if it has ended.
+    /// A thread that may be held. `None` if it has ended, or there is no time left.
     fn seize(&self, thread: u32) -> Result<Option<Tracee>, Error> {
-        match Tracee::seize(thread) {
+        if Instant::now() >= self.until {
+            return Ok(None);
+        }
+        match Tracee::seize(self.pid, thread) {
             Ok(tracee) => Ok(Some(tracee)),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
             Err(error) => Err(process::explain(self.pid, error)),
@@ -268,7 +284,7 @@ impl Places<'_> {
     }
 
     fn next_call(&self, look: &Look, tracee: &mut Tracee) -> Option<Instant> {
-        if !tracee.stop(Instant::now() + STOPPING).ok()? {
+        if !tracee.stop(Instant::now() + STOPPING).ok()? || !self.sandboxes.may_hold(tracee) {
             return None;
         }
         let until = Instant::now() + PATIENCE;
@@ -324,7 +340,11 @@ impl Places<'_> {
             return Ok(None);
         }
         Ok(match tracee.registers() {
-            Ok(at) if is_right(&tracee, &at) && self.is_free(look, &at) => {
+            Ok(at)
+                if is_right(&tracee, &at)
+                    && self.is_free(look, &at)
+                    && self.sandboxes.may_hold(&tracee) =>
+            {
                 Held::of(look, tracee, since)
             }
             _ => None,
@@ -333,10 +353,18 @@ impl Places<'_> {
 
     /// Whether a thread is neither in the linker nor in a signal handler.
     fn is_free(&self, look: &Look, at: &user_regs_struct) -> bool {
-        !self.linker.is_text(at.rip) && !self.is_in_handler(look, at.rsp)
+        if self.linker.is_text(at.rip) {
+            return false;
+        }
+        let is_in_handler = self.is_in_handler(look, at.rsp);
+        if is_in_handler {
+            self.unfit.set(Unfit::Handler);
+        }
+        !is_in_handler
     }
 
-    /// Whether there may be a signal frame above `rsp`, by the address that its handler returns to.
+    /// Whether there may be a signal frame above `rsp`: by the address that its handler returns to,
+    /// which also stays in what a stack held before, and by what else only such a frame has there.
     fn is_in_handler(&self, look: &Look, rsp: u64) -> bool {
         let Some(stack) = look.mapping(rsp) else {
             return true;
@@ -346,11 +374,10 @@ impl Places<'_> {
         let Ok(bytes) = self.memory.bytes(start, len) else {
             return true;
         };
-        let mut words = bytes.chunks_exact(8);
-        words.any(|word| {
-            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-            self.restorers.contains(&word)
-        })
+        let (words, _) = bytes.as_chunks::<8>();
+        let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
+        (0..words.len())
+            .any(|at| self.restorers.contains(&words[at]) && may_be_context(&words[at + 1..]))
     }
 
     /// Whether a thread is in a restartable sequence, from which it would go on unnoticed.
@@ -370,7 +397,38 @@ impl Places<'_> {
     }
 }
 
+/// Whether a `ucontext_t` may begin with these words, as the kernel makes it: by its flags and the
+/// selector of its code. An address of `sigaction` is followed by a set of signals instead.
+pub(crate) fn may_be_context(words: &[u64]) -> bool {
+    /// `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and `UC_STRICT_RESTORE_SS`.
+    const FLAGS: u64 = 0b111;
+    /// Of 64-bit code and of 32-bit code.
+    const SELECTORS: [u64; 2] = [0x33, 0x23];
+    const SELECTOR: usize =
+        mem::offset_of!(libc::ucontext_t, uc_mcontext) / 8 + libc::REG_CSGSFS as usize;
+    let selector = words.get(SELECTOR).map(|word| word & 0xffff);
+    words.first().is_some_and(|flags| flags & !FLAGS == 0)
+        && selector.is_some_and(|selector| SELECTORS.contains(&selector))
+}
+
 /// Whether the kernel is to make a system call anew, or has ended it with `EINTR`.
 fn is_interrupted(at: &user_regs_struct) -> bool {
     matches!(-(at.rax as i64), 512..=516) || at.rax as i64 == -i64::from(libc::EINTR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_sigaction_are_no_signal_frame() {
+        let mut context = [0; 26];
+        context[0] = 0b111;
+        context[23] = 0x2b << 48 | 0x33;
+        assert!(may_be_context(&context));
+        // A set of signals, and one that is empty before other words.
+        context[0] = 0x1000;
+        assert!(!may_be_context(&context));
+        assert!(!may_be_context(&[0; 26]) && !may_be_context(&[7]));
+    }
 }

@@ -33,11 +33,10 @@ pub(crate) fn check(pid: u32) -> Result<(), Error> {
     if field(&status, "Tgid") != Some(pid.to_string().as_str()) {
         return Err(Error::Gone { pid });
     }
-    let why = match (field(&status, "State"), field(&status, "Seccomp")) {
-        (Some("T"), _) => Unsuitable::Stopped,
-        (Some("Z" | "X"), _) => Unsuitable::NoProgram,
+    let why = match field(&status, "State") {
+        Some("T") => Unsuitable::Stopped,
+        Some("Z" | "X") => Unsuitable::NoProgram,
         _ if field(&status, "VmSize").is_none() => Unsuitable::NoProgram,
-        (_, Some(mode)) if mode != "0" => Unsuitable::Seccomp,
         _ if has_shadow_stack(&status) => Unsuitable::ShadowStack,
         _ => return Ok(()),
     };
@@ -141,11 +140,45 @@ fn obstacle(own: &Rights, other: &Rights, seen_as: Option<u32>, scope: Option<u3
     }
 }
 
-/// The threads of a process.
+/// The threads of a process that run its program.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    Ok(names.filter_map(|name| name.parse().ok()).collect())
+    let threads = names.filter_map(|name| name.parse().ok());
+    Ok(threads.filter(|&it| !is_worker(pid, it)).collect())
+}
+
+/// True if a thread only works for the kernel, as those of io_uring: it runs no code of the program
+/// and cannot be traced.
+fn is_worker(pid: u32, thread: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat"));
+    stat.is_ok_and(|stat| is_worker_by(&stat))
+}
+
+/// `12 (name) S 1 12 12 0 -1 4194304 ...`: the last of these are the flags.
+fn is_worker_by(stat: &str) -> bool {
+    /// `PF_IO_WORKER` and `PF_USER_WORKER`.
+    const WORKER: u64 = 0x10 | 0x4000;
+    // The name may hold anything.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let flags = fields.split_whitespace().nth(6);
+    flags
+        .and_then(|flags| flags.parse().ok())
+        .is_some_and(|flags: u64| flags & WORKER != 0)
+}
+
+/// True if a thread is one of the process.
+pub(crate) fn has_thread(pid: u32, thread: u32) -> bool {
+    fs::exists(format!("/proc/{pid}/task/{thread}")).unwrap_or(false)
+}
+
+/// How many filters of system calls a thread has; `None` if it has none.
+pub(crate) fn filters(pid: u32, thread: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
+    let is_free = field(&status, "Seccomp").is_none_or(|mode| mode == "0");
+    // Kernels before Linux 5.9 do not count them.
+    let count = field(&status, "Seccomp_filters").and_then(|count| count.parse().ok());
+    (!is_free).then_some(count.unwrap_or(0))
 }
 
 /// The signals that a thread blocks, as a set; none if it has ended.
@@ -241,6 +274,15 @@ mod tests {
         for text in ["", "-1 0x7ffc 0x7f34", "0 1 2 3 4 5 6 7 8", "x 0x3"] {
             assert_eq!(parse_doing(text), Doing::Other, "{text}");
         }
+    }
+
+    #[test]
+    fn threads_of_the_kernel_are_known_by_their_flags() {
+        let stat = |flags| format!("12 (a) S (b) S 1 12 12 0 -1 {flags} 5 0 0");
+        assert!(is_worker_by(&stat(0x40_0000 | 0x10)));
+        assert!(is_worker_by(&stat(0x40_0000 | 0x4000)));
+        assert!(!is_worker_by(&stat(0x40_0000)));
+        assert!(!is_worker_by("") && !is_worker_by("12 (a) S 1"));
     }
 
     #[test]

@@ -14,10 +14,14 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, c_void, iovec, user_regs_struct};
 
+use crate::process;
+use crate::seccomp::{Filters, Instruction};
+
 /// The state that `xsave` saves.
 const NT_X86_XSTATE: usize = 0x202;
 /// More than `xsave` needs on any processor.
 const MAX_EXTENDED: usize = 64 << 10;
+const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 /// What the thread itself may raise while it loads the library.
 const FAULTS: [c_int; 5] = [
@@ -78,16 +82,21 @@ fn request(kind: libc::c_uint, thread: i32, address: usize, data: usize) -> io::
 }
 
 impl Tracee {
-    /// The thread runs on.
-    pub(crate) fn seize(thread: u32) -> io::Result<Self> {
-        let thread = thread as i32;
+    /// A thread of process `pid`, which runs on. The error is ESRCH if it has ended, also where its
+    /// number belongs to another process by now.
+    pub(crate) fn seize(pid: u32, thread: u32) -> io::Result<Self> {
         let options = libc::PTRACE_O_TRACESYSGOOD as usize;
-        request(libc::PTRACE_SEIZE, thread, 0, options)?;
-        Ok(Self {
-            thread,
+        request(libc::PTRACE_SEIZE, thread as i32, 0, options)?;
+        let tracee = Self {
+            thread: thread as i32,
             is_stopped: false,
             signal: 0,
-        })
+        };
+        // From now on its number stays its own.
+        match process::has_thread(pid, thread) {
+            true => Ok(tracee),
+            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -264,6 +273,23 @@ impl Tracee {
             .into_iter()
             .fold(0, |set, signal| set | 1 << (signal - 1));
         self.block(!faults)
+    }
+
+    /// Its filters of system calls. That takes CAP_SYS_ADMIN, and no filter of this process's own.
+    pub(crate) fn filters(&self) -> io::Result<Filters> {
+        let mut filters = Filters::new();
+        loop {
+            let index = filters.len();
+            let read = |data| request(PTRACE_SECCOMP_GET_FILTER, self.thread, index, data);
+            let len = match read(0) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
+                len => len?,
+            };
+            // Nobody can change it, but for the thread, which is stopped.
+            let mut filter = vec![Instruction::default(); len];
+            read(filter.as_mut_ptr().expose_provenance())?;
+            filters.push(filter);
+        }
     }
 
     /// Where the kernel is told of restartable sequences, if the thread told it.

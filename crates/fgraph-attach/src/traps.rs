@@ -64,7 +64,7 @@ pub fn unblock_traps(pid: u32) -> Result<usize, Error> {
     }
     let mut changed = 0;
     for thread in threads {
-        match unblock(thread) {
+        match unblock(pid, thread) {
             Ok(is_changed) => changed += usize::from(is_changed),
             // It has ended.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -82,8 +82,8 @@ fn may_be_held(pid: u32, thread: u32) -> bool {
     }
 }
 
-fn unblock(thread: u32) -> std::io::Result<bool> {
-    let mut tracee = Tracee::seize(thread)?;
+fn unblock(pid: u32, thread: u32) -> std::io::Result<bool> {
+    let mut tracee = Tracee::seize(pid, thread)?;
     if !tracee.stop(Instant::now() + STOPPING)? {
         return Ok(false);
     }

@@ -59,6 +59,8 @@ impl Programs {
             version,
             bytes: &self.library,
             entry: c"loaded",
+            calls: &[],
+            calls_elsewhere: &[],
         };
         let argument = format!("{}\n{text}\n", self.said().display());
         load(pid, &library, argument.as_bytes())
@@ -173,6 +175,8 @@ fn the_program_works_while_the_library_comes() {
         version: "1",
         bytes: &programs.library,
         entry: c"loaded",
+        calls: &[],
+        calls_elsewhere: &[],
     };
     // Until it works, it may be a copy of this process.
     input.write_all(b"x").unwrap();
@@ -306,6 +310,8 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
             version: "1",
             bytes: &fs::read(library).unwrap(),
             entry: c"loaded_slowly",
+            calls: &[],
+            calls_elsewhere: &[],
         };
         let _ = load_with(pid.parse().unwrap(), &library, |_| {
             if std::env::var_os(ENDS).is_some() {
@@ -374,6 +380,8 @@ fn a_file_is_shared_with_the_library_and_closed_where_there_is_none() {
         version: "1",
         bytes: &programs.library,
         entry: c"shares",
+        calls: &[],
+        calls_elsewhere: &[],
     };
     let mut shared = None;
     let loaded = load_with(program.id(), &library, |files| {
@@ -403,6 +411,8 @@ fn load_where_files_are_swapped(programs: &Programs, place: &Path) {
         version: "1",
         bytes: &programs.library,
         entry: c"shares",
+        calls: &[],
+        calls_elsewhere: &[],
     };
     for _ in 0..20 {
         let program = Program::start(Command::new(&swaps).arg(place).stdin(Stdio::piped()));
@@ -433,6 +443,169 @@ fn a_socket_that_the_process_puts_in_place_of_ours_gets_no_message() {
     socket.set_nonblocking(true).unwrap();
     let received = socket.recv(&mut [0; 16]);
     assert_eq!(received.unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+/// A library that has all threads of the process make these calls.
+fn library_that_calls<'a>(programs: &'a Programs, calls_elsewhere: &'a [i64]) -> Library<'a> {
+    Library {
+        name: "fgraph-attach-test",
+        version: "1",
+        bytes: &programs.library,
+        entry: c"loaded",
+        calls: &[],
+        calls_elsewhere,
+    }
+}
+
+/// What the library is told where nobody wants to know what it says.
+const NOWHERE: &[u8] = b"/dev/null\nx";
+
+/// True if this process may see the filters of others.
+fn may_see_filters() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let has = |line: &str| status.lines().any(|it| it.starts_with(line));
+    // SAFETY: it only asks.
+    has("Seccomp:\t0") && unsafe { libc::geteuid() } == 0
+}
+
+#[test]
+fn a_thread_without_a_filter_is_held_beside_one_with() {
+    let programs = Programs::new();
+    let sandboxed = programs.compile("sandboxed", &[]);
+    for which in ["worker", "main"] {
+        let mut command = Command::new(&sandboxed);
+        let program = Program::start(command.arg(which).stdin(Stdio::piped()));
+        for count in 1..=3 {
+            assert_eq!(
+                programs.load(program.id(), "x").unwrap().result,
+                count,
+                "{which}"
+            );
+        }
+        // A library that has the other thread call something is not loaded.
+        let library = library_that_calls(&programs, &[libc::SYS_read, libc::SYS_mmap]);
+        let error = load(program.id(), &library, NOWHERE).unwrap_err();
+        let Error::Unsuitable {
+            why: Unsuitable::Seccomp { call, .. },
+            ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(call, may_see_filters().then_some(libc::SYS_mmap), "{which}");
+        if may_see_filters() {
+            let library = library_that_calls(&programs, &[libc::SYS_read]);
+            assert_eq!(load(program.id(), &library, NOWHERE).unwrap().result, 4);
+        }
+        assert_eq!(program.end().code(), Some(0), "{which}");
+    }
+}
+
+#[test]
+fn a_process_whose_filter_would_kill_it_is_refused_at_once() {
+    let programs = Programs::new();
+    let sandboxed = programs.compile("sandboxed", &[]);
+    let program = Program::start(Command::new(sandboxed).arg("all").stdin(Stdio::piped()));
+    let error = programs.load(program.id(), "x").unwrap_err();
+    let text = error.to_string();
+    let Error::Unsuitable {
+        why: Unsuitable::Seccomp { call, .. },
+        ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(call.is_some(), may_see_filters());
+    let said = match call {
+        Some(call) => format!("would be killed for call {call}"),
+        None => "CAP_SYS_ADMIN".to_owned(),
+    };
+    assert!(text.contains(&said), "{text}");
+    assert_eq!(program.end().code(), Some(0));
+}
+
+/// The calls that the usual filter of containers allows in any case, a line each.
+fn allowed_in_containers() -> Option<String> {
+    let text = fs::read_to_string("/usr/share/containers/seccomp.json").ok()?;
+    let lists = text.split("\"names\": [").skip(1);
+    let lists = lists.filter_map(|list| list.split(']').next());
+    let names = lists.max_by_key(|list| list.len())?.split('"');
+    let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_alphabetic());
+    let names: Vec<&str> = names.filter(is_name).chain(["arch_prctl"]).collect();
+    Some(names.join("\n"))
+}
+
+#[test]
+fn a_process_in_a_container_takes_the_library() {
+    let Some(names) = allowed_in_containers() else {
+        return fgraph_needs::skip!("no filter (apt-get install golang-github-containers-common)");
+    };
+    if !Path::new("/usr/include/seccomp.h").exists() {
+        return fgraph_needs::skip!("no seccomp.h (apt-get install libseccomp-dev)");
+    }
+    let programs = Programs::new();
+    let contained = programs.compile("contained", &["-Wl,--no-as-needed", "-lseccomp"]);
+    let list = programs.folder.path().join("names");
+    fs::write(&list, names).unwrap();
+    let program = Program::start(Command::new(contained).arg(list).stdin(Stdio::piped()));
+    let library = library_that_calls(&programs, &[libc::SYS_mmap, libc::SYS_bpf]);
+    match load(program.id(), &library, NOWHERE) {
+        Ok(loaded) => assert!(may_see_filters() && loaded.result == 1),
+        Err(Error::Unsuitable {
+            why: Unsuitable::Seccomp { call: None, .. },
+            ..
+        }) => {
+            assert!(!may_see_filters());
+        }
+        Err(error) => panic!("{error}"),
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn threads_of_the_kernel_are_left_alone() {
+    let programs = Programs::new();
+    let uring = programs.compile("uring", &[]);
+    let mut child = Command::new(uring).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    if line == "none\n" {
+        let _ = child.wait();
+        return fgraph_needs::skip!("no io_uring here");
+    }
+    let program = Program(child);
+    assert_eq!(threads(program.id()), 3);
+    // How often the one slept that waits for the pipe: each time that it is stopped once more.
+    let slept = || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", program.id())).unwrap();
+        let mut texts = tasks.map(|it| fs::read_to_string(it.unwrap().path().join("status")));
+        let text = texts.find_map(|it| it.ok().filter(|it| it.contains("Name:\tiou-wrk")));
+        let text = text.unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("voluntary_ctxt_switches"));
+        line.unwrap().to_owned()
+    };
+    let before = slept();
+    for count in 1..=3 {
+        // Those block all signals.
+        assert_eq!(unblock_traps(program.id()).unwrap(), 0);
+        assert_eq!(programs.load(program.id(), "x").unwrap().result, count);
+    }
+    assert_eq!(slept(), before);
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(program.id() as i32, libc::SIGUSR1) };
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn what_sigaction_left_on_the_stack_is_no_signal_handler() {
+    let programs = Programs::new();
+    let remembers = programs.compile("remembers", &[]);
+    let program = Program::start(Command::new(remembers).stdin(Stdio::piped()));
+    assert_eq!(programs.load(program.id(), "x").unwrap().result, 1);
+    assert_eq!(program.end().code(), Some(0));
 }
 
 #[test]

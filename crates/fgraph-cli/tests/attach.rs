@@ -16,6 +16,7 @@ use busy::Program;
 use fgraph_needs::{CC, MUSL_GCC, needs};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
+use fgraph_tracers::agent::{CALLS, OWN_CALLS};
 
 /// How often `work` was entered and how often it ended.
 fn calls(recording: &Path) -> (usize, usize) {
@@ -251,6 +252,109 @@ fn what_was_there_stays_when_nothing_is_recorded() {
     assert_eq!(fs::read(program.recording()).unwrap(), b"an old recording");
     assert!(link.is_symlink());
     assert_eq!(program.end().code(), Some(0));
+}
+
+/// A thread of a program computes until standard input ends. It is killed if a thread makes another
+/// system call than those whose numbers it is given.
+const CONFINED: &str = r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static volatile int end;
+
+__attribute__((noinline)) long work(long n)
+{
+    __asm__ volatile("" : "+r"(n));
+    return n < 2 ? n : work(n - 1) + work(n - 2);
+}
+
+static void *works(void *unused)
+{
+    while (!end)
+        if (work(12) != 144)
+            _exit(2);
+    return unused;
+}
+
+int main(int argc, char **argv)
+{
+    struct sock_filter filter[512] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    };
+    int len = 1;
+    for (int i = 1; i < argc; i++) {
+        filter[len++] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, atoi(argv[i]), 0, 1);
+        filter[len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    filter[len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    struct sock_fprog program = {len, filter};
+    pthread_t thread;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+        || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0
+        || pthread_create(&thread, 0, works, 0) != 0 || write(1, "ready", 5) != 5)
+        return 3;
+    char byte;
+    while (read(0, &byte, 1) > 0) {
+    }
+    end = 1;
+    return pthread_join(thread, 0);
+}
+"#;
+
+#[test]
+fn a_program_that_may_make_no_other_calls_than_the_agent_is_recorded() {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    // SAFETY: it only asks.
+    if !status.contains("Seccomp:\t0") || unsafe { libc::geteuid() } != 0 {
+        return fgraph_needs::skip!("only root sees the filters of others");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [source, program, recording] =
+        ["confined.c", "confined", "data"].map(|name| directory.path().join(name));
+    fs::write(&source, CONFINED).unwrap();
+    let mut compiler = Command::new(needs!(CC.find()));
+    let compiler = compiler.args(["-O1", "-pthread", "-o"]).arg(&program);
+    assert!(compiler.arg(source).status().unwrap().success());
+    // Attaching takes the first four, and the program's end the last.
+    let others = [
+        libc::SYS_clone,
+        libc::SYS_clone3,
+        libc::SYS_socketpair,
+        libc::SYS_recvmsg,
+        libc::SYS_exit_group,
+    ];
+    let calls = [CALLS, OWN_CALLS, &others].concat();
+    let mut child = Command::new(program)
+        .args(calls.iter().map(i64::to_string))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_exact(&mut [0; 5])
+        .unwrap();
+    for _ in 0..2 {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        recorder.args(["record", "--time", "300ms", "-F", "work", "-o"]);
+        let recorder = recorder
+            .arg(&recording)
+            .arg("-p")
+            .arg(child.id().to_string());
+        let output = recorder.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(self::calls(&recording).0 > 100);
+    }
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

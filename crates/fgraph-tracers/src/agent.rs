@@ -6,6 +6,7 @@
 //!
 //! In a process that runs already the agent is sent [`Request`]s, and writes a [`Reply`] to each.
 
+mod calls;
 mod line;
 mod request;
 
@@ -18,6 +19,7 @@ use fgraph::{Filter, FilterError};
 use crate::Tracer;
 use crate::probe::fault::{Fault, FaultMarks};
 use crate::threads::{Rule, parse_rule};
+pub use calls::{CALLS, OWN_CALLS};
 pub use line::{Line, LineError};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fgraph_attach::{Files, Library, Loaded};
 use fgraph_trace::ring::{RingOptions, Rings};
-use fgraph_tracers::agent::{Reply, Request, Settings, is_there};
+use fgraph_tracers::agent::{CALLS, OWN_CALLS, Reply, Request, Settings, is_there};
 
 use super::guard::Guard;
 use super::library::BYTES;
@@ -33,6 +33,8 @@ const AGENT: Library<'static> = Library {
     version: env!("AGENT_HASH"),
     bytes: BYTES,
     entry: c"fgraph_agent_request",
+    calls: OWN_CALLS,
+    calls_elsewhere: CALLS,
 };
 
 /// The memory of a program that has the agent inside. It goes when the process executes another
