@@ -25,6 +25,8 @@ mod sandbox;
 mod seccomp;
 mod sharing;
 mod stub;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod traps;
 
 use std::cell::Cell;
@@ -54,6 +56,20 @@ const LOADING: Duration = Duration::from_secs(10);
 const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// `syscall; ret`
 const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
+
+/// The functions of modules that are looked for, besides the library's own.
+const WANTED: &[&[u8]] = &[
+    b"__errno_location",
+    b"dlerror",
+    b"dlopen",
+    b"dlsym",
+    b"gnu_get_libc_version",
+    b"malloc",
+    b"pthread_attr_init",
+    b"pthread_attr_setdetachstate",
+    b"pthread_attr_setstacksize",
+    b"pthread_create",
+];
 
 /// A library, and the function of it that is called.
 #[derive(Clone, Copy, Debug)]
@@ -221,10 +237,11 @@ impl<'a> Target<'a> {
             let found = modules[ours].path.clone();
             return Err(Error::OtherVersion { found });
         }
-        let exports = modules
-            .iter()
-            .map(|module| module.exports(memory))
-            .collect();
+        let wanted = [WANTED, &[library.entry.to_bytes()]].concat();
+        let mut left = modules::MAX_TABLES;
+        let exports = modules.iter();
+        let exports = exports.map(|module| module.exports(memory, &wanted, &mut left));
+        let exports = exports.collect();
         let mut target = Self {
             pid,
             memory,

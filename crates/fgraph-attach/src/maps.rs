@@ -1,8 +1,12 @@
 //! What is mapped in another process.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::Range;
+
+/// More bytes of a process's maps are not read: some hundred thousand mappings, but those with the
+/// longest names.
+const MAX_MAPS: u64 = 64 << 20;
 
 /// A mapping of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +20,9 @@ pub(crate) struct Mapping {
 
 /// All mappings of a process, in the order of their addresses.
 pub(crate) fn of(pid: u32) -> io::Result<Vec<Mapping>> {
-    let maps = fs::read(format!("/proc/{pid}/maps"))?;
+    let mut maps = Vec::new();
+    let file = File::open(format!("/proc/{pid}/maps"))?;
+    file.take(MAX_MAPS).read_to_end(&mut maps)?;
     let lines = maps.split(|&byte| byte == b'\n');
     Ok(lines
         .filter_map(|line| parse(&String::from_utf8_lossy(line)))
@@ -24,7 +30,7 @@ pub(crate) fn of(pid: u32) -> io::Result<Vec<Mapping>> {
 }
 
 /// `55d0a000-55d0b000 r-xp 00001000 fe:01 1234     /usr/bin/true`
-fn parse(line: &str) -> Option<Mapping> {
+pub(crate) fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
     let rights = words.next()?;

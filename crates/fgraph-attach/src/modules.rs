@@ -1,7 +1,8 @@
 //! Programs and libraries in the memory of another process.
 //!
 //! All is read there and not in files, which may be in another namespace, or gone. What a process
-//! holds is not to be trusted: sizes are bounded, and what does not fit is not there.
+//! holds is not to be trusted: there is a limit to what is read of all its modules, only functions
+//! that are looked for are kept, and what does not fit is not there.
 
 use std::ops::Range;
 
@@ -17,10 +18,16 @@ use crate::maps::Mapping;
 use crate::memory::Memory;
 
 const LE: LittleEndian = LittleEndian;
-/// More symbols than this are not looked at: the largest libraries have a tenth.
-const MAX_SYMBOLS: usize = 4 << 20;
-/// More bytes of names than this are not looked at.
-const MAX_STRINGS: u64 = 256 << 20;
+/// More symbols of a module than this are not looked at: the largest libraries have a third.
+const MAX_SYMBOLS: usize = 1 << 20;
+/// More bytes of names of a module than this are not looked at.
+const MAX_STRINGS: u64 = 64 << 20;
+/// More bytes of tables are not read of all modules of a process.
+pub(crate) const MAX_TABLES: usize = 256 << 20;
+/// More modules than this are not looked at: more than a process has mappings by default.
+const MAX_MODULES: usize = 1 << 16;
+/// Words of a chain that are read at once.
+const CHAIN: usize = 1024;
 
 /// A program or library, as its headers in memory say.
 #[derive(Debug)]
@@ -83,16 +90,23 @@ impl Module {
         self.text.iter().any(|range| range.contains(&address))
     }
 
-    /// The functions that it exports.
-    pub(crate) fn exports(&self, memory: &Memory) -> Vec<Export> {
-        self.read_exports(memory).unwrap_or_default()
+    /// The functions among `wanted` that it exports. What is read is taken off `left`.
+    pub(crate) fn exports(
+        &self,
+        memory: &Memory,
+        wanted: &[&[u8]],
+        left: &mut usize,
+    ) -> Vec<Export> {
+        let mut tables = Tables { memory, left };
+        let found = self.read_exports(&mut tables, wanted);
+        found.unwrap_or_default()
     }
 
-    fn read_exports(&self, memory: &Memory) -> Option<Vec<Export>> {
+    fn read_exports(&self, tables: &mut Tables<'_>, wanted: &[&[u8]]) -> Option<Vec<Export>> {
         let dynamic = self.dynamic.clone()?;
         let count = (dynamic.end - dynamic.start) / size_of::<Dyn64<LittleEndian>>() as u64;
         let entries: Vec<Dyn64<LittleEndian>> =
-            pods(memory, dynamic.start, count.min(1024) as usize)?;
+            tables.pods(dynamic.start, count.min(1024) as usize)?;
         let value = |tag: DynamicTag| {
             let entry = entries.iter().find(|e| e.d_tag.get(LE) == tag)?;
             Some(entry.d_val.get(LE))
@@ -108,51 +122,90 @@ impl Module {
             })
         };
         let len = value(DT_STRSZ)?.min(MAX_STRINGS) as usize;
-        let strings = memory.bytes(address(DT_STRTAB)?, len).ok()?;
+        let strings = tables.bytes(address(DT_STRTAB)?, len)?;
         let count = match address(DT_GNU_HASH) {
-            Some(hash) => gnu_hash_count(memory, hash)?,
-            None => pods::<U32<LittleEndian>>(memory, address(DT_HASH)?, 2)?[1].get(LE) as usize,
+            Some(hash) => tables.gnu_hash_count(hash)?,
+            None => tables.pods::<U32<LittleEndian>>(address(DT_HASH)?, 2)?[1].get(LE) as usize,
         };
         let symbols: Vec<Sym64<LittleEndian>> =
-            pods(memory, address(DT_SYMTAB)?, count.min(MAX_SYMBOLS))?;
-        let exports = symbols.iter().filter_map(|symbol| {
+            tables.pods(address(DT_SYMTAB)?, count.min(MAX_SYMBOLS))?;
+        let mut exports: Vec<Export> = Vec::new();
+        for symbol in symbols {
             let kind = symbol.st_info.st_type();
             let is_function = [STT_FUNC, STT_GNU_IFUNC].contains(&kind);
             if !is_function || symbol.st_shndx.get(LE) == SHN_UNDEF {
-                return None;
+                continue;
             }
-            let name = strings.get(symbol.st_name.get(LE) as usize..)?;
-            let name = &name[..memchr::memchr(0, name)?];
-            Some(Export {
-                name: name.into(),
-                start: self.bias.wrapping_add(symbol.st_value.get(LE)),
-                is_resolver: kind == STT_GNU_IFUNC,
-            })
-        });
-        Some(exports.collect())
+            let Some(rest) = strings.get(symbol.st_name.get(LE) as usize..) else {
+                continue;
+            };
+            let is_it = |name: &&&[u8]| {
+                rest.strip_prefix(**name)
+                    .is_some_and(|end| end.starts_with(&[0]))
+            };
+            let is_resolver = kind == STT_GNU_IFUNC;
+            // As with several versions of a function, the first one counts.
+            if let Some(name) = wanted.iter().find(is_it)
+                && !exports
+                    .iter()
+                    .any(|it| it.name == *name && it.is_resolver == is_resolver)
+            {
+                exports.push(Export {
+                    name: name.to_vec(),
+                    start: self.bias.wrapping_add(symbol.st_value.get(LE)),
+                    is_resolver,
+                });
+            }
+        }
+        Some(exports)
     }
 }
 
-/// How many symbols a table of the GNU's has: one more than the last in the longest chain.
-fn gnu_hash_count(memory: &Memory, at: u64) -> Option<usize> {
-    type Word = U32<LittleEndian>;
-    let header: Vec<Word> = pods(memory, at, 4)?;
-    let [buckets, first, bloom] = [0, 1, 2].map(|i| header[i].get(LE) as usize);
-    let at = at.checked_add(16 + 8 * bloom as u64)?;
-    let last: Vec<Word> = pods(memory, at, buckets.min(MAX_SYMBOLS))?;
-    let last = last.iter().map(|word| word.get(LE) as usize).max()?;
-    if last < first {
-        return Some(first);
+/// Reads tables, up to a limit.
+struct Tables<'a> {
+    memory: &'a Memory,
+    /// Bytes that may still be read.
+    left: &'a mut usize,
+}
+
+impl Tables<'_> {
+    fn bytes(&mut self, at: u64, len: usize) -> Option<Vec<u8>> {
+        *self.left = self.left.checked_sub(len)?;
+        self.memory.bytes(at, len).ok()
     }
-    let chains = at.checked_add(4 * buckets as u64)?;
-    // The last of a chain has the lowest bit set.
-    for index in last..MAX_SYMBOLS {
-        let word: Word = pod(memory, chains.checked_add(4 * (index - first) as u64)?)?;
-        if word.get(LE) & 1 != 0 {
-            return Some(index + 1);
+
+    fn pods<T: Pod>(&mut self, at: u64, count: usize) -> Option<Vec<T>> {
+        let bytes = self.bytes(at, count.checked_mul(size_of::<T>())?)?;
+        Some(slice_from_all_bytes(&bytes).ok()?.to_vec())
+    }
+
+    /// How many symbols a table of the GNU's has: one more than the last in the longest chain.
+    fn gnu_hash_count(&mut self, at: u64) -> Option<usize> {
+        type Word = U32<LittleEndian>;
+        let header: Vec<Word> = self.pods(at, 4)?;
+        let [buckets, first, bloom] = [0, 1, 2].map(|i| header[i].get(LE) as usize);
+        let at = at.checked_add(16 + 8 * bloom as u64)?;
+        let last: Vec<Word> = self.pods(at, buckets.min(MAX_SYMBOLS))?;
+        let last = last.iter().map(|word| word.get(LE) as usize).max()?;
+        if last < first {
+            return Some(first);
         }
+        let chains = at.checked_add(4 * buckets as u64)?;
+        // The last of a chain has the lowest bit set.
+        for index in (last..MAX_SYMBOLS).step_by(CHAIN) {
+            let at = chains.checked_add(4 * (index - first) as u64)?;
+            let chain = self.memory.some(at, 4 * CHAIN).ok()?;
+            *self.left = self.left.checked_sub(chain.len())?;
+            let (words, _) = chain.as_chunks::<4>();
+            if let Some(end) = words.iter().position(|word| word[0] & 1 != 0) {
+                return Some(index + end + 1);
+            }
+            if words.len() < CHAIN {
+                return None;
+            }
+        }
+        None
     }
-    None
 }
 
 fn pods<T: Pod>(memory: &Memory, at: u64, count: usize) -> Option<Vec<T>> {
@@ -171,6 +224,7 @@ pub(crate) fn of(maps: &[Mapping], memory: &Memory) -> Vec<Module> {
         .iter()
         .filter(|mapping| mapping.offset == 0 && mapping.path.starts_with('/'));
     starts
+        .take(MAX_MODULES)
         .filter_map(|mapping| Module::at(mapping, memory))
         .collect()
 }
@@ -181,4 +235,94 @@ pub(crate) fn find(exports: &[Export], name: &[u8]) -> Option<u64> {
         .iter()
         .find(|export| export.name == name && !export.is_resolver)?;
     Some(found.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+    use crate::sharing;
+
+    /// Where the tables of [`module`] are.
+    const STRINGS: u64 = 0x1000;
+    const SYMBOLS: u64 = 0x40_0000;
+
+    /// A module in memory of our own: it says that it has so many symbols, with names of `len` bytes
+    /// in all.
+    fn module(symbols: u32, len: u64) -> (Module, Memory, File) {
+        let file = sharing::memory_file(c"module", false).unwrap();
+        let (hash, dynamic) = (0x200_0000, 0x200);
+        let words = |words: &[u32]| words.iter().flat_map(|it| it.to_le_bytes()).collect();
+        let header: Vec<u8> = words(&[1, 0, 0, 0, symbols - 1, 1]);
+        // The one chain ends where it begins.
+        file.write_all_at(&header, hash).unwrap();
+        let last = hash + 20 + 4 * u64::from(symbols - 1);
+        file.write_all_at(&[1, 0, 0, 0], last).unwrap();
+        let entries = [
+            (DT_STRSZ.0, len),
+            (DT_STRTAB.0, STRINGS),
+            (DT_SYMTAB.0, SYMBOLS),
+            (DT_GNU_HASH.0, hash),
+        ];
+        for (index, (tag, value)) in entries.into_iter().enumerate() {
+            let entry = [tag.to_le_bytes(), value.to_le_bytes()].concat();
+            file.write_all_at(&entry, dynamic + 16 * index as u64)
+                .unwrap();
+        }
+        let module = Module {
+            path: "/lib".into(),
+            bias: 0,
+            range: 0..u64::MAX,
+            text: Vec::new(),
+            interpreter: None,
+            dynamic: Some(dynamic..dynamic + 64),
+        };
+        let memory = Memory::of_file(file.try_clone().unwrap());
+        (module, memory, file)
+    }
+
+    /// A symbol of a function whose name is `name` bytes behind the first.
+    fn symbol(name: u32) -> Vec<u8> {
+        let mut bytes = name.to_le_bytes().to_vec();
+        bytes.extend([STT_FUNC.0, 0, 1, 0]);
+        bytes.extend([0; 16]);
+        bytes
+    }
+
+    #[test]
+    fn names_that_lie_in_each_other_are_not_copied() {
+        // All symbols have one name, of the whole table.
+        let (module, memory, file) = module(40_000, 1 << 20);
+        let names = vec![b'x'; (1 << 20) - 1];
+        file.write_all_at(&names, STRINGS).unwrap();
+        file.write_all_at(&symbol(0).repeat(40_000), SYMBOLS)
+            .unwrap();
+        let mut left = MAX_TABLES;
+        assert_eq!(module.exports(&memory, &[b"malloc"], &mut left).len(), 0);
+        file.write_all_at(b"malloc\0", STRINGS + 960_000).unwrap();
+        file.write_all_at(&symbol(960_000).repeat(2), SYMBOLS)
+            .unwrap();
+        let found = module.exports(&memory, &[b"dlopen", b"malloc"], &mut left);
+        assert_eq!(find(&found, b"malloc"), Some(0));
+        assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn there_is_a_limit_to_what_all_modules_have() {
+        let (module, memory, file) = module(40_000, 1 << 20);
+        file.write_all_at(b"malloc\0", STRINGS + 960_000).unwrap();
+        file.write_all_at(&symbol(960_000), SYMBOLS).unwrap();
+        let mut left = 5 << 20;
+        let mut found = || module.exports(&memory, &[b"malloc"], &mut left).len();
+        assert_eq!([found(), found(), found()], [1, 1, 0]);
+        // Sizes that no memory has.
+        let (huge, memory, _file) = self::module(u32::MAX, u64::MAX);
+        assert_eq!(
+            huge.exports(&memory, &[b"malloc"], &mut MAX_TABLES.clone())
+                .len(),
+            0
+        );
+    }
 }

@@ -257,6 +257,13 @@ fn parse_doing(text: &str) -> Doing {
     }
 }
 
+/// Reads any text as each of those that `/proc` has of a process.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn read_texts(text: &str) {
+    let _ = (parse_doing(text), is_worker_by(text));
+    let _ = (Rights::of(text), has_shadow_stack(text));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
