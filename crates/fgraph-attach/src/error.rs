@@ -141,6 +141,8 @@ pub enum Unsuitable {
     },
     /// It keeps a shadow stack, which what this does would not agree with.
     ShadowStack,
+    /// It may not have memory for new instructions.
+    NoExecutableMemory,
     /// It does not see `/proc`, by which its dynamic linker finds the library.
     NoProc,
 }
@@ -240,6 +242,10 @@ impl fmt::Display for Unsuitable {
                  filter forbids is shown only to CAP_SYS_ADMIN outside of all containers and filters"
             ),
             Self::ShadowStack => f.write_str("keeps a shadow stack"),
+            Self::NoExecutableMemory => f.write_str(
+                "may not have memory for new instructions: a filter of its system calls forbids it, \
+                 or a security module (SELinux: execmem)",
+            ),
             Self::NoProc => f.write_str("does not see /proc, by which libraries are found"),
         }
     }

@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::calls::Caller;
-use crate::error::Error;
+use crate::error::{Error, Unsuitable};
 use crate::place::Held;
 use crate::process;
-use crate::stub::{self, AREA, Area, PARAMETERS, Parameters};
+use crate::stub::{self, AREA, Area, PAGE, PARAMETERS, Parameters};
 use crate::{LOADING, Target};
 
 /// Bytes below the stack pointer that a function may use.
@@ -88,18 +88,27 @@ impl Maker<'_> {
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let arguments = [0, AREA, protection as u64, flags as u64, u64::MAX, 0];
-        let area = self.call("mmap", libc::SYS_mmap, arguments)?;
+        let area = self.call("mmap", libc::SYS_mmap, arguments);
+        let area = area.map_err(|error| self.forbidden(error))?;
         self.area = Some(area);
         let base = area + PARAMETERS;
         let mut upper = Area::new();
         parameters.frame = upper.add_frame(&self.held.state, base, 0);
-        let written = upper.finish(parameters);
-        let written = written.and_then(|upper| memory.write(base, &upper));
-        let written = written.and_then(|()| memory.write(area, stub::code()));
-        written.map_err(|source| Error::Io {
+        let unwritten = |source| Error::Io {
             what: "the process's memory could not be written to",
             source,
-        })?;
+        };
+        let upper = upper.finish(parameters).map_err(unwritten)?;
+        let write = || {
+            memory.write(base, &upper)?;
+            memory.write(area, stub::code())
+        };
+        if write().is_err() {
+            // The kernel may not let anyone write what the process must not: then in two steps.
+            self.protect(area, AREA, libc::PROT_READ | libc::PROT_WRITE)?;
+            write().map_err(unwritten)?;
+            self.protect(area, PAGE, protection)?;
+        }
         self.run(area, base)?;
         self.wait(area)?;
         let result = memory.word(area + Parameters::at(offset_of!(Parameters, result)));
@@ -109,6 +118,23 @@ impl Maker<'_> {
                 name: "pthread_create",
                 source: io::Error::from_raw_os_error(error as i32),
             }),
+        }
+    }
+
+    fn protect(&mut self, at: u64, len: u64, protection: i32) -> Result<(), Error> {
+        let arguments = [at, len, protection as u64, 0, 0, 0];
+        let protected = self.call("mprotect", libc::SYS_mprotect, arguments);
+        protected.map(drop).map_err(|error| self.forbidden(error))
+    }
+
+    /// Says why there is no memory for instructions, if it is not let have any.
+    fn forbidden(&self, error: Error) -> Error {
+        match error {
+            Error::Call { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                let (pid, why) = (self.target.pid, Unsuitable::NoExecutableMemory);
+                Error::Unsuitable { pid, why }
+            }
+            error => error,
         }
     }
 

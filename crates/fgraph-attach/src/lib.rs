@@ -364,7 +364,47 @@ fn auxiliary_value(vector: &[u8], kind: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::process;
+
     use super::*;
+
+    #[test]
+    fn a_thread_is_made_where_only_the_process_may_write_its_memory() {
+        let cat = process::Command::new("cat")
+            .stdin(process::Stdio::piped())
+            .spawn();
+        let mut cat = cat.unwrap();
+        let pid = cat.id();
+        let library = Library {
+            name: "none",
+            version: "1",
+            bytes: &[],
+            entry: c"none",
+            calls: &[],
+            calls_elsewhere: &[],
+        };
+        // Until it works, it may be a copy of this process.
+        let is_cat = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "cat\n";
+        while !is_cat() {}
+        let sandboxes = Sandboxes::new(pid, &[], &[]);
+        let make = || {
+            let memory = Memory::open_as_process(pid).unwrap();
+            let target = Target::read(pid, &memory, &library)?;
+            target.check()?;
+            let mut parameters = target.parameters(&library)?;
+            let held = target.places(&sandboxes).hold()?;
+            let (area, _) = held.make_thread(&target, &mut parameters)?;
+            Helper::find(&target, area, parameters)?.end()
+        };
+        let until = Instant::now() + LOADING;
+        // At first it has no C library yet.
+        while let Err(error) = make() {
+            let is_early = matches!(error, Error::Unsuitable { .. } | Error::Busy { .. });
+            assert!(is_early && Instant::now() < until, "{error:?}");
+        }
+        drop(cat.stdin.take());
+        assert_eq!(cat.wait().unwrap().code(), Some(0));
+    }
 
     #[test]
     fn a_library_is_known_by_its_name_wherever_it_is() {

@@ -29,6 +29,15 @@ pub(crate) fn of(pid: u32) -> io::Result<Vec<Mapping>> {
         .collect())
 }
 
+/// Whether a process may write to what is mapped there.
+#[cfg(test)]
+pub(crate) fn is_writable(pid: u32, address: u64) -> io::Result<bool> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let is_there = |line: &&str| parse(line).is_some_and(|it| it.range.contains(&address));
+    let line = maps.lines().find(is_there);
+    Ok(line.is_some_and(|line| line.contains(" rw")))
+}
+
 /// `55d0a000-55d0b000 r-xp 00001000 fe:01 1234     /usr/bin/true`
 pub(crate) fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.splitn(6, ' ');

@@ -6,34 +6,65 @@ use std::os::unix::fs::FileExt;
 
 /// The memory of a process, for as long as it runs the same program.
 #[derive(Debug)]
-pub(crate) struct Memory(File);
+pub(crate) struct Memory {
+    file: File,
+    /// The process, if nothing is written that it may not write itself, as some kernels have it
+    /// (`proc_mem.force_override=never`).
+    #[cfg(test)]
+    as_process: Option<u32>,
+}
 
 impl Memory {
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
         let path = format!("/proc/{pid}/mem");
-        Ok(Self(OpenOptions::new().read(true).write(true).open(path)?))
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Self::new(file))
+    }
+
+    fn new(file: File) -> Self {
+        Self {
+            file,
+            #[cfg(test)]
+            as_process: None,
+        }
+    }
+
+    /// As [`open`](Self::open), with the rights of the process.
+    #[cfg(test)]
+    pub(crate) fn open_as_process(pid: u32) -> io::Result<Self> {
+        let as_process = Some(pid);
+        Ok(Self {
+            as_process,
+            ..Self::open(pid)?
+        })
     }
 
     /// What a file holds, in place of a process's memory.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn of_file(file: File) -> Self {
-        Self(file)
+        Self::new(file)
     }
 
     /// All of `into`, or an error.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(into, address)
+        self.file.read_exact_at(into, address)
     }
 
-    /// Also where it is mapped read-only.
+    /// Also where it is mapped read-only, if the kernel lets a debugger do that.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, address)
+        #[cfg(test)]
+        if let Some(pid) = self.as_process
+            && !crate::maps::is_writable(pid, address)?
+        {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.file.write_all_at(bytes, address)
     }
 
     /// Bytes from there on, at most so many: less where what follows is not mapped.
     pub(crate) fn some(&self, address: u64, max: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; max];
-        let read = self.0.read_at(&mut bytes, address)?;
+        let read = self.file.read_at(&mut bytes, address)?;
         bytes.truncate(read);
         Ok(bytes)
     }

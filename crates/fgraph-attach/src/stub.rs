@@ -53,7 +53,7 @@ const NEW_STACK: u64 = 2 << 20;
 /// Bytes above the held thread's stack.
 pub(crate) const UPPER: u64 = 128 << 10;
 /// Bytes of the code.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 /// Bytes of the area.
 pub(crate) const AREA: u64 = PAGE + STACK + UPPER;
 /// Where parameters are in the area.

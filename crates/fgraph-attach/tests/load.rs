@@ -535,19 +535,30 @@ fn allowed_in_containers() -> Option<String> {
     Some(names.join("\n"))
 }
 
-#[test]
-fn a_process_in_a_container_takes_the_library() {
+/// A program under the usual filter of containers; `None` where there is none here.
+fn contained(programs: &Programs, options: &[&str]) -> Option<Program> {
     let Some(names) = allowed_in_containers() else {
-        return fgraph_needs::skip!("no filter (apt-get install golang-github-containers-common)");
+        fgraph_needs::skip!("no filter (apt-get install golang-github-containers-common)");
+        return None;
     };
     if !Path::new("/usr/include/seccomp.h").exists() {
-        return fgraph_needs::skip!("no seccomp.h (apt-get install libseccomp-dev)");
+        fgraph_needs::skip!("no seccomp.h (apt-get install libseccomp-dev)");
+        return None;
     }
-    let programs = Programs::new();
     let contained = programs.compile("contained", &["-Wl,--no-as-needed", "-lseccomp"]);
     let list = programs.folder.path().join("names");
     fs::write(&list, names).unwrap();
-    let program = Program::start(Command::new(contained).arg(list).stdin(Stdio::piped()));
+    let mut command = Command::new(contained);
+    let command = command.arg(list).args(options).stdin(Stdio::piped());
+    Some(Program::start(command))
+}
+
+#[test]
+fn a_process_in_a_container_takes_the_library() {
+    let programs = Programs::new();
+    let Some(program) = contained(&programs, &[]) else {
+        return;
+    };
     let library = library_that_calls(&programs, &[libc::SYS_mmap, libc::SYS_bpf]);
     match load(program.id(), &library, NOWHERE) {
         Ok(loaded) => assert!(may_see_filters() && loaded.result == 1),
@@ -558,6 +569,19 @@ fn a_process_in_a_container_takes_the_library() {
             assert!(!may_see_filters());
         }
         Err(error) => panic!("{error}"),
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_process_that_may_not_have_executable_memory_is_refused_with_the_reason() {
+    let programs = Programs::new();
+    let Some(program) = contained(&programs, &["plain"]) else {
+        return;
+    };
+    let error = programs.load(program.id(), "x").unwrap_err();
+    if may_see_filters() {
+        assert!(error.to_string().contains("execmem"), "{error}");
     }
     assert_eq!(program.end().code(), Some(0));
 }
