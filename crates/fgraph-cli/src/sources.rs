@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufReader, Read as _};
 use std::iter;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fgraph_symbols::elf::ElfFile;
@@ -155,13 +157,15 @@ pub(crate) fn module_at(names: &Names, process: u32, address: u64) -> Option<&Mo
 /// Larger files are not looked at.
 const MAX_FILE: u64 = 2 << 30;
 
-/// Opens a file, if it is one: a program may say of anything that it is its module.
+/// Opens a file, if it is one: a program may say of anything that it is its module, and put
+/// something else there at any time. To open a pipe or a device may wait or do something.
 fn open(path: &Path) -> Option<File> {
-    let is_file = |path: &Path| {
-        path.metadata()
-            .is_ok_and(|it| it.is_file() && it.len() < MAX_FILE)
-    };
-    is_file(path).then(|| File::open(path).ok())?
+    let mut options = File::options();
+    let place = options.read(true).custom_flags(libc::O_PATH).open(path);
+    let place = place.ok()?;
+    let found = place.metadata().ok()?;
+    let same = format!("/proc/self/fd/{}", place.as_raw_fd());
+    (found.is_file() && found.len() < MAX_FILE).then(|| File::open(same).ok())?
 }
 
 /// Where the file of a module is, as its process sees it if that is still there.
