@@ -13,7 +13,7 @@ use std::thread;
 
 use common::{Count, forked, is_patched, numbers, patched, scenario, totals, user};
 use fgraph::{Error, Handle, UserStatus};
-use fgraph_needs::skip;
+use fgraph_needs::{CC, needs, skip};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -976,6 +976,80 @@ fn a_thread_that_blocks_sigtrap_is_an_error_and_nothing_is_patched() {
             assert_eq!((kept.both(), user.both()), ((2, 2), (1, 1)));
         },
     );
+}
+
+/// Rings of `io_uring` for which the kernel makes a thread in the process. 0, or the negative number
+/// of the error.
+const RINGS: &str = r"
+    #define _GNU_SOURCE
+    #include <errno.h>
+    #include <linux/io_uring.h>
+    #include <sys/mman.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+
+    /* The thread looks for submissions. */
+    int polled_ring(void) {
+        struct io_uring_params params = {.flags = IORING_SETUP_SQPOLL};
+        return syscall(SYS_io_uring_setup, 4, &params) < 0 ? -errno : 0;
+    }
+
+    /* The thread reads from a pipe that stays empty. */
+    int working_ring(void) {
+        static char byte;
+        struct io_uring_params params = {0};
+        int ends[2], rights = PROT_READ | PROT_WRITE;
+        int ring = syscall(SYS_io_uring_setup, 4, &params);
+        if (ring < 0 || pipe(ends))
+            return -errno;
+        char *queue = mmap(NULL, 4096, rights, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+        struct io_uring_sqe *read = mmap(NULL, 4096, rights, MAP_SHARED, ring, IORING_OFF_SQES);
+        if (queue == MAP_FAILED || (void *)read == MAP_FAILED)
+            return -errno;
+        *read = (struct io_uring_sqe){.opcode = IORING_OP_READ, .flags = IOSQE_ASYNC,
+            .fd = ends[0], .addr = (unsigned long)&byte, .len = 1};
+        *(volatile unsigned *)(queue + params.sq_off.tail) = 1;
+        return syscall(SYS_io_uring_enter, ring, 1, 0, 0, NULL, 0) == 1 ? 0 : -errno;
+    }
+";
+
+/// The signals that a thread of this process blocks, if its name begins so.
+fn blocked_by(name: &str) -> Option<u64> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let status = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.unwrap().path().join("status")).ok()
+    };
+    let mut all = tasks.filter_map(status);
+    let text = all.find(|text| text.starts_with(&format!("Name:\t{name}")))?;
+    let mask = text.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    u64::from_str_radix(mask.unwrap().trim(), 16).ok()
+}
+
+#[test]
+fn functions_are_patched_beside_kernel_threads_of_io_uring() {
+    let name = "functions_are_patched_beside_kernel_threads_of_io_uring";
+    scenario(name, || {
+        let library = needs!(common::library(name, &CC, "rings.c", RINGS, &[]));
+        for (ring, thread) in [("polled_ring", "iou-sqp"), ("working_ring", "iou-wrk")] {
+            // SAFETY: its type.
+            let make: extern "C" fn() -> i32 = unsafe { library.get(ring) };
+            let made = make();
+            if [-libc::ENOSYS, -libc::EPERM].contains(&made) {
+                return skip!("this kernel gives no io_uring (sysctl kernel.io_uring_disabled=0)");
+            }
+            assert_eq!(made, 0);
+            let mask = (0..10_000).find_map(|_| {
+                thread::sleep(std::time::Duration::from_millis(1));
+                blocked_by(thread)
+            });
+            assert_ne!(mask.unwrap() & 1 << (libc::SIGTRAP - 1), 0);
+            let user = count("works");
+            assert!(is_patched(WORKS));
+            assert_eq!(works(1), 2);
+            assert_eq!(user.unregister().unwrap().both(), (1, 1));
+            assert!(!is_patched(WORKS));
+        }
+    });
 }
 
 #[test]

@@ -3,6 +3,11 @@
 use std::fs::File;
 use std::io::Read as _;
 
+/// The kernel's flag of a thread that works for `io_uring`.
+const PF_IO_WORKER: u64 = 0x10;
+/// The kernel's flag of a thread that it has made in a process (Linux 6.4).
+const PF_USER_WORKER: u64 = 0x4000;
+
 /// What the kernel said of a thread at one time, and of its process; nothing in a process that
 /// cannot see `/proc`.
 #[derive(Debug)]
@@ -11,31 +16,12 @@ pub(crate) struct ThreadStatus(Vec<u8>);
 impl ThreadStatus {
     /// That of the calling thread.
     pub(crate) fn own() -> Self {
-        Self::read("/proc/thread-self/status").unwrap_or(Self(Vec::new()))
+        Self(read("/proc/thread-self/status").unwrap_or_default())
     }
 
     /// That of another thread of the process; `None` if it is gone.
     pub(crate) fn of(thread: u32) -> Option<Self> {
-        Self::read(&format!("/proc/self/task/{thread}/status"))
-    }
-
-    fn read(path: &str) -> Option<Self> {
-        /// More than there is to read, but for a user of hundreds of groups.
-        const USUAL: usize = 4096;
-        let mut file = File::open(path).ok()?;
-        let (mut text, mut len) = (vec![0; USUAL], 0);
-        // `read_to_end` would ask for the length first, which the kernel does not know.
-        loop {
-            match file.read(&mut text[len..]).ok()? {
-                0 => break,
-                more => len += more,
-            }
-            if len == text.len() {
-                text.resize(2 * len, 0);
-            }
-        }
-        text.truncate(len);
-        Some(Self(text))
+        read(&format!("/proc/self/task/{thread}/status")).map(Self)
     }
 
     /// How many threads the process has.
@@ -67,6 +53,41 @@ impl ThreadStatus {
     }
 }
 
+/// True for a thread that the kernel has made in this process, for `io_uring` or `vhost`. It runs
+/// none of the program's code.
+pub(crate) fn is_kernel_worker(thread: u32) -> bool {
+    let stat = read(&format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    flags(&stat).is_some_and(|flags| flags & (PF_IO_WORKER | PF_USER_WORKER) != 0)
+}
+
+/// The flags of a thread, of its line in `stat`.
+fn flags(stat: &[u8]) -> Option<u64> {
+    // The name may have spaces and parentheses. The seventh field behind it has the flags.
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let fields = str::from_utf8(&stat[name_end + 1..]).ok()?;
+    fields.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
+/// The whole of a file of `/proc`.
+fn read(path: &str) -> Option<Vec<u8>> {
+    /// More than there is to read, but for a user of hundreds of groups.
+    const USUAL: usize = 4096;
+    let mut file = File::open(path).ok()?;
+    let (mut text, mut len) = (vec![0; USUAL], 0);
+    // `read_to_end` would ask for the length first, which the kernel does not know.
+    loop {
+        match file.read(&mut text[len..]).ok()? {
+            0 => break,
+            more => len += more,
+        }
+        if len == text.len() {
+            text.resize(2 * len, 0);
+        }
+    }
+    text.truncate(len);
+    Some(text)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -83,6 +104,19 @@ mod tests {
         assert_eq!(status.threads(), Some(3));
         assert_eq!(status.blocked(), Some(0x10));
         assert_eq!(status.caught(), None);
+    }
+
+    #[test]
+    fn flags_are_found_behind_any_name() {
+        let flags_of = |name: &str| {
+            let stat = format!("7 ({name}) S 1 2 3 0 -1 4210768 11 12\n");
+            flags(stat.as_bytes())
+        };
+        assert_eq!(flags_of("iou-wrk-7"), Some(4_210_768));
+        assert_eq!(flags_of("a) S 1 (b"), Some(4_210_768));
+        assert_eq!(flags(b"7 (gone) S 1"), None);
+        assert_eq!(flags(b""), None);
+        assert!(!is_kernel_worker(os::thread_id()));
     }
 
     #[test]

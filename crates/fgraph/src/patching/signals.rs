@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::arch::trap::{self, HandlerPtr};
 use crate::os;
-use crate::os::status::ThreadStatus;
+use crate::os::status::{ThreadStatus, is_kernel_worker};
 use crate::report::error::Unsupported;
 
 /// A signal that traps cause.
@@ -282,7 +282,8 @@ pub(crate) fn blocked_here() -> bool {
 /// does: the result is one that blocks them and goes on doing so, if there is any but this one.
 ///
 /// Threads that are being made or are at their end block all signals for a moment; these are waited
-/// for. `None` without `/proc`, where it cannot be known.
+/// for. Threads of the kernel's own block them for good, and never trap: they do not count. `None`
+/// without `/proc`, where it cannot be known.
 pub(crate) fn unmask_everywhere() -> Option<u32> {
     let own = ThreadStatus::own();
     unmask_all(&own);
@@ -304,7 +305,7 @@ fn blocked_somewhere() -> Option<u32> {
         std::thread::sleep(pause);
         pause = PAUSE.min(pause * 2);
         // Others that begin to block meanwhile will stop as well.
-        waiting.retain(|&thread| blocks_traps(thread) == Some(true));
+        waiting.retain(|&thread| blocks_traps(thread));
     }
     waiting.first().copied()
 }
@@ -316,11 +317,12 @@ fn look_for_blocked() -> Vec<u32> {
     };
     tasks
         .filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|&thread| thread != own && blocks_traps(thread) == Some(true))
+        .filter(|&thread| thread != own && blocks_traps(thread))
         .collect()
 }
 
-fn blocks_traps(thread: u32) -> Option<bool> {
-    let mask = ThreadStatus::of(thread)?.blocked()?;
-    Some(needed().any(|trap| mask & (1 << (trap.signal - 1)) != 0))
+fn blocks_traps(thread: u32) -> bool {
+    let mask = ThreadStatus::of(thread).and_then(|status| status.blocked());
+    let is_masked = |mask: u64| needed().any(|trap| mask & (1 << (trap.signal - 1)) != 0);
+    mask.is_some_and(is_masked) && !is_kernel_worker(thread)
 }

@@ -173,6 +173,14 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "kernel threads of io_uring in the process, which block all signals",
+            promise: "Functions are patched: such threads never run the program's code.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph/tests/threads.rs",
+                test: "functions_are_patched_beside_kernel_threads_of_io_uring",
+            }]),
+        },
+        Scenario {
             name: "a user that leaves while a thread sleeps inside a call",
             promise: "It does not wait for the call, and gets no return of it.",
             shown: Shown::Elsewhere(&[
