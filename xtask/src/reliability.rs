@@ -78,6 +78,9 @@ fn run_group(tools: &Tools, group: &Group) -> usize {
             figures.failures.len(),
             scenario.promise
         );
+        if let Some(outcome) = figures.not_yet {
+            println!("  {outcome}");
+        }
         for missing in figures.skipped {
             println!("  skipped: {missing}");
         }

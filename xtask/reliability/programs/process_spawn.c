@@ -58,6 +58,33 @@ KEPT static int vforks_and_leaves(void) {
     return awaited(child) == 7 && work(40) == WORK ? 10 : 0;
 }
 
+/* As shells and libraries do that start programs. */
+KEPT static int blocks_and_vforks(void) {
+    sigset_t all, before;
+    int right = 0;
+    sigfillset(&all);
+    for (int i = 0; i < 200; i++) {
+        sigprocmask(SIG_SETMASK, &all, &before);
+        right += vforks_and_leaves() == 10;
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        /* Patching begins while nothing is blocked. */
+        usleep(500);
+    }
+    return right / 20;
+}
+
+/* Becomes another program, which is traced as this one is, and starts others that are not. */
+KEPT static int becomes_one_that_starts_others(const char *path, const char *script) {
+    char *name = realpath(path, NULL);
+    if (name == NULL) {
+        fprintf(stderr, "no %s\n", path);
+        return 77;
+    }
+    setenv("FGRAPH_PROGRAM", name, 1);
+    execl(name, name, "-c", script, (char *)NULL);
+    return 1;
+}
+
 KEPT static int tries(const char *path) {
     char *args[] = {"none", NULL};
     int result = execv(path, args);
@@ -90,6 +117,15 @@ KEPT static int spawns(void) {
         right += spawned(self, anew) == 77;
     right += spawned("/nonexistent/program", anew) == -1;
     return right + (work(40) == WORK);
+}
+
+KEPT static int spawns_often(void) {
+    char *args[] = {"true", NULL};
+    int right = 0;
+    unsetenv("LD_PRELOAD");
+    for (int i = 0; i < 200; i++)
+        right += spawned("/bin/true", args) == 0;
+    return right / 20;
 }
 
 KEPT static int shells(void) {
@@ -187,6 +223,19 @@ int main(int argc, char **argv) {
         result = ten_right(ten_vforks);
     else if (!strcmp(what, "vfork-exit"))
         result = ten_right(vforks_and_leaves);
+    else if (!strcmp(what, "vfork-blocked"))
+        result = ten_right(blocks_and_vforks);
+    else if (!strcmp(what, "dash"))
+        result = becomes_one_that_starts_others(
+            "/bin/dash", "i=200; while [ $i -gt 0 ]; do LD_PRELOAD= /bin/true || echo $?; "
+                         "i=$((i - 1)); done");
+    else if (!strcmp(what, "python"))
+        result = becomes_one_that_starts_others(
+            "/usr/bin/python3", "import subprocess\n"
+                                "for _ in range(200):\n"
+                                "    subprocess.run(['/bin/true'], env={}, check=True)");
+    else if (!strcmp(what, "spawn-often"))
+        result = ten_right(spawns_often);
     else if (!strcmp(what, "fails"))
         result = ten_right(fails);
     else if (!strcmp(what, "spawn"))

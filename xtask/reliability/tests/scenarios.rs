@@ -30,8 +30,14 @@ fn main() -> ExitCode {
             let test = format!("scenarios::{name}");
             trials.push(Trial::test(name, move || {
                 let Figures {
-                    failures, skipped, ..
+                    failures,
+                    not_yet,
+                    skipped,
+                    ..
                 } = run(&tools, group, scenario, Ways::Some);
+                if let Some(outcome) = not_yet {
+                    eprintln!("{test} {outcome}");
+                }
                 for missing in skipped {
                     skip(&test, missing);
                 }

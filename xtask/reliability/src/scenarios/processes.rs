@@ -18,6 +18,22 @@ const SPAWN: Hostile = Hostile {
     ..Hostile::DEFAULT
 };
 
+/// Children that have their parent's memory and block all signals, while everything is patched.
+const BLOCKED: Hostile = Hostile {
+    source: "process_spawn.c",
+    compilers: C,
+    filter: "*",
+    toggled: Some("*"),
+    is_long: true,
+    not_yet: Some("a child that has its parent's memory may block SIGTRAP and meet a trap"),
+    unfinished: Any,
+    skipped: Any,
+    unreturned: Any,
+    no_shadow_stack: Any,
+    in_order: false,
+    ..Hostile::DEFAULT
+};
+
 const THROWS: Hostile = Hostile {
     source: "process_throws.cpp",
     compilers: CXX,
@@ -230,6 +246,38 @@ pub(super) const GROUP: Group = Group {
             shown: Shown::By(Hostile {
                 args: &["vfork-exit"],
                 ..SPAWN
+            }),
+        },
+        Scenario {
+            name: "vfork with all signals blocked while everything is patched",
+            promise: "The child is not killed.",
+            shown: Shown::By(Hostile {
+                args: &["vfork-blocked"],
+                ..BLOCKED
+            }),
+        },
+        Scenario {
+            name: "dash starts programs while everything is patched",
+            promise: "Neither the shell nor what it starts is killed.",
+            shown: Shown::By(Hostile {
+                args: &["dash"],
+                ..BLOCKED
+            }),
+        },
+        Scenario {
+            name: "Python's subprocess starts programs while everything is patched",
+            promise: "Neither the interpreter nor what it starts is killed.",
+            shown: Shown::By(Hostile {
+                args: &["python"],
+                ..BLOCKED
+            }),
+        },
+        Scenario {
+            name: "posix_spawn while everything is patched",
+            promise: "Neither the program nor what it starts is killed.",
+            shown: Shown::By(Hostile {
+                args: &["spawn-often"],
+                ..BLOCKED
             }),
         },
         Scenario {
