@@ -126,15 +126,39 @@ fn without_proc_the_stack_of_a_main_thread_is_known() {
     });
 }
 
-/// Makes the kernel answer system call `number` with `errno` from now on; `false` if it will not.
-/// The second argument of the call must be `first`, if that is given.
-fn forbid(number: libc::c_long, errno: i32, first: Option<u32>) -> bool {
-    let statement = |code: u32, k: u32| libc::sock_filter {
+fn statement(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter {
         code: code as u16,
         jt: 0,
         jf: 0,
         k,
+    }
+}
+
+fn answer(what: u32) -> libc::sock_filter {
+    statement(libc::BPF_RET | libc::BPF_K, what)
+}
+
+/// Has the kernel run a program before each system call from now on; `false` if it will not.
+fn install(program: &[libc::sock_filter]) -> bool {
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut(),
     };
+    // SAFETY: a valid program, which the kernel only reads.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const filter,
+            ) == 0
+    }
+}
+
+/// Makes the kernel answer system call `number` with `errno` from now on; `false` if it will not.
+/// The second argument of the call must be `first`, if that is given.
+fn forbid(number: libc::c_long, errno: i32, first: Option<u32>) -> bool {
     let unless = |k: u32, skip: u8| libc::sock_filter {
         code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
         jt: 0,
@@ -152,27 +176,9 @@ fn forbid(number: libc::c_long, errno: i32, first: Option<u32>) -> bool {
             unless(first, 1),
         ]),
     }
-    program.push(statement(
-        libc::BPF_RET | libc::BPF_K,
-        libc::SECCOMP_RET_ERRNO | errno as u32,
-    ));
-    program.push(statement(
-        libc::BPF_RET | libc::BPF_K,
-        libc::SECCOMP_RET_ALLOW,
-    ));
-    let filter = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    // SAFETY: a valid program.
-    unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(
-                libc::PR_SET_SECCOMP,
-                libc::SECCOMP_MODE_FILTER,
-                &raw const filter,
-            ) == 0
-    }
+    program.push(answer(libc::SECCOMP_RET_ERRNO | errno as u32));
+    program.push(answer(libc::SECCOMP_RET_ALLOW));
+    install(&program)
 }
 
 #[test]
@@ -266,8 +272,9 @@ fn a_write_that_the_kernel_refuses_falls_back_to_mprotect() {
         "a_write_that_the_kernel_refuses_falls_back_to_mprotect",
         || {
             let status = forked(|| {
-                // The file can be opened, but not written to.
-                if !forbid(libc::SYS_pwrite64, libc::EPERM, None) {
+                // The file can be opened, but not written to: so does Linux 6.12 with
+                // `proc_mem.force_override=never`.
+                if !forbid(libc::SYS_pwrite64, libc::EIO, None) {
                     return 17;
                 }
                 let before: [u8; 5] = code(MODEST);
@@ -304,6 +311,7 @@ fn a_write_that_is_refused_in_every_way_is_an_error() {
                 panic!("{error}")
             };
             assert_eq!(errno, libc::EACCES);
+            assert!(error.to_string().contains("execmod"), "{error}");
             assert!(address <= MODEST as usize && MODEST as usize - address < 4096);
             assert_eq!(code::<5>(MODEST), before);
             assert_eq!(modest_too(1), 3);
@@ -349,23 +357,110 @@ fn a_thread_without_memory_for_its_state_is_not_traced() {
     );
 }
 
+/// Makes the kernel answer all that asks for executable memory with `errno` from now on, as it does
+/// where SELinux denies `execmem`; `false` if it will not.
+fn forbid_executable(errno: i32) -> bool {
+    let jump = |test: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+        code: (libc::BPF_JMP | test | libc::BPF_K) as u16,
+        jt,
+        jf,
+        k,
+    };
+    let is_call = |number: libc::c_long, jt, jf| jump(libc::BPF_JEQ, number as u32, jt, jf);
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let program = [
+        // Of struct seccomp_data: the number, and the third argument.
+        statement(load, 0),
+        is_call(libc::SYS_mmap, 1, 0),
+        is_call(libc::SYS_mprotect, 0, 3),
+        statement(load, 32),
+        jump(libc::BPF_JSET, libc::PROT_EXEC as u32, 0, 1),
+        answer(libc::SECCOMP_RET_ERRNO | errno as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ];
+    install(&program)
+}
+
+/// What the command and its caller read where nothing can be traced.
+fn nothing_is_traced(reason: &str) {
+    let user = count("modest modest_too");
+    let report = user.report().unwrap();
+    assert_eq!((report.traced, report.refused.len()), (0, 2));
+    assert_eq!(report.reasons().len(), 1);
+    let text = report.to_string();
+    assert!(text.starts_with("none of 2 selected functions"), "{text}");
+    assert!(text.contains(reason), "{text}");
+    assert_eq!(modest_too(1), 3);
+    assert_eq!(user.both(), (0, 0));
+}
+
 #[test]
-fn without_executable_memory_nothing_is_patched() {
-    scenario("without_executable_memory_nothing_is_patched", || {
-        /// Memory that was writable must not become executable (Linux 6.3).
-        const PR_SET_MDWE: i32 = 65;
-        const REFUSE_EXEC_GAIN: libc::c_ulong = 1;
-        // SAFETY: takes numbers only.
-        if unsafe { libc::prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0) } != 0 {
-            return skip!("this kernel does not refuse executable memory");
-        }
-        let user = count("modest modest_too");
-        assert_eq!(user.report().unwrap().traced, 0);
-        assert_eq!(user.report().unwrap().refused.len(), 2);
-        for refused in &user.report().unwrap().refused {
-            assert!(matches!(refused.reason, RefusalReason::NotExecutable(_)));
-        }
-        assert_eq!(modest_too(1), 3);
-        assert_eq!(user.both(), (0, 0));
-    });
+fn without_executable_memory_nothing_is_patched_and_the_reason_is_said() {
+    scenario(
+        "without_executable_memory_nothing_is_patched_and_the_reason_is_said",
+        || {
+            for errno in [libc::EACCES, libc::EPERM] {
+                let status = forked(|| {
+                    if !forbid_executable(errno) {
+                        return 17;
+                    }
+                    nothing_is_traced("in SELinux execmem");
+                    0
+                });
+                match status.code() {
+                    Some(17) => skip!("no seccomp here"),
+                    _ => assert!(status.success(), "{status}"),
+                }
+            }
+        },
+    );
+}
+
+/// Forbids for good that memory becomes executable that was not (Linux 6.3); `false` if the kernel
+/// cannot.
+fn refuse_exec_gain() -> bool {
+    const PR_SET_MDWE: i32 = 65;
+    const REFUSE_EXEC_GAIN: libc::c_ulong = 1;
+    // SAFETY: takes numbers only.
+    unsafe { libc::prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0) == 0 }
+}
+
+#[test]
+fn functions_are_traced_where_memory_may_not_become_executable() {
+    scenario(
+        "functions_are_traced_where_memory_may_not_become_executable",
+        || {
+            if !refuse_exec_gain() {
+                return skip!("no PR_SET_MDWE here (Linux 6.3)");
+            }
+            // Of the C library, too: many have their stubs in blocks.
+            let user = count("modest modest_too *:mod:libc.so*");
+            let report = user.report().unwrap();
+            let is_of_memory = |refused: &fgraph::RefusedFunction| {
+                matches!(refused.reason, RefusalReason::NotExecutable(_))
+            };
+            assert!(!report.refused.iter().any(is_of_memory), "{report}");
+            assert!(report.traced > 1_000, "{report}");
+            common::set_filter(&user, "modest modest_too").unwrap();
+            let before = user.both();
+            assert_eq!(modest_too(1), 3);
+            assert_eq!(user.both(), (before.0 + 2, before.1 + 2));
+        },
+    );
+}
+
+#[test]
+fn where_no_way_leads_to_executable_memory_the_reason_is_said() {
+    scenario(
+        "where_no_way_leads_to_executable_memory_the_reason_is_said",
+        || {
+            if !refuse_exec_gain() {
+                return skip!("no PR_SET_MDWE here (Linux 6.3)");
+            }
+            if !forbid(libc::SYS_pwrite64, libc::EIO, None) {
+                return skip!("no seccomp here");
+            }
+            nothing_is_traced("PR_SET_MDWE");
+        },
+    );
 }

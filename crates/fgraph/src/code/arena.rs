@@ -11,17 +11,17 @@
 //!                 +---------------------------------------+ --
 //! ```
 //!
-//! An arena is in one mapping within reach of all sites of its module, is complete when it becomes
-//! executable, and never changes after that, but for the addresses of the trampolines: their page
-//! is not executable then. It is never unmapped, because a thread may be about to
-//! run its code at any time. Stubs whose place is not free to choose are elsewhere: see
-//! [`places`](crate::code::stub_blocks).
+//! An arena is one mapping within reach of all sites of its module. It is executable and read-only
+//! from the start, so systems that never let writable memory become executable allow it. Its bytes
+//! are collected elsewhere and written as text is. It never changes after that, but for the
+//! addresses of the trampolines: their page is not executable then. It is never unmapped, because a
+//! thread may be about to run its code at any time. Stubs whose place is not free to choose are
+//! elsewhere: see [`places`](crate::code::stub_blocks).
 //!
 //! # Safety
 //!
-//! The unsafe code maps fresh memory where nothing is mapped, fills it, and takes the right to
-//! write away before its address is known anywhere. Unwind information that it registers stays for
-//! good.
+//! The unsafe code maps fresh memory where nothing is mapped. Unwind information that it fills and
+//! registers stays for good.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -29,12 +29,15 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
+use crate::arch::poke::Text as _;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN};
 use crate::arch::trampoline::{Trampolines, Variant};
 use crate::arch::unwind::{self, Row, Rows};
+use crate::code::text_writer::Text;
+use crate::os::PAGE;
 use crate::os::memory::map_at;
-use crate::os::{self, PAGE};
+use crate::report::error::{RefusalReason, is_forbidden};
 use crate::unwinding::registry::{Frames, Place};
 
 /// How far apart the places are that are tried.
@@ -92,16 +95,34 @@ pub(crate) struct Arena {
     base: usize,
     /// Bytes of all stubs.
     stubs: usize,
-    len: usize,
+    /// Its bytes, until they are written to it.
+    content: Vec<u8>,
 }
 
 impl Arena {
     /// Makes room for the stubs and copies of sites, the first and the last of which are at `first`
-    /// and `last`; `None` if there is none in reach.
-    pub(crate) fn reserve(first: usize, last: usize, stubs: usize, copies: usize) -> Option<Self> {
+    /// and `last`.
+    ///
+    /// # Errors
+    ///
+    /// Nothing within reach is free, or the system allows no executable memory.
+    pub(crate) fn reserve(
+        first: usize,
+        last: usize,
+        stubs: usize,
+        copies: usize,
+    ) -> Result<Self, RefusalReason> {
         let len = (HEADER_LEN + stubs + copies).next_multiple_of(PAGE);
-        let base = map_near(first, last, len)?;
-        Some(Self { base, stubs, len })
+        let base = map_near(first, last, len, PROT_READ | PROT_EXEC);
+        let base = base.map_err(|errno| match errno {
+            libc::ENOMEM => RefusalReason::OutOfReach,
+            errno => RefusalReason::NotExecutable(errno),
+        })?;
+        Ok(Self {
+            base,
+            stubs,
+            content: vec![0; len],
+        })
     }
 
     /// Address of its header.
@@ -116,7 +137,7 @@ impl Arena {
 
     /// Whether `address` is in the arena.
     pub(crate) fn contains(&self, address: usize) -> bool {
-        (self.base..self.base + self.len).contains(&address)
+        (self.base..self.base + self.content.len()).contains(&address)
     }
 
     /// Address of the first copy.
@@ -126,42 +147,33 @@ impl Arena {
 
     /// The bytes from `address` on, to be filled.
     pub(crate) fn bytes(&mut self, address: usize) -> &mut [u8] {
-        let offset = address - self.base;
-        // SAFETY: the mapping is ours, writable until `finish` takes it, and nothing else knows it.
-        let all = unsafe {
-            core::slice::from_raw_parts_mut(
-                ptr::with_exposed_provenance_mut::<u8>(self.base),
-                self.len,
-            )
-        };
-        &mut all[offset..]
+        &mut self.content[address - self.base..]
     }
 
-    /// Makes the arena executable. `unwind` says how to unwind from the copies. After an error, the
-    /// system's number of which is returned, it is gone.
+    /// Writes the arena's bytes. `unwind` says how to unwind from the copies.
+    ///
+    /// # Errors
+    ///
+    /// The system's number of the error. The arena is gone then.
     pub(crate) fn finish(
         mut self,
+        text: &mut Text,
         trampolines: &Trampolines,
         unwind: &CopyUnwind,
     ) -> Result<(), i32> {
         let header = header(self.base, self.stubs(), self.stubs, trampolines);
-        let base = self.base;
-        self.bytes(base)[..HEADER_BYTES].copy_from_slice(&header);
-        let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
-        // SAFETY: our own mapping.
-        let unwind = match unsafe { libc::mprotect(base, self.len, PROT_READ | PROT_EXEC) } {
-            0 => unwind.write(),
-            _ => Err(os::errno()),
-        };
-        match unwind {
+        self.content[..HEADER_BYTES].copy_from_slice(&header);
+        let written = text.write(self.base, &self.content);
+        match written.and_then(|()| unwind.write()) {
             Ok(unwind) => {
                 register_unwind(self.base);
                 unwind.register();
                 Ok(())
             }
             Err(errno) => {
+                let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
                 // SAFETY: our own mapping, not known to other code yet.
-                unsafe { libc::munmap(base, self.len) };
+                unsafe { libc::munmap(base, self.content.len()) };
                 Err(errno)
             }
         }
@@ -244,7 +256,8 @@ impl CopyUnwind {
         let len = |stretch| encode(stretch, stretch.start).len().next_multiple_of(8);
         let all: usize = self.stretches.iter().map(len).sum();
         let all = all.next_multiple_of(PAGE);
-        let base = map_near(first.start, last.end, all).ok_or(libc::ENOMEM)?;
+        let rights = PROT_READ | PROT_WRITE;
+        let base = map_near(first.start, last.end, all, rights)?;
         let mut at = base;
         for stretch in &self.stretches {
             let bytes = encode(stretch, at);
@@ -284,19 +297,30 @@ impl Unwind {
     }
 }
 
-/// Maps `len` bytes for writing, within reach of everything between `first` and `last`.
-fn map_near(first: usize, last: usize, len: usize) -> Option<usize> {
-    let (low, high) = stub::arena_window(first, last, len)?;
+/// Maps `len` bytes with these rights, within reach of everything between `first` and `last`.
+///
+/// # Errors
+///
+/// The system's number of the error: `ENOMEM` if nothing within reach is free.
+fn map_near(first: usize, last: usize, len: usize, rights: i32) -> Result<usize, i32> {
+    let (low, high) = stub::arena_window(first, last, len).ok_or(libc::ENOMEM)?;
+    // The system keeps the lowest addresses from all programs.
+    let low = low.max(STEP);
     // Below the text first: the heap grows above the program's.
     let below = (1..).map(|n| first.checked_sub(len + n * STEP));
     let below = below.map_while(|place| place.filter(|&place| place >= low));
     let above = (1..).map(|n| last.checked_add(n * STEP));
     let above = above.map_while(|place| place.filter(|&place| place <= high));
-    below
-        .chain(above)
-        .map(|place| place & !(PAGE - 1))
-        .filter(|place| (low..=high).contains(place))
-        .find_map(|place| map_at(place, len, PROT_READ | PROT_WRITE))
+    let places = below.chain(above).map(|place| place & !(PAGE - 1));
+    for place in places.filter(|place| (low..=high).contains(place)) {
+        match map_at(place, len, rights) {
+            // It is the same at all places.
+            Err(errno) if is_forbidden(errno) => return Err(errno),
+            Err(_) => {}
+            mapped => return mapped,
+        }
+    }
+    Err(libc::ENOMEM)
 }
 
 #[cfg(test)]
@@ -315,7 +339,7 @@ mod tests {
         // Nothing is within reach of both.
         unwind.add_jump(PAGE);
         unwind.add_jump(near);
-        let finished = arena.finish(&Trampolines::NONE, &unwind);
+        let finished = arena.finish(&mut Text::open(), &Trampolines::NONE, &unwind);
         assert_eq!(finished, Err(libc::ENOMEM));
         assert!(memory::peek(header).is_err());
     }

@@ -68,7 +68,7 @@ struct Block {
 impl Block {
     /// Maps the block at `base`, if nothing is there.
     fn map(base: usize, text: &mut Text, trampolines: &Trampolines) -> Option<Self> {
-        map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC)?;
+        map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC).ok()?;
         let place = StubBlocks::header(base);
         // libgcc passes over what starts where the lower half of the address is 0. The header is
         // there then.

@@ -35,8 +35,12 @@ pub(crate) static MAPPINGS: Memory = Memory {
     },
 };
 
-/// Maps `len` bytes at `place`, if nothing is there.
-pub(crate) fn map_at(place: usize, len: usize, protection: i32) -> Option<usize> {
+/// Maps `len` bytes of zeros at `place`, if nothing is there.
+///
+/// # Errors
+///
+/// The system's number of the error; `EEXIST` if something is mapped there.
+pub(crate) fn map_at(place: usize, len: usize, protection: i32) -> Result<usize, i32> {
     // SAFETY: fails where something is mapped.
     let got = unsafe {
         libc::mmap(
@@ -52,15 +56,15 @@ pub(crate) fn map_at(place: usize, len: usize, protection: i32) -> Option<usize>
         )
     };
     if got == libc::MAP_FAILED {
-        return None;
+        return Err(errno());
     }
     if got.addr() == place {
-        return Some(got.expose_provenance());
+        return Ok(got.expose_provenance());
     }
     // A kernel before 4.17 takes the flag for a hint.
     // SAFETY: just mapped.
     unsafe { libc::munmap(got, len) };
-    None
+    Err(libc::EEXIST)
 }
 
 /// Gives memory of a shadow stack back to the system, but for what shares its first page with

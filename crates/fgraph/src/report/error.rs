@@ -1,7 +1,9 @@
 //! What can go wrong, and what was refused.
 
+use core::cmp::Reverse;
 use core::convert::Infallible;
 use core::fmt;
+use std::collections::BTreeMap;
 
 use crate::arch::relocate::RelocateError;
 use crate::arch::system_calls::SystemCallError;
@@ -75,7 +77,7 @@ impl fmt::Display for Error {
             Self::Text { address, errno } => write!(
                 f,
                 "cannot write to the text at {address:#x}: {}",
-                std::io::Error::from_raw_os_error(*errno)
+                Forbidden(*errno)
             ),
         }
     }
@@ -373,11 +375,36 @@ impl fmt::Display for RefusalReason {
             Self::NoIndex => f.write_str("16,777,216 functions have a number already"),
             Self::NoPlace => f.write_str("no free memory where its stub could be"),
             Self::NotExecutable(errno) => {
-                let error = std::io::Error::from_raw_os_error(*errno);
-                write!(f, "no executable memory for its stub: {error}")
+                write!(
+                    f,
+                    "no executable memory for its stub: {}",
+                    Forbidden(*errno)
+                )
             }
             Self::Module(error) => f.write_str(error),
         }
+    }
+}
+
+/// True if the error number may be that of a policy.
+pub(crate) fn is_forbidden(errno: i32) -> bool {
+    [libc::EACCES, libc::EPERM].contains(&errno)
+}
+
+/// The number of an error of making or changing code, and what to permit if a policy forbids it.
+struct Forbidden(i32);
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(errno) = *self;
+        std::io::Error::from_raw_os_error(errno).fmt(f)?;
+        if !is_forbidden(errno) {
+            return Ok(());
+        }
+        f.write_str(
+            ": permit the program to change its code: in SELinux execmem and execmod, in systemd \
+             MemoryDenyWriteExecute=no; PR_SET_MDWE and seccomp filters forbid it, too",
+        )
     }
 }
 
@@ -455,6 +482,18 @@ impl FilterReport {
         self.traced == 0 && self.refused.is_empty()
     }
 
+    /// The [reasons](RefusalReason::in_general) for the refusals, each with the number of functions
+    /// that it holds for: the most frequent first.
+    pub fn reasons(&self) -> Vec<(String, usize)> {
+        let mut counts = BTreeMap::<String, usize>::new();
+        for refused in &self.refused {
+            *counts.entry(refused.reason.in_general()).or_default() += 1;
+        }
+        let mut reasons: Vec<_> = counts.into_iter().collect();
+        reasons.sort_by_key(|&(_, count)| Reverse(count));
+        reasons
+    }
+
     /// The words that match no function.
     pub fn unmatched(&self) -> impl Iterator<Item = &str> {
         let words = self.words.iter().filter(|word| word.functions == 0);
@@ -466,6 +505,14 @@ impl fmt::Display for FilterReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.matches_nothing() {
             return f.write_str("warning: the filter matches no function");
+        }
+        if self.traced == 0 {
+            let refused = self.refused.len();
+            write!(f, "none of {refused} selected functions can be traced")?;
+            let most_frequent = self.reasons().into_iter().take(3);
+            return most_frequent
+                .map(|(reason, count)| write!(f, "; {count}: {reason}"))
+                .collect();
         }
         write!(f, "{} functions traced", self.traced)?;
         if !self.refused.is_empty() {

@@ -185,11 +185,14 @@ pub(super) fn build(
         .sum();
     let copies: usize = windows().map(Window::relocated_len).sum();
     let copies = copies + calls * system_call::LEN;
-    let Some(mut arena) = Arena::reserve(first.address, last.address, stubs, copies) else {
-        for planned in planned {
-            refuse(planned.subject, planned.address, RefusalReason::OutOfReach);
+    let mut arena = match Arena::reserve(first.address, last.address, stubs, copies) {
+        Ok(arena) => arena,
+        Err(reason) => {
+            for planned in planned {
+                refuse(planned.subject, planned.address, reason.clone());
+            }
+            return;
         }
-        return;
     };
     let (mut next_stub, mut next_copy) = (arena.stubs(), arena.copies());
     let mut unwind = CopyUnwind::new(Place::Apart);
@@ -376,7 +379,7 @@ pub(super) fn build(
     }
     let written = placed.write(&mut text);
     let header = arena.header();
-    let finished = written.and_then(|()| arena.finish(&context.trampolines, &unwind));
+    let finished = written.and_then(|()| arena.finish(&mut text, &context.trampolines, &unwind));
     if let Err(errno) = finished {
         for site in sites {
             let within = || {

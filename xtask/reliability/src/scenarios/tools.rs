@@ -213,7 +213,7 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "no /proc",
+            name: "no /proc, or one through which text cannot be written",
             promise: "Text is written through mprotect.",
             shown: Shown::Elsewhere(&[
                 fallback("without_proc_text_is_written_through_mprotect"),
@@ -242,7 +242,17 @@ pub(super) const GROUP: Group = Group {
         Scenario {
             name: "executable memory is forbidden",
             promise: "Nothing is patched, and the report says why.",
-            shown: Shown::Elsewhere(&[fallback("without_executable_memory_nothing_is_patched")]),
+            shown: Shown::Elsewhere(&[
+                fallback("without_executable_memory_nothing_is_patched_and_the_reason_is_said"),
+                fallback("where_no_way_leads_to_executable_memory_the_reason_is_said"),
+            ]),
+        },
+        Scenario {
+            name: "memory may not become executable (PR_SET_MDWE)",
+            promise: "Stubs are executable from the start, and written as text is.",
+            shown: Shown::Elsewhere(&[fallback(
+                "functions_are_traced_where_memory_may_not_become_executable",
+            )]),
         },
     ],
 };
