@@ -54,7 +54,7 @@ pub fn read_process(bytes: &[u8]) {
     let filter: Vec<Instruction> = words.iter().map(|&word| instruction(word)).collect();
     for number in [0, libc::SYS_mmap] {
         let first = Some(bytes.len() as u64);
-        let _ = fate(&[filter.clone()], Call { number, first });
+        let _ = fate(std::slice::from_ref(&filter), Call { number, first });
     }
     let text = String::from_utf8_lossy(bytes);
     process::read_texts(&text);
