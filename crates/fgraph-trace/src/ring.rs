@@ -31,6 +31,7 @@
 mod layout;
 mod memory;
 mod read;
+mod reader;
 mod table;
 mod write;
 

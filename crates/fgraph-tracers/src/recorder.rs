@@ -211,11 +211,11 @@ impl Recorder {
     ///
     /// As for [`start_with`](Self::start_with).
     pub fn start_in(
-        rings: Rings,
+        rings: impl Into<Arc<Rings>>,
         filter: impl IntoFilter,
         options: &Options,
     ) -> Result<Self, RecordError> {
-        let rings = Arc::new(rings);
+        let rings = rings.into();
         let no_memory = || RecordError::Rings(io::ErrorKind::OutOfMemory.into());
         let threshold = options.threshold.unwrap_or_default();
         let threshold = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);

@@ -13,6 +13,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, LibraryEvent, PerThread, Return};
@@ -61,7 +62,11 @@ impl StackTracer {
     /// # Errors
     ///
     /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
-    pub fn start_in(rings: Rings, executed: u32, filter: impl IntoFilter) -> Result<Self, Error> {
+    pub fn start_in(
+        rings: impl Into<Arc<Rings>>,
+        executed: u32,
+        filter: impl IntoFilter,
+    ) -> Result<Self, Error> {
         let record = Record {
             sink: Some(Sink::start(rings, executed)?),
             ..Record::default()

@@ -286,7 +286,7 @@ impl SyscallMarks {
     ///
     /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
     pub fn start_in(
-        rings: Rings,
+        rings: impl Into<Arc<Rings>>,
         executed: u32,
         asked: Option<&Filter>,
         is_loud: bool,

@@ -18,6 +18,7 @@
 //! ```
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fgraph::{
@@ -89,7 +90,7 @@ impl ThreadChecker {
     ///
     /// As for [`start`](Self::start); [`Unsupported`](Error::Unsupported) without memory.
     pub fn start_in<F: IntoFilter>(
-        rings: Rings,
+        rings: impl Into<Arc<Rings>>,
         executed: u32,
         rules: impl IntoIterator<Item = (Rule, F)>,
     ) -> Result<Self, Error> {

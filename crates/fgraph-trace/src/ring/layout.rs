@@ -31,6 +31,7 @@ pub(super) mod at {
     pub(in super::super) const FINISHED: usize = 56;
     pub(in super::super) const CONSUMER: usize = 57;
     pub(in super::super) const TRIGGERS: usize = 58;
+    pub(in super::super) const READER: usize = 59;
     /// Words of the header. The table comes next.
     pub(in super::super) const HEADER: usize = if cfg!(loom) { 64 } else { 512 };
 }

@@ -61,12 +61,20 @@ impl Memory {
     /// Memory that keeps its length, and the file through which other processes map it.
     pub(super) fn new_shared(words: usize) -> io::Result<(Self, File)> {
         use std::os::fd::FromRawFd;
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a name with a zero at its end.
-        let fd = unsafe { libc::memfd_create(c"fgraph-rings".as_ptr(), flags) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let create = |more| {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | more;
+            // SAFETY: a name with a zero at its end.
+            match unsafe { libc::memfd_create(c"fgraph-rings".as_ptr(), flags) } {
+                -1 => Err(io::Error::last_os_error()),
+                fd => Ok(fd),
+            }
+        };
+        // With `vm.memfd_noexec=2` no other files are made. Kernels before Linux 6.3 do not know
+        // the flag.
+        let fd = match create(libc::MFD_NOEXEC_SEAL) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => create(0)?,
+            made => made?,
+        };
         // SAFETY: a new file, which nothing else has.
         let file = unsafe { File::from_raw_fd(fd) };
         Ok((Self::new_in(&file, words)?, file))

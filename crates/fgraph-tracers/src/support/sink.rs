@@ -75,9 +75,9 @@ impl Sink {
     /// # Errors
     ///
     /// [`Unsupported`](Error::Unsupported) without memory.
-    pub(crate) fn start(rings: Rings, executed: u32) -> Result<Self, Error> {
+    pub(crate) fn start(rings: impl Into<Arc<Rings>>, executed: u32) -> Result<Self, Error> {
         let no_memory = Error::Unsupported(Unsupported::Memory(libc::ENOMEM));
-        Self::new(Arc::new(rings), executed).ok_or(no_memory)
+        Self::new(rings.into(), executed).ok_or(no_memory)
     }
 
     pub(crate) fn rings(&self) -> &Arc<Rings> {
