@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
@@ -14,6 +15,8 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 use crate::commands::Cli;
 use crate::error::Error;
+use crate::launch::directory::is_trusted;
+use crate::text::escaped;
 
 /// The variable that names another file, or none if it is empty.
 const VARIABLE: &str = "FGRAPH_CONFIG";
@@ -62,7 +65,7 @@ fn default_path(config: Option<OsString>, home: Option<OsString>) -> Option<Path
 }
 
 /// The text of the file; `None` if there is none where it is looked for by default, or none that
-/// may be read, as in the home of another user.
+/// may be read. After `su`, the home may be another user's, who must not say what we do.
 fn read(path: &Path) -> Result<Option<String>, Error> {
     let failed = |error| Error::Input {
         path: path.to_owned(),
@@ -81,6 +84,13 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
         },
         file => file.map_err(failed)?,
     };
+    let owner = file.metadata().map_err(failed)?.uid();
+    if is_default && !is_trusted(owner) {
+        let path = path.display().to_string();
+        let path = escaped(&path);
+        say!("fgraph: {path} belongs to user {owner}; it is passed over");
+        return Ok(None);
+    }
     let mut text = String::new();
     let read = file.take(MAX + 1).read_to_string(&mut text);
     read.map_err(failed)?;

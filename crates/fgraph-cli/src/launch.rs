@@ -4,7 +4,7 @@ mod attach;
 mod check;
 pub(crate) mod control;
 pub(crate) mod counts;
-mod directory;
+pub(crate) mod directory;
 pub(crate) mod events;
 mod gone;
 mod guard;

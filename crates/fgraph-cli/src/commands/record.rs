@@ -5,8 +5,9 @@
 
 mod flight;
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::launch::counts::Counts;
+use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP, What};
 use crate::places::names_of_functions;
@@ -172,7 +174,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let mut launched = program.start(mode).inspect_err(|_| {
         if is_new {
-            let _ = std::fs::remove_file(&args.output);
+            let _ = fs::remove_file(&args.output);
         }
     })?;
     let written = match ring {
@@ -187,16 +189,53 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 }
 
 /// The file of a recording, and whether it was made. One that was there has what was in it until a
-/// recording begins.
+/// recording begins. One that is made only this user may read.
 fn open(path: &Path) -> io::Result<(File, bool)> {
-    match File::create_new(path) {
+    let mut new = File::options();
+    match new.write(true).create_new(true).mode(0o600).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let mut options = File::options();
-            // A link may lead to where nothing is yet.
-            let options = options.write(true).create(true).truncate(false);
-            Ok((options.open(path)?, false))
+            Ok((open_known(path)?, false))
         }
         made => Ok((made?, true)),
+    }
+}
+
+/// Opens what is at a path already, unless another user has put it where all users may.
+fn open_known(path: &Path) -> io::Result<File> {
+    let planted = |found: &Metadata| -> io::Result<()> {
+        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let directory = fs::metadata(parent.unwrap_or(Path::new(".")))?;
+        let is_writable = directory.mode() & (libc::S_IWGRP | libc::S_IWOTH) != 0;
+        let is_shared = is_writable && directory.mode() & libc::S_ISVTX != 0;
+        let owner = found.uid();
+        if !is_shared || is_trusted(owner) {
+            return Ok(());
+        }
+        let why = format!("it belongs to user {owner}, in a directory that all may write to");
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    };
+    let mut options = File::options();
+    options.write(true).mode(0o600);
+    match options.clone().custom_flags(libc::O_NOFOLLOW).open(path) {
+        // A link. What is not another user's, no other user can replace.
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            planted(&fs::symlink_metadata(path)?)?;
+            // It may lead to where nothing is yet.
+            options.create(true).truncate(false).open(path)
+        }
+        file => {
+            let file = file?;
+            planted(&file.metadata()?)?;
+            Ok(file)
+        }
+    }
+}
+
+/// Empties a file, which may be none that can be.
+fn empty(file: &File) -> io::Result<()> {
+    match file.metadata()?.is_file() {
+        true => file.set_len(0),
+        false => Ok(()),
     }
 }
 
@@ -216,9 +255,7 @@ fn record(
 ) -> io::Result<()> {
     let rings = &Arc::clone(launched.rings());
     let info = info_of(args, launched);
-    if file.metadata()?.is_file() {
-        file.set_len(0)?;
-    }
+    empty(&file)?;
     let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
     if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
         say!("fgraph: {pause}");

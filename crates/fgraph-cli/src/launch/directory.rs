@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// This user.
-pub(super) fn user() -> u32 {
+pub(crate) fn user() -> u32 {
     // SAFETY: it only asks.
     unsafe { libc::geteuid() }
 }
@@ -16,44 +16,107 @@ pub(super) fn at_run_time() -> impl Iterator<Item = PathBuf> {
     let given = std::env::var_os("XDG_RUNTIME_DIR").filter(|it| !it.is_empty());
     let usual = Some(format!("/run/user/{}", user()).into());
     let all = [given, usual].into_iter().flatten();
-    all.map(|directory| Path::new(&directory).join("fgraph"))
-        .filter(|directory| is_ours(directory))
+    all.filter_map(|directory| own(Path::new(&directory), "fgraph"))
 }
 
 /// As [`at_run_time`], and last a directory where all users have theirs.
 pub(super) fn anywhere() -> impl Iterator<Item = PathBuf> {
-    let shared = std::env::temp_dir().join(format!("fgraph-{}", user()));
-    at_run_time().chain(Some(shared).filter(|directory| is_ours(directory)))
+    let shared = temporary().and_then(|parent| own(&parent, &format!("fgraph-{}", user())));
+    at_run_time().chain(shared)
 }
 
-/// Whether a directory is there, or could be made, of which only we have the rights.
-pub(super) fn is_ours(directory: &Path) -> bool {
-    let _ = DirBuilder::new().mode(0o700).create(directory);
-    // Not that of a link, which may be another one's.
-    let Ok(metadata) = fs::symlink_metadata(directory) else {
+/// A directory for temporary files, in which no other user can replace ours.
+pub(super) fn temporary() -> Option<PathBuf> {
+    secure(&std::env::temp_dir()).or_else(|| secure(Path::new("/tmp")))
+}
+
+/// The directory of this name that only we have the rights of, made if it is not there. `None` if
+/// another user has rights in it, or could replace it.
+fn own(parent: &Path, name: &str) -> Option<PathBuf> {
+    let directory = secure(parent)?.join(name);
+    let _ = DirBuilder::new().mode(0o700).create(&directory);
+    // A link may lead to another user's directory.
+    let found = fs::symlink_metadata(&directory).ok()?;
+    let is_ours = found.is_dir() && found.mode() & 0o077 == 0 && found.uid() == user();
+    is_ours.then_some(directory)
+}
+
+/// The path of a directory without links, if no other user can make it lead elsewhere.
+///
+/// Each directory of the path belongs to the system or to this user, and others can neither rename
+/// nor remove what is in it. They are checked from the root down, so what was checked stays as it
+/// is. After `su` or `sudo -E`, variables name directories of another user, which fail this.
+pub(crate) fn secure(directory: &Path) -> Option<PathBuf> {
+    let path = directory.canonicalize().ok()?;
+    let mut all: Vec<&Path> = path.ancestors().collect();
+    all.reverse();
+    all.into_iter().all(is_protected).then_some(path)
+}
+
+/// True if no other user can rename or remove what is in a directory.
+fn is_protected(directory: &Path) -> bool {
+    let Ok(found) = fs::symlink_metadata(directory) else {
         return false;
     };
-    metadata.is_dir() && metadata.mode() & 0o077 == 0 && metadata.uid() == user()
+    let is_writable = found.mode() & (libc::S_IWGRP | libc::S_IWOTH) != 0;
+    let is_sticky = found.mode() & libc::S_ISVTX != 0;
+    found.is_dir() && is_trusted(found.uid()) && (is_sticky || !is_writable)
+}
+
+/// True of this user, and of the system's.
+pub(crate) fn is_trusted(owner: u32) -> bool {
+    // A user namespace may show the system's files as of another number than 0.
+    let is_system = || fs::metadata("/").is_ok_and(|root| root.uid() == owner);
+    owner == 0 || owner == user() || is_system()
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use fgraph_needs::skip;
 
     use super::*;
 
     #[test]
     fn a_directory_that_others_may_use_is_not_ours() {
         let folder = tempfile::tempdir().unwrap();
-        let (new, link) = (folder.path().join("new"), folder.path().join("link"));
-        assert!(is_ours(&new));
-        symlink(&new, &link).unwrap();
-        assert!(!is_ours(&link));
+        let new = folder.path().join("new");
+        assert_eq!(own(folder.path(), "new"), Some(new.clone()));
+        symlink(&new, folder.path().join("link")).unwrap();
+        assert_eq!(own(folder.path(), "link"), None);
         fs::set_permissions(&new, Permissions::from_mode(0o750)).unwrap();
-        assert!(!is_ours(&new));
+        assert_eq!(own(folder.path(), "new"), None);
         fs::write(folder.path().join("file"), "").unwrap();
-        assert!(!is_ours(&folder.path().join("file")));
-        assert!(!is_ours(Path::new("/proc/fgraph")));
+        assert_eq!(own(folder.path(), "file"), None);
+        assert_eq!(own(Path::new("/proc"), "fgraph"), None);
+    }
+
+    #[test]
+    fn a_directory_below_one_that_others_may_change_is_not_secure() {
+        let folder = tempfile::tempdir().unwrap();
+        let [parent, inner] = ["parent", "parent/inner"].map(|name| folder.path().join(name));
+        fs::create_dir_all(&inner).unwrap();
+        let secure_as = |mode| {
+            fs::set_permissions(&parent, Permissions::from_mode(mode)).unwrap();
+            secure(&inner)
+        };
+        assert_eq!(secure_as(0o755), Some(inner.clone()));
+        assert_eq!(secure_as(0o1777), Some(inner.clone()));
+        assert_eq!(secure_as(0o777), None);
+        assert_eq!(secure_as(0o775), None);
+        secure_as(0o755);
+        // By a link too, it is known by the path that cannot change.
+        let link = folder.path().join("link");
+        symlink(&inner, &link).unwrap();
+        assert_eq!(secure(&link), Some(inner.clone()));
+        assert_eq!(secure(&folder.path().join("absent")), None);
+        if let Err(error) = chown(&parent, Some(65534), None) {
+            return skip!("no right to give a directory to another user: {error}");
+        }
+        assert_eq!(secure_as(0o755), None);
+        // Its owner may rename what is in it, though others may not.
+        assert_eq!(secure_as(0o1777), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.
 
 /// The file with the agent.
 ///
-/// It is in a directory that only we can write to, and stays there: its name has a checksum of what
-/// is in it, so later runs find it. Where there is no such place, it is in a directory of its own
-/// that goes with this value.
+/// It is in a directory that only we can write to and that no other user can replace, and stays
+/// there: its name has a checksum of what is in it, so later runs find it. Where there is no such
+/// place, it is in a directory of its own that goes with this value.
 #[derive(Debug)]
 pub(crate) struct Library {
     path: PathBuf,
@@ -38,13 +38,18 @@ impl Library {
             }
         }
         let private = Permissions::from_mode(0o700);
+        let none = || {
+            let what = "there is no directory from which programs may load a library of ours \
+                        and that no other user can change";
+            io::Error::other(what)
+        };
+        let parent = directory::temporary().ok_or_else(none)?;
         let own = tempfile::Builder::new()
             .prefix("fgraph-")
             .permissions(private)
-            .tempdir()?;
+            .tempdir_in(parent)?;
         if !allows_execution(own.path()) {
-            let what = "there is no directory from which programs may load a library of ours";
-            return Err(io::Error::other(what));
+            return Err(none());
         }
         Ok(Self {
             path: place(own.path(), &name)?,
@@ -58,7 +63,12 @@ impl Library {
 }
 
 fn allows_execution(directory: &Path) -> bool {
-    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else {
+    let path = directory.as_os_str().as_bytes();
+    // The variable that names the library is a list, with these between the files.
+    if path.iter().any(|byte| b": ".contains(byte)) {
+        return false;
+    }
+    let Ok(path) = CString::new(path) else {
         return false;
     };
     // SAFETY: zeros are such a value; it is filled in. The path is a string.
@@ -71,17 +81,18 @@ fn allows_execution(directory: &Path) -> bool {
 /// The path of the file in this directory, which is made if it is not there.
 fn place(directory: &Path, name: &str) -> io::Result<PathBuf> {
     let path = directory.join(name);
-    if fs::metadata(&path).is_ok_and(|file| file.len() == BYTES.len() as u64) {
+    if has_agent(&path).unwrap_or(false) {
         return Ok(path);
     }
     // Others never find half of it.
     let half = directory.join(format!("{name}.{}", std::process::id()));
     let write = || {
+        // Of a process that had our number, and was killed.
+        let _ = fs::remove_file(&half);
         let mut options = OpenOptions::new();
         let mut file: File = options
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o700)
             .open(&half)?;
         file.write_all(BYTES)?;
@@ -89,4 +100,20 @@ fn place(directory: &Path, name: &str) -> io::Result<PathBuf> {
     };
     write().inspect_err(|_| _ = fs::remove_file(&half))?;
     Ok(path)
+}
+
+/// True if a file is the agent, byte for byte.
+fn has_agent(path: &Path) -> io::Result<bool> {
+    let mut options = OpenOptions::new();
+    let options = options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let len = BYTES.len() as u64;
+    if file.metadata()?.len() != len {
+        return Ok(false);
+    }
+    let mut found = Vec::with_capacity(BYTES.len());
+    file.take(len + 1).read_to_end(&mut found)?;
+    Ok(found == BYTES)
 }

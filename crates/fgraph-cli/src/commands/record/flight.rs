@@ -1,7 +1,6 @@
 //! The flight recorder: rings keep the newest events of each thread, and what is in them goes to a
 //! file when something happens.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent;
 
-use super::{Args, Progress, finish, identify, info_of, tell_switched_off};
+use super::{Args, Progress, empty, finish, identify, info_of, open, tell_switched_off};
 use crate::calls::switched_off;
 use crate::input::nanoseconds;
 use crate::launch::interrupt::Interrupts;
@@ -111,8 +110,9 @@ impl Snapshots<'_> {
             clock.ticks(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
         });
         let since = Anchor::now(clock.kind()).ticks.saturating_sub(span);
-        let mut drain =
-            Drain::snapshot(Arc::clone(rings), File::create(&path)?, &self.info, since)?;
+        let (file, _) = open(&path)?;
+        empty(&file)?;
+        let mut drain = Drain::snapshot(Arc::clone(rings), file, &self.info, since)?;
         identify(&mut drain, &mut 0)?;
         self.off = switched_off(drain.names());
         let len = finish(self.args, drain, interrupts)?;
