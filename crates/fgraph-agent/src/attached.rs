@@ -15,15 +15,15 @@ use std::io::Write as _;
 use std::mem;
 use std::os::fd::FromRawFd;
 use std::slice;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use fgraph::Untraced;
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::{Reply, Request, Settings, is_there};
+use fgraph_tracers::agent::{Reply, Request, Settings};
 
 use crate::controlled;
-use crate::{AGENT, Agent, begin, reason};
+use crate::{AGENT, Agent, Reader, begin, reason};
 
 pub(crate) type Failed = Box<dyn error::Error>;
 
@@ -73,7 +73,14 @@ fn carry_out(request: Request) -> Result<String, Failed> {
             let file = unsafe { File::from_raw_fd(rings as i32) };
             attach(&file, reader, &settings)?;
         }
-        Request::Control { holder } => control(holder)?,
+        Request::Control { holder: 0, .. } => control(None)?,
+        Request::Control { holder, rings } => {
+            // SAFETY: a descriptor that is ours, as the caller of `fgraph_agent_request` says.
+            let file = unsafe { File::from_raw_fd(rings as i32) };
+            let rings = Arc::new(Rings::open_shared(&file)?);
+            let process = holder;
+            control(Some(Reader { rings, process }))?;
+        }
         Request::Detach { holder } => detach(holder)?,
         Request::List => return Ok(controlled::get()?.list()),
         Request::Read { file } => return controlled::get()?.read(&file),
@@ -93,11 +100,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Failed> {
 fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     let mut place = lock(&AGENT)?;
     end_left(&mut place)?;
-    let (tool, triggers) = begin(settings, Rings::open_shared(file)?)?;
+    let rings = Arc::new(Rings::open_shared(file)?);
+    let (tool, triggers) = begin(settings, &rings)?;
     *place = Some(Agent {
         tool,
         triggers,
-        reader,
+        reader: Reader {
+            rings,
+            process: reader,
+        },
         _executed: None,
     });
     Ok(())
@@ -106,18 +117,19 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
 /// Ends what an agent does whose reader has ended without a word; an error if that is there.
 fn end_left(place: &mut Option<Agent>) -> Result<(), Failed> {
     if let Some(agent) = &*place
-        && is_there(agent.reader)
+        && agent.reader.is_there()
     {
-        return Err(format!("process {} records it already", agent.reader).into());
+        let process = agent.reader.process;
+        return Err(format!("process {process} records it already").into());
     }
     drop(place.take());
     Ok(())
 }
 
-fn control(holder: u32) -> Result<(), Failed> {
+fn control(holder: Option<Reader>) -> Result<(), Failed> {
     end_left(&mut *lock(&AGENT)?)?;
     let mut control = controlled::get()?;
-    if holder != 0 {
+    if holder.is_some() {
         control.check()?;
         control.holder = holder;
     }
@@ -131,10 +143,10 @@ fn detach(holder: u32) -> Result<(), Failed> {
         control.check()?;
         end_left(&mut place)?;
     }
-    if holder == control.holder || holder == 0 {
+    if holder == control.holder() || holder == 0 {
         // Unpatches what its tracers watched.
         drop(mem::take(&mut *control));
     }
-    drop(place.take_if(|agent| agent.reader == holder));
+    drop(place.take_if(|agent| agent.reader.process == holder));
     Ok(())
 }

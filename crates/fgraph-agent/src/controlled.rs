@@ -12,9 +12,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use fgraph_tracers::agent::{NEVER, Reply, STREAM_END, STREAM_HEAD, is_there};
+use fgraph_tracers::agent::{NEVER, Reply, STREAM_END, STREAM_HEAD};
 use fgraph_tracers::control::{Control, TracePipe};
 
+use crate::Reader;
 use crate::attached::{Failed, lock};
 
 /// Text that waits to be read; more is not made.
@@ -27,13 +28,13 @@ const NAP: Duration = Duration::from_millis(20);
 pub(crate) struct Controlled {
     /// Made when it is first needed.
     control: Option<Control>,
-    /// The process with which this ends; 0 if it does with none.
-    pub(crate) holder: u32,
+    /// The process with which this ends, if it does with one.
+    pub(crate) holder: Option<Reader>,
 }
 
 static CONTROLLED: Mutex<Controlled> = Mutex::new(Controlled {
     control: None,
-    holder: 0,
+    holder: None,
 });
 
 /// The one of this process.
@@ -49,10 +50,18 @@ impl Controlled {
 
     /// An error if a process holds it.
     pub(crate) fn check(&self) -> Result<(), Failed> {
-        match is_there(self.holder) {
-            true => Err(format!("process {} is attached to it already", self.holder).into()),
-            false => Ok(()),
+        match &self.holder {
+            Some(holder) if holder.is_there() => {
+                let process = holder.process;
+                Err(format!("process {process} is attached to it already").into())
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// The process that holds it, or has held it; 0 if none has.
+    pub(crate) fn holder(&self) -> u32 {
+        self.holder.as_ref().map_or(0, |holder| holder.process)
     }
 
     pub(crate) fn list(&mut self) -> String {

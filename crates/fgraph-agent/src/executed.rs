@@ -5,7 +5,8 @@
 //! thread, which it shares with a child of `vfork`.
 //!
 //! Nothing is added for programs that could not load the library: those without a dynamic linker or
-//! with another one, those for another architecture, and those that do not find its file.
+//! with another one, those for another architecture, and those that do not find its file. And
+//! nothing is added once recording has ended.
 //!
 //! # Safety
 //!
@@ -13,11 +14,15 @@
 //! hands over is read by the kernel, so wrong pointers do no harm.
 
 use std::ffi::{CStr, CString, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::ptr;
+use std::sync::Arc;
 
 use fgraph::{Entry, Error, FgraphOps, Filter, Handle, untraced};
 use fgraph_symbols::program::{HEAD, Start};
-use fgraph_tracers::agent::{self, Settings};
+use fgraph_trace::ring::Rings;
+use fgraph_tracers::agent::{self, RingsFile, Settings};
 
 /// A function that executes programs.
 #[derive(Clone, Copy, Debug)]
@@ -70,14 +75,18 @@ pub(crate) struct Executed {
 }
 
 impl Executed {
-    /// Starts to give programs the library with these settings.
-    pub(crate) fn start(settings: &Settings, library: CString) -> Result<Self, Error> {
+    /// Starts to give programs the library with these settings, as long as the rings have a reader.
+    pub(crate) fn start(
+        settings: &Settings,
+        library: CString,
+        rings: Arc<Rings>,
+    ) -> Result<Self, Error> {
         let next = Settings {
             executed: (settings.executed + 1) % 1024,
             ..settings.clone()
         };
         let variable = format!("{}={}", agent::VARIABLE, next.to_value());
-        let rings = settings.rings.to_string_lossy().into_owned();
+        let path = settings.rings.path.as_os_str().as_bytes();
         let mut filter = Filter::none();
         for executor in EXECUTORS {
             filter = filter
@@ -87,7 +96,9 @@ impl Executed {
         let watch = Watch {
             library,
             variable: CString::new(variable).unwrap_or_default(),
-            rings: CString::new(rings).unwrap_or_default(),
+            path: CString::new(path).unwrap_or_default(),
+            file: settings.rings.clone(),
+            rings,
         };
         // SAFETY: the callback makes system calls and writes to its own memory.
         let user = unsafe { fgraph::register(watch, filter) }.map_err(|failed| failed.error)?;
@@ -99,7 +110,10 @@ impl Executed {
 struct Watch {
     library: CString,
     variable: CString,
-    rings: CString,
+    /// The path of the rings.
+    path: CString,
+    file: RingsFile,
+    rings: Arc<Rings>,
 }
 
 impl FgraphOps for Watch {
@@ -113,6 +127,9 @@ impl FgraphOps for Watch {
 impl Watch {
     /// Gives the call a longer list of variables; `None` if it has it or should not.
     fn add_variables(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        if self.rings.has_reader() == Some(false) {
+            return None;
+        }
         let function = call.function();
         let name = function.name();
         let name = name.as_str();
@@ -139,12 +156,10 @@ impl Watch {
             };
             match Start::of(&head.0[..len]) {
                 Start::Dynamic => {
-                    let is_there = |path: &CStr, mode| {
-                        // SAFETY: a string.
-                        unsafe { libc::access(path.as_ptr(), mode) == 0 }
-                    };
-                    return is_there(&self.library, libc::R_OK)
-                        && is_there(&self.rings, libc::R_OK | libc::W_OK);
+                    // SAFETY: a string.
+                    let has_library =
+                        unsafe { libc::access(self.library.as_ptr(), libc::R_OK) } == 0;
+                    return has_library && self.finds_rings();
                 }
                 Start::Script(path) => {
                     let mut place = Path::default();
@@ -154,6 +169,13 @@ impl Watch {
             }
         }
         false
+    }
+
+    /// True if the path of the rings still leads to them.
+    fn finds_rings(&self) -> bool {
+        let place = Descriptor::open_with(libc::AT_FDCWD, &self.path, libc::O_PATH);
+        let status = place.and_then(|place| place.status());
+        status.is_some_and(|status| self.file.is_it(&status))
     }
 
     /// The address of a list of variables that is longer; `None` if the program's has ours already,
@@ -207,6 +229,8 @@ impl Watch {
             });
             words[index] = pointer.to_ne_bytes();
         };
+        // The memory holds what an earlier call wrote to it.
+        text[at] = 0;
         if let Some((_, value)) = preload {
             let rest = &mut text[at + 1..];
             let len = peek(value, &mut rest[..LONGEST]);
@@ -309,15 +333,25 @@ impl Descriptor {
 
     /// Without a path, the file is that of the descriptor.
     fn open_at(directory: i32, path: &CStr) -> Option<Self> {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        if path.is_empty() {
+            // SAFETY: it changes nothing but which descriptors there are.
+            let file = unsafe { libc::fcntl(directory, libc::F_DUPFD_CLOEXEC, 0) };
+            return (file >= 0).then_some(Self(file));
+        }
+        let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
+        Self::open_with(directory, path, flags)
+    }
+
+    fn open_with(directory: i32, path: &CStr, flags: i32) -> Option<Self> {
         // SAFETY: it changes nothing but which descriptors there are; the path is a string.
-        let file = unsafe {
-            match path.is_empty() {
-                true => libc::fcntl(directory, libc::F_DUPFD_CLOEXEC, 0),
-                false => libc::openat(directory, path.as_ptr(), flags),
-            }
-        };
+        let file = unsafe { libc::openat(directory, path.as_ptr(), flags | libc::O_CLOEXEC) };
         (file >= 0).then_some(Self(file))
+    }
+
+    fn status(&self) -> Option<libc::stat> {
+        let mut found = MaybeUninit::uninit();
+        // SAFETY: it fills in a status, which is taken only then.
+        unsafe { (libc::fstat(self.0, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
     }
 
     /// The first bytes, and how many these are.

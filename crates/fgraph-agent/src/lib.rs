@@ -21,19 +21,20 @@ mod executed;
 use std::env;
 use std::error;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
-use std::fs::File;
+use std::io;
 use std::mem;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
 use fgraph::{Filter, Untraced};
+use fgraph_trace::names::{DescriptionKind, process_number};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
-use fgraph_tracers::agent::{self, Settings, Tool, Work};
+use fgraph_tracers::agent::{self, Settings, Tool, Work, is_there};
 use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
 use fgraph_tracers::stack::StackTracer;
@@ -56,9 +57,24 @@ struct Agent {
     /// It ends when it is dropped.
     tool: Box<dyn Work>,
     triggers: Vec<Trigger>,
-    /// The process that reads what is recorded.
-    reader: u32,
+    reader: Reader,
     _executed: Option<Executed>,
+}
+
+/// A process that reads what is recorded, or has the agent in this one.
+#[derive(Debug)]
+struct Reader {
+    /// They say whether it is there.
+    rings: Arc<Rings>,
+    /// Its number, perhaps in another PID namespace.
+    process: u32,
+}
+
+impl Reader {
+    fn is_there(&self) -> bool {
+        let known = self.rings.has_reader();
+        known.unwrap_or_else(|| is_there(self.process))
+    }
 }
 
 static AGENT: Mutex<Option<Agent>> = Mutex::new(None);
@@ -72,15 +88,46 @@ extern "C" fn start() {
     let library = own_path();
     // SAFETY: the program has no other thread yet, and nobody holds a pointer to its variables.
     unsafe { clean_environment(&library) };
-    let settings = value.to_str().and_then(Settings::parse);
-    let work = || match settings {
-        Some(settings) => run(&settings, library),
-        None => Err("it was started by another version of fgraph".into()),
+    let _untraced = Untraced::new();
+    if let Err(error) = follow(value.to_str(), library) {
+        say_why(&reason(&*error));
+    }
+}
+
+/// Says that this program is not recorded, where no recorder can.
+fn say_why(why: &str) {
+    let program = env::current_exe().unwrap_or_default();
+    eprintln!("fgraph: {} is not recorded: {why}", program.display());
+}
+
+/// Does what the settings in the environment say, or tells the recorder why it cannot.
+fn follow(value: Option<&str>, library: CString) -> Result<(), Box<dyn error::Error>> {
+    let settings = value.and_then(Settings::parse);
+    let settings = settings.ok_or("it was started by another version of fgraph")?;
+    let rings = match settings.rings.open() {
+        Ok(file) => Arc::new(Rings::open_shared(&file)?),
+        // Recording has ended since the program was executed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
     };
-    if let Err(error) = work() {
-        let program = env::current_exe().unwrap_or_default();
-        let why = reason(&*error);
-        eprintln!("fgraph: {} is not recorded: {why}", program.display());
+    if let Err(error) = run(&settings, library, &rings) {
+        refuse(&settings, &rings, &reason(&*error));
+    }
+    Ok(())
+}
+
+/// Tells the recorder why nothing is recorded of this program.
+fn refuse(settings: &Settings, rings: &Rings, why: &str) {
+    let program = env::current_exe().unwrap_or_default();
+    let fields = [
+        process_number(std::process::id(), settings.executed).into(),
+        0,
+        0,
+        0,
+    ];
+    let texts = [why, &program.to_string_lossy()];
+    if !rings.describe(DescriptionKind::Refused, fields, texts) {
+        say_why(why);
     }
 }
 
@@ -95,19 +142,16 @@ fn reason(error: &dyn error::Error) -> String {
     text
 }
 
-fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error>> {
-    let _untraced = Untraced::new();
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(&settings.rings)?;
-    let rings = Rings::open_shared(&file)?;
-    drop(file);
+fn run(
+    settings: &Settings,
+    library: CString,
+    rings: &Arc<Rings>,
+) -> Result<(), Box<dyn error::Error>> {
     // The program waits for this, and may be over soon.
     fgraph::lazy_sites(true)?;
     // Before the recorder, whose filter may select functions that this one needs.
     let executed = match settings.follow {
-        true => Some(Executed::start(settings, library)?),
+        true => Some(Executed::start(settings, library, Arc::clone(rings))?),
         false => None,
     };
     let (tool, triggers) = begin(settings, rings)?;
@@ -118,7 +162,10 @@ fn run(settings: &Settings, library: CString) -> Result<(), Box<dyn error::Error
     let agent = Agent {
         tool,
         triggers,
-        reader: settings.reader(),
+        reader: Reader {
+            rings: Arc::clone(rings),
+            process: settings.rings.process(),
+        },
         _executed: executed,
     };
     if let Ok(mut place) = AGENT.lock() {
@@ -133,8 +180,18 @@ const TYPES: Duration = Duration::from_secs(2);
 /// What works at once: a tool, and what tells of calls.
 type Begun = (Box<dyn Work>, Vec<Trigger>);
 
-/// Starts what is asked for, which writes to these rings.
-fn begin(settings: &Settings, rings: Rings) -> Result<Begun, Box<dyn error::Error>> {
+/// Starts what is asked for, which writes to these rings. Tells the recorder if it comes to nothing.
+fn begin(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error::Error>> {
+    let begun = start_tool(settings, rings)?;
+    // Libraries that are loaded later may have functions that can be traced.
+    if let Some(why) = begun.0.refusal()? {
+        refuse(settings, rings, &why);
+    }
+    Ok(begun)
+}
+
+fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error::Error>> {
+    let rings = Arc::clone(rings);
     let executed = settings.executed;
     let program = env::current_exe()?;
     let filter = || settings.filter(&program.to_string_lossy());
@@ -168,7 +225,7 @@ fn begin(settings: &Settings, rings: Rings) -> Result<Begun, Box<dyn error::Erro
 
 fn record(
     settings: &Settings,
-    rings: Rings,
+    rings: Arc<Rings>,
     filter: Filter,
 ) -> Result<(Recorder, Vec<Trigger>), Box<dyn error::Error>> {
     let options = Options {

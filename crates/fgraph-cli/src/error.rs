@@ -18,9 +18,9 @@ Exit codes:
   3  a recording or another file cannot be read, or has not what was asked for
   4  the output cannot be written
 
-Where a program is started, the code is the program's own, or 128 and the signal
-that has ended it; else
-  126  the program, or the process, cannot be recorded
+Where a program is started, the code is the program's own, and a signal that has
+ended it ends this command; else
+  126  the program, or the process, cannot be recorded, or nothing of it can
   127  there is no such program";
 
 /// Why a subcommand ended early.
@@ -62,6 +62,8 @@ pub(crate) enum Error {
         /// Why.
         why: String,
     },
+    /// Programs have run of which nothing could be recorded, as was said before.
+    Refused,
     /// A program cannot be started, or not with the agent inside.
     Program {
         /// Its path.
@@ -95,6 +97,7 @@ impl Error {
                 format!("{}: {}", path.display(), plain(error))
             }
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
+            Self::Refused => return None,
             Self::Output(error) => format!("the output cannot be written: {}", plain(error)),
             Self::Process { process, why } => {
                 format!("process {process} cannot be recorded: {why}")
@@ -114,7 +117,7 @@ impl Error {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Write { .. } | Self::Output(_) => 4,
             Self::Program { is_missing, .. } if *is_missing => 127,
-            Self::Program { .. } | Self::Process { .. } => 126,
+            Self::Program { .. } | Self::Process { .. } | Self::Refused => 126,
         })
     }
 }

@@ -10,12 +10,12 @@ mod gone;
 mod guard;
 pub(crate) mod interrupt;
 mod library;
+mod reader;
 mod socket;
 
 use std::ffi::{CString, OsString, c_char};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -27,16 +27,20 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fgraph_symbols::filter::Filter;
+use fgraph_trace::names::Names;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{self, Settings, Tool, Trigger};
+use fgraph_tracers::agent::{self, RingsFile, Settings, Tool, Trigger};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
 use crate::target::words;
+use crate::text::escaped;
 use attach::Attached;
+use counts::Counts;
 use gone::Gone;
 use interrupt::Interrupts;
 use library::Library;
+use reader::Reader;
 use socket::Socket;
 
 /// How rings are laid out: a thread that makes ten million calls a second fills its own in 25 ms.
@@ -245,6 +249,8 @@ pub(crate) struct Program {
 #[derive(Debug)]
 pub(crate) struct Launched {
     rings: Arc<Rings>,
+    /// Where it did not run before, until recording ends.
+    reader: Option<Reader>,
     gone: Gone,
     process: u32,
     command: Vec<String>,
@@ -253,6 +259,8 @@ pub(crate) struct Launched {
     waiter: Option<JoinHandle<io::Result<ExitStatus>>>,
     /// What it has ended with.
     status: Option<ExitStatus>,
+    /// How many programs are known of which nothing can be recorded.
+    refused: usize,
     /// Where it ran before.
     attached: Option<Attached>,
     /// Where others ask.
@@ -346,10 +354,14 @@ impl Program {
         let options = ring_options(mode);
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
-        let place = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        self.settings.rings = place.into();
+        self.settings.rings = RingsFile::of(&file).map_err(failed)?;
+        let rings = Arc::new(rings);
+        let reader = Reader::start(&rings);
         let mut child = self.execute(&library).map_err(failed)?;
         let process = child.id();
+        if self.output.is_none() {
+            interrupt::pass_on_to(process);
+        }
         let (sender, ended) = mpsc::channel();
         let waiter = thread::spawn(move || {
             // Who attaches to it meanwhile sees it stop, which is no end.
@@ -359,16 +371,17 @@ impl Program {
             status
         });
         let shown = self.command.iter().map(|it| it.to_string_lossy().into());
-        let rings = Arc::new(rings);
         Ok(Launched {
             socket: Socket::listen(process, Some(Arc::clone(&rings))),
             rings,
+            reader: Some(reader),
             gone: Gone::default(),
             process,
             command: shown.collect(),
             ended,
             waiter: Some(waiter),
             status: None,
+            refused: 0,
             attached: None,
             output: self.output,
             _library: Some(library),
@@ -380,16 +393,17 @@ impl Program {
         let options = ring_options(mode);
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
-        let rings = Arc::new(rings);
         Ok(Launched {
             socket: Socket::listen(pid, Some(Arc::clone(&rings))),
             rings,
+            reader: None,
             gone: Gone::default(),
             process: pid,
             command: attach::strings(pid, "cmdline"),
             ended,
             waiter: Some(attach::wait_for_end(pid, sender)),
             status: None,
+            refused: 0,
             attached: Some(attached),
             output: None,
             _library: None,
@@ -503,6 +517,16 @@ impl Launched {
         self.gone.give_back(&self.rings);
     }
 
+    /// Says of which programs nothing can be recorded, and why, once for each.
+    pub(crate) fn say_refused(&mut self, names: &Names) {
+        let new = names.refused().get(self.refused..).unwrap_or(&[]);
+        self.refused += new.len();
+        for (program, why) in new {
+            let [program, why] = [program, why].map(|text| escaped(text));
+            say!("fgraph: {program} is not recorded: {why}");
+        }
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -554,7 +578,13 @@ impl Launched {
             // What was recorded is worth more.
             say!("fgraph: {}", error.message().unwrap_or_default());
         }
+        self.finish();
+    }
+
+    /// Says that nothing more is read. What is executed from now on does not load the agent.
+    fn finish(&mut self) {
         self.rings.finish();
+        self.reader = None;
     }
 
     /// Sends a signal to the program that is kept off the terminal, as the terminal would, and to
@@ -612,8 +642,9 @@ impl Launched {
         }
     }
 
-    /// Ends as the program does, unless that ran before or was interrupted twice: then it goes on.
-    /// Without a result the program is waited for as well.
+    /// Ends as the program does, also by the same signal, unless that ran before or was interrupted
+    /// twice: then it goes on. Without a result the program is waited for as well. An error if
+    /// nothing could be recorded.
     pub(crate) fn end(
         mut self,
         interrupts: &Interrupts,
@@ -626,26 +657,41 @@ impl Launched {
             );
         }
         let detached = self.detach();
-        self.rings.finish();
+        self.finish();
         // Recording is over.
         self.socket = None;
-        let code = match interrupts.count() > 1 {
-            _ if self.is_attached() => ExitCode::SUCCESS,
-            true => ExitCode::from(130),
+        self.say_refused(&self.rings.names());
+        let is_refused = self.refused > 0 && Counts::of(&self.rings).calls == 0;
+        let (is_attached, is_left) = (self.is_attached(), interrupts.count() > 1);
+        let status = match is_attached || is_left {
+            true => None,
             false => self.wait(),
         };
-        result.and(detached).map(|()| code)
+        result.and(detached)?;
+        if is_refused {
+            return Err(Error::Refused);
+        }
+        if is_attached {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if is_left {
+            return Ok(interrupt::code_of(interrupts.newest()));
+        }
+        match status.and_then(|status| status.signal()) {
+            Some(signal) => Ok(interrupt::end_by(signal)),
+            None => {
+                let code = status.and_then(|status| status.code());
+                Ok(ExitCode::from(code.unwrap_or(1) as u8))
+            }
+        }
     }
 
-    /// Waits until the program has ended, and says what it has ended with.
-    fn wait(mut self) -> ExitCode {
+    /// Waits until the program has ended, and says what it has ended with, if that is known. Nothing
+    /// of what recording took is left then.
+    fn wait(mut self) -> Option<ExitStatus> {
         if let Some(waiter) = self.waiter.take() {
             self.status = waiter.join().ok().and_then(Result::ok);
         }
-        let code = self.status.and_then(|status| {
-            let by_signal = || status.signal().map(|signal| 128 + signal);
-            status.code().or_else(by_signal)
-        });
-        ExitCode::from(code.unwrap_or(1) as u8)
+        self.status
     }
 }

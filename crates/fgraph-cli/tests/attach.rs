@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use busy::Program;
-use fgraph_needs::{CC, MUSL_GCC, needs};
+use fgraph_needs::{CC, MUSL_GCC, needs, skip};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 use fgraph_tracers::agent::{CALLS, OWN_CALLS};
@@ -86,6 +86,101 @@ fn a_process_has_one_recorder_and_may_have_another_when_that_is_gone() {
     let output = second();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(calls(&other).0 > 100);
+    assert_eq!(program.end().code(), Some(0));
+}
+
+/// The child of a process, which has one.
+fn child_of(process: u32) -> u32 {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let children = format!("/proc/{process}/task/{process}/children");
+        let children = fs::read_to_string(children).unwrap();
+        if let Some(child) = children.split_whitespace().next() {
+            return child.parse().unwrap();
+        }
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_process_in_another_pid_namespace_has_one_recorder_as_well() {
+    let unshare = |command: &Path| {
+        let mut unshare = Command::new("unshare");
+        unshare
+            .args(["--pid", "--fork", "--kill-child"])
+            .arg(command);
+        unshare
+    };
+    let tried = unshare(Path::new("true")).output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        return skip!("no right to make a PID namespace, or no unshare");
+    }
+    let (folder, busy) = Program::compile(&needs!(CC.find()));
+    let program = Program::start_as(folder, &mut unshare(&busy));
+    let process = child_of(program.child.id()).to_string();
+    let fgraph = |words: &[&str], file: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command
+            .args(words)
+            .args(["-p", &process])
+            .stderr(Stdio::piped());
+        command.arg("-o").arg(program.folder.path().join(file));
+        command
+    };
+    let record = ["record", "-F", "work"];
+    for is_killed in [false, true] {
+        let mut first = fgraph(&record, "first").spawn().unwrap();
+        let recording = program.folder.path().join("first");
+        let until = Instant::now() + Duration::from_secs(120);
+        while fs::metadata(&recording).map_or(0, |file| file.len()) < 10_000 {
+            assert!(Instant::now() < until);
+            thread::sleep(Duration::from_millis(5));
+        }
+        let short = [&record[..], &["--time", "100ms"]].concat();
+        let refused = fgraph(&short, "second").output().unwrap();
+        let expected = format!("process {} records it already", first.id());
+        assert_eq!(refused.status.code(), Some(126), "{}", said(&refused));
+        assert!(said(&refused).contains(&expected), "{}", said(&refused));
+        let signal = if is_killed {
+            libc::SIGKILL
+        } else {
+            libc::SIGINT
+        };
+        // SAFETY: a signal to a process that we have started.
+        assert_eq!(unsafe { libc::kill(first.id() as i32, signal) }, 0);
+        first.wait().unwrap();
+        assert!(calls(&recording).0 > 100);
+        // The next one takes its place as soon as it is gone.
+        let output = fgraph(&short, "second").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(calls(&program.folder.path().join("second")).0 > 100);
+        fs::remove_file(&recording).unwrap();
+    }
+
+    let hold = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command
+            .args(["attach", "--stay", &process])
+            .stderr(Stdio::piped());
+        command
+    };
+    let mut holder = hold().spawn().unwrap();
+    let status = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(["ctl", &process, "status"]).output().unwrap()
+    };
+    let until = Instant::now() + Duration::from_secs(120);
+    while !status().status.success() {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let refused = hold().output().unwrap();
+    let expected = format!("process {} is attached to it already", holder.id());
+    assert!(said(&refused).contains(&expected), "{}", said(&refused));
+    // SAFETY: a signal to a process that we have started.
+    assert_eq!(unsafe { libc::kill(holder.id() as i32, libc::SIGINT) }, 0);
+    assert_eq!(holder.wait().unwrap().code(), Some(0));
     assert_eq!(program.end().code(), Some(0));
 }
 

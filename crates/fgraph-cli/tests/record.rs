@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -186,7 +186,7 @@ fn executed_programs_are_followed_however_they_are_executed() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "spawner.c", &[]);
     let found = place.same(&[], &[program.as_os_str()]);
-    assert_eq!(found.entries("leaf"), 11);
+    assert_eq!(found.entries("leaf"), 15);
     let found = place.same(&["--no-follow"], &[program.as_os_str()]);
     assert_eq!((found.entries("leaf"), found.entries("main")), (0, 1));
     assert_eq!(found.processes.len(), 1);
@@ -370,9 +370,9 @@ impl Running {
     }
 
     /// What the recorder has ended with, and what it has found.
-    fn ended(mut self) -> (Option<i32>, Found) {
-        let code = self.recorder.wait().unwrap().code();
-        (code, Found::of(&self.place.recording()))
+    fn ended(mut self) -> (ExitStatus, Found) {
+        let status = self.recorder.wait().unwrap();
+        (status, Found::of(&self.place.recording()))
     }
 }
 
@@ -391,9 +391,121 @@ fn an_interrupt_ends_the_program_and_keeps_the_recording() {
     let running = Running::start(&needs!(CC.find()), &[], &["dies"]);
     running.wait(has_begun);
     running.interrupt();
-    let (code, found) = running.ended();
-    assert_eq!(code, Some(128 + libc::SIGINT));
+    let (status, found) = running.ended();
+    assert_eq!(status.signal(), Some(libc::SIGINT));
     assert!(found.entries("leaf") > 1000);
+}
+
+#[test]
+fn signals_to_the_recorder_alone_are_passed_on_to_the_program() {
+    let cc = needs!(CC.find());
+    for signal in [libc::SIGTERM, libc::SIGHUP] {
+        let mut running = Running::start(&cc, &[], &["dies"]);
+        running.wait(has_begun);
+        // Its end would have the program end by itself.
+        let _input = running.recorder.stdin.take();
+        // SAFETY: a signal to a process that we have started.
+        assert_eq!(
+            unsafe { libc::kill(running.recorder.id() as i32, signal) },
+            0
+        );
+        let (status, found) = running.ended();
+        assert_eq!(status.signal(), Some(signal), "{status:?}");
+        assert!(found.entries("leaf") > 1000);
+    }
+}
+
+#[test]
+fn a_recorder_ends_by_the_signal_that_has_ended_the_program() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
+    for (what, signal) in [("kill", libc::SIGKILL), ("abort", libc::SIGABRT)] {
+        for options in [&[][..], &["--ring", "overwrite"]] {
+            let mut recorder = place.recorder(options);
+            let status = recorder.arg(&program).arg(what).output().unwrap().status;
+            assert_eq!(status.signal(), Some(signal), "{what} {options:?}");
+            // The core file, if any, is the program's.
+            assert!(what == "kill" || !status.core_dumped());
+            assert_eq!(Found::of(&place.recording()).entries("leaf"), 10);
+        }
+    }
+}
+
+#[test]
+fn what_is_executed_after_the_recording_has_ended_is_as_without() {
+    let place = Place::new();
+    let mut recorder = place.recorder(&["--time", "50ms"]);
+    let script = "read it; cat /proc/self/maps /proc/self/environ";
+    recorder.args(["sh", "-c", script]);
+    let pipes = recorder.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut recorder = pipes.spawn().unwrap();
+    let begin = Instant::now();
+    while !is_whole(&fs::read(place.recording()).unwrap_or_default()) {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(10));
+    }
+    recorder.stdin.take().unwrap().write_all(b"it\n").unwrap();
+    let output = recorder.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        shown.contains("[stack]") && shown.contains("PATH="),
+        "{shown}"
+    );
+    assert!(!shown.contains("fgraph-agent"), "{shown}");
+    assert!(!shown.contains("FGRAPH_AGENT"), "{shown}");
+}
+
+#[test]
+fn reasons_are_told_where_nothing_can_be_traced() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "short.c", &[]);
+    let record = |options: &[&str]| {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        recorder
+            .arg("record")
+            .args(options)
+            .arg("-o")
+            .arg(place.recording());
+        recorder.arg("--").arg(&program).output().unwrap()
+    };
+    let why = "is not recorded: the one function that is selected cannot be traced: \
+               shorter than a jump, and no padding behind\n";
+    for options in [&["-F", "tiny"][..], &["-F", "tiny", "--ring", "overwrite"]] {
+        let output = record(options);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.stdout, b"tiny\n");
+        assert_eq!(output.status.code(), Some(126), "{said}");
+        assert!(
+            said.split_inclusive('\n').any(|line| line.ends_with(why)),
+            "{said}"
+        );
+        assert!(
+            !said.contains("none of the selected functions was called"),
+            "{said}"
+        );
+    }
+    let output = record(&["-F", "tiny"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.lines().next().unwrap().contains("is not recorded"),
+        "{said}"
+    );
+    let mut info = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let info = info.arg("info").arg(place.recording()).output().unwrap();
+    let info = String::from_utf8(info.stdout).unwrap();
+    assert!(
+        info.lines().any(|line| line.starts_with("refused ")),
+        "{info}"
+    );
+    // Nothing is wrong where nothing was called.
+    let output = record(&["-F", "unused"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("none of the selected functions was called"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -411,8 +523,8 @@ fn a_second_interrupt_ends_the_recording_of_a_program_that_goes_on() {
     };
     running.wait(interrupt);
     running.end();
-    let (code, found) = running.ended();
-    assert_eq!(code, Some(130));
+    let (status, found) = running.ended();
+    assert_eq!(status.code(), Some(130));
     assert!(found.entries("leaf") > 1000);
 }
 
@@ -423,9 +535,9 @@ fn a_recording_ends_at_its_size_or_time_and_the_program_goes_on() {
         let mut running = Running::start(&cc, &limit, &[]);
         running.wait(is_whole);
         running.end();
-        let (code, found) = running.ended();
+        let (status, found) = running.ended();
         // The program's own.
-        assert_eq!(code, Some(7), "{limit:?}");
+        assert_eq!(status.code(), Some(7), "{limit:?}");
         // It may not have begun yet when the time is over.
         assert!(found.entries("leaf") > 0 || limit[0] == "--time");
     }
@@ -486,7 +598,7 @@ fn each_signal_is_answered_by_a_snapshot() {
         ask(path);
     }
     running.end();
-    assert_eq!(running.ended().0, Some(7));
+    assert_eq!(running.ended().0.code(), Some(7));
     assert!(!second.with_extension("3").exists());
 }
 
@@ -787,7 +899,7 @@ fn live_and_top_show_what_happens() {
             .arg("kill")
             .output();
         let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
+        assert_eq!(output.status.signal(), Some(9), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
     let text = run("live", &["-F", "leaf", "-F", "main"]);

@@ -140,6 +140,17 @@ impl RingLanes {
     }
 }
 
+impl Rings {
+    /// All that was described so far.
+    #[must_use]
+    pub fn names(&self) -> Names {
+        let mut names = Names::new(self.process());
+        let is_last = self.is_finished();
+        learn(self, &mut TableCursor::default(), &mut names, is_last);
+        names
+    }
+}
+
 /// Takes note of what was described since.
 fn learn(rings: &Rings, table: &mut TableCursor, names: &mut Names, is_last: bool) {
     while let Some(new) = rings.next_description(table, is_last) {
@@ -156,6 +167,10 @@ impl Lanes for RingLanes {
             let consumer = self.consumer.as_ref();
             let cursor = consumer.map(|consumer| consumer.cursor(index));
             self.cursors.push(cursor.unwrap_or_default());
+        }
+        if self.cursors.is_empty() {
+            // No ring is polled.
+            learn(&self.rings, &mut self.table, &mut self.names, self.is_last);
         }
         match self.is_last {
             true => (u64::MAX, true),

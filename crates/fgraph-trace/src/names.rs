@@ -67,6 +67,8 @@ pub enum DescriptionKind {
     Source = 8,
     /// A function that is recorded no more, because it was called too often: process, index, time.
     SwitchedOff = 9,
+    /// A program of which nothing is recorded: process; the reason, and its path.
+    Refused = 10,
 }
 
 impl DescriptionKind {
@@ -81,6 +83,7 @@ impl DescriptionKind {
             7 => Self::BuildId,
             8 => Self::Source,
             9 => Self::SwitchedOff,
+            10 => Self::Refused,
             _ => return None,
         })
     }
@@ -155,6 +158,8 @@ pub struct Names {
     processes: HashMap<u32, (u32, String)>,
     modules: Vec<ModuleName>,
     switched_off: Vec<(u32, u32)>,
+    /// Paths and reasons.
+    refused: Vec<(String, String)>,
     /// All descriptions, in the order in which they came.
     descriptions: Vec<Description>,
 }
@@ -221,6 +226,7 @@ impl Names {
                 _ = self.sources.insert((process, second as u32), source);
             }
             DescriptionKind::SwitchedOff => self.switched_off.push((process, second as u32)),
+            DescriptionKind::Refused => self.refused.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {
                 if let Some(layout) = Layout::parse(&name) {
@@ -300,6 +306,12 @@ impl Names {
     #[must_use]
     pub fn switched_off(&self) -> &[(u32, u32)] {
         &self.switched_off
+    }
+
+    /// The programs of which nothing is recorded: the path of each, and the reason.
+    #[must_use]
+    pub fn refused(&self) -> &[(String, String)] {
+        &self.refused
     }
 
     /// The functions that are known, each with its process and its index.

@@ -7,20 +7,21 @@
 //! In a process that runs already the agent is sent [`Request`]s, and writes a [`Reply`] to each.
 
 mod calls;
+mod file;
 mod line;
 mod request;
 
 use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
 
-use fgraph::{Filter, FilterError};
+use fgraph::{Error, Filter, FilterError, FilterReport, Function};
 
 use crate::Tracer;
 use crate::probe::fault::{Fault, FaultMarks};
 use crate::threads::{Rule, parse_rule};
 pub use calls::{CALLS, OWN_CALLS};
-pub use line::{Line, LineError};
+pub use file::RingsFile;
+pub use line::{Answer, Line, LineError};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 
 /// The variable that holds the settings.
@@ -63,11 +64,47 @@ pub enum Tool {
 pub trait Work: std::fmt::Debug + Send + Sync {
     /// Does nothing more.
     fn pause(&self);
+
+    /// The functions that are watched: [`Handle::functions`](fgraph::Handle::functions).
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`](Error::InsideCallback).
+    fn functions(&self) -> Result<Vec<Function>, Error>;
+
+    /// What the filter has come to: [`Handle::report`](fgraph::Handle::report).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Handle::report`](fgraph::Handle::report).
+    fn report(&self) -> Result<FilterReport, Error>;
+
+    /// Why no function is watched though the filter selects some; `None` if one is, or the filter
+    /// selects none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`report`](Self::report).
+    fn refusal(&self) -> Result<Option<String>, Error> {
+        // To ask for the report has the filter look through all functions again.
+        if !self.functions()?.is_empty() {
+            return Ok(None);
+        }
+        Ok(refusal(&self.report()?))
+    }
 }
 
 impl<T: Tracer> Work for T {
     fn pause(&self) {
         self.set_enabled(false);
+    }
+
+    fn functions(&self) -> Result<Vec<Function>, Error> {
+        Tracer::functions(self)
+    }
+
+    fn report(&self) -> Result<FilterReport, Error> {
+        Tracer::report(self)
     }
 }
 
@@ -75,6 +112,48 @@ impl Work for FaultMarks {
     fn pause(&self) {
         self.set_enabled(false);
     }
+
+    fn functions(&self) -> Result<Vec<Function>, Error> {
+        Self::functions(self)
+    }
+
+    fn report(&self) -> Result<FilterReport, Error> {
+        Self::report(self)
+    }
+}
+
+/// More reasons are not told.
+const REASONS: usize = 5;
+
+/// The reasons why functions are refused, the most frequent first.
+fn refusal(report: &FilterReport) -> Option<String> {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for refused in &report.refused {
+        let reason = refused.reason.in_general();
+        match counts.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((reason, 1)),
+        }
+    }
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let all = report.refused.len();
+    let mut reasons = counts
+        .iter()
+        .take(REASONS)
+        .map(|(reason, count)| match counts.len() {
+            1 => reason.clone(),
+            _ => format!("{count}: {reason}"),
+        })
+        .collect::<Vec<_>>();
+    if let Some(more @ 1..) = counts.len().checked_sub(REASONS) {
+        reasons.push(format!("and {more} more reasons"));
+    }
+    let functions = match all {
+        0 => return None,
+        1 => "the one function that is selected cannot be traced".to_owned(),
+        _ => format!("none of the {all} functions that are selected can be traced"),
+    };
+    Some(format!("{functions}: {}", reasons.join("; ")))
 }
 
 /// Stands between the rules of [`Tool::Threads`], and is in none of them.
@@ -126,8 +205,8 @@ impl Tool {
 pub struct Settings {
     /// What the agent does.
     pub tool: Tool,
-    /// A path by which programs can open the rings.
-    pub rings: PathBuf,
+    /// Where programs find the rings.
+    pub rings: RingsFile,
     /// How many programs the process has executed since it was the first one.
     pub executed: u32,
     /// Whether forked processes and executed programs are recorded as well.
@@ -183,7 +262,6 @@ impl Settings {
     /// use fgraph_tracers::agent::Settings;
     ///
     /// let settings = Settings {
-    ///     rings: "/proc/77/fd/3".into(),
     ///     trace: vec!["parser::*".to_owned()],
     ///     depth: 5,
     ///     ..Settings::default()
@@ -198,7 +276,7 @@ impl Settings {
             fields.push(field.replace([SEPARATOR, '\0'], " "));
         };
         field("tool", &self.tool.to_value());
-        field("rings", &self.rings.display());
+        field("rings", &self.rings);
         field("executed", &self.executed);
         field("follow", &self.follow);
         for word in &self.trace {
@@ -238,7 +316,7 @@ impl Settings {
             let (name, value) = field.split_once('=')?;
             match name {
                 "tool" => settings.tool = Tool::parse(value)?,
-                "rings" => settings.rings = value.into(),
+                "rings" => settings.rings = RingsFile::parse(value)?,
                 "executed" => settings.executed = value.parse().ok()?,
                 "follow" => settings.follow = value.parse().ok()?,
                 "trace" => settings.trace.push(value.to_owned()),
@@ -265,14 +343,6 @@ impl Settings {
             }
         }
         Some(settings)
-    }
-
-    /// The process that `rings` is of, by its path; 0 if that does not say.
-    #[must_use]
-    pub fn reader(&self) -> u32 {
-        let mut parts = self.rings.iter().skip(2).map(|part| part.to_str());
-        let process = parts.next().flatten().and_then(|part| part.parse().ok());
-        process.unwrap_or(0)
     }
 
     /// What `trace` and `notrace` select without regard to the program; `None` if they say nothing.
@@ -397,7 +467,11 @@ mod tests {
     fn settings_come_back_as_they_were() {
         let settings = Settings {
             tool: Tool::Syscalls { is_loud: true },
-            rings: "/proc/1/fd/5".into(),
+            rings: RingsFile {
+                path: "/proc/1/fd/5".into(),
+                device: 1,
+                inode: u64::MAX,
+            },
             executed: 3,
             follow: true,
             trace: vec!["a b".to_owned(), "<T as U>::f".to_owned()],

@@ -117,6 +117,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     for function in switched_off(names) {
         row("off", &function)?;
     }
+    for (program, why) in names.refused() {
+        row("refused", &format!("{program}: {why}"))?;
+    }
     if let Some(changes) = sources::changes(names) {
         row("files", &changes)?;
     }

@@ -43,7 +43,8 @@ Examples:
 /// Records the functions of the program's own file and of libraries outside of the system's
 /// directories, unless -F says which. The program's forked and executed children are recorded too.
 /// Ctrl-C ends the program as ever, and keeps the recording; once more, it ends the recording only.
-/// With -p, Ctrl-C ends the recording, and the process goes on.
+/// SIGTERM and SIGHUP are passed on to the program and do the same. With -p, Ctrl-C ends the
+/// recording, and the process goes on.
 ///
 /// With `--ring overwrite` only the newest events of each thread are kept, in memory, and written
 /// at the end, however the program ends. With --trigger they are written when something happens.
@@ -275,12 +276,15 @@ fn record(
             launched.wait_for(NAP);
         }
         identify(&mut drain, &mut identified)?;
+        launched.say_refused(drain.names());
         launched.give_back_rings();
         progress.show(rings, drain.len());
     }
     launched.stop();
     while drain.drain()? > 0 {}
     identify(&mut drain, &mut identified)?;
+    launched.say_refused(drain.names());
+    let is_refused = !drain.names().refused().is_empty();
     let off = switched_off(drain.names());
     let len = finish(args, drain, interrupts)?;
     progress.end();
@@ -293,7 +297,7 @@ fn record(
         let path = args.output.display();
         let calls = grouped(counts.calls);
         say!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
-        if counts.calls == 0 {
+        if counts.calls == 0 && !is_refused {
             say!("fgraph: none of the selected functions was called");
         }
         tell_switched_off(args, &off);

@@ -279,12 +279,7 @@ fn show(app: &mut App, mut feed: Feed<'_>, interrupts: &Interrupts) -> Result<()
             }
             if !app.is_ending {
                 (app.is_ending, is_pressed) = (true, true);
-                match interrupts.is_hung_up() {
-                    true => events.launched().signal(libc::SIGHUP),
-                    // As the terminal does; other signals are for us only.
-                    false if interrupts.count() == 1 => events.launched().signal(libc::SIGINT),
-                    false => {}
-                }
+                events.launched().signal(interrupts.newest());
             }
         }
         if is_pressed {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use fgraph_tracers::agent::{CALLS, OWN_CALLS, Reply, Request, Settings, is_there
 
 use super::guard::Guard;
 use super::library::BYTES;
+use super::reader::Reader;
 use crate::error::Error;
 
 /// How long the agent may take to patch a program.
@@ -71,7 +72,7 @@ pub(super) struct Attached {
     /// The program; `None` if it was gone at once.
     image: Option<Image>,
     /// While it records.
-    guard: Option<Guard>,
+    work: Option<(Guard, Reader)>,
     loaded: Loaded,
 }
 
@@ -107,25 +108,27 @@ impl Attached {
         process: u32,
         settings: Settings,
         options: &RingOptions,
-    ) -> Result<(Self, Rings, File), Error> {
+    ) -> Result<(Self, Arc<Rings>, File), Error> {
         let guard = Guard::start(process);
         let mut made = None;
         let loaded = hold(process, |files| {
             // The process gets it when nothing can change its length any more.
             let (rings, file) = Rings::create_shared(options)?;
             let descriptor = files.share(&file)?;
-            made = Some((rings, file));
+            let rings = Arc::new(rings);
+            let reader = Reader::start(&rings);
+            made = Some((reader, rings, file));
             Ok(Request::Attach {
                 rings: descriptor,
                 reader: std::process::id(),
                 settings,
             })
         })?;
-        let (rings, file) = made.expect("asked for above");
+        let (reader, rings, file) = made.expect("asked for above");
         let attached = Self {
             process,
             image: Image::of(process).ok().flatten(),
-            guard: Some(guard),
+            work: Some((guard, reader)),
             loaded,
         };
         Ok((attached, rings, file))
@@ -154,8 +157,8 @@ impl Attached {
 
     /// Ends recording; the agent stays there, idle.
     pub(super) fn end(&mut self) -> Result<(), Error> {
-        // It is dropped when this is done.
-        let Some(_guard) = self.guard.take() else {
+        // Both are dropped when this is done.
+        let Some(_work) = self.work.take() else {
             return Ok(());
         };
         end(self.process, std::process::id())

@@ -3,13 +3,16 @@
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{Line, Reply, Request, STREAM_END, STREAM_HEAD, is_there};
 
 use super::guard::Guard;
 use super::interrupt::Interrupts;
+use super::reader::Reader;
 use super::socket::{self, Socket};
 use super::{attach, guard};
 use crate::error::Error;
@@ -23,6 +26,16 @@ const NAP: Duration = Duration::from_millis(20);
 /// More text than this is not handed over in one request.
 const MAX_TEXT: usize = 48 << 10;
 
+/// The smallest rings.
+const SMALLEST: RingOptions = RingOptions {
+    mode: Mode::Drop,
+    rings: 1,
+    sub_buffers: 2,
+    sub_buffer_bytes: 256,
+    table_bytes: 4096,
+    clock: None,
+};
+
 /// A process whose files are read and written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Controlled(pub(crate) u32);
@@ -30,20 +43,37 @@ pub(crate) struct Controlled(pub(crate) u32);
 impl Controlled {
     /// Has the agent in it, unless another process has.
     pub(crate) fn attach(self) -> Result<(), Error> {
-        attach::have(self.0, |_| Ok(Request::Control { holder: 0 }))
+        let request = Request::Control {
+            holder: 0,
+            rings: 0,
+        };
+        attach::have(self.0, |_| Ok(request))
     }
 
     /// As [`attach`](Self::attach), until an interrupt, a client's wish, or the end of the process.
     pub(crate) fn hold(self, interrupts: &Interrupts) -> Result<(), Error> {
         let holder = std::process::id();
         let _guard = Guard::start(self.0);
-        attach::have(self.0, |_| Ok(Request::Control { holder }))?;
+        let mut reader = None;
+        attach::have(self.0, |files| {
+            // Nothing is written to them: they tell the agent whether this process is there.
+            let (rings, file) = Rings::create_shared(&SMALLEST)?;
+            let descriptor = files.share(&file)?;
+            let rings = Arc::new(rings);
+            reader = Some(Reader::start(&rings));
+            Ok(Request::Control {
+                holder,
+                rings: descriptor,
+            })
+        })?;
         let socket = Socket::listen(self.0, None);
         let is_stopped = || socket.as_ref().is_some_and(Socket::is_stopped);
         while interrupts.count() == 0 && !is_stopped() && is_there(self.0) {
             thread::sleep(NAP);
         }
-        attach::end(self.0, holder)
+        let ended = attach::end(self.0, holder);
+        drop(reader);
+        ended
     }
 
     /// Whether the process is there.

@@ -1,34 +1,84 @@
-//! Ctrl-C, which the program gets as well.
+//! Signals that end a command in a terminal, which the program gets as well.
 
+use std::io::{self, Write as _};
 use std::mem;
+use std::process::ExitCode;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// Relaxed: a count, which nothing else depends on.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// The newest signal. Relaxed: as above.
+static NEWEST: AtomicI32 = AtomicI32::new(libc::SIGINT);
+
 /// Relaxed: as above.
 static SNAPSHOTS: AtomicUsize = AtomicUsize::new(0);
 
-/// Relaxed: as above.
-static IS_HUNG_UP: AtomicBool = AtomicBool::new(false);
+/// A descriptor of the program's process, or -1. Relaxed: it is open for as long as this process is
+/// there.
+static PROGRAM: AtomicI32 = AtomicI32::new(-1);
 
 /// Counts interrupts, which do not end this process any more.
 #[derive(Debug)]
 pub(crate) struct Interrupts;
 
 extern "C" fn count(signal: i32) {
-    // Others than Ctrl-C the program does not get: they end the recording at once.
-    let more = if signal == libc::SIGINT { 1 } else { 2 };
-    COUNT.fetch_add(more, Ordering::Relaxed);
-    IS_HUNG_UP.fetch_or(signal == libc::SIGHUP, Ordering::Relaxed);
+    NEWEST.store(signal, Ordering::Relaxed);
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    pass_on(signal);
+}
+
+/// Sends the program a signal that a terminal does not send to both. It may run in a handler.
+fn pass_on(signal: i32) {
+    let program = PROGRAM.load(Ordering::Relaxed);
+    if program >= 0 && [libc::SIGTERM, libc::SIGHUP].contains(&signal) {
+        let no_info = ptr::null::<libc::siginfo_t>();
+        // SAFETY: a system call, which says nothing of a program that has ended.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, program, signal, no_info, 0) };
+    }
+}
+
+/// From now on this process, which we have started, gets SIGTERM and SIGHUP that we get; at once
+/// if we got one before. Without descriptors of processes, which kernels have since 5.3, it does
+/// not.
+pub(super) fn pass_on_to(process: u32) {
+    // SAFETY: it only opens. The process is not waited for yet, so its number is its own.
+    let program = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
+    PROGRAM.store(program as i32, Ordering::Relaxed);
+    if COUNT.load(Ordering::Relaxed) > 0 {
+        pass_on(NEWEST.load(Ordering::Relaxed));
+    }
+}
+
+/// Ends this process by the signal that has ended the program, or with the code that shells make of
+/// it where the signal does not end this one.
+pub(super) fn end_by(signal: i32) -> ExitCode {
+    // What cannot be written was said to fail before.
+    let _ = io::stdout().flush();
+    // SAFETY: zeros are a set of signals, and it is filled in. The core would be of this program.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
+        libc::raise(signal);
+    }
+    code_of(signal)
+}
+
+/// What shells say that a command has ended with that a signal has ended.
+pub(super) fn code_of(signal: i32) -> ExitCode {
+    ExitCode::from(128_u8.wrapping_add(signal as u8))
 }
 
 impl Interrupts {
     /// From now on they are counted; those that are ignored still are.
     pub(crate) fn catch() -> Self {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            // SAFETY: zeros are an action; the handler changes an atomic.
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: zeros are an action; the handler changes atomics, and sends a signal.
             unsafe {
                 let mut known: libc::sigaction = mem::zeroed();
                 libc::sigaction(signal, ptr::null(), &mut known);
@@ -62,9 +112,9 @@ impl Interrupts {
         COUNT.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the terminal has gone away.
-    pub(crate) fn is_hung_up(&self) -> bool {
-        IS_HUNG_UP.load(Ordering::Relaxed)
+    /// The newest signal; SIGINT if only keys were pressed.
+    pub(crate) fn newest(&self) -> i32 {
+        NEWEST.load(Ordering::Relaxed)
     }
 
     /// How often a snapshot was asked for.

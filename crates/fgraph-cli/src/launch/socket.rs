@@ -4,7 +4,7 @@
 //! until it is slow or silent: what clients do holds up neither the recorder nor the program.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::{Line, LineError, Request};
+use fgraph_tracers::agent::{Answer, Line, LineError, Request};
 
 use super::counts::Counts;
 use super::{attach, directory};
@@ -29,8 +29,6 @@ const SLOWEST: Duration = Duration::from_secs(10);
 const NAP: Duration = Duration::from_millis(50);
 /// How long the command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Longer answers are none.
-const MAX_ANSWER: u64 = 65 << 20;
 
 /// What clients ask of the recorder, and what it tells them.
 #[derive(Debug)]
@@ -192,32 +190,25 @@ fn is_allowed(user: u32) -> bool {
 
 fn serve(client: &UnixStream, shared: &Shared) -> io::Result<()> {
     if !is_allowed(peer(client)?) {
-        return answer(client, &Err("this is another user's".to_owned()));
+        return answer(client, Err("this is another user's".to_owned()));
     }
     let mut input = BufReader::new(Deadline::new(client));
     loop {
         input.get_mut().until = Instant::now() + SLOWEST;
-        let mut line = Vec::new();
-        let most = Line::MAX as u64 + 1;
-        let read = (&mut input).take(most).read_until(b'\n', &mut line);
-        let is_whole = line.pop_if(|byte| *byte == b'\n').is_some();
-        match read {
-            Ok(0) => return Ok(()),
-            Ok(_) if is_whole || line.len() > Line::MAX => {}
-            // Half a line, and then its end.
-            Ok(_) => return Ok(()),
+        let parsed = match Line::read(&mut input) {
+            Ok(Some(parsed)) => parsed,
+            Ok(None) => return Ok(()),
             Err(error) => {
-                let _ = answer(client, &Err("no line has come for 10 s".to_owned()));
+                let _ = answer(client, Err("no line has come for 10 s".to_owned()));
                 return Err(error);
             }
-        }
-        let parsed = Line::parse(&line);
+        };
         let is_long = parsed == Err(LineError::Long);
         let answered = match parsed {
             Ok(line) => shared.do_as(line),
             Err(error) => Err(error.to_string()),
         };
-        answer(client, &answered)?;
+        answer(client, answered)?;
         if is_long {
             return Ok(());
         }
@@ -225,20 +216,9 @@ fn serve(client: &UnixStream, shared: &Shared) -> io::Result<()> {
 }
 
 /// Sends a text, or why there is none.
-fn answer(client: &UnixStream, answer: &Result<String, String>) -> io::Result<()> {
-    let text = match answer {
-        Ok(text) => {
-            let end = if text.is_empty() || text.ends_with('\n') {
-                ""
-            } else {
-                "\n"
-            };
-            format!("ok {}\n{text}{end}", text.lines().count())
-        }
-        Err(error) => format!("error {}\n", escaped(error)),
-    };
-    let mut out = Deadline::new(client);
-    out.write_all(text.as_bytes())
+fn answer(client: &UnixStream, answer: Result<String, String>) -> io::Result<()> {
+    let answer = Answer(answer.map_err(|error| escaped(&error).into_owned()));
+    Deadline::new(client).write_all(answer.to_string().as_bytes())
 }
 
 /// A client that is waited for until some time, however it divides what it sends or takes.
@@ -331,37 +311,19 @@ pub(super) fn ask(process: u32, line: &Line) -> Option<Result<String, Error>> {
         .find_map(|path| UnixStream::connect(path).ok())?;
     let failed = |error| Error::Nothing(format!("the recorder of process {process}: {error}"));
     let answer = exchange(&socket, line).map_err(failed);
-    Some(answer.and_then(|answer| {
+    Some(answer.and_then(|Answer(answer)| {
         let failed = |why| Error::Nothing(format!("process {process}: {why}"));
         answer.map_err(failed)
     }))
 }
 
-fn exchange(socket: &UnixStream, line: &Line) -> io::Result<Result<String, String>> {
+fn exchange(socket: &UnixStream, line: &Line) -> io::Result<Answer> {
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut line = line.to_string().into_bytes();
     line.push(b'\n');
     { socket }.write_all(&line)?;
-    let mut input = BufReader::new(socket).take(MAX_ANSWER);
-    let mut head = String::new();
-    input.read_line(&mut head)?;
-    let head = head.trim_end();
-    let Some(lines) = head
-        .strip_prefix("ok ")
-        .and_then(|it| it.parse::<u64>().ok())
-    else {
-        let error = head.strip_prefix("error ");
-        let silent = "it has ended, or does not answer";
-        return Ok(Err(error.unwrap_or(silent).to_owned()));
-    };
-    let mut text = String::new();
-    for _ in 0..lines {
-        if input.read_line(&mut text)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok(Ok(text))
+    Answer::read(BufReader::new(socket))
 }
 
 #[cfg(test)]

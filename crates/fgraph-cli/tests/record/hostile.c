@@ -78,6 +78,8 @@ int main(int argc, char **argv) {
         return write(pipes[1], "x", 1) == 1 ? 0 : 1;
     if (strcmp(what, "kill") == 0)
         kill(getpid(), SIGKILL);
+    if (strcmp(what, "abort") == 0)
+        abort();
     if (strcmp(what, "wait") == 0) {
         // Enough for several sub-buffers; then as many again when a byte comes.
         char byte;

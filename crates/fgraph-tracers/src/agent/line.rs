@@ -1,5 +1,6 @@
 //! What is asked for through the socket of a recorder, in lines.
 
+use std::io::{self, BufRead, Read as _};
 use std::{error, fmt};
 
 /// A line that a recorder understands.
@@ -124,6 +125,74 @@ impl Line {
     }
 }
 
+impl Line {
+    /// The next line that a client sends, or what is wrong with it; `None` at the end of the input,
+    /// and where that is in the middle of a line. Of a line that is too long the rest is left.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn read(input: &mut impl BufRead) -> io::Result<Option<Result<Self, LineError>>> {
+        let mut line = Vec::new();
+        input
+            .take(Self::MAX as u64 + 1)
+            .read_until(b'\n', &mut line)?;
+        let is_whole = line.pop_if(|byte| *byte == b'\n').is_some();
+        let is_line = is_whole || line.len() > Self::MAX;
+        Ok(is_line.then(|| Self::parse(&line)))
+    }
+}
+
+/// What a recorder answers to a [`Line`]: a text of whole lines, or why there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer(pub Result<String, String>);
+
+impl Answer {
+    /// Bytes of the longest answer.
+    const MAX: u64 = 65 << 20;
+
+    /// The answer that a recorder sends. One that has ended, or answers something else, has none.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is not whole.
+    pub fn read(input: impl BufRead) -> io::Result<Self> {
+        let mut input = input.take(Self::MAX);
+        let mut head = String::new();
+        input.read_line(&mut head)?;
+        let head = head.trim_end();
+        let lines = head
+            .strip_prefix("ok ")
+            .and_then(|it| it.parse::<u64>().ok());
+        let Some(lines) = lines else {
+            let error = head.strip_prefix("error ");
+            let silent = "it has ended, or does not answer";
+            return Ok(Self(Err(error.unwrap_or(silent).to_owned())));
+        };
+        let mut text = String::new();
+        for _ in 0..lines {
+            if input.read_line(&mut text)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(Self(Ok(text)))
+    }
+}
+
+/// The bytes that a recorder sends.
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Ok(text) => {
+                let is_whole = text.is_empty() || text.ends_with('\n');
+                let end = if is_whole { "" } else { "\n" };
+                write!(f, "ok {}\n{text}{end}", text.lines().count())
+            }
+            Err(error) => writeln!(f, "error {error}"),
+        }
+    }
+}
+
 /// The first word, and what follows the white space after it.
 fn split(text: &str) -> (&str, &str) {
     let end = text.find(char::is_whitespace).unwrap_or(text.len());
@@ -170,6 +239,47 @@ mod tests {
             write(true),
         ] {
             assert_eq!(Line::parse(line.to_string().as_bytes()), Ok(line));
+        }
+    }
+
+    #[test]
+    fn lines_are_read_one_after_the_other() {
+        let mut long = vec![b'x'; Line::MAX + 2];
+        long.push(b'\n');
+        let input = [b"ls\n\nstop\n", &long[..], b"status"].concat();
+        let mut input = &input[..];
+        let mut next = || Line::read(&mut input).unwrap();
+        assert_eq!(next(), Some(Ok(Line::List)));
+        assert_eq!(next(), Some(Err(LineError::Unknown)));
+        assert_eq!(next(), Some(Ok(Line::Stop)));
+        assert_eq!(next(), Some(Err(LineError::Long)));
+        // Its rest.
+        assert_eq!(next(), Some(Err(LineError::Unknown)));
+        assert_eq!((next(), next()), (None, None));
+    }
+
+    #[test]
+    fn answers_come_back_as_they_were() {
+        for (answer, bytes) in [
+            (Ok(""), "ok 0\n"),
+            (Ok("a\n\nb\n"), "ok 3\na\n\nb\n"),
+            (Err("there is none"), "error there is none\n"),
+        ] {
+            let answer = Answer(answer.map(str::to_owned).map_err(str::to_owned));
+            assert_eq!(answer.to_string(), bytes);
+            assert_eq!(Answer::read(bytes.as_bytes()).unwrap(), answer);
+        }
+        assert_eq!(Answer(Ok("a".to_owned())).to_string(), "ok 1\na\n");
+        let silent = Answer(Err("it has ended, or does not answer".to_owned()));
+        for bad in ["", "ok\n", "ok -1\n", "\x00"] {
+            assert_eq!(Answer::read(bad.as_bytes()).unwrap(), silent, "{bad:?}");
+        }
+        for bad in [
+            &b"ok 2\na\n"[..],
+            b"ok 18446744073709551615\n",
+            b"ok 1\n\xff\n",
+        ] {
+            assert!(Answer::read(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -21,6 +21,9 @@ pub enum Request {
     Control {
         /// The process with which control ends; 0 if it does with none.
         holder: u32,
+        /// The descriptor of a file with rings that this process reads, which are used for nothing
+        /// else; nothing where there is no such process.
+        rings: u32,
     },
     /// To end recording and control, and to put all functions back as they were.
     Detach {
@@ -73,7 +76,7 @@ impl Request {
                 reader,
                 settings,
             } => format!("attach {rings} {reader} {}", settings.to_value()),
-            Self::Control { holder } => format!("control {holder}"),
+            Self::Control { holder, rings } => format!("control {holder} {rings}"),
             Self::Detach { holder } => format!("detach {holder}"),
             Self::List => "list ".to_owned(),
             Self::Read { file } => format!("read {}", line(file)),
@@ -102,9 +105,13 @@ impl Request {
                     settings: Settings::parse(settings)?,
                 }
             }
-            "control" => Self::Control {
-                holder: text.parse().ok()?,
-            },
+            "control" => {
+                let (holder, rings) = text.split_once(' ')?;
+                Self::Control {
+                    holder: holder.parse().ok()?,
+                    rings: rings.parse().ok()?,
+                }
+            }
             "detach" => Self::Detach {
                 holder: text.parse().ok()?,
             },
@@ -195,7 +202,10 @@ mod tests {
         };
         for request in [
             attach,
-            Request::Control { holder: 3 },
+            Request::Control {
+                holder: 3,
+                rings: 8,
+            },
             Request::Detach { holder: 0 },
             Request::List,
             Request::Read { file: file.clone() },

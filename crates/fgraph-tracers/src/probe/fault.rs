@@ -17,7 +17,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fgraph::{Entry, Error, FgraphOps, Function, Handle, IntoFilter, LibraryEvent, Return};
+use fgraph::{
+    Entry, Error, FgraphOps, FilterReport, Function, Handle, IntoFilter, LibraryEvent, Return,
+};
 use fgraph_trace::ring::Rings;
 
 use super::{Probe, probe};
@@ -278,6 +280,24 @@ impl FaultMarks {
         self.user.set_enabled(enabled);
     }
 
+    /// The functions that are watched: [`Handle::functions`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Handle::functions`].
+    pub fn functions(&self) -> Result<Vec<Function>, Error> {
+        self.user.functions()
+    }
+
+    /// What the filter has come to: [`Handle::report`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Handle::report`].
+    pub fn report(&self) -> Result<FilterReport, Error> {
+        self.user.report()
+    }
+
     /// Starts to have calls of the functions fail that `filter` selects. The process has executed
     /// so many programs before: see [`Options::executed`](crate::recorder::Options::executed).
     ///
@@ -289,7 +309,7 @@ impl FaultMarks {
     ///
     /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
     pub unsafe fn start_in(
-        rings: Rings,
+        rings: impl Into<Arc<Rings>>,
         executed: u32,
         filter: impl IntoFilter,
         fault: Fault,

@@ -93,12 +93,7 @@ pub(super) fn show(
         }
         if interrupts.count() > 0 && !is_asked {
             (is_asked, is_new, view.is_ending) = (true, true, true);
-            match interrupts.is_hung_up() {
-                true => events.launched().signal(libc::SIGHUP),
-                // As the terminal does; other signals are for us only.
-                false if interrupts.count() == 1 => events.launched().signal(libc::SIGINT),
-                false => {}
-            }
+            events.launched().signal(interrupts.newest());
         }
         if looked.is_none_or(|looked| looked.elapsed() >= delay) {
             is_new = true;

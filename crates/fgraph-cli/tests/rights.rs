@@ -1,0 +1,298 @@
+//! What another user must not reach: the library that programs load, the rings, the socket, and
+//! files that root writes.
+
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fgraph_needs::{needs, skip};
+use fgraph_trace::ring::{RingOptions, Rings};
+use tempfile::TempDir;
+
+/// Another user, who has no rights.
+const NOBODY: u32 = 65534;
+
+/// A new directory, which belongs to us.
+fn folder(mode: u32) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+    folder
+}
+
+/// Gives a file or directory to another user.
+fn give_away(path: &Path) -> Result<(), String> {
+    let given = chown(path, Some(NOBODY), None);
+    given.map_err(|error| format!("no right to give files to another user: {error}"))
+}
+
+/// Records a command, with a directory for what is there at run time.
+fn recorder(runtime: &Path, recording: &Path, command: &[&str]) -> Command {
+    let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    fgraph.args(["record", "-q", "-o"]).arg(recording);
+    fgraph.arg("--").args(command);
+    fgraph.env("XDG_RUNTIME_DIR", runtime);
+    fgraph
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Where a program has loaded the agent from, by its own memory maps.
+fn agents(maps: &[u8]) -> Vec<String> {
+    let maps = String::from_utf8_lossy(maps);
+    let lines = maps.lines().filter(|line| line.contains("fgraph-agent"));
+    let paths = lines.map(|line| line[line.find('/').unwrap()..].to_owned());
+    paths.collect()
+}
+
+#[test]
+fn the_library_is_not_in_a_directory_that_another_user_can_replace() {
+    let (place, theirs) = (folder(0o755), folder(0o755));
+    // As `su` and `sudo -E` leave the variables: of the user that was before.
+    needs!(give_away(theirs.path()));
+    let recording = place.path().join("fgraph.data");
+    let output = recorder(theirs.path(), &recording, &["cat", "/proc/self/maps"])
+        .env("TMPDIR", theirs.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let agents = agents(&output.stdout);
+    assert!(!agents.is_empty());
+    for agent in agents {
+        assert!(!Path::new(&agent).starts_with(theirs.path()), "{agent}");
+    }
+    let left = fs::read_dir(theirs.path()).unwrap();
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_file_that_is_not_the_agent_is_replaced_before_a_program_loads_it() {
+    let (place, runtime) = (folder(0o755), folder(0o700));
+    let recording = place.path().join("fgraph.data");
+    let record = || {
+        let mut recorder = recorder(runtime.path(), &recording, &["cat", "/proc/self/maps"]);
+        recorder.output().unwrap()
+    };
+    let output = record();
+    let library = PathBuf::from(agents(&output.stdout).swap_remove(0));
+    assert!(library.starts_with(runtime.path()), "{library:?}");
+    let agent = fs::read(&library).unwrap();
+    let mut other = agent.clone();
+    other[agent.len() / 2..].fill(0);
+    fs::write(&library, other).unwrap();
+    let output = record();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(!agents(&output.stdout).is_empty());
+    assert!(fs::read(&library).unwrap() == agent);
+}
+
+/// A program that waits, under a recorder.
+struct Waiting {
+    recorder: Child,
+    program: u32,
+    _place: TempDir,
+    runtime: TempDir,
+}
+
+impl Waiting {
+    fn start() -> Self {
+        let (place, runtime) = (folder(0o755), folder(0o700));
+        let recording = place.path().join("fgraph.data");
+        let mut recorder = recorder(
+            runtime.path(),
+            &recording,
+            &["sh", "-c", "echo $$; read it"],
+        );
+        let pipes = recorder.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut recorder = pipes.spawn().unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(recorder.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        Self {
+            recorder,
+            program: line.trim_end().parse().unwrap(),
+            _place: place,
+            runtime,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // The program ends with its input.
+        drop(self.recorder.stdin.take());
+        let _ = self.recorder.wait();
+    }
+}
+
+#[test]
+fn rings_of_a_process_that_has_the_recorders_number_by_now_are_not_written() {
+    let waiting = Waiting::start();
+    let environment = fs::read(format!("/proc/{}/environ", waiting.program)).unwrap();
+    let variables = environment.split(|&byte| byte == 0);
+    let variables = variables.filter_map(|it| str::from_utf8(it).ok()?.split_once('='));
+    let (rings, file) = Rings::create_shared(&RingOptions::default()).unwrap();
+    let theirs = format!("/proc/{}/fd/", waiting.recorder.id());
+    let ours = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let mut program = Command::new("true");
+    for (name, value) in variables {
+        let value = match value.split_once(&theirs) {
+            None => value.to_owned(),
+            Some((before, rest)) => {
+                let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+                format!("{before}{ours}{rest}")
+            }
+        };
+        program.env(name, value);
+    }
+    let output = program.output().unwrap();
+    assert!(output.status.success());
+    assert_eq!((rings.ring_count(), said(&output).as_str()), (0, ""));
+    assert!(rings.names().descriptions().is_empty());
+}
+
+/// Connects as another user does.
+fn connect_as(user: u32, socket: &Path) -> std::io::Result<UnixStream> {
+    // SAFETY: system calls, which change the rights of this thread only.
+    let set = |user: u32| unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
+    assert_eq!(set(user), 0);
+    let client = UnixStream::connect(socket);
+    // SAFETY: it only asks.
+    assert_eq!(set(unsafe { libc::getuid() }), 0);
+    client
+}
+
+#[test]
+fn a_client_of_another_user_is_refused() {
+    // SAFETY: it only asks.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip!("only root can connect as another user");
+    }
+    let waiting = Waiting::start();
+    let directory = waiting.runtime.path().join("fgraph");
+    let socket = directory.join(format!("{}.socket", waiting.program));
+    let until = Instant::now() + Duration::from_secs(60);
+    while !socket.exists() {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(10));
+    }
+    // The directory keeps others out.
+    let kept_out = connect_as(NOBODY, &socket).unwrap_err();
+    assert_eq!(kept_out.kind(), std::io::ErrorKind::PermissionDenied);
+    // The socket does too, however its rights are.
+    for path in [waiting.runtime.path(), &directory] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
+    let client = connect_as(NOBODY, &socket).unwrap();
+    let mut answer = String::new();
+    BufReader::new(client).read_line(&mut answer).unwrap();
+    assert_eq!(answer, "error this is another user's\n");
+}
+
+#[test]
+fn a_file_that_another_user_has_put_into_a_shared_directory_is_not_written() {
+    let place = folder(0o1777);
+    let recording = place.path().join("fgraph.data");
+    fs::write(&recording, "theirs").unwrap();
+    needs!(give_away(&recording));
+    let runtime = folder(0o700);
+    for options in [&[][..], &["--ring", "overwrite"]] {
+        let mut command = recorder(runtime.path(), &recording, &["true"]);
+        let mut other = Command::new(command.get_program());
+        other.arg("record").args(options);
+        other.args(command.get_args().skip(1));
+        command = other;
+        let output = command.output().unwrap();
+        let expected = format!(
+            "fgraph: {}: it belongs to user {NOBODY}, in a directory that all may write to\n",
+            recording.display()
+        );
+        assert_eq!((output.status.code(), said(&output)), (Some(4), expected));
+        assert_eq!(fs::read(&recording).unwrap(), b"theirs");
+    }
+    // In a directory of one user it is for that one to say what is there.
+    fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+    let output = recorder(runtime.path(), &recording, &["true"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+}
+
+#[test]
+fn a_new_recording_can_be_read_by_its_user_only() {
+    let (place, runtime) = (folder(0o755), folder(0o700));
+    let recording = place.path().join("fgraph.data");
+    let output = recorder(runtime.path(), &recording, &["true"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    assert_eq!(fs::metadata(&recording).unwrap().mode() & 0o777, 0o600);
+    // One that was there keeps its mode.
+    fs::set_permissions(&recording, Permissions::from_mode(0o644)).unwrap();
+    let output = recorder(runtime.path(), &recording, &["true"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    assert_eq!(fs::metadata(&recording).unwrap().mode() & 0o777, 0o644);
+}
+
+#[test]
+fn defaults_of_another_user_are_passed_over() {
+    let (home, runtime) = (folder(0o755), folder(0o700));
+    let config = home.path().join(".config/fgraph/config");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    let theirs = home.path().join("theirs");
+    fs::write(&config, format!("record.output = '{}'", theirs.display())).unwrap();
+    needs!(give_away(&config));
+    let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = fgraph
+        .args(["record", "-q", "--", "true"])
+        .current_dir(home.path())
+        .env("XDG_RUNTIME_DIR", runtime.path())
+        .env("HOME", home.path())
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("FGRAPH_CONFIG")
+        .output()
+        .unwrap();
+    let expected = format!(
+        "fgraph: {} belongs to user {NOBODY}; it is passed over\n",
+        config.display()
+    );
+    assert_eq!((output.status.code(), said(&output)), (Some(0), expected));
+    assert!(!theirs.exists() && home.path().join("fgraph.data").exists());
+}
+
+#[test]
+fn programs_are_recorded_where_memory_files_cannot_be_executed() {
+    let (place, runtime) = (folder(0o755), folder(0o700));
+    let recording = place.path().join("fgraph.data");
+    let set = "echo 2 > /proc/sys/vm/memfd_noexec";
+    let inside = |script: &str| {
+        let mut shell = Command::new("unshare");
+        shell.args(["--pid", "--fork", "--mount-proc", "sh", "-c", script]);
+        shell
+    };
+    if !inside(set)
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        return skip!(
+            "no right to set vm.memfd_noexec in a PID namespace of its own, or no unshare"
+        );
+    }
+    let command = recorder(runtime.path(), &recording, &["cat", "/proc/self/maps"]);
+    let mut shell = inside(&format!("{set} && exec \"$0\" \"$@\""));
+    shell.arg(command.get_program()).args(command.get_args());
+    let output = shell
+        .env("XDG_RUNTIME_DIR", runtime.path())
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.status.code(), said(&output).as_str()),
+        (Some(0), "")
+    );
+    assert!(!agents(&output.stdout).is_empty());
+    assert!(File::open(&recording).is_ok());
+}

@@ -1,0 +1,159 @@
+//! The file of the rings, as programs find it that a recorded process executes.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// A file of rings that another process has open, and how to know it again.
+///
+/// Its path has the number of that process. When the process is gone, the number may belong to one
+/// of another user, whose file must not be taken for the rings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RingsFile {
+    /// A path by which programs can open it, while the process has it.
+    pub path: PathBuf,
+    /// The device that the file is on.
+    pub device: u64,
+    /// The number of the file there.
+    pub inode: u64,
+}
+
+impl RingsFile {
+    /// A file that this process has open.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be asked.
+    pub fn of(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        Ok(Self {
+            path: path.into(),
+            device: found.dev(),
+            inode: found.ino(),
+        })
+    }
+
+    /// The file again, from its text.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (device, rest) = text.split_once(' ')?;
+        let (inode, path) = rest.split_once(' ')?;
+        Some(Self {
+            path: path.into(),
+            device: device.parse().ok()?,
+            inode: inode.parse().ok()?,
+        })
+    }
+
+    /// True if this is the status of the file, and no user has made it but this one and root.
+    #[must_use]
+    pub fn is_it(&self, found: &libc::stat) -> bool {
+        // SAFETY: it only asks.
+        let is_trusted = found.st_uid == 0 || found.st_uid == unsafe { libc::geteuid() };
+        let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let is_same = (found.st_dev, found.st_ino) == (self.device, self.inode);
+        is_file && is_same && is_trusted
+    }
+
+    /// Opens the file for reading and writing.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](io::ErrorKind::NotFound) if it is not there any more, or another file is; else
+    /// why it cannot be opened.
+    pub fn open(&self) -> io::Result<File> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = File::options();
+        // To open a device or a pipe may already do something. This opens neither.
+        let place = options
+            .read(true)
+            .custom_flags(libc::O_PATH)
+            .open(&self.path)?;
+        let mut found = std::mem::MaybeUninit::uninit();
+        // SAFETY: it fills in a status.
+        let status = unsafe {
+            if libc::fstat(place.as_raw_fd(), found.as_mut_ptr()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            found.assume_init()
+        };
+        if !self.is_it(&status) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+        File::options().read(true).write(true).open(path)
+    }
+
+    /// The process whose file it is, by its path; 0 if that does not say.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        let mut parts = self.path.iter().skip(2).map(|part| part.to_str());
+        let process = parts.next().flatten().and_then(|part| part.parse().ok());
+        process.unwrap_or(0)
+    }
+}
+
+/// The text that stands in the settings.
+impl fmt::Display for RingsFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.device, self.inode, self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek, Write};
+
+    use super::*;
+
+    fn memory() -> File {
+        use std::os::fd::FromRawFd;
+        // SAFETY: a name; the file is new.
+        unsafe {
+            let file = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(file >= 0);
+            File::from_raw_fd(file)
+        }
+    }
+
+    #[test]
+    fn another_file_with_the_same_descriptor_is_not_the_rings() {
+        let mut file = memory();
+        let rings = RingsFile::of(&file).unwrap();
+        assert_eq!(RingsFile::parse(&rings.to_string()), Some(rings.clone()));
+        assert_eq!(rings.process(), std::process::id());
+        rings.open().unwrap().write_all(b"x").unwrap();
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "x");
+        // What a process with the same number may have there.
+        // SAFETY: both are ours.
+        assert!(unsafe { libc::dup2(memory().as_raw_fd(), file.as_raw_fd()) } >= 0);
+        let error = rings.open().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        drop(file);
+        let error = rings.open().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_not_the_rings() {
+        let file = memory();
+        let rings = RingsFile::of(&file).unwrap();
+        // SAFETY: zeros are a status.
+        let mut status: libc::stat = unsafe { std::mem::zeroed() };
+        (status.st_dev, status.st_ino) = (rings.device, rings.inode);
+        status.st_mode = libc::S_IFREG | 0o600;
+        assert!(rings.is_it(&status));
+        status.st_mode = libc::S_IFIFO | 0o600;
+        assert!(!rings.is_it(&status));
+        status.st_mode = libc::S_IFREG | 0o600;
+        // SAFETY: it only asks.
+        status.st_uid = unsafe { libc::geteuid() } + 1;
+        assert!(!rings.is_it(&status));
+    }
+}
