@@ -145,6 +145,8 @@ pub enum Unsuitable {
     NoExecutableMemory,
     /// It does not see `/proc`, by which its dynamic linker finds the library.
     NoProc,
+    /// It is built with ThreadSanitizer, which crashes in threads that it has not prepared.
+    ThreadSanitizer,
 }
 
 impl fmt::Display for Error {
@@ -247,6 +249,10 @@ impl fmt::Display for Unsuitable {
                  or a security module (SELinux: execmem)",
             ),
             Self::NoProc => f.write_str("does not see /proc, by which libraries are found"),
+            Self::ThreadSanitizer => f.write_str(
+                "is built with ThreadSanitizer, which a thread from outside would crash: record it \
+                 from its start",
+            ),
         }
     }
 }

@@ -60,6 +60,7 @@ const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 /// The functions of modules that are looked for, besides the library's own.
 const WANTED: &[&[u8]] = &[
     b"__errno_location",
+    b"__tsan_init",
     b"dlerror",
     b"dlopen",
     b"dlsym",
@@ -279,6 +280,9 @@ impl<'a> Target<'a> {
         }
         if fs::symlink_metadata(format!("/proc/{pid}/root/proc/self")).is_err() {
             return refuse(Unsuitable::NoProc);
+        }
+        if self.find(b"__tsan_init").is_some() {
+            return refuse(Unsuitable::ThreadSanitizer);
         }
         Ok(())
     }

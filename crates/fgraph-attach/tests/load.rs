@@ -214,6 +214,22 @@ fn threads_that_wait_for_conditions_wait_on() {
 }
 
 #[test]
+fn a_program_with_threadsanitizer_is_refused_and_goes_on() {
+    let thread_sanitizer = ["-fsanitize=thread"];
+    fgraph_needs::needs!(fgraph_needs::CC.links(&thread_sanitizer, "libgcc-12-dev"));
+    let programs = Programs::new();
+    let idles = programs.compile("idles", &thread_sanitizer);
+    let program = Program::start(&mut Command::new(idles));
+    let loaded = programs.load(program.id(), "x");
+    let why = Unsuitable::ThreadSanitizer;
+    let is_refused = matches!(&loaded, Err(Error::Unsuitable { why: found, .. }) if *found == why);
+    assert!(is_refused, "{loaded:?}");
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(program.id() as i32, libc::SIGUSR1) };
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn a_thread_that_computes_finds_its_registers_as_they_were() {
     let programs = Programs::new();
     let computes = programs.compile("computes", &[]);
