@@ -18,7 +18,10 @@
 // Long strings: rows of tables, and files.
 
 mod programs;
+mod recorded;
+mod servers;
 
+use std::env;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
@@ -48,6 +51,27 @@ const CRATES: [&str; 3] = [
     "aho-corasick@1.1.5",
 ];
 
+/// The beginning of docs/ecosystem.md.
+const HEAD: &str = "\
+# Programs of others
+
+*Written by `cargo xtask ecosystem --write`, which fails where a program is harmed.*
+
+    cargo xtask ecosystem --recorded [NAME...]     programs whose names begin so, or all
+    cargo xtask ecosystem --servers [NAME...]      servers whose names begin so, or all
+
+";
+
+/// What the table of programs shows, for its readers.
+const PROGRAMS: &str = "\
+Each program runs three times: plain, under `fgraph record --libs`, and while
+`fgraph record --libs -p` attaches to it ten times for 200 ms each. *Equal*: what it prints and how
+it ends are the same as in the plain run. Functions and calls are those of the recording from the
+start, with all processes that the program starts. A program that starts processes while it is
+attached to may still be harmed: `docs/limits.md` says why.
+
+";
+
 /// What the command line asks for.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
@@ -57,6 +81,20 @@ pub(crate) struct Options {
     /// Run programs, those whose names begin so or all, and no tests of crates
     #[arg(long, num_args = 0.., value_name = "NAME", conflicts_with = "crates")]
     programs: Option<Vec<String>>,
+    /// Record programs from their start and by ten attaches, those whose names begin so or all, and
+    /// run no tests of crates
+    #[arg(long, num_args = 0.., value_name = "NAME", conflicts_with = "crates")]
+    recorded: Option<Vec<String>>,
+    /// Measure servers while they are recorded and attached to, those whose names begin so or all,
+    /// and run no tests of crates
+    #[arg(long, num_args = 0.., value_name = "NAME", conflicts_with = "crates")]
+    servers: Option<Vec<String>>,
+    /// Write the results of all programs and servers that are recorded to docs/ecosystem.md
+    #[arg(long, conflicts_with_all = ["crates", "programs", "recorded", "servers", "json"])]
+    write: bool,
+    /// The command `fgraph` for --recorded, --servers and --write; without it, it is built
+    #[arg(long, value_name = "PATH")]
+    fgraph: Option<PathBuf>,
     /// Optimize the tests
     #[arg(long)]
     release: bool,
@@ -65,26 +103,45 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Runs the tests of all crates. Fails where one of them does not do what it does untraced.
+/// Runs what is asked for. Fails where something does not do what it does untraced.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
-    let tools = Tools::build()?;
+    if options.write {
+        return write(&Recorder::new(options)?);
+    }
+    let kinds = [&options.programs, &options.recorded, &options.servers];
+    let is_all = options.crates.is_empty() && kinds.iter().all(|kind| kind.is_none());
+    let all = is_all.then(Vec::new);
+    let [programs, recorded, servers] = kinds.map(|kind| kind.as_ref().or(all.as_ref()));
     let mut outcomes = Vec::new();
-    if options.crates.is_empty() {
-        outcomes = programs::run(&tools, options.programs.as_deref().unwrap_or_default())?;
+    if let Some(names) = programs {
+        outcomes = programs::run(&Tools::build()?, names)?;
+    }
+    let mut recordings = Vec::new();
+    if let Some(names) = recorded {
+        recordings = recorded::run(&Recorder::new(options)?, names)?;
+    }
+    let mut loads = Vec::new();
+    if let Some(names) = servers {
+        loads = servers::run(&Recorder::new(options)?, names)?;
     }
     let mut all = Vec::new();
     let by_default = CRATES.map(str::to_owned);
-    let crates = match (&options.programs, options.crates.as_slice()) {
-        (Some(_), _) => &[],
-        (None, []) => &by_default[..],
-        (None, crates) => crates,
+    let crates = if is_all {
+        &by_default[..]
+    } else {
+        &options.crates
     };
-    for name in crates {
-        let subject = Subject::fetch(&tools, name)?;
-        all.push(subject.run(&tools, options.release)?);
+    if !crates.is_empty() {
+        let tools = Tools::build()?;
+        for name in crates {
+            let subject = Subject::fetch(&tools, name)?;
+            all.push(subject.run(&tools, options.release)?);
+        }
     }
     if options.json {
         let outcomes = outcomes.iter().map(programs::Outcome::json);
+        let outcomes = outcomes.chain(recordings.iter().map(recorded::Outcome::json));
+        let outcomes = outcomes.chain(loads.iter().map(servers::Load::json));
         println!(
             "{}",
             json::array(outcomes.chain(all.iter().map(Figures::json)))
@@ -93,17 +150,47 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         if !outcomes.is_empty() {
             print!("{}", programs::table(&outcomes));
         }
+        if !recordings.is_empty() {
+            print!("{}", recorded::table(&recordings));
+        }
+        if !loads.is_empty() {
+            print!("{}", servers::table(&loads));
+        }
         if !all.is_empty() {
             print!("{}", table(&all));
         }
     }
-    let is_good = outcomes.iter().all(programs::Outcome::is_good)
-        && all.iter().all(|figures| figures.fault.is_none());
-    Ok(if is_good {
+    Ok(exit_code(
+        outcomes.iter().all(programs::Outcome::is_good)
+            && recordings.iter().all(recorded::Outcome::is_good)
+            && loads.iter().all(servers::Load::is_good)
+            && all.iter().all(|figures| figures.fault.is_none()),
+    ))
+}
+
+fn exit_code(is_good: bool) -> ExitCode {
+    if is_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    })
+    }
+}
+
+/// Records all programs and servers, and writes docs/ecosystem.md.
+fn write(recorder: &Recorder) -> io::Result<ExitCode> {
+    let recordings = recorded::run(recorder, &[])?;
+    let loads = servers::run(recorder, &[])?;
+    let page = format!(
+        "{HEAD}## Programs\n\n{PROGRAMS}{}\n## Servers\n\n{}{}",
+        recorded::table(&recordings),
+        servers::ABOUT,
+        servers::table(&loads)
+    );
+    fs::write(cargo::workspace().join("docs/ecosystem.md"), page)?;
+    Ok(exit_code(
+        recordings.iter().all(recorded::Outcome::is_good)
+            && loads.iter().all(servers::Load::is_good),
+    ))
 }
 
 /// Our own programs, and where to work.
@@ -119,13 +206,40 @@ impl Tools {
     fn build() -> io::Result<Self> {
         let cargo_fgraph = cargo::build("cargo-fgraph")?;
         let library = cargo::build("fgraph-preload-test")?;
-        let target = library.ancestors().nth(2).expect("it is in target/release");
-        let directory = target.join("ecosystem");
-        fs::create_dir_all(&directory)?;
         Ok(Self {
-            directory: directory.canonicalize()?,
+            directory: directory()?,
             library,
             cargo_fgraph,
+        })
+    }
+}
+
+/// The directory of all that this command makes, beside that of its own program.
+fn directory() -> io::Result<PathBuf> {
+    let program = env::current_exe()?;
+    let target = program.ancestors().nth(2).expect("it is in target/release");
+    let directory = target.join("ecosystem");
+    fs::create_dir_all(&directory)?;
+    directory.canonicalize()
+}
+
+/// The command `fgraph`, and where to work.
+#[derive(Debug)]
+struct Recorder {
+    fgraph: PathBuf,
+    directory: PathBuf,
+}
+
+impl Recorder {
+    /// Builds the command, unless the options name one.
+    fn new(options: &Options) -> io::Result<Self> {
+        let fgraph = match &options.fgraph {
+            Some(path) => path.clone(),
+            None => cargo::build_bin("fgraph-cli", "fgraph")?,
+        };
+        Ok(Self {
+            fgraph: fgraph.canonicalize()?,
+            directory: directory()?,
         })
     }
 }
@@ -288,8 +402,13 @@ fn find(vendor: &Path, name: &str) -> io::Result<PathBuf> {
 
 /// A command that is killed when it takes too long, with all that it has started.
 fn bounded(program: impl AsRef<OsStr>) -> Command {
+    bounded_by(LIMIT, program)
+}
+
+/// A command that is killed after these seconds, with all that it has started.
+fn bounded_by(seconds: &str, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=10", LIMIT]).arg(program);
+    command.args(["--kill-after=10", seconds]).arg(program);
     command
 }
 
@@ -318,7 +437,7 @@ impl Done {
     fn fault(&self) -> Option<String> {
         let what = match self.code {
             Some(0) => return None,
-            Some(TIMED_OUT) => format!("took more than {LIMIT} s"),
+            Some(TIMED_OUT) => "took too long".to_owned(),
             Some(code) => format!("exits with code {code}"),
             None => "is killed".to_owned(),
         };

@@ -16,11 +16,11 @@ use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Done, Tools, bounded};
+use super::{Done, LIMIT, Tools, bounded_by};
 use crate::json;
 use crate::report::grouped;
 
@@ -29,19 +29,22 @@ const USERS: [u32; 2] = [1, 16];
 
 /// A program that the machine may have.
 #[derive(Debug)]
-struct Program {
-    name: Cow<'static, str>,
+pub(super) struct Program {
+    pub(super) name: Cow<'static, str>,
     /// The Debian packages that have it, or where else it is from.
-    from: &'static str,
+    pub(super) from: &'static str,
     /// Commands that the script needs.
-    needs: &'static [&'static str],
+    pub(super) needs: &'static [&'static str],
     /// A file that the script finds where it runs: its name, and what is in it.
-    file: Option<(&'static str, &'static str)>,
+    pub(super) file: Option<(&'static str, &'static str)>,
     /// What is run; `$TRACE` stands before what is traced.
-    script: Cow<'static, str>,
+    pub(super) script: Cow<'static, str>,
 }
 
-const fn program(
+/// What the machine lacks, and the packages that have it.
+pub(super) type Missing = (&'static str, &'static str);
+
+pub(super) const fn program(
     name: &'static str,
     from: &'static str,
     needs: &'static [&'static str],
@@ -89,7 +92,7 @@ fn cpython_test(module: &str) -> Program {
 
 /// The interpreter itself, which the command of that name may only start; that of a virtual
 /// environment by its path there.
-const PYTHON: &str = "P=$(python3 -c 'import sys; print(sys.executable)')";
+pub(super) const PYTHON: &str = "P=$(python3 -c 'import sys; print(sys.executable)')";
 
 /// Modules of CPython's tests that take seconds at most.
 const CPYTHON_TESTS: [&str; 24] = [
@@ -426,8 +429,7 @@ pub(super) struct Outcome {
     name: Cow<'static, str>,
     runs: Vec<Run>,
     fault: Option<String>,
-    /// What the machine lacks, and where it is from.
-    missing: Option<(&'static str, &'static str)>,
+    missing: Option<Missing>,
 }
 
 /// A traced run.
@@ -458,23 +460,12 @@ impl Program {
             name: self.name.clone(),
             runs: Vec::new(),
             fault: None,
-            missing: self
-                .needs
-                .iter()
-                .find(|need| !has(need))
-                .map(|&need| (need, self.from)),
+            missing: self.missing(),
         };
         if outcome.missing.is_some() {
             return Ok(outcome);
         }
-        let directory = tools
-            .directory
-            .join("programs")
-            .join(self.name.replace(' ', "-"));
-        fs::create_dir_all(&directory)?;
-        if let Some((name, text)) = self.file {
-            fs::write(directory.join(name), text)?;
-        }
+        let directory = self.directory(&tools.directory.join("programs"))?;
         let (untraced, untraced_cpu) = self.done(&directory, "")?;
         if let Some(fault) = untraced.fault() {
             outcome.fault = Some(format!("untraced: {fault}"));
@@ -526,20 +517,67 @@ impl Program {
         Ok(outcome)
     }
 
+    /// The first of its needs that the machine lacks.
+    pub(super) fn missing(&self) -> Option<Missing> {
+        let missing = self.needs.iter().find(|need| !has(need));
+        missing.map(|&need| (need, self.from))
+    }
+
+    /// Version of the package that has it, or of the module of Python; empty where neither is.
+    pub(super) fn version(&self) -> String {
+        let module = self.needs.iter().find_map(|need| need.split_once(" -m "));
+        let mut command = match module {
+            Some((python, module)) => {
+                let mut command = Command::new(python);
+                command.args(["-c", &format!("import {module} as m; print(m.__version__)")]);
+                command
+            }
+            None => {
+                let mut command = Command::new("dpkg-query");
+                let first = self.from.split(' ').next().unwrap_or_default();
+                command.args(["-W", "-f", "${Version}", first]);
+                command
+            }
+        };
+        let version = command.output().map(|output| output.stdout);
+        let version = String::from_utf8_lossy(&version.unwrap_or_default()).into_owned();
+        version.trim().to_owned()
+    }
+
+    /// Its directory in `all`, with its file.
+    pub(super) fn directory(&self, all: &Path) -> io::Result<PathBuf> {
+        let directory = all.join(self.name.replace(' ', "-"));
+        fs::create_dir_all(&directory)?;
+        if let Some((name, text)) = self.file {
+            fs::write(directory.join(name), text)?;
+        }
+        Ok(directory)
+    }
+
     /// Runs the script in `directory`. Gives also what the processor has spent for all that it has
     /// started.
     fn done(&self, directory: &Path, trace: &str) -> io::Result<(Done, Duration)> {
         let script = self.script.replace("$P;", &format!("{PYTHON};"));
         let script = format!("trap \"times > $PWD/times\" EXIT; {script}");
-        let mut command = bounded("/bin/sh");
-        command
-            .args(["-f", "-c", &script])
-            .current_dir(directory)
-            .env("TRACE", trace);
-        let done = Done::of(&mut command)?;
+        let done = shell(directory, &script, trace, LIMIT)?;
         let times = fs::read_to_string(directory.join("times")).unwrap_or_default();
         Ok((done, spent(&times)))
     }
+}
+
+/// Runs a script of the shell in `directory`, with `trace` before what is to be traced.
+pub(super) fn shell(
+    directory: &Path,
+    script: &str,
+    trace: &str,
+    seconds: &str,
+) -> io::Result<Done> {
+    let mut command = bounded_by(seconds, "/bin/sh");
+    command
+        .args(["-f", "-c", script])
+        .current_dir(directory)
+        .env("TRACE", trace);
+    Done::of(&mut command)
 }
 
 /// What a shell's `times` prints, in two lines: of itself, and of what it has started, that of the

@@ -1,0 +1,486 @@
+//! The programs that are recorded and attached to.
+//!
+//! A script ends its work when there is a file `stop`. It is there from the beginning, except under
+//! attaches, where the last attach makes it.
+
+// Long strings: scripts.
+
+use super::Trial;
+use crate::ecosystem::programs::{PYTHON, Program, program};
+
+/// All of them.
+pub(super) fn all() -> Vec<Trial> {
+    let mut all = shells_and_builds();
+    all.extend(languages());
+    all.extend(native());
+    all.extend(servers());
+    all
+}
+
+/// A program that starts no process while it is attached to.
+fn alone(
+    name: &'static str,
+    from: &'static str,
+    needs: &'static [&'static str],
+    script: &'static str,
+) -> Trial {
+    Trial {
+        program: program(name, from, needs, script),
+        prepare: "",
+        starts_processes: false,
+    }
+}
+
+/// A program that starts processes while it is attached to.
+fn parent(
+    name: &'static str,
+    from: &'static str,
+    needs: &'static [&'static str],
+    script: &'static str,
+) -> Trial {
+    Trial {
+        starts_processes: true,
+        ..alone(name, from, needs, script)
+    }
+}
+
+impl Trial {
+    /// Writes `text` into the file `name` and runs `prepare`, once before all runs.
+    fn made_of(self, name: &'static str, text: &'static str, prepare: &'static str) -> Self {
+        Self {
+            program: Program {
+                file: Some((name, text)),
+                ..self.program
+            },
+            prepare,
+            ..self
+        }
+    }
+}
+
+fn shells_and_builds() -> Vec<Trial> {
+    vec![
+        parent(
+            "dash",
+            "dash",
+            &["dash"],
+            "$TRACE dash -c 'while :; do i=0; while [ $i -lt 500 ]; do i=$((i + 1)); done; \
+             x=$(echo $i | cat); /bin/true; [ -e stop ] && break; done; echo $i $x'",
+        ),
+        parent(
+            "zsh",
+            "zsh",
+            &["zsh"],
+            "$TRACE zsh -f -c 'while :; do a=({1..500}); x=$(print $#a | cat); /bin/true; \
+             [[ -e stop ]] && break; done; print $#a $x ${(j:,:)a[1,9]}'",
+        ),
+        parent(
+            "make -j",
+            "make",
+            &["make"],
+            "[ -e stop ] && N=20 || N=1000; $TRACE make -s -j4 N=$N | sort -u",
+        )
+        .made_of(
+            "Makefile",
+            "all: $(shell seq $(N))\n%:\n\t@[ -e stop ] || sleep 0.1; echo made\n",
+            "",
+        ),
+        parent(
+            "cmake + ninja",
+            "cmake ninja-build",
+            &["cmake", "ninja", "cc"],
+            "while :; do rm -rf b; $TRACE cmake -G Ninja -S . -B b > log && \
+             $TRACE ninja -C b > log; b/hello > out; [ -e stop ] && break; done; cat out",
+        )
+        .made_of(
+            "CMakeLists.txt",
+            "cmake_minimum_required(VERSION 3.10)\nproject(hello C)\nadd_executable(hello a.c)\n",
+            "echo 'int puts(const char *); int main(void) { puts(\"hello\"); return 0; }' > a.c",
+        ),
+    ]
+}
+
+fn languages() -> Vec<Trial> {
+    vec![
+        alone(
+            "R",
+            "r-base-core",
+            &["R"],
+            "$TRACE R --vanilla --no-echo -e 'cat(system(\"echo child\", intern = TRUE), \"\\n\"); \
+             repeat { x <- lm(dist ~ speed, cars); s <- sum(sort(as.numeric(1:20000 %% 97))); \
+             if (file.exists(\"stop\")) break }; print(coef(x)); print(s)'",
+        ),
+        alone("GHC", "ghc", &["ghc"], "$TRACE ./hello").made_of(
+            "hello.hs",
+            HASKELL,
+            "ghc -v0 -O hello.hs",
+        ),
+        alone("GHC -threaded", "ghc", &["ghc"], "$TRACE ./hello +RTS -N2").made_of(
+            "hello.hs",
+            HASKELL,
+            "ghc -v0 -O -threaded -rtsopts hello.hs",
+        ),
+        alone(
+            "pandoc",
+            "pandoc",
+            &["pandoc"],
+            "(seq -f '* item *%.0f*' 200; until [ -e stop ]; do echo; sleep 0.1; done) | \
+             $TRACE pandoc -t html | cksum",
+        ),
+        alone("mono", "mono-mcs", &["mono", "mcs"], "$TRACE mono a.exe")
+            .made_of("a.cs", CSHARP, "mcs a.cs"),
+        alone(
+            "guile",
+            "guile-3.0",
+            &["guile"],
+            "$TRACE guile --no-auto-compile -c '(let loop () (let ((s (apply + (map (lambda (x) \
+             (* x x)) (iota 20000))))) (catch (quote oops) (lambda () (throw (quote oops))) \
+             (lambda _ 1)) (gc) (if (file-exists? \"stop\") (begin (display s) (newline)) \
+             (loop))))'",
+        ),
+        alone(
+            "erlang",
+            "erlang-base",
+            &["erl"],
+            "$TRACE erl -noshell -eval 'L = fun(F) -> P = self(), \
+             [spawn(fun() -> P ! lists:sum(lists:seq(1, N)) end) || N <- lists:seq(1, 200)], \
+             S = lists:sum([receive X -> X end || _ <- lists:seq(1, 200)]), \
+             case filelib:is_file(\"stop\") of true -> io:format(\"~p~n\", [S]); \
+             false -> F(F) end end, L(L), halt().'",
+        ),
+        alone(
+            "sbcl",
+            "sbcl",
+            &["sbcl"],
+            "$TRACE sbcl --noinform --non-interactive --eval '(loop (let ((s (loop for i below \
+             100000 sum (* i i)))) (gc) (when (probe-file \"stop\") (print s) (return))))'",
+        ),
+        alone(
+            "swipl",
+            "swi-prolog-nox",
+            &["swipl"],
+            "$TRACE swipl -g 'repeat, numlist(1, 20000, L), sum_list(L, S), \
+             catch(throw(a), a, true), exists_file(stop), !, writeln(S), halt'",
+        ),
+        alone(
+            "php",
+            "php-cli",
+            &["php"],
+            "$TRACE php -n -r 'do { clearstatcache(); $a = array_map(fn($x) => $x * $x, \
+             range(1, 5000)); usort($a, fn($x, $y) => $y <=> $x); $s = preg_replace(\"/[02]/\", \
+             \"_\", implode(\",\", $a)); } while (!file_exists(\"stop\")); \
+             echo md5($s), PHP_EOL;'",
+        ),
+        alone(
+            "numpy + pandas",
+            "python3-pandas",
+            &["/usr/bin/python3", "/usr/bin/python3 -m pandas"],
+            "$TRACE /usr/bin/python3 a.py",
+        )
+        .made_of("a.py", PANDAS, ""),
+        Trial {
+            program: Program {
+                script: format!("{PYTHON}; $TRACE $P a.py").into(),
+                ..program("polars", "PyPI", &["python3", "python3 -m polars"], "")
+            },
+            prepare: "",
+            starts_processes: false,
+        }
+        .made_of("a.py", POLARS, ""),
+        alone(
+            "emacs --batch",
+            "emacs-nox",
+            &["emacs"],
+            "$TRACE emacs -Q --batch --eval '(progn (while (progn (with-temp-buffer \
+             (dotimes (i 3000) (insert (format \"%d \" i))) (goto-char 1) \
+             (while (re-search-forward \"7+\" nil t) (replace-match \"x\")) \
+             (setq s (md5 (buffer-string)))) (not (file-exists-p \"stop\")))) (princ s))'",
+        ),
+        parent(
+            "java ProcessBuilder",
+            "default-jdk-headless",
+            &["java", "javac"],
+            "$TRACE java -cp . A",
+        )
+        .made_of("A.java", JAVA, "javac A.java"),
+        parent(
+            "node child_process",
+            "nodejs",
+            &["node"],
+            "$TRACE node a.js",
+        )
+        .made_of("a.js", NODE, ""),
+    ]
+}
+
+fn native() -> Vec<Trial> {
+    vec![
+        alone(
+            "qemu-system",
+            "qemu-system-x86",
+            &["qemu-system-x86_64"],
+            "(sleep 5; until [ -e stop ]; do sleep 0.1; done; echo quit) | \
+             $TRACE qemu-system-x86_64 -accel tcg -m 64 -nodefaults -display none \
+             -monitor stdio > log; echo $?",
+        ),
+        parent(
+            "chromium --headless",
+            "chromium",
+            &["chromium"],
+            "echo '<p id=a></p><script>a.textContent = 6 * 7</script>' > a.html; \
+             while :; do rm -rf profile; $TRACE chromium --headless --no-sandbox --disable-gpu \
+             --disable-quic --no-first-run --disable-background-networking \
+             --disable-component-update --disable-sync --user-data-dir=$PWD/profile \
+             --dump-dom file://$PWD/a.html > out 2> log; [ -e stop ] && break; done; cat out",
+        ),
+        alone(
+            "Boost.Context",
+            "libboost-context-dev",
+            &["g++", "/usr/include/boost/context/fiber.hpp"],
+            "$TRACE ./context",
+        )
+        .made_of(
+            "context.cpp",
+            CONTEXT,
+            "g++ -O2 -o context context.cpp -lboost_context",
+        ),
+        alone(
+            "Boost.Fiber",
+            "libboost-fiber-dev",
+            &["g++", "/usr/include/boost/fiber/all.hpp"],
+            "$TRACE ./fiber",
+        )
+        .made_of(
+            "fiber.cpp",
+            FIBER,
+            "g++ -O2 -o fiber fiber.cpp -lboost_fiber -lboost_context -pthread",
+        ),
+        alone(
+            "jemalloc preloaded",
+            "libjemalloc2",
+            &["gcc", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"],
+            "$TRACE env LD_PRELOAD=libjemalloc.so.2 ./blocks",
+        )
+        .made_of("blocks.c", BLOCKS, "gcc -O2 -o blocks blocks.c -pthread"),
+        alone(
+            "mimalloc preloaded",
+            "libmimalloc2.0",
+            &["gcc", "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2"],
+            "$TRACE env LD_PRELOAD=libmimalloc.so.2 ./blocks",
+        )
+        .made_of("blocks.c", BLOCKS, "gcc -O2 -o blocks blocks.c -pthread"),
+    ]
+}
+
+fn servers() -> Vec<Trial> {
+    vec![
+        alone(
+            "nginx",
+            "nginx-light",
+            &["nginx", "curl"],
+            "mkdir -p t; printf 'daemon off; error_log stderr crit; pid nginx.pid; events {} \
+             http { access_log off; client_body_temp_path t; proxy_temp_path t; \
+             fastcgi_temp_path t; uwsgi_temp_path t; scgi_temp_path t; \
+             server { listen unix:nginx.sock; location / { return 200 hello; } } }' > nginx.conf; \
+             rm -f nginx.sock; $TRACE nginx -p $PWD -c nginx.conf & n=$!; \
+             until [ -S nginx.sock ] || ! kill -0 $n; do sleep 0.1; done; \
+             while curl -s -o out --unix-socket nginx.sock http://localhost/ && \
+             ! [ -e stop ]; do :; done; cat out; kill -QUIT $(cat nginx.pid); wait $n; echo $?",
+        ),
+        alone(
+            "haproxy",
+            "haproxy",
+            &["haproxy", "curl"],
+            "printf 'defaults\\n mode http\\n timeout client 9s\\n timeout server 9s\\n \
+             timeout connect 9s\\nfrontend a\\n bind unix@haproxy.sock\\n \
+             http-request return status 200 content-type text/plain string hello\\n' > a.cfg; \
+             rm -f haproxy.sock; $TRACE haproxy -q -db -f a.cfg & n=$!; \
+             until [ -S haproxy.sock ] || ! kill -0 $n; do sleep 0.1; done; \
+             while curl -s -o out --unix-socket haproxy.sock http://localhost/ && \
+             ! [ -e stop ]; do :; done; cat out; kill -USR1 $(pgrep -P $n haproxy || echo $n); wait $n; echo $?",
+        ),
+        alone(
+            "memcached",
+            "memcached",
+            &["memcached", "curl"],
+            "rm -f m.sock; $TRACE memcached -u $(id -un) -s $PWD/m.sock -P $PWD/m.pid & n=$!; \
+             until [ -S m.sock ] || ! kill -0 $n; do sleep 0.1; done; \
+             ask() { printf \"$1\\r\\nquit\\r\\n\" | \
+             curl -s --unix-socket m.sock telnet://localhost:1; }; \
+             ask 'set a 0 0 1\\r\\n0'; \
+             while ask 'incr a 1' > out && ! [ -e stop ]; do :; done; ask 'set a 0 0 1\\r\\n7'; \
+             ask 'get a'; kill $(cat m.pid); wait $n; echo $?",
+        ),
+        alone(
+            "mariadb under sysbench",
+            "mariadb-server sysbench",
+            &[
+                "mariadbd",
+                "mariadb-install-db",
+                "mariadb-admin",
+                "sysbench",
+            ],
+            "$TRACE mariadbd --no-defaults --user=$(id -un) --datadir=$PWD/d --skip-networking \
+             --socket=$PWD/s --pid-file=$PWD/pid 2> log & n=$!; \
+             until mariadb-admin -S s -u root ping > ready 2>&1 || ! kill -0 $n; do sleep 0.2; \
+             done; mariadb -S s -u root -e 'drop database if exists b; create database b'; \
+             s() { sysbench oltp_read_write --mysql-socket=$PWD/s --mysql-user=root \
+             --mysql-db=b --table-size=1000 --threads=2 --events=100 --time=0 $1 >> bench; }; \
+             s prepare; while s run && ! [ -e stop ]; do :; done; \
+             mariadb -S s -u root -N -e 'select count(*) from b.sbtest1'; \
+             grep -c FATAL bench; mariadb-admin -S s -u root shutdown; wait $n; echo $?",
+        )
+        .made_of(
+            "empty",
+            "",
+            "[ -d d ] || mariadb-install-db --no-defaults --user=$(id -un) --datadir=$PWD/d \
+             --auth-root-authentication-method=normal > log",
+        ),
+    ]
+}
+
+const HASKELL: &str = "import Control.Concurrent
+import Control.Exception
+import System.Directory
+import qualified System.IO.Error as E
+
+main :: IO ()
+main = do
+  done <- newEmptyMVar
+  _ <- forkIO (mapM_ (\\n -> evaluate (sum [1 .. n :: Integer])) [1 .. 200] >> putMVar done ())
+  takeMVar done
+  r <- try (ioError (userError \"oops\")) :: IO (Either E.IOError ())
+  stop <- doesFileExist \"stop\"
+  if stop then print (sum [1 .. 20000 :: Integer], either (const 1) (const 2) r :: Int) else main
+";
+const CSHARP: &str = "using System;
+using System.Collections.Generic;
+using System.IO;
+using System.Threading;
+class A {
+    static int Fib(int n) { return n < 2 ? n : Fib(n - 1) + Fib(n - 2); }
+    static void Main() {
+        int sum;
+        do {
+            sum = Fib(18);
+            var kept = new List<string>();
+            for (int i = 0; i < 20000; i++) kept.Add(\"x\" + i);
+            try { ((object) null).ToString(); } catch (NullReferenceException) { sum += 1; }
+            var thread = new Thread(() => { sum += kept.Count; });
+            thread.Start();
+            thread.Join();
+            GC.Collect();
+        } while (!File.Exists(\"stop\"));
+        Console.WriteLine(sum);
+    }
+}
+";
+const PANDAS: &str = "import os, numpy, pandas
+while True:
+    a = numpy.arange(40000.0).reshape(200, 200) % 7
+    frame = pandas.DataFrame({'k': numpy.arange(10000) % 13, 'v': numpy.arange(10000)})
+    sums = frame.groupby('k').v.sum()
+    if os.path.exists('stop'): break
+print(int((a @ a).sum()), numpy.linalg.matrix_rank(a), sums.tolist())
+";
+const POLARS: &str = "import os, polars
+while True:
+    frame = polars.DataFrame({'k': [i % 13 for i in range(10000)], 'v': list(range(10000))})
+    sums = frame.lazy().group_by('k').agg(polars.col('v').sum()).sort('k').collect()
+    if os.path.exists('stop'): break
+print(sums.rows())
+";
+const JAVA: &str = "import java.io.*;
+public class A {
+    public static void main(String[] args) throws Exception {
+        String line;
+        do {
+            Process child = new ProcessBuilder(\"echo\", \"child\").start();
+            line = new BufferedReader(new InputStreamReader(child.getInputStream())).readLine();
+            line += \" \" + child.waitFor();
+        } while (!new File(\"stop\").exists());
+        System.out.println(line);
+    }
+}
+";
+const NODE: &str =
+    "const { execFileSync, execFile } = require('child_process'), fs = require('fs');
+function again() {
+    const first = execFileSync('echo', ['child']).toString();
+    execFile('echo', ['other'], (error, out) => {
+        if (!fs.existsSync('stop')) return again();
+        console.log(first + out, error);
+    });
+}
+again();
+";
+const CONTEXT: &str = "#include <boost/context/fiber.hpp>
+#include <cstdio>
+#include <stdexcept>
+#include <unistd.h>
+namespace ctx = boost::context;
+int main() {
+    long sum;
+    do {
+        sum = 0;
+        for (int i = 0; i < 200; i++) {
+            ctx::fiber fiber{[&](ctx::fiber &&main) {
+                for (int j = 0; j < 20; j++) {
+                    try { throw std::runtime_error(\"oops\"); } catch (std::exception &) { sum += j; }
+                    main = std::move(main).resume();
+                }
+                return std::move(main);
+            }};
+            while (fiber) fiber = std::move(fiber).resume();
+        }
+    } while (access(\"stop\", F_OK));
+    std::printf(\"%ld\\n\", sum);
+}
+";
+const FIBER: &str = "#include <boost/fiber/all.hpp>
+#include <cstdio>
+#include <unistd.h>
+namespace fibers = boost::fibers;
+int main() {
+    long sum;
+    do {
+        sum = 0;
+        fibers::buffered_channel<int> channel(8);
+        fibers::fiber writer([&] {
+            for (int i = 0; i < 5000; i++) channel.push(i);
+            channel.close();
+        });
+        fibers::fiber reader([&] { for (int i : channel) sum += i; });
+        writer.join();
+        reader.join();
+    } while (access(\"stop\", F_OK));
+    std::printf(\"%ld\\n\", sum);
+}
+";
+const BLOCKS: &str = "#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void *work(void *sum) {
+    char *kept[64] = {0};
+    for (int i = 0; i < 20000; i++) {
+        char **slot = &kept[i * 7 % 64];
+        *slot = realloc(*slot, 1 + i * 31 % 5000);
+        memset(*slot, i, 1 + i * 31 % 5000);
+        *(long *)sum += (*slot)[0];
+    }
+    for (int i = 0; i < 64; i++) free(kept[i]);
+    return NULL;
+}
+int main(void) {
+    long sums[4];
+    do {
+        pthread_t threads[4];
+        memset(sums, 0, sizeof sums);
+        for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, &sums[i]);
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    } while (access(\"stop\", F_OK));
+    printf(\"%ld %ld\\n\", sums[0], sums[3]);
+}
+";
