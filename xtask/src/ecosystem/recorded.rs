@@ -12,6 +12,8 @@
 //! The output of the script and its exit status must be the same three times. Scripts print only
 //! what does not depend on process ids, addresses, times and the number of rounds.
 
+// Long strings: rows of tables, and JSON.
+
 mod list;
 
 use std::fmt::Write as _;

@@ -3,6 +3,8 @@
 //! Clients keep connections and ask the same again and again. A run has three phases: before the
 //! attach, from its begin to the end of the recorder, and after it. Each run has a new server.
 
+// Long strings: rows of tables, and JSON.
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -70,12 +72,7 @@ fn all() -> Vec<Server> {
         server(
             Program {
                 file: Some(("nginx.conf", NGINX)),
-                ..program(
-                    "nginx",
-                    "nginx-light",
-                    &["nginx"],
-                    "nginx -p . -c nginx.conf",
-                )
+                ..program("nginx", "nginx", &["nginx"], "nginx -p . -c nginx.conf")
             },
             http,
             b"\r\n\r\nhello",
