@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd as _;
 use std::thread;
@@ -156,13 +156,9 @@ impl<'a> Helper<'a> {
             what: "the library's name has a zero",
             source: error.into(),
         })?;
-        let made = sharing::memory_file(&name, true).and_then(|mut file| {
-            file.write_all(library.bytes)?;
-            sharing::seal(&file)?;
-            Ok(file)
-        });
+        let made = sharing::library_file(&name, library.bytes);
         let file = made.map_err(|source| Error::Io {
-            what: "no file of memory could be made for the library",
+            what: "no file could be made for the library",
             source,
         })?;
         self.pass(&file, 0)

@@ -9,11 +9,15 @@
 //!
 //! The unsafe code makes system calls with buffers and descriptors of its own.
 
-use std::ffi::CStr;
-use std::fs::File;
-use std::io;
+use std::env;
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::PathBuf;
 
 use libc::{c_int, c_void};
 
@@ -38,8 +42,50 @@ pub(crate) fn memory_file(name: &CStr, is_executable: bool) -> io::Result<File> 
     made.map(File::from)
 }
 
+/// Makes a file with a library, of memory if that may be executable. Its path ends with `name` in any
+/// case, where it is mapped.
+pub(crate) fn library_file(name: &CStr, bytes: &[u8]) -> io::Result<File> {
+    match memory_file(name, true) {
+        Ok(mut file) => {
+            file.write_all(bytes)?;
+            seal(&file)?;
+            Ok(file)
+        }
+        // `vm.memfd_noexec` is 2.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => file_on_disk(name, bytes),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a file that is on a disk until it is closed everywhere. Nobody may write to it.
+fn file_on_disk(name: &CStr, bytes: &[u8]) -> io::Result<File> {
+    let template = env::temp_dir().join("fgraph-XXXXXX");
+    let mut template = CString::new(template.into_os_string().into_vec())?.into_bytes_with_nul();
+    // SAFETY: text that ends with a zero, of which the kernel's names replace six letters.
+    if unsafe { libc::mkdtemp(template.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    template.pop();
+    let folder = PathBuf::from(OsString::from_vec(template));
+    let mut path = folder
+        .join(OsStr::from_bytes(name.to_bytes()))
+        .into_os_string();
+    path.push(".so");
+    let mut options = File::options();
+    let options = options.write(true).create_new(true).mode(0o500);
+    let written = options.open(&path).and_then(|mut file| {
+        // Others may map it, whatever the mask for new files is.
+        file.set_permissions(Permissions::from_mode(0o555))?;
+        file.write_all(bytes)?;
+        File::open(&path)
+    });
+    let _ = fs::remove_file(&path);
+    let _ = fs::remove_dir(folder);
+    written
+}
+
 /// Forbids all changes of a file of memory, also to those who have it open.
-pub(crate) fn seal(file: &File) -> io::Result<()> {
+fn seal(file: &File) -> io::Result<()> {
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: it changes what may be done with the file.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
@@ -161,10 +207,7 @@ mod tests {
 
     #[test]
     fn nobody_changes_a_file_that_is_sealed() {
-        use std::io::Write as _;
-        let mut file = memory_file(c"sealed", true).unwrap();
-        file.write_all(b"here").unwrap();
-        seal(&file).unwrap();
+        let mut file = library_file(c"sealed", b"here").unwrap();
         assert!(file.write_all(b"x").is_err() && file.set_len(0).is_err());
     }
 }

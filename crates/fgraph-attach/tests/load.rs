@@ -648,6 +648,46 @@ fn what_sigaction_left_on_the_stack_is_no_signal_handler() {
     assert_eq!(program.end().code(), Some(0));
 }
 
+/// Set in the first process of a namespace in which no file of memory is executable.
+const NO_EXEC: &str = "FGRAPH_ATTACH_NO_EXEC";
+
+#[test]
+fn where_no_file_of_memory_is_executable_the_library_comes_from_a_disk() {
+    const NAME: &str = "where_no_file_of_memory_is_executable_the_library_comes_from_a_disk";
+    if std::env::var_os(NO_EXEC).is_none() {
+        let set = "echo 2 > /proc/sys/vm/memfd_noexec || exit 77; exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["-pf", "--mount-proc", "sh", "-c", set, "sh"]);
+        command.arg(std::env::current_exe().unwrap());
+        let output = command.args(["--exact", NAME]).env(NO_EXEC, "1").output();
+        let output = output.unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        return match output.status.code() {
+            Some(0) => assert!(text.contains("1 passed"), "{text}"),
+            Some(101) => panic!("{text}"),
+            _ => fgraph_needs::skip!("vm.memfd_noexec cannot be set in a namespace here"),
+        };
+    }
+    let mut programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let loads = [(); 2].map(|()| programs.load(program.id(), "x").unwrap());
+    assert_eq!(
+        loads.map(|it| (it.result, it.was_loaded)),
+        [(1, false), (2, true)]
+    );
+    let mapped = files_mapped(program.id()).join("\n");
+    assert!(
+        mapped.contains("/fgraph-attach-test-1.so (deleted)"),
+        "{mapped}"
+    );
+    // Of another version, which is known by the name of the file.
+    programs.library.clear();
+    let error = programs.load_as(program.id(), "x", "2").unwrap_err();
+    assert!(matches!(error, Error::OtherVersion { .. }), "{error}");
+    assert_eq!(program.end().code(), Some(0));
+}
+
 #[test]
 fn another_version_is_named() {
     let programs = Programs::new();
