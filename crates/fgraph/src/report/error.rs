@@ -509,10 +509,8 @@ impl fmt::Display for FilterReport {
         if self.traced == 0 {
             let refused = self.refused.len();
             write!(f, "none of {refused} selected functions can be traced")?;
-            let most_frequent = self.reasons().into_iter().take(3);
-            return most_frequent
-                .map(|(reason, count)| write!(f, "; {count}: {reason}"))
-                .collect();
+            let mut most_frequent = self.reasons().into_iter().take(3);
+            return most_frequent.try_for_each(|(reason, count)| write!(f, "; {count}: {reason}"));
         }
         write!(f, "{} functions traced", self.traced)?;
         if !self.refused.is_empty() {
