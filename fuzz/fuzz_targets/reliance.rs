@@ -66,9 +66,9 @@ fuzz_target!(|data: &[u8]| {
             size: bytes.len() - offset,
         });
     }
-    let search = Search::new(&code, &functions, &parts);
-    check(&search.by_code(), &functions);
+    let search = Search::new(&code, &functions, &parts, &[]);
     check(&search.by_convention(), &functions);
+    check(&search.by_code(), &functions);
 });
 
 /// Nothing is found but functions, each once.

@@ -14,7 +14,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Library, Paired, bounded, build_library, code, scenario};
+use common::{Library, Paired, bounded, build_library, code, library, scenario};
 use fgraph::{Entry, FgraphOps, Return};
 use fgraph_needs::{GCC, Missing, OBJDUMP, needs, skip};
 
@@ -183,6 +183,67 @@ fn integers_in_scratch_registers_survive() {
                 .collect::<Vec<_>>()
         });
     });
+}
+
+/// Traces `leaf` of [`INTEGERS`], which gcc has compiled with these options.
+fn integers_by_other_ways(name: &str, options: &[&str]) -> Result<(), Missing> {
+    const THUNK: &str = "
+        __asm__(\".pushsection .text; .globl __x86_return_thunk; .hidden __x86_return_thunk;\"
+                \"__x86_return_thunk: ret; int3; .popsection\");
+    ";
+    let usual = ["-O2", "-fno-inline", "-fipa-ra", "-fcf-protection=none"];
+    let source = match options
+        .iter()
+        .any(|option| option.ends_with("=thunk-extern"))
+    {
+        true => format!("{THUNK}{INTEGERS}"),
+        false => INTEGERS.to_owned(),
+    };
+    let file = format!("{name}.c");
+    let library = library(name, &GCC, &file, &source, &[&usual, options].concat())?;
+    type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
+    // SAFETY: their types.
+    let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+        unsafe { (library.get("caller"), library.get("address")) };
+    same_while_traced(&format!("leaf:mod:lib{name}.so"), address(), || {
+        (0..100)
+            .map(|n| caller(n, n + 1, n * 2, n ^ 5, n << 40, !n >> 8))
+            .collect::<Vec<_>>()
+    });
+    Ok(())
+}
+
+#[test]
+fn integers_survive_calls_through_constants_and_returns_by_thunks() {
+    scenario(
+        "integers_survive_calls_through_constants_and_returns_by_thunks",
+        || {
+            for (name, options) in [
+                ("large", &["-mcmodel=large"][..]),
+                (
+                    "large_inline",
+                    &["-mcmodel=large", "-mindirect-branch=thunk-inline"],
+                ),
+                ("medium", &["-mcmodel=medium"]),
+                ("no_plt", &["-fno-plt", "-fno-semantic-interposition"]),
+                ("through", &["-mforce-indirect-call"]),
+                (
+                    "through_thunks",
+                    &["-mforce-indirect-call", "-mindirect-branch=thunk"],
+                ),
+                (
+                    "through_inline",
+                    &["-mforce-indirect-call", "-mindirect-branch=thunk-inline"],
+                ),
+                ("returns", &["-mfunction-return=thunk"]),
+                ("returns_inline", &["-mfunction-return=thunk-inline"]),
+                ("returns_extern", &["-mfunction-return=thunk-extern"]),
+            ] {
+                println!("{name}");
+                needs!(integers_by_other_ways(name, options));
+            }
+        },
+    );
 }
 
 #[test]

@@ -40,6 +40,13 @@
 //! to are not understood: pointers to functions of the Microsoft ABI are the only ones known, in
 //! functions that are called by others which keep rsi, rdi or xmm6 to 15.
 //!
+//! # Other ways to call
+//!
+//! gcc calls a function whose code it knows through a register in its large code model
+//! (`constants.rs`), and ends functions by a jump to a return thunk (`thunks.rs`). Where a function
+//! loads constants as the large code model does, and calls through a register whose value is not
+//! found, all functions of the module are taken to be relied upon.
+//!
 //! # Conventions
 //!
 //! Callers by other compilers rely on what a convention says that a function is declared to have
@@ -58,6 +65,7 @@
 //! not matter.
 
 mod bitset;
+mod constants;
 mod decoded;
 mod effect;
 mod graph;
@@ -66,6 +74,7 @@ mod registers;
 mod strays;
 #[cfg(test)]
 mod tests;
+mod thunks;
 
 use alloc::vec::Vec;
 
@@ -97,11 +106,17 @@ impl<'a> Search<'a> {
     /// `code` are stretches in order and apart from each other; `functions` are the addresses where
     /// functions start, in order, and `parts` those of what has unwind information of its own:
     /// functions, too, and parts of them that stand elsewhere. A stretch that is left out may call
-    /// what it likes: it keeps to the ABI.
+    /// what it likes: it keeps to the ABI. `return_thunks` are the functions that do nothing but
+    /// return, whatever their code looks like.
     #[must_use]
-    pub fn new(code: &'a [Code<'a>], functions: &'a [usize], parts: &'a [usize]) -> Self {
+    pub fn new(
+        code: &'a [Code<'a>],
+        functions: &'a [usize],
+        parts: &'a [usize],
+        return_thunks: &[usize],
+    ) -> Self {
         Self {
-            graph: Graph::new(code, functions, parts),
+            graph: Graph::new(code, functions, parts, return_thunks),
             functions,
             parts,
         }
@@ -110,8 +125,9 @@ impl<'a> Search<'a> {
     /// The functions whose callers rely on what the code of a function leaves alone: gcc's, and
     /// people.
     #[must_use]
-    pub fn by_code(&self) -> ReliedOn {
-        let Some(graph) = &self.graph else {
+    pub fn by_code(mut self) -> ReliedOn {
+        let is_known = self.graph.as_mut().is_some_and(Graph::resolve);
+        let Some(graph) = self.graph.filter(|_| is_known) else {
             return ReliedOn {
                 functions: self.functions.to_vec(),
             };

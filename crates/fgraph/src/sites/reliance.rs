@@ -70,7 +70,8 @@ impl Reliance {
         let starts = (0..functions.len()).map(|index| functions.address(index) as usize);
         let starts: Vec<usize> = starts.collect();
         let (all, non_rust) = (code_at(file, &text), code_at(file, &non_rust));
-        let search = |code| Search::new(code, &starts, &parts);
+        let thunks = return_thunks(functions);
+        let search = |code| Search::new(code, &starts, &parts, &thunks);
         let whole = by_convention.then(|| search(&all));
         let by_convention = whole.as_ref().map(Search::by_convention);
         let by_code = by_code.then(|| {
@@ -109,6 +110,19 @@ impl Reliance {
 /// Whether the file says which compiler made it, and it is not Go's.
 fn is_readable(file: &ElfFile<'_>) -> bool {
     file.comment().next().is_some() && !file.has_section(GO)
+}
+
+/// The functions that `-mfunction-return=thunk` has functions end by.
+fn return_thunks(functions: &Functions<'_>) -> Vec<usize> {
+    const NAME: &str = "__x86_return_thunk";
+    if !functions.may_have_in_name(NAME) {
+        return Vec::new();
+    }
+    let is_thunk = |&index: &usize| functions.names(index).any(|name| name.symbol == NAME);
+    let thunks = (0..functions.len()).filter(is_thunk);
+    thunks
+        .map(|index| functions.address(index) as usize)
+        .collect()
 }
 
 /// How many bytes there are.

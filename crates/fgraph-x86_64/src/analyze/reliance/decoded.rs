@@ -10,6 +10,7 @@ use iced_x86::{
     Register,
 };
 
+use super::constants::Constant;
 use super::effect::Access;
 
 /// How many bytes of an operand tell nothing but where something is.
@@ -27,7 +28,11 @@ pub(super) enum Flow {
     /// Calls its target.
     Calls,
     CallsUnknown,
+    /// Calls the address in the register with this number.
+    CallsRegister(u8),
     JumpsUnknown,
+    /// Jumps to the address in the register with this number.
+    JumpsRegister(u8),
     CallsResolver,
     JumpsByTable,
     Returns,
@@ -42,14 +47,15 @@ impl Flow {
             FlowControl::UnconditionalBranch if is_direct => Self::Jumps,
             FlowControl::Call if is_direct => Self::Calls,
             _ if is_direct => Self::Branches,
-            FlowControl::IndirectBranch => {
-                let by_table = instruction.op0_kind() == OpKind::Register
-                    || instruction.memory_index() != Register::None;
-                if by_table {
-                    Self::JumpsByTable
-                } else {
-                    Self::JumpsUnknown
-                }
+            FlowControl::IndirectBranch if instruction.op0_kind() == OpKind::Register => {
+                Self::JumpsRegister(instruction.op0_register().number() as u8)
+            }
+            FlowControl::IndirectBranch => match instruction.memory_index() {
+                Register::None => Self::JumpsUnknown,
+                _ => Self::JumpsByTable,
+            },
+            FlowControl::IndirectCall if instruction.op0_kind() == OpKind::Register => {
+                Self::CallsRegister(instruction.op0_register().number() as u8)
             }
             FlowControl::IndirectCall => {
                 let is_resolver = instruction.op0_kind() == OpKind::Memory
@@ -110,6 +116,7 @@ struct Seen {
     key: u64,
     index: u32,
     is_pad: bool,
+    loads_constant: bool,
     flow: Flow,
 }
 
@@ -123,6 +130,8 @@ pub(super) struct Met {
     pub(super) calls: bool,
     /// Where it leads, if it has a target.
     pub(super) target: Option<usize>,
+    /// The constant that it loads into a register.
+    pub(super) constant: Option<Constant>,
 }
 
 /// An instruction as it is met again.
@@ -162,6 +171,7 @@ impl Instructions {
             key: Self::NO_KEY,
             index: Self::NONE,
             is_pad: false,
+            loads_constant: false,
             flow: Flow::Falls,
         };
         Self {
@@ -204,6 +214,10 @@ impl Instructions {
                 is_pad: seen.is_pad,
                 calls: seen.flow == Flow::Calls,
                 target,
+                constant: seen
+                    .loads_constant
+                    .then(|| Constant::of(&instruction))
+                    .flatten(),
             };
             each(at, Some(met));
         }
@@ -260,6 +274,7 @@ impl Instructions {
             key,
             index,
             is_pad: kind.is_pad,
+            loads_constant: Constant::of(instruction).is_some(),
             flow: kind.flow,
         }
     }

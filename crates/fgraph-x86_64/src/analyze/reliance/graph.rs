@@ -5,8 +5,10 @@ use core::ops::Range;
 
 use super::Code;
 use super::bitset::{BitSet, RankedSet};
+use super::constants::Through;
 use super::decoded::{Decoded, Flow, Instructions};
 use super::effect::Effect;
+use super::thunks::Thunk;
 use crate::nop::ENDBR64;
 
 /// The prefix of instructions that are atomic.
@@ -38,15 +40,23 @@ pub(super) enum End {
 
 impl End {
     /// The block that it leads to.
-    fn target(self) -> Option<u32> {
+    pub(super) fn target(self) -> Option<u32> {
         match self {
             Self::Jumps(to) | Self::Branches(to) | Self::Calls(to) => Some(to),
             _ => None,
         }
     }
 
+    /// Whether it is a call.
+    pub(super) fn calls(self) -> bool {
+        matches!(
+            self,
+            Self::Calls(_) | Self::CallsUnknown | Self::CallsResolver
+        )
+    }
+
     /// Whether the next block may follow.
-    fn leads_on(self) -> bool {
+    pub(super) fn leads_on(self) -> bool {
         match self {
             Self::Falls
             | Self::Branches(_)
@@ -66,7 +76,7 @@ impl End {
 #[derive(Debug)]
 pub(super) struct Block {
     /// Its place, see `Graph::place`.
-    place: u32,
+    pub(super) place: u32,
     /// Starts with `endbr64`.
     is_pad: bool,
     /// Looks whether there are vector arguments.
@@ -90,6 +100,11 @@ pub(super) struct Graph<'a> {
     pub(super) functions: Vec<u32>,
     /// Those, and the blocks that parts of functions begin with.
     pub(super) parts: Vec<u32>,
+    /// The blocks that end by a call or jump through a register, in order.
+    pub(super) through: Vec<Through>,
+    /// The places where registers get constants that may lead to code, in order, and whether the
+    /// constant is wider than it need be.
+    pub(super) constants: Vec<(u32, bool)>,
     /// The blocks that jump to, branch to or call each block, one after the other.
     sources: Vec<u32>,
     /// Where those of each block begin.
@@ -109,7 +124,12 @@ struct DecodedPiece<'a> {
 
 impl<'a> Graph<'a> {
     /// Cuts code into blocks; `None` if there is more than can be numbered.
-    pub(super) fn new(code: &'a [Code<'a>], functions: &[usize], parts: &[usize]) -> Option<Self> {
+    pub(super) fn new(
+        code: &'a [Code<'a>],
+        functions: &[usize],
+        parts: &[usize],
+        return_thunks: &[usize],
+    ) -> Option<Self> {
         let mut starts_of_parts = [functions, parts].concat();
         starts_of_parts.sort_unstable();
         starts_of_parts.dedup();
@@ -127,6 +147,8 @@ impl<'a> Graph<'a> {
             block_places: RankedSet::default(),
             functions: Vec::new(),
             parts: Vec::new(),
+            through: Vec::new(),
+            constants: Vec::new(),
             sources: Vec::new(),
             source_starts: Vec::new(),
         };
@@ -140,6 +162,7 @@ impl<'a> Graph<'a> {
             }
         }
         let mut instructions = Instructions::new();
+        let mut constants = Vec::new();
         for piece in graph.pieces(parts) {
             instructions.add(piece.bytes, piece.address, |at, met| {
                 let place = piece.place + at as u32;
@@ -155,6 +178,16 @@ impl<'a> Graph<'a> {
                         entries.set(to);
                     }
                 }
+                if let Some(constant) = met.constant {
+                    let to = constant.value as usize;
+                    let leads_to_code = || {
+                        graph.place_near(to, piece.stretch).is_some()
+                            && parts.binary_search(&to).is_ok()
+                    };
+                    if constant.is_wide || leads_to_code() {
+                        constants.push((place, constant.is_wide));
+                    }
+                }
                 if met.is_pad
                     && let Some(next) = graph.place(piece.address + at + met.len)
                 {
@@ -162,8 +195,10 @@ impl<'a> Graph<'a> {
                 }
             });
         }
-        (graph.blocks, graph.block_places) =
+        graph.constants = constants;
+        (graph.blocks, graph.block_places, graph.through) =
             graph.cut(parts, &instructions, &starts, &leaders, &entries);
+        graph.end_by_thunks(return_thunks);
         let roots = functions.iter().filter_map(|&at| graph.block_at(at));
         graph.functions = roots.map(|block| block as u32).collect();
         let roots = parts.iter().filter_map(|&at| graph.block_at(at));
@@ -179,7 +214,7 @@ impl<'a> Graph<'a> {
     }
 
     /// [`place`](Self::place) of an address that most likely is in this stretch.
-    fn place_near(&self, address: usize, stretch: usize) -> Option<u32> {
+    pub(super) fn place_near(&self, address: usize, stretch: usize) -> Option<u32> {
         let offset_in = |at: usize| {
             let stretch = self.code.get(at)?;
             let offset = address.wrapping_sub(stretch.address);
@@ -199,20 +234,11 @@ impl<'a> Graph<'a> {
     fn starts_for(&self, address: usize, stretch: usize) -> impl Iterator<Item = u32> + use<> {
         let place = self.place_near(address, stretch);
         let before = place.and_then(|_| self.place_near(address.wrapping_sub(1), stretch));
-        let is_lock = |place: &u32| self.byte(*place, stretch) == Some(LOCK);
-        place.into_iter().chain(before.filter(is_lock))
-    }
-
-    /// The byte at a place that most likely is in this stretch.
-    fn byte(&self, place: u32, stretch: usize) -> Option<u8> {
-        let byte_in = |at: usize| {
-            let offset = place.checked_sub(*self.places.get(at)?)?;
-            self.code.get(at)?.bytes.get(offset as usize).copied()
+        let is_lock = |place: &u32| {
+            let code = self.code_from(*place, stretch);
+            code.is_some_and(|code| code.bytes.first() == Some(&LOCK))
         };
-        byte_in(stretch).or_else(|| {
-            let next = self.places.partition_point(|&start| start <= place);
-            byte_in(next.checked_sub(1)?)
-        })
+        place.into_iter().chain(before.filter(is_lock))
     }
 
     /// The pieces of the code that are decoded from their start on.
@@ -249,8 +275,9 @@ impl<'a> Graph<'a> {
         starts: &BitSet,
         leaders: &BitSet,
         entries: &BitSet,
-    ) -> (Vec<Block>, RankedSet) {
+    ) -> (Vec<Block>, RankedSet, Vec<Through>) {
         let mut blocks: Vec<Block> = Vec::new();
+        let mut through = Vec::new();
         let mut instructions_left = instructions.iter();
         let mut is_open = false;
         let mut next_place = 0;
@@ -281,6 +308,7 @@ impl<'a> Graph<'a> {
                     is_open = true;
                 }
                 next_place = place + len as u32;
+                let index = blocks.len() as u32 - 1;
                 let Some(block) = blocks.last_mut() else {
                     continue;
                 };
@@ -300,6 +328,25 @@ impl<'a> Graph<'a> {
                 block.is_padding &= kind.is_nop;
                 block.asks_al |= kind.asks_al;
                 block.end = self.end(kind.flow, target, starts, piece.stretch);
+                match (kind.flow, self.thunk_at(target, piece.stretch)) {
+                    (Flow::CallsRegister(register) | Flow::JumpsRegister(register), _) => {
+                        through.push(Through {
+                            block: index,
+                            register,
+                            by_thunk: false,
+                        });
+                    }
+                    (Flow::Calls, Some(Thunk::Jumps(register))) => {
+                        block.end = End::JumpsByTable;
+                        through.push(Through {
+                            block: index,
+                            register,
+                            by_thunk: true,
+                        });
+                    }
+                    (Flow::Calls, Some(Thunk::Returns)) => block.end = End::Returns,
+                    _ => {}
+                }
                 is_open = block.end == End::Falls;
             }
         }
@@ -331,7 +378,7 @@ impl<'a> Graph<'a> {
         for (block, end) in blocks.iter_mut().zip(ends) {
             block.end = end;
         }
-        (blocks, places)
+        (blocks, places, through)
     }
 
     /// How a block ends that an instruction of a stretch is the last one of; `Falls` if it is not.
@@ -353,10 +400,10 @@ impl<'a> Graph<'a> {
             // Perhaps to another function, which is unknown.
             (Flow::Branches, None) => End::Unclear,
             (Flow::Falls, _) => End::Falls,
-            (Flow::CallsUnknown, _) => End::CallsUnknown,
+            (Flow::CallsUnknown | Flow::CallsRegister(_), _) => End::CallsUnknown,
             (Flow::JumpsUnknown, _) => End::JumpsUnknown,
             (Flow::CallsResolver, _) => End::CallsResolver,
-            (Flow::JumpsByTable, _) => End::JumpsByTable,
+            (Flow::JumpsByTable | Flow::JumpsRegister(_), _) => End::JumpsByTable,
             (Flow::Returns, _) => End::Returns,
             (Flow::Stops, _) => End::Stops,
             (Flow::Unclear, _) => End::Unclear,
@@ -390,7 +437,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    fn link_sources(&mut self) {
+    /// Finds out what leads to each block.
+    pub(super) fn link_sources(&mut self) {
         let targets = || {
             let blocks = (0_u32..).zip(&self.blocks);
             blocks.filter_map(|(at, block)| Some((at, block.end.target()?)))
@@ -410,6 +458,31 @@ impl<'a> Graph<'a> {
             sources[ends[to as usize] as usize] = at;
         }
         (self.sources, self.source_starts) = (sources, ends);
+    }
+
+    /// The blocks that jump to, branch to or call a block.
+    pub(super) fn sources_of(&self, block: usize) -> &[u32] {
+        let [start, end] = [0, 1].map(|next| self.source_starts[block + next] as usize);
+        &self.sources[start..end]
+    }
+
+    /// The code from a place on that most likely is in this stretch, and its address.
+    pub(super) fn code_from(&self, place: u32, stretch: usize) -> Option<Code<'a>> {
+        let code_in = |at: usize| {
+            let offset = place.checked_sub(*self.places.get(at)?)? as usize;
+            let stretch = self.code.get(at)?;
+            Some(Code {
+                address: stretch.address + offset,
+                bytes: stretch
+                    .bytes
+                    .get(offset..)
+                    .filter(|rest| !rest.is_empty())?,
+            })
+        };
+        code_in(stretch).or_else(|| {
+            let next = self.places.partition_point(|&start| start <= place);
+            code_in(next.checked_sub(1)?)
+        })
     }
 
     pub(super) fn block_at(&self, address: usize) -> Option<usize> {
@@ -443,8 +516,7 @@ impl<'a> Graph<'a> {
                     if at != 0 {
                         open.set(at as u32 - 1);
                     }
-                    let sources = self.source_starts[at]..self.source_starts[at + 1];
-                    for &source in &self.sources[sources.start as usize..sources.end as usize] {
+                    for &source in self.sources_of(at) {
                         open.set(source);
                     }
                 }

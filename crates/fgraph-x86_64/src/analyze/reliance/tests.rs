@@ -17,7 +17,7 @@ fn branch(opcode: u8, from: usize, to: usize) -> [u8; 5] {
 }
 
 /// Of these three, those that `find` finds.
-fn found([caller, f, g]: [&[u8]; 3], find: impl FnOnce(&Search<'_>) -> ReliedOn) -> Vec<usize> {
+fn found([caller, f, g]: [&[u8]; 3], find: impl FnOnce(Search<'_>) -> ReliedOn) -> Vec<usize> {
     let mut bytes = alloc::vec![0xcc; 0xc0];
     for (at, code) in [(0, caller), (0x40, f), (0x80, g)] {
         bytes[at..at + code.len()].copy_from_slice(code);
@@ -27,7 +27,7 @@ fn found([caller, f, g]: [&[u8]; 3], find: impl FnOnce(&Search<'_>) -> ReliedOn)
         bytes: &bytes,
     }];
     let functions = [CALLER, F, G];
-    let found = find(&Search::new(&code, &functions, &functions));
+    let found = find(Search::new(&code, &functions, &functions, &[]));
     let is_found = |function: &usize| found.contains(*function);
     functions.into_iter().filter(is_found).collect()
 }
@@ -66,6 +66,117 @@ fn a_register_read_behind_a_call_is_relied_on() {
     assert_eq!(relied_on(&read_xmm9, RET, RET), [CALLER, F]);
     // In another module nobody knows what is left alone.
     assert_eq!(relied_on(&calls(ELSEWHERE, READ_R8), RET, RET), []);
+}
+
+/// movabs rbp, imm64
+fn wide(to: usize) -> Vec<u8> {
+    [&[0x48, 0xbd][..], &to.to_le_bytes()].concat()
+}
+
+/// call rbp
+const CALL_RBP: &[u8] = &[0xff, 0xd5];
+/// test edi, edi; je +n
+const fn if_zero(n: u8) -> [u8; 4] {
+    [0x85, 0xff, 0x74, n]
+}
+/// call +4; pause; jmp -4: what follows takes the return address away.
+const TRAP: &[u8] = &[0xe8, 4, 0, 0, 0, 0xf3, 0x90, 0xeb, 0xfc];
+/// mov \[rsp\], rbp; ret
+const TO_RBP: &[u8] = &[0x48, 0x89, 0x2c, 0x24, 0xc3];
+
+#[test]
+fn a_call_through_a_constant_is_a_call_of_its_function() {
+    let through = |load: &[u8]| relied_on(&[load, CALL_RBP, READ_R8].concat(), RET, RET);
+    assert_eq!(through(&wide(F)), [F]);
+    // mov ebp, f
+    assert_eq!(
+        through(&[&[0xbd][..], &(F as u32).to_le_bytes()].concat()),
+        [F]
+    );
+    // lea rbp, [rip + f - (caller + 7)]
+    assert_eq!(through(&[0x48, 0x8d, 0x2d, 0x39, 0, 0, 0]), [F]);
+    // lea rax, [rip - 7]; movabs rbp, f - caller; add rbp, rax
+    let sum = [
+        &[0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff][..],
+        &wide(F - CALLER),
+        &[0x48, 0x01, 0xc5],
+    ];
+    assert_eq!(through(&sum.concat()), [F]);
+    // In another block, behind another call.
+    let hoisted = [&wide(F)[..], &if_zero(2), CALL_RBP, CALL_RBP, READ_R8].concat();
+    assert_eq!(relied_on(&hoisted, RET, RET), [F]);
+    // jmp rbp, of a function whose caller relies on r8.
+    let tail = [&wide(G)[..], &[0xff, 0xe5]].concat();
+    assert_eq!(relied_on(&calls(F, READ_R8), &tail, RET), [F, G]);
+}
+
+#[test]
+fn a_call_by_the_large_code_model_that_is_not_found_may_be_of_any_function() {
+    // mov rbp, [rdi]
+    let load: &[u8] = &[0x48, 0x8b, 0x2f];
+    let unknown = [&wide(F)[..], load, CALL_RBP, READ_R8].concat();
+    assert_eq!(relied_on(&unknown, RET, RET), [CALLER, F, G]);
+    // One of two functions.
+    let either = [&wide(F)[..], &if_zero(10), &wide(G), CALL_RBP, READ_R8].concat();
+    assert_eq!(relied_on(&either, RET, RET), [CALLER, F, G]);
+    // lea rbp, [rip + f - (caller + 7)]: pointers are made like this, too.
+    let pointer = [
+        &[0x48, 0x8d, 0x2d, 0x39, 0, 0, 0][..],
+        load,
+        CALL_RBP,
+        READ_R8,
+    ]
+    .concat();
+    assert_eq!(relied_on(&pointer, RET, RET), []);
+}
+
+#[test]
+fn a_function_may_return_by_a_thunk() {
+    let f = branch(0xe9, 0x40, G);
+    for end in [
+        &[0x48, 0x8d, 0x64, 0x24, 8, 0xc3][..],
+        &[0x48, 0x83, 0xc4, 8, 0xc3],
+    ] {
+        let thunk = [TRAP, end].concat();
+        assert_eq!(relied_on(&calls(F, READ_R8), &f, &thunk), [F, G]);
+        // Inline.
+        assert_eq!(relied_on(&calls(F, READ_R8), &thunk, RET), [F]);
+        assert_eq!(relied_on(&calls(F, RET), &f, &thunk), []);
+    }
+    // hlt, where something else is written when the program starts.
+    let bytes = {
+        let mut bytes = alloc::vec![0xf4; 0xc0];
+        let caller = calls(F, READ_R8);
+        bytes[..caller.len()].copy_from_slice(&caller);
+        bytes[0x40..0x45].copy_from_slice(&f);
+        bytes
+    };
+    let code = [Code {
+        address: BASE,
+        bytes: &bytes,
+    }];
+    let functions = [CALLER, F, G];
+    let relied_on = |thunks: &[usize]| {
+        let search = Search::new(&code, &functions, &functions, thunks);
+        search.by_code().len()
+    };
+    assert_eq!((relied_on(&[]), relied_on(&[G])), (0, 2));
+}
+
+#[test]
+fn a_retpoline_leads_to_the_function_in_its_register() {
+    let retpoline = [TRAP, TO_RBP].concat();
+    let caller = [&wide(F)[..], &branch(0xe8, 10, G), READ_R8].concat();
+    assert_eq!(relied_on(&caller, RET, &retpoline), [F]);
+    // jmp over; it: retpoline; over: call it
+    let inline = [
+        &wide(F)[..],
+        &[0xeb, 14],
+        &retpoline,
+        &[0xe8, 0xed, 0xff, 0xff, 0xff],
+        READ_R8,
+    ];
+    assert_eq!(relied_on(&inline.concat(), RET, RET), [F]);
 }
 
 #[test]
@@ -202,8 +313,8 @@ fn any_bytes_are_looked_at() {
             address: BASE,
             bytes: &bytes,
         }];
-        let search = Search::new(&code, &[BASE, BASE + 3, BASE + 50], &[BASE + 9]);
-        let _ = (search.by_code(), search.by_convention());
+        let search = Search::new(&code, &[BASE, BASE + 3, BASE + 50], &[BASE + 9], &[]);
+        let _ = (search.by_convention(), search.by_code());
     }
 }
 
@@ -223,8 +334,8 @@ fn code_may_end_with_any_instruction() {
             address: BASE,
             bytes,
         }];
-        let search = Search::new(&code, &[BASE], &[BASE]);
-        assert!(search.by_code().len() <= 1);
+        let search = Search::new(&code, &[BASE], &[BASE], &[]);
         assert!(search.by_convention().len() <= 1);
+        assert!(search.by_code().len() <= 1);
     }
 }
