@@ -29,7 +29,7 @@ pub(crate) fn of(pid: u32) -> io::Result<Vec<Mapping>> {
         .collect())
 }
 
-/// Whether a process may write to what is mapped there.
+/// Returns true if a process may write to its memory at an address.
 #[cfg(test)]
 pub(crate) fn is_writable(pid: u32, address: u64) -> io::Result<bool> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;

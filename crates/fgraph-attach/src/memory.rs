@@ -39,7 +39,7 @@ impl Memory {
         })
     }
 
-    /// What a file holds, in place of a process's memory.
+    /// The contents of a file, in place of the memory of a process.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn of_file(file: File) -> Self {
         Self::new(file)

@@ -363,8 +363,8 @@ impl Places<'_> {
         !is_in_handler
     }
 
-    /// Whether there may be a signal frame above `rsp`: by the address that its handler returns to,
-    /// which also stays in what a stack held before, and by what else only such a frame has there.
+    /// Returns true if a signal frame may lie above `rsp`. The return address of its handler alone
+    /// does not tell: `sigaction` leaves that on stacks too.
     fn is_in_handler(&self, look: &Look, rsp: u64) -> bool {
         let Some(stack) = look.mapping(rsp) else {
             return true;
@@ -397,8 +397,8 @@ impl Places<'_> {
     }
 }
 
-/// Whether a `ucontext_t` may begin with these words, as the kernel makes it: by its flags and the
-/// selector of its code. An address of `sigaction` is followed by a set of signals instead.
+/// Returns true if a `ucontext_t` may begin with these words, as the kernel writes it. Flags and the
+/// selector of the code tell; in an action of a signal there is a set of signals instead.
 pub(crate) fn may_be_context(words: &[u64]) -> bool {
     /// `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and `UC_STRICT_RESTORE_SS`.
     const FLAGS: u64 = 0b111;

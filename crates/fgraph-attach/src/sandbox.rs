@@ -42,7 +42,7 @@ const OWN: &[c_long] = &[
     libc::SYS_getrandom,
 ];
 
-/// Those of them that must not fail either.
+/// System calls that attaching takes and that must not fail either.
 const VITAL: &[c_long] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_clock_gettime,

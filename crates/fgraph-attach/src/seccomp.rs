@@ -2,7 +2,7 @@
 //!
 //! The programs of filters only jump forward. So one pass over the instructions finds every action
 //! that a call can lead to: where two paths meet, a register is known if both leave the same in it.
-//! What no argument is given for may be anything.
+//! An argument that is not given may be anything.
 
 /// An instruction, as the kernel's `sock_filter`.
 #[repr(C)]
@@ -24,7 +24,7 @@ pub(crate) struct Call {
     pub(crate) first: Option<u64>,
 }
 
-/// What becomes of a thread that makes a call.
+/// The effect of a call on the thread that makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     Allowed,
@@ -39,7 +39,7 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 /// Bytes of `seccomp_data`.
 const DATA: u32 = 64;
 
-/// What filters say of a call: the worst that one of them may.
+/// Returns the worst effect that one of the filters may have on a thread that makes a call.
 pub(crate) fn fate(filters: &[Vec<Instruction>], call: Call) -> Fate {
     let fates = filters.iter().map(|filter| Program(filter).run(call));
     fates.max().unwrap_or(Fate::Allowed)
@@ -56,7 +56,7 @@ impl Fate {
     }
 }
 
-/// What registers hold, as far as it is known.
+/// Contents of the registers, as far as they are known.
 #[derive(Clone, Copy, Debug)]
 struct State {
     accumulator: Option<u32>,

@@ -473,7 +473,7 @@ fn library_that_calls<'a>(programs: &'a Programs, calls_elsewhere: &'a [i64]) ->
     }
 }
 
-/// What the library is told where nobody wants to know what it says.
+/// An argument with which the library writes its text to nowhere.
 const NOWHERE: &[u8] = b"/dev/null\nx";
 
 /// True if this process may see the filters of others.
@@ -629,7 +629,7 @@ fn threads_of_the_kernel_are_left_alone() {
     };
     let before = slept();
     for count in 1..=3 {
-        // Those block all signals.
+        // Kernel threads block all signals.
         assert_eq!(unblock_traps(program.id()).unwrap(), 0);
         assert_eq!(programs.load(program.id(), "x").unwrap().result, count);
     }
