@@ -8,7 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fgraph_needs::{GCC, GIT, GXX, JAVA, Missing, NODE, PYTHON, RUSTC, SQLITE3, needs};
+use fgraph_needs::{
+    GCC, GHC, GIT, GXX, JAVA, MCS, MONO, Missing, NODE, PYTHON, RUSTC, SQLITE3, STRIP, needs,
+};
 use views::{Done, done, shown_by_all};
 
 /// A directory of a program, and what is recorded of it.
@@ -151,4 +153,60 @@ fn java_and_what_it_compiles() {
     );
     let options = ["-F", "JVM_*", "-F", "JNI_*"];
     place.same(&options, &needs!(JAVA.find()), &["A.java"]);
+}
+
+/// Builds a program in Haskell, and records it with and without its libraries. A function of its
+/// runtime, which is in C, is among those recorded.
+fn haskell(flags: &[&str], strip: Option<PathBuf>) -> Result<(), Missing> {
+    let (ghc, place) = (GHC.find()?, Place::new());
+    let folder = place.path().to_string_lossy().into_owned();
+    let flags = [&["-v0", "-O", "-outputdir", &folder], flags].concat();
+    let program = place.build(&ghc, "hello.hs", &flags);
+    let is_stripped = strip.is_some();
+    if let Some(strip) = strip {
+        let done = done(&mut place.command(&strip, &["program"]));
+        assert_eq!(done.code, Some(0), "{}", done.err);
+    }
+    for options in [&[][..], &["--libs"]] {
+        place.same(options, &program, &[]);
+        let report = &["report", "-n", "1000000"];
+        let report = done(&mut place.command(env!("CARGO_BIN_EXE_fgraph").as_ref(), report));
+        let is_traced = report.out.contains("rts_evalLazyIO");
+        let is_in_program = !flags.contains(&"-dynamic") && !is_stripped;
+        assert!(is_traced || !is_in_program, "{}", report.out);
+        assert!(!report.out.contains("_info [program]"), "{}", report.out);
+    }
+    Ok(())
+}
+
+#[test]
+fn haskell_and_its_runtime() {
+    needs!(haskell(&[], None));
+}
+
+#[test]
+fn haskell_with_threads_of_the_system() {
+    needs!(haskell(&["-threaded", "-with-rtsopts=-N2"], None));
+}
+
+#[test]
+fn haskell_in_shared_libraries() {
+    needs!(haskell(&["-dynamic"], None));
+}
+
+#[test]
+fn haskell_without_symbols() {
+    let strip = needs!(STRIP.find());
+    needs!(haskell(&[], Some(strip)));
+}
+
+#[test]
+fn mono_and_what_it_has_compiled_ahead_of_time() {
+    let place = Place::new();
+    let (mono, mcs) = (needs!(MONO.find()), needs!(MCS.find()));
+    place.file("hello.cs", include_str!("record/hello.cs"));
+    let compiled = done(&mut place.command(&mcs, &["hello.cs"]));
+    assert_eq!(compiled.code, Some(0), "{}", compiled.err);
+    place.same(&[], &mono, &["hello.exe"]);
+    place.same(&["--libs"], &mono, &["hello.exe"]);
 }

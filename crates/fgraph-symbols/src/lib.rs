@@ -27,6 +27,7 @@ pub mod demangle;
 pub mod elf;
 pub mod filter;
 pub mod functions;
+pub mod ghc;
 #[cfg(feature = "dwarf")]
 pub mod lines;
 pub mod notrace;

@@ -46,6 +46,12 @@ pub const GO: Notrace =
 /// The rule for what Go's code calls without the C library.
 pub const CALLED_BY_GO: Notrace =
     Entirely("is called by threads of Go's, of which the C library knows nothing");
+/// The rule for code of GHC's compiler.
+pub const GHC: Notrace =
+    Entirely("is compiled by GHC: it is jumped to, with no return address on top of the stack");
+/// The rule for code that Mono has compiled ahead of time.
+pub const MONO: Notrace =
+    Entirely("is compiled by Mono, which finds and changes the call before its return address");
 /// The rule for where a program begins.
 pub const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");

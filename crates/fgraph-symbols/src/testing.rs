@@ -3,6 +3,7 @@
 use crate::demangle;
 use crate::elf::ElfFile;
 use crate::functions::Functions;
+use crate::ghc;
 
 /// Reads all that there is in bytes that claim to be an ELF file, and calls `each` with the file
 /// and each form of its functions. The bytes are to be aligned to 8.
@@ -37,6 +38,7 @@ pub fn read_elf(bytes: &[u8], mut each: impl FnMut(&ElfFile<'_>, &Functions<'_>)
             .collect::<Vec<_>>();
         functions.add_names(aliases);
         check(&functions);
+        let _ = ghc::described(&file, &functions);
         each(&file, &functions);
     }
 }

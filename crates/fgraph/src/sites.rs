@@ -176,9 +176,9 @@ impl Sites {
                 _ => {
                     let file = self.take_file(&module);
                     self.is_go |= module.is_program() && module.is_linked_by_go();
-                    let is_called_by_go = self.is_go && module.is_vdso();
+                    let notrace = runtimes::notrace(&module, self.is_go);
                     let mut module = ModuleSites::new(module, file);
-                    module.is_called_by_go = is_called_by_go;
+                    module.notrace = notrace;
                     module.may_cancel = may_cancel;
                     self.modules.push(module);
                 }

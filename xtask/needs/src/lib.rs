@@ -148,6 +148,14 @@ pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
 pub const GIT: Need = program(&["git"], "git");
 /// The Java virtual machine, with the compiler of its language.
 pub const JAVA: Need = program(&["java"], "default-jdk-headless");
+/// The compiler of Haskell.
+pub const GHC: Need = program(&["ghc"], "ghc");
+/// What removes symbols.
+pub const STRIP: Need = program(&["strip"], "binutils");
+/// The virtual machine of .NET's languages that compiles ahead of time.
+pub const MONO: Need = program(&["mono"], "mono-runtime");
+/// Its compiler of C#.
+pub const MCS: Need = program(&["mcs"], "mono-mcs");
 /// A server of keys and values.
 pub const REDIS_SERVER: Need = program(&["redis-server"], "redis-server");
 /// Its benchmark.

@@ -78,12 +78,12 @@ impl FileFacts {
         path: &'static str,
         file: ElfFile<'static>,
         functions: Functions<'static>,
-        is_called_by_go: bool,
+        notrace: Option<Notrace>,
     ) -> Self {
         Self {
             path,
             at: Mutex::default(),
-            notrace: NotraceRules::new(&file, &functions, is_called_by_go),
+            notrace: NotraceRules::new(&file, &functions, notrace),
             functions,
             text_relocations: file.text_relocations(),
             sequences: OnceLock::new(),

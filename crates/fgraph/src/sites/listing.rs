@@ -233,7 +233,7 @@ pub(crate) fn list(
 ) -> SiteList {
     let (callers, path) = (callers(file, functions, 0), path.to_string_lossy());
     let entered = Entered::find(file, functions);
-    let notrace = NotraceRules::new(file, functions, false);
+    let notrace = NotraceRules::new(file, functions, None);
     let breakpoints = breakpoints && !notrace.blocks_signals(functions);
     let relocations = file.text_relocations();
     let info = |index| {

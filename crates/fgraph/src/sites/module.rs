@@ -18,6 +18,7 @@ use fgraph_core::site::Site;
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::filter::ngrams::NgramBloom;
 use fgraph_symbols::filter::{Bits, FilterError, FunctionFacts, Matcher, ModuleMatcher, NameIndex};
+use fgraph_symbols::notrace::{self, Notrace};
 
 use super::build::{BuildContext, LookedAt, Planned, Prepared, Subject, build};
 use super::candidates::{Candidates, Found, Source};
@@ -60,8 +61,8 @@ pub(crate) struct ModuleSites {
     /// What compilers have listed as entries. Empty until they can be read, which is when the
     /// module is relocated.
     pub(super) listed: Vec<ListedEntry>,
-    /// Whether Go's code calls it, on threads of which the C library knows nothing.
-    pub(super) is_called_by_go: bool,
+    /// The rule for all of its functions that its file does not tell of.
+    pub(super) notrace: Option<Notrace>,
     /// Whether it calls us in place of others, as far as it can be made to.
     is_answered: bool,
     /// Whether it may cancel threads without a call of ours.
@@ -189,7 +190,7 @@ impl ModuleSites {
             known: facts.map(Ok),
             loaded,
             listed: Vec::new(),
-            is_called_by_go: false,
+            notrace: None,
             is_answered: false,
             may_cancel: false,
             image: None,
@@ -302,7 +303,8 @@ impl ModuleSites {
             _ => &[],
         };
         let mut ordinary = Vec::new();
-        let text = self.loaded.text().filter(|_| !self.loaded.is_generated());
+        let is_other = self.loaded.is_generated() || self.notrace == Some(notrace::MONO);
+        let text = self.loaded.text().filter(|_| !is_other);
         for text in text {
             let mut start = text.start;
             for walked in walked.iter().filter(|walked| text.contains(&walked.start)) {
@@ -510,7 +512,7 @@ impl ModuleSites {
             functions.add_names(targets.map_err(|error| error.to_string())?);
         }
         let path = self.path.clone().leak();
-        let facts = FileFacts::new(path, file, functions, self.is_called_by_go);
+        let facts = FileFacts::new(path, file, functions, self.notrace);
         let facts: &FileFacts = Box::leak(Box::new(facts));
         Ok(facts.at(self.bias()))
     }

@@ -4,15 +4,18 @@
 //!
 //! - code that a runtime has compiled, whose frames it walks: it is in no module, and the runtime
 //!   is known by a symbol that it shares;
-//! - code that was compiled beforehand for such a runtime (V8's builtins, OCaml, Go), known by the
-//!   names of its functions (`notrace.rs`) or by a section of its file;
+//! - code that was compiled beforehand for such a runtime (V8's builtins, OCaml, Go, Mono), known by
+//!   the names of its functions (`notrace.rs`), by a section of its file, or by a symbol that it
+//!   shares;
 //! - libraries whose coroutines copy pieces of the machine stack away, known by their names.
 //!
-//! Calls of the first two and by them get entry callbacks only, but for those of Go's functions,
-//! which are left alone. In a process with the third all calls that begin from then on do.
+//! Calls of the first two and by them get entry callbacks only, but for those of Go's and of Mono's
+//! functions, which are left alone. In a process with the third all calls that begin from then on do.
 //!
 //! LuaJIT finds its frames by what libgcc says of stack pointers, and is made to ask us for them
 //! (`unwinding/stack_pointer.rs`). While it is loaded it cannot be: then it counts as the third.
+
+use fgraph_symbols::notrace::{self, Notrace};
 
 use crate::process::loader_event;
 use crate::process::modules::LoadedModule;
@@ -48,6 +51,19 @@ const SWITCH: &[u8] = b"slp_switch";
 
 /// A symbol that LuaJIT shares.
 const LUAJIT: &[u8] = b"luaJIT_setmode";
+
+/// A symbol that only images share which Mono has compiled ahead of time.
+const MONO_IMAGE: &[u8] = b"\0mono_aot_file_info\0";
+
+/// The rule for all functions of a module, as far as its file does not tell of it. It must be
+/// loaded; `is_go` says whether Go has linked the program.
+pub(super) fn notrace(module: &LoadedModule, is_go: bool) -> Option<Notrace> {
+    if is_go && module.is_vdso() {
+        Some(notrace::CALLED_BY_GO)
+    } else {
+        module.shares(MONO_IMAGE).then_some(notrace::MONO)
+    }
+}
 
 /// What a module does with the machine stack. It must be loaded.
 pub(super) fn stack_use(module: &LoadedModule) -> StackUse {

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::{Functions, Name};
+use fgraph_symbols::ghc;
 use fgraph_symbols::notrace::{self, Notrace};
 
 use super::classify::Callers;
@@ -119,22 +120,22 @@ pub(super) struct NotraceRules {
     /// Whether it is a C library whose threads name their stacks; found out when it is first
     /// needed.
     names_stacks: OnceLock<bool>,
+    /// Where code begins that GHC has not made, if it has made some; found out when it is first
+    /// needed.
+    beside_ghc: OnceLock<Option<Vec<u64>>>,
 }
 
 impl NotraceRules {
-    pub(super) fn new(
-        file: &ElfFile<'_>,
-        functions: &Functions<'_>,
-        is_called_by_go: bool,
-    ) -> Self {
+    /// The rules for a file; `all` is the one for all of its functions, if the process has one.
+    pub(super) fn new(file: &ElfFile<'_>, functions: &Functions<'_>, all: Option<Notrace>) -> Self {
         let is_go = GO_SECTIONS.iter().any(|name| file.has_section(name));
-        let called = is_called_by_go.then_some(notrace::CALLED_BY_GO);
         Self {
             first: first(file, functions),
-            all: is_go.then_some(notrace::GO).or(called),
+            all: is_go.then_some(notrace::GO).or(all),
             unnamed: OnceLock::new(),
             blocks_signals: OnceLock::new(),
             names_stacks: OnceLock::new(),
+            beside_ghc: OnceLock::new(),
         }
     }
 
@@ -156,6 +157,14 @@ impl NotraceRules {
         }
         if self.all.is_some() {
             return self.all;
+        }
+        let beside_ghc = self
+            .beside_ghc
+            .get_or_init(|| ghc::described(file, functions));
+        if let Some(starts) = beside_ghc
+            && starts.binary_search(&functions.address(index)).is_err()
+        {
+            return Some(notrace::GHC);
         }
         let mut names = names.peekable();
         if names.peek().is_none() {

@@ -50,6 +50,17 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "functions that are entered by jumps, as GHC makes them of Haskell",
+            promise: "They are left alone; what they call is traced.",
+            shown: Shown::By(Hostile {
+                source: "jump_tables.c",
+                compilers: C,
+                // With `main` and `run`.
+                entries: Exactly(1002),
+                ..Hostile::DEFAULT
+            }),
+        },
+        Scenario {
             name: "siglongjmp out of handlers and callbacks",
             promise: "What a handler leaves is counted as lost, a callback it leaves is forgotten.",
             shown: Shown::Elsewhere(&[

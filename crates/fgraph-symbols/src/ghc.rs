@@ -1,0 +1,63 @@
+//! Code that GHC, the compiler of Haskell, has made.
+//!
+//! Such code is entered by jumps: no return address is on top of the stack. It has no unwind
+//! information, which everything has that a compiler of C has made. In front of most of it is an
+//! info table, with a symbol behind that:
+//!
+//! ```text
+//!    | layout, 8 bytes | type of the closure, 4 bytes | 4 bytes | code ...
+//!                                                               ^ Main_main_info
+//! ```
+
+use crate::elf::{ElfFile, SymbolSource, SymbolTable};
+use crate::functions::Functions;
+
+/// How symbols behind info tables end.
+const SUFFIX: &str = "_info";
+/// How many bytes before the code an info table has its type.
+const TYPE: u64 = 8;
+/// More types than there are.
+const TYPES: u32 = 256;
+
+/// Where the code begins, in order, that has unwind information, in a file with code of GHC's;
+/// `None` in any other file. GHC has made only code that begins elsewhere.
+#[must_use]
+pub fn described(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Vec<u64>> {
+    if !functions.may_have_in_name(SUFFIX) {
+        return None;
+    }
+    let (text, starts) = (file.text(), file.unwind_starts());
+    let is_code = |address: u64| {
+        text.iter().any(|range| range.contains(&address)) && starts.binary_search(&address).is_err()
+    };
+    let has_table = |address: u64| {
+        let kind = || {
+            let kind = file.bytes_at(address.checked_sub(TYPE)?, 4)?;
+            Some(u32::from_le_bytes(kind.try_into().ok()?))
+        };
+        kind().is_some_and(|kind| (1..TYPES).contains(&kind))
+    };
+    // In shared libraries the symbols may be those of data.
+    let tables = [SymbolSource::Symtab, SymbolSource::Dynsym];
+    let tables = tables.map(|source| file.symbol_table(source).unwrap_or_default());
+    let mut symbols = tables.iter().flat_map(with_suffix);
+    // Functions may have their names from a debug file.
+    let mut functions = (0..functions.len()).filter_map(|index| {
+        let mut names = functions.raw_names(index);
+        let is_one = names.any(|(name, _)| name.ends_with(SUFFIX.as_bytes()));
+        is_one.then(|| functions.address(index))
+    });
+    let is_of_ghc = |address| is_code(address) && has_table(address);
+    (symbols.any(is_of_ghc) || functions.any(is_of_ghc)).then_some(starts)
+}
+
+/// The addresses of a table's symbols that may be behind info tables.
+fn with_suffix<'a>(table: &'a SymbolTable<'_>) -> impl Iterator<Item = u64> + 'a {
+    let strings = table.strings();
+    let found = table.defined().filter(|symbol| {
+        let name = strings.get(symbol.name as usize..).unwrap_or_default();
+        let len = memchr::memchr(0, name).unwrap_or(name.len());
+        name[..len].ends_with(SUFFIX.as_bytes())
+    });
+    found.map(|symbol| symbol.address)
+}
