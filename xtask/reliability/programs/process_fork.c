@@ -1,6 +1,7 @@
 /* Children that go on in the middle of what their parent was doing. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/sched.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -55,14 +56,57 @@ KEPT static int forks(void) {
     return 0;
 }
 
+/* Ways to fork that no handler is told of. */
+enum { BARE_FORK, BARE_CLONE, BARE_CLONE3, INSTRUCTION, WITHOUT_HANDLERS, WAYS };
+static int way;
+pid_t _Fork(void) __attribute__((weak)); /* since glibc 2.34 */
+
+KEPT static pid_t forks_untold(void) {
+    struct clone_args arguments = {.exit_signal = SIGCHLD};
+    long result = SYS_fork;
+    switch (way) {
+    case BARE_CLONE:
+        return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    case BARE_CLONE3:
+        return syscall(SYS_clone3, &arguments, sizeof arguments);
+    case WITHOUT_HANDLERS:
+        if (_Fork)
+            return _Fork();
+        /* fallthrough */
+    case INSTRUCTION:
+        __asm__ volatile("syscall" : "+a"(result) : : "rcx", "r11", "memory");
+        return result;
+    }
+    return syscall(SYS_fork);
+}
+
+/* The first calls of the child are those of threads that it makes. */
+KEPT static int forks_to_threads(void) {
+    forked = forks_untold();
+    if (forked == 0 && crowd())
+        return 1;
+    sink = work(40);
+    return sink != WORK;
+}
+
 /* A fork below twenty calls, which return in both. */
-KEPT static int frames(void) {
+KEPT static int frames(int (*forks)(void)) {
     int result = below(20, forks);
     if (forked == 0)
         return result == 20 && work(40) == WORK ? 77 : 1;
     int ended = awaited(forked);
     printf("the parent has %d, the child ended with %d\n", result, ended);
     return result == 20 && ended == 77 ? 0 : 1;
+}
+
+KEPT static int frames_each_way(void) {
+    for (way = 0; way < WAYS; way++) {
+        int result = frames(forks_to_threads);
+        fflush(stdout);
+        if (result)
+            return result;
+    }
+    return 0;
 }
 
 static volatile int is_over;
@@ -268,7 +312,9 @@ int main(int argc, char **argv) {
     int number = argc > 2 ? atoi(argv[2]) : 0;
     int result = 2;
     if (!strcmp(what, "frames"))
-        result = frames();
+        result = frames(forks);
+    else if (!strcmp(what, "untold"))
+        result = frames_each_way();
     else if (!strcmp(what, "threads"))
         result = threads(number);
     else if (!strcmp(what, "handler"))

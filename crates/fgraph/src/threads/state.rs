@@ -57,6 +57,8 @@ struct OwnedThread {
 /// The word that is wiped in a child with a copy of the memory: else the process that the memory is
 /// of. Null until the first state is made, and where there is no such memory.
 static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+/// In that word while a thread of a child runs [`after_fork`]. No process has this id.
+const BEING_SORTED: u32 = u32::MAX;
 
 /// The process of the thread that a state belongs to.
 fn process_of(thread: &'static Thread) -> &'static AtomicU32 {
@@ -86,8 +88,18 @@ pub(crate) fn own_process() -> u32 {
     }
     // SAFETY: never unmapped.
     let word = unsafe { &*word };
-    if word.load(Ordering::Relaxed) == 0 {
-        after_fork();
+    loop {
+        // Acquire pairs with the Release in `after_fork`: the states are sorted out.
+        match word.load(Ordering::Acquire) {
+            0 => os::without_signals(|| {
+                let (relaxed, sorting) = (Ordering::Relaxed, BEING_SORTED);
+                if word.compare_exchange(0, sorting, relaxed, relaxed).is_ok() {
+                    after_fork();
+                }
+            }),
+            BEING_SORTED => os::nap(),
+            process => return process,
+        }
     }
     word.load(Ordering::Relaxed)
 }
@@ -314,13 +326,43 @@ fn add_state() -> Option<&'static Thread> {
 /// lose their owner.
 pub(crate) fn after_fork() {
     // The thread that was looking for states to free is not in the child.
+    // The thread that has forked is the main one of the child.
+    match os::is_main_thread() {
+        true => keep_own_state(),
+        false => keep_all_states(),
+    }
     REAPING.store(false, Ordering::Relaxed);
     // SAFETY: null, or never unmapped.
     if let Some(word) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {
-        word.store(os::process_id(), Ordering::Relaxed);
+        // Release pairs with the Acquire in `own_process`.
+        word.store(os::process_id(), Ordering::Release);
+}
+
+/// Gives all states to the child's main thread. One of them is that thread's, which goes on with
+/// its calls; another thread of the child, which runs this, does not know which.
+fn keep_all_states() {
+    let process = os::process_id();
+    // SAFETY: besides the owners, nothing is used of states of threads that may live.
+    for thread in unsafe { FGRAPH.threads.iter() } {
+        let id = thread.id();
+        if id == 0 {
+            continue;
+        }
+        if thread.owner.cancel_reserved(id, &FGRAPH.watched) {
+            FGRAPH.threads.free.push(thread);
+        } else {
+            thread.owner.rename(process);
+        }
+        process_of(thread).store(process, Ordering::Relaxed);
+    }
+}
+
+/// Keeps the state of the calling thread, which has forked and is the child's main one, and frees
+/// all others.
+fn keep_own_state() {
     }
     let own = trampoline::current();
-    // SAFETY: there is no other thread yet, here and below.
+    // SAFETY: no other thread of the child has a state yet, here and below.
     let all = || unsafe { FGRAPH.threads.iter() };
     let others = || all().filter(|thread| !ptr::eq(*thread, own));
     // First, so that none of their stacks is taken, and nothing is written there any more.

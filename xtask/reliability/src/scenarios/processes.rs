@@ -201,6 +201,15 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "forks below twenty calls by bare system calls, whose children begin with threads",
+            promise: "The calls of the thread that has forked go on in the child, whichever of the \
+                      child's threads fgraph sees first.",
+            shown: Shown::By(Hostile {
+                args: &["untold"],
+                ..FORK
+            }),
+        },
+        Scenario {
             name: "states of threads after a fork by a bare system call, in the child of vfork, \
                    and beside a process that shares the memory",
             promise: "A thread keeps its state; those of threads that a child does not have are \
