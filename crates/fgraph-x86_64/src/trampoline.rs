@@ -132,17 +132,19 @@ static ENTRIES: [AtomicUsize; RETURN_POINTS] = [const { AtomicUsize::new(0) }; R
 // SAFETY: only its counters are used, as it is always inside.
 static ATTACHING: Thread = unsafe { Thread::always_inside() };
 
-// One word of thread-local storage, in the initial-exec model: two plain loads from anywhere, also
-// in a signal handler and in a shared library, where `thread_local!` may call the allocator.
+// Two words of thread-local storage, in the initial-exec model: two plain loads from anywhere, also
+// in a signal handler and in a shared library, where `thread_local!` may call the allocator. The
+// first is the state. The second is the stack pointer at which the state began to be made: a call
+// above it shows that a signal handler has left that by `siglongjmp`.
 global_asm!(
     ".pushsection .tbss.fgraph_thread, \"awT\", @nobits",
     ".p2align 3",
     ".globl fgraph_thread",
     ".hidden fgraph_thread",
     ".type fgraph_thread, @object",
-    ".size fgraph_thread, 8",
+    ".size fgraph_thread, 16",
     "fgraph_thread:",
-    ".zero 8",
+    ".zero 16",
     ".popsection",
 );
 
@@ -175,6 +177,27 @@ pub unsafe fn set_current(thread: *const Thread) {
             "mov qword ptr fs:[{place}], {thread}",
             place = out(reg) _,
             thread = in(reg) thread,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Notes that the calling thread's state is being made from here on, until it is
+/// [set](set_current): what it calls deeper in the stack is not traced.
+///
+/// # Safety
+///
+/// The thread has no state, and gets one before this call's caller returns.
+#[inline(always)]
+pub unsafe fn set_attaching() {
+    // SAFETY: writes two words of this thread's own storage; the state is always inside.
+    unsafe {
+        asm!(
+            "mov {place}, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "mov qword ptr fs:[{place} + 8], rsp",
+            "mov qword ptr fs:[{place}], {attaching}",
+            place = out(reg) _,
+            attaching = in(reg) &raw const ATTACHING,
             options(nostack, preserves_flags),
         );
     }

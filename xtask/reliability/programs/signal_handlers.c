@@ -313,6 +313,32 @@ KEPT static int leaves_anything(void) {
     return handled;
 }
 
+/* --- trap-jump: handlers of traps that are left, time and again */
+
+static void on_trap(int signal) {
+    (void)signal;
+    handled++;
+    siglongjmp(place, 1);
+}
+
+KEPT static int leaves_traps(void) {
+    handle(SIGTRAP, on_trap, 0);
+    handle(SIGILL, on_trap, 0);
+    for (volatile int n = 0; n < JUMPS; n++) {
+        if (sigsetjmp(place, 1) == 0) {
+            if (n % 3)
+                __asm__ volatile("int3");
+            else
+                __asm__ volatile("ud2");
+        }
+        CHECK(handled == n + 1);
+        CHECK(dive(3) == 10);
+        if (n % 10 == 0)
+            usleep(300);
+    }
+    return handled;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc == 2 ? argv[1] : "";
     int result;
@@ -340,6 +366,8 @@ int main(int argc, char **argv) {
         result = takes(reads);
     else if (!strcmp(what, "callback-jump"))
         result = leaves_anything();
+    else if (!strcmp(what, "trap-jump"))
+        result = leaves_traps();
     else if (!strcmp(what, "deadly")) {
         printf("before\n");
         fflush(stdout);

@@ -367,6 +367,7 @@ macro_rules! leave_aside {
             "cmp qword ptr fs:[rcx], 0\n",
             jump!("jne", "attached_at_return", $stack),
             "lea rdx, [rip + {attaching}]\n",
+            "mov fs:[rcx + 8], rsp\n",
             "mov fs:[rcx], rdx\n",
             store_results!($full_moves),
             "call qword ptr [rip + {attach}]\n",
@@ -825,6 +826,7 @@ macro_rules! trampoline {
             "cmp qword ptr fs:[rcx], 0",
             "jne .Lattached_by_handler_{v}",
             "lea rdx, [rip + {attaching}]",
+            "mov fs:[rcx + 8], rsp",
             "mov fs:[rcx], rdx",
             store_beyond!("rsp + {saved_beyond}", $opmask),
             store_args!($full_moves),
@@ -928,9 +930,21 @@ macro_rules! trampoline {
             ".Lmissed_{v}:",
             count!("missed"),
             "jmp .Luntraced_{v}",
-            // fgraph itself works in this thread.
+            // fgraph itself works in this thread. Or the thread's state was being made, deeper than
+            // this call, and a handler of SIGTRAP or a fault has left that by siglongjmp. A handler
+            // on another stack may be taken for that: it gets a state of its own, and the first one
+            // replaces that.
             // At this point: as at `missed`.
             ".Linternal_{v}:",
+            "lea rax, [rip + {attaching}]",
+            "cmp rdx, rax",
+            "jne .Lcount_internal_{v}",
+            "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
+            "cmp rsp, fs:[rcx + 8]",
+            "jb .Lcount_internal_{v}",
+            "mov qword ptr fs:[rcx], 0",
+            "jmp .Lfirst_hit_{v}",
+            ".Lcount_internal_{v}:",
             count!("internal_count"),
             "jmp .Luntraced_{v}",
             // A state is its thread's alone. But a process may be made that shares memory and the

@@ -690,6 +690,8 @@ enum State {
     Usual,
     /// Without a state.
     FirstHit,
+    /// While its state was being made, a handler has left that for a shallower frame.
+    LeftFirstHit,
     /// Without a state, and none can be made.
     Refused,
     /// In fgraph's own code.
@@ -723,6 +725,16 @@ const USUAL: Case = Case {
 
 const CALLER_SAVED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
+/// Begins to make the thread's state, deeper than any call of this test, and does not end that.
+#[inline(never)]
+fn leave_first_hit() {
+    let deep = [0u8; 64 << 10];
+    std::hint::black_box(&deep);
+    // SAFETY: the next hit makes the state.
+    unsafe { trampoline::set_attaching() };
+    std::hint::black_box(&deep);
+}
+
 /// Makes the call and looks at all registers, in the body and afterwards.
 fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Registers) {
     static POKED_OFTEN: AtomicUsize = AtomicUsize::new(0);
@@ -753,9 +765,15 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
         &POKED_OFTEN
     };
     POKED.set(poked.as_ptr().addr());
-    let first = matches!(case.state, State::FirstHit | State::Refused);
+    let first = matches!(
+        case.state,
+        State::FirstHit | State::LeftFirstHit | State::Refused
+    );
     // SAFETY: the state is this thread's for as long as the test holds the lock.
     unsafe { trampoline::set_current(if first { ptr::null() } else { thread }) };
+    if case.state == State::LeftFirstHit {
+        leave_first_hit();
+    }
     for counter in [&ENTRIES, &RETURNS, &ATTACHED, &BESIDE[0], &BESIDE[1]] {
         counter.store(0, Ordering::Relaxed);
     }
@@ -882,9 +900,10 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
     assert_eq!(gets.general[RSP], has.general[RSP], "{what}");
 }
 
-const STATES: [State; 8] = [
+const STATES: [State; 9] = [
     State::Usual,
     State::FirstHit,
+    State::LeftFirstHit,
     State::Refused,
     State::Inside,
     State::Stale,

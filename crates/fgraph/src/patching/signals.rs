@@ -9,7 +9,6 @@
 //! that reads it is installed, or while it holds an action that was installed by the program
 //! itself.
 
-use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem;
 use core::ptr;
@@ -125,10 +124,9 @@ impl Trap {
     }
 }
 
-thread_local! {
-    /// The trap that this thread is handing on.
-    static HANDED_ON: Cell<*mut c_void> = const { Cell::new(ptr::null_mut()) };
-}
+/// Written to the end of what the kernel says of a signal while that is handed on. The kernel
+/// leaves zeros there, also where it puts the next signal after a handler was left by `siglongjmp`.
+const HANDED_ON: u64 = u64::from_ne_bytes(*b"fgraph\x01\x02");
 
 /// Does with a trap that is not ours what would have been done without us.
 extern "C" fn chain(signal: c_int, info: *mut c_void, context: *mut c_void) {
@@ -137,18 +135,22 @@ extern "C" fn chain(signal: c_int, info: *mut c_void, context: *mut c_void) {
     } else {
         &SIGTRAP
     };
-    let outer = HANDED_ON.replace(context);
+    // SAFETY: the kernel, or a handler that it has called, passes a `siginfo_t`.
+    let end = unsafe { info.cast::<libc::siginfo_t>().add(1).cast::<u64>().sub(1) };
+    // SAFETY: its last word, which is not used by any signal.
+    let outer = unsafe { end.replace(HANDED_ON) };
     // A handler of the program that was installed after ours may hand on to ours what it got from
     // us.
-    let action = if outer == context {
-        &trap.original
-    } else {
-        &trap.previous
+    let action = match outer {
+        HANDED_ON => &trap.original,
+        _ => &trap.previous,
     };
     // SAFETY: both are set before our handler is installed; what the kernel has passed is handed
-    // on.
-    unsafe { act(&*action.load(Ordering::Acquire), signal, info, context) };
-    HANDED_ON.set(outer);
+    // on. The word is still there when the handler returns.
+    unsafe {
+        act(&*action.load(Ordering::Acquire), signal, info, context);
+        end.write(outer);
+    }
 }
 
 /// Does what an action says.

@@ -101,7 +101,6 @@ pub(crate) fn own_process() -> u32 {
             process => return process,
         }
     }
-    word.load(Ordering::Relaxed)
 }
 
 /// The process and the id of the thread that a state is made for.
@@ -326,16 +325,17 @@ fn add_state() -> Option<&'static Thread> {
 /// lose their owner.
 pub(crate) fn after_fork() {
     // The thread that was looking for states to free is not in the child.
+    REAPING.store(false, Ordering::Relaxed);
     // The thread that has forked is the main one of the child.
     match os::is_main_thread() {
         true => keep_own_state(),
         false => keep_all_states(),
     }
-    REAPING.store(false, Ordering::Relaxed);
     // SAFETY: null, or never unmapped.
     if let Some(word) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {
         // Release pairs with the Acquire in `own_process`.
         word.store(os::process_id(), Ordering::Release);
+    }
 }
 
 /// Gives all states to the child's main thread. One of them is that thread's, which goes on with
@@ -360,7 +360,6 @@ fn keep_all_states() {
 /// Keeps the state of the calling thread, which has forked and is the child's main one, and frees
 /// all others.
 fn keep_own_state() {
-    }
     let own = trampoline::current();
     // SAFETY: no other thread of the child has a state yet, here and below.
     let all = || unsafe { FGRAPH.threads.iter() };
@@ -433,7 +432,7 @@ pub(crate) fn current() -> Option<&'static Thread> {
             if trampoline::current().is_null() {
                 // SAFETY: a state that is always inside, then this thread's own.
                 unsafe {
-                    trampoline::set_current(trampoline::attaching());
+                    trampoline::set_attaching();
                     trampoline::set_current(attach());
                 }
             }

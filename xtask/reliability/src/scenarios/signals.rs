@@ -107,6 +107,23 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "handlers of traps that are left by siglongjmp while functions are patched",
+            promise: "The next trap of the program's own reaches its handler again.",
+            shown: Shown::By(Hostile {
+                args: &["trap-jump"],
+                toggled: Some("leaf"),
+                ..HANDLERS
+            }),
+        },
+        Scenario {
+            name: "a handler of SIGTRAP that leaves a thread's first call",
+            promise: "The thread is traced from its next call on that is no deeper.",
+            shown: Shown::Elsewhere(&[Elsewhere {
+                file: "crates/fgraph-x86_64/tests/preserve/main.rs",
+                test: "every_register_survives_whatever_happens_to_the_call",
+            }]),
+        },
+        Scenario {
             name: "handlers that block every signal while functions are patched",
             promise: "They may call functions that are being patched.",
             shown: Shown::Elsewhere(&[threads(
