@@ -23,6 +23,7 @@ use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{Reply, Request, Settings};
 
 use crate::controlled;
+use crate::faulting::Faulting;
 use crate::{AGENT, Agent, Reader, begin, reason};
 
 pub(crate) type Failed = Box<dyn error::Error>;
@@ -101,6 +102,10 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     let mut place = lock(&AGENT)?;
     end_left(&mut place)?;
     let rings = Arc::new(Rings::open_shared(file)?);
+    // Few functions of a library that is large.
+    fgraph::lazy_sites(true)?;
+    let faulting = Faulting::watch().ok();
+    fgraph::lazy_sites(false)?;
     let (tool, triggers) = begin(settings, &rings)?;
     *place = Some(Agent {
         tool,
@@ -110,6 +115,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
             process: reader,
         },
         _executed: None,
+        _faulting: faulting,
     });
     Ok(())
 }

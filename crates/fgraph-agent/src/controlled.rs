@@ -17,6 +17,7 @@ use fgraph_tracers::control::{Control, TracePipe};
 
 use crate::Reader;
 use crate::attached::{Failed, lock};
+use crate::faulting::Faulting;
 
 /// Text that waits to be read; more is not made.
 const AHEAD: u64 = 4 << 20;
@@ -28,12 +29,15 @@ const NAP: Duration = Duration::from_millis(20);
 pub(crate) struct Controlled {
     /// Made when it is first needed.
     control: Option<Control>,
+    /// Likewise; `None` also if the C library's functions cannot be watched.
+    faulting: Option<Faulting>,
     /// The process with which this ends, if it does with one.
     pub(crate) holder: Option<Reader>,
 }
 
 static CONTROLLED: Mutex<Controlled> = Mutex::new(Controlled {
     control: None,
+    faulting: None,
     holder: None,
 });
 
@@ -44,6 +48,9 @@ pub(crate) fn get() -> Result<MutexGuard<'static, Controlled>, Failed> {
 
 impl Controlled {
     fn control(&mut self) -> &mut Control {
+        if self.control.is_none() {
+            self.faulting = Faulting::watch().ok();
+        }
         self.control
             .get_or_insert_with(|| Control::without_modules(&NEVER))
     }

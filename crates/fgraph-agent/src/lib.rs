@@ -17,6 +17,7 @@
 mod attached;
 mod controlled;
 mod executed;
+mod faulting;
 
 use std::env;
 use std::error;
@@ -43,6 +44,7 @@ use fgraph_tracers::threads::ThreadChecker;
 use fgraph_tracers::trigger::Trigger;
 
 use executed::Executed;
+use faulting::Faulting;
 
 #[global_allocator]
 static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
@@ -59,6 +61,8 @@ struct Agent {
     triggers: Vec<Trigger>,
     reader: Reader,
     _executed: Option<Executed>,
+    /// `None` if the C library's functions cannot be watched.
+    _faulting: Option<Faulting>,
 }
 
 /// A process that reads what is recorded, or has the agent in this one.
@@ -154,6 +158,7 @@ fn run(
         true => Some(Executed::start(settings, library, Arc::clone(rings))?),
         false => None,
     };
+    let faulting = Faulting::watch().ok();
     let (tool, triggers) = begin(settings, rings)?;
     if !settings.follow {
         // SAFETY: a function that stays.
@@ -167,6 +172,7 @@ fn run(
             process: settings.rings.process(),
         },
         _executed: executed,
+        _faulting: faulting,
     };
     if let Ok(mut place) = AGENT.lock() {
         *place = Some(agent);

@@ -11,6 +11,8 @@ use std::process::Command;
 use fgraph_needs::{
     GCC, GHC, GIT, GXX, JAVA, MCS, MONO, Missing, NODE, PYTHON, RUSTC, SQLITE3, STRIP, needs,
 };
+use fgraph_trace::event::What;
+use fgraph_trace::{Recording, Source};
 use views::{Done, done, shown_by_all};
 
 /// A directory of a program, and what is recorded of it.
@@ -209,4 +211,44 @@ fn mono_and_what_it_has_compiled_ahead_of_time() {
     assert_eq!(compiled.code, Some(0), "{}", compiled.err);
     place.same(&[], &mono, &["hello.exe"]);
     place.same(&["--libs"], &mono, &["hello.exe"]);
+}
+
+#[test]
+fn a_program_that_may_not_read_the_counter() {
+    let place = Place::new();
+    let program = place.build(&needs!(GCC.find()), "no_counter.c", &["-O1", "-pthread"]);
+    for argument in ["prctl", "syscall"] {
+        for options in [&[][..], &["--libs"]] {
+            place.same(options, &program, &[argument]);
+            let naps = nanoseconds(&place.path().join("fgraph.data"), "nap");
+            // One before it asks, and one behind; each is one of 20 ms.
+            assert_eq!(naps.len(), 2);
+            assert!(
+                naps.iter()
+                    .all(|&nap| (20_000_000..10_000_000_000).contains(&nap))
+            );
+        }
+    }
+}
+
+/// How long the calls of a function took, of which no two may go on at once.
+fn nanoseconds(path: &Path, function: &str) -> Vec<u64> {
+    let mut recording = Recording::open(path).unwrap();
+    let (mut begun, mut took) = (None, Vec::new());
+    while let Some(event) = recording.next().unwrap() {
+        let (What::Entry { function: of, .. } | What::Return { function: of, .. }) = event.what
+        else {
+            continue;
+        };
+        let (process, time) = (event.process, event.time);
+        let name = recording.names().function(process, of);
+        if name.is_none_or(|name| name.name != function) {
+            continue;
+        }
+        match begun.take() {
+            None => begun = Some(time),
+            Some(entered) => took.push(recording.clock().nanoseconds(time - entered)),
+        }
+    }
+    took
 }

@@ -1,5 +1,8 @@
 //! The clock that events are timed by, and how a reader makes nanoseconds of its ticks.
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+mod faults;
+
 use core::fmt;
 use std::time::{Duration, Instant};
 #[cfg(not(unix))]
@@ -239,14 +242,31 @@ fn rate(first: &Anchor, later: &Anchor) -> Option<u64> {
     u64::try_from(rate).ok().filter(|&rate| rate != 0)
 }
 
+/// Reads clocks from now on so that threads can that get SIGSEGV where they read the processor's
+/// counter. Call it before a thread asks for that (`PR_SET_TSC`). A reading then takes about a
+/// microsecond.
+pub fn expect_faults() {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+    faults::expect();
+}
+
 #[cfg(unix)]
 fn clock_gettime(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the time is written to; the clocks that are asked for exist everywhere.
-    unsafe { libc::clock_gettime(clock, &mut time) };
+    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+    let is_read = faults::are_expected() && {
+        faults::clock_gettime(clock, &mut time);
+        true
+    };
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(miri))))]
+    let is_read = false;
+    if !is_read {
+        // SAFETY: the time is written to; the clocks that are asked for exist everywhere.
+        unsafe { libc::clock_gettime(clock, &mut time) };
+    }
     (time.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(time.tv_nsec as u64)
@@ -302,7 +322,12 @@ mod tsc {
     pub(super) fn read() -> u64 {
         // SAFETY: every processor of this architecture has the instruction. Where the system keeps
         // programs from using it, they are not told that the counter is invariant either.
-        unsafe { _rdtsc() }
+        let read = || unsafe { _rdtsc() };
+        #[cfg(target_os = "linux")]
+        if super::faults::are_expected() {
+            return super::faults::without(read);
+        }
+        read()
     }
 }
 
@@ -366,6 +391,38 @@ mod tests {
             });
             assert_eq!(clock.ticks_per_second(), 1_000_000_000);
         }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+    fn the_counter_is_read_where_the_program_gets_a_signal_for_it() {
+        expect_faults();
+        let mode = || {
+            let mut mode = 0;
+            // SAFETY: it writes to the local.
+            assert_eq!(unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) }, 0);
+            mode
+        };
+        let (kind, first) = (ClockKind::Tsc, ClockKind::Tsc.now());
+        let thread = std::thread::spawn(move || {
+            // SAFETY: no pointer is passed; the thread reads no clock but by the kernel's leave.
+            assert_eq!(
+                unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) },
+                0
+            );
+            let (tsc, monotonic) = (kind.now(), ClockKind::Monotonic.now());
+            assert_eq!(mode(), libc::PR_TSC_SIGSEGV);
+            // SAFETY: as above.
+            assert_eq!(
+                unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) },
+                0
+            );
+            (tsc, monotonic)
+        });
+        let (tsc, monotonic) = thread.join().unwrap();
+        assert!(first < tsc && tsc < kind.now());
+        assert!(monotonic <= ClockKind::Monotonic.now());
+        assert_eq!(mode(), libc::PR_TSC_ENABLE);
     }
 
     #[test]

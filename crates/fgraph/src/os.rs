@@ -13,6 +13,7 @@ mod trap_stack;
 use core::ptr;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
 
 use crate::arch::trampoline::HELD_OFF;
 use status::ThreadStatus;
@@ -105,6 +106,18 @@ pub(crate) fn nap() {
     };
     // SAFETY: reads the local.
     unsafe { libc::syscall(libc::SYS_nanosleep, &moment, ptr::null::<libc::timespec>()) };
+}
+
+/// The time since some moment. The kernel is asked, as the C library's function reads the
+/// processor's counter, which the program may have forbidden this thread to do (`PR_SET_TSC`).
+pub(crate) fn now() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes to the local.
+    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The size of a page in bytes.

@@ -12,6 +12,8 @@ use core::ptr;
 use core::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use fgraph_trace::clock::ClockKind;
+
 /// What memory can be read by.
 const PAGE: usize = 4096;
 
@@ -204,15 +206,8 @@ pub(crate) fn thread_name(name: &mut [u8; 16]) -> &[u8] {
 
 /// The time since some moment, on a clock that never goes back, in nanoseconds.
 pub(crate) fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: it writes the time there. It is in the vDSO, so no system call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    (time.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(time.tv_nsec as u64)
+    // In the vDSO, so no system call.
+    ClockKind::Monotonic.now()
 }
 
 /// How long the thread has run on processors, in nanoseconds; 0 if the kernel does not say.

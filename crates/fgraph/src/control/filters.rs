@@ -5,7 +5,7 @@
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::arch::poke::PokeError;
 use fgraph_core::site::Site;
@@ -204,12 +204,12 @@ impl Control {
         let (skip, mut left_out) = (self.leave_out, false);
         let (mut patched, mut failed) = (0, Vec::new());
         let mut text = batch.open_text();
-        let mut since = Instant::now();
+        let mut since = os::now();
         for piece in batch.pieces() {
             // Threads that wait for the linker's lock only get it if it is not taken at once.
-            if since.elapsed() > LONGEST_TURN {
+            if os::now() - since > LONGEST_TURN {
                 os::nap();
-                since = Instant::now();
+                since = os::now();
             }
             let mut write = |is_checked: bool| {
                 let write = || {

@@ -13,7 +13,7 @@ use core::ffi::{c_int, c_void};
 use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::arch::trap::{self, HandlerPtr};
 use crate::os;
@@ -301,9 +301,9 @@ fn blocked_somewhere() -> Option<u32> {
     /// How long it waits at most before it looks again.
     const PAUSE: Duration = Duration::from_millis(5);
     let mut waiting = look_for_blocked();
-    let start = Instant::now();
+    let start = os::now();
     let mut pause = Duration::from_micros(100);
-    while !waiting.is_empty() && start.elapsed() < PATIENCE {
+    while !waiting.is_empty() && os::now() - start < PATIENCE {
         std::thread::sleep(pause);
         pause = PAUSE.min(pause * 2);
         // Others that begin to block meanwhile will stop as well.

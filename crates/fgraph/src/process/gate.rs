@@ -13,7 +13,7 @@
 //! ```
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::os;
 
@@ -80,12 +80,12 @@ impl Gate {
     /// [`take`](Self::take), unless that would have to wait for longer than `patience`; whether it
     /// was taken. During a fork, nothing is waited for that this could be waiting for.
     pub(crate) fn take_within(&self, patience: Duration) -> bool {
-        let start = Instant::now();
+        let start = os::now();
         loop {
             if self.try_take() {
                 return true;
             }
-            if start.elapsed() >= patience {
+            if os::now() - start >= patience {
                 return false;
             }
             os::nap();

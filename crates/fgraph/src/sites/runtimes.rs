@@ -4,13 +4,14 @@
 //!
 //! - code that a runtime has compiled, whose frames it walks: it is in no module, and the runtime
 //!   is known by a symbol that it shares;
-//! - code that was compiled beforehand for such a runtime (V8's builtins, OCaml, Go, Mono), known by
-//!   the names of its functions (`notrace.rs`), by a section of its file, or by a symbol that it
+//! - code that was compiled beforehand for such a runtime (V8's builtins, OCaml, Go, Mono), known
+//!   by the names of its functions (`notrace.rs`), by a section of its file, or by a symbol that it
 //!   shares;
 //! - libraries whose coroutines copy pieces of the machine stack away, known by their names.
 //!
 //! Calls of the first two and by them get entry callbacks only, but for those of Go's and of Mono's
-//! functions, which are left alone. In a process with the third all calls that begin from then on do.
+//! functions, which are left alone. In a process with the third all calls that begin from then on
+//! get entry callbacks only.
 //!
 //! LuaJIT finds its frames by what libgcc says of stack pointers, and is made to ask us for them
 //! (`unwinding/stack_pointer.rs`). While it is loaded it cannot be: then it counts as the third.

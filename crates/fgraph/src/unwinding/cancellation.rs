@@ -26,7 +26,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::slot::Replaced;
 use crate::arch::trampoline;
@@ -102,10 +102,10 @@ fn hold_off() {
     trampoline::announce_cancellation();
     // Without it a thread may be about to call a user. It was to be had when fgraph started.
     let _ = membarrier::fence();
-    let until = Instant::now() + PATIENCE;
+    let until = os::now() + PATIENCE;
     let pause = |thread| {
         os::nap();
-        threads::is_alive(thread) && Instant::now() < until
+        threads::is_alive(thread) && os::now() < until
     };
     // SAFETY: `is_alive` looks at the owner only.
     unsafe { FGRAPH.wait_for_callbacks(trampoline::current(), pause) };

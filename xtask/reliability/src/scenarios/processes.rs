@@ -201,7 +201,7 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
-            name: "forks below twenty calls by bare system calls, whose children begin with threads",
+            name: "forks by bare system calls, whose children begin with threads",
             promise: "The calls of the thread that has forked go on in the child, whichever of the \
                       child's threads fgraph sees first.",
             shown: Shown::By(Hostile {
