@@ -7,10 +7,15 @@
 //! ```text
 //!   words of 64 bits
 //!   +0        header       geometry, clock, counters: see `layout`
-//!   +512      table        descriptions of functions, modules, threads and processes
-//!   then      ring 0       16 words of header, then its sub-buffers
+//!   +512      ring headers 16 words for each ring
+//!   then      table        descriptions of functions, modules, threads and processes
+//!   then      ring 0       its sub-buffers
 //!   then      ring 1       ...
 //! ```
+//!
+//! The table and each ring begin with a page. A process maps the headers, and of the other parts as
+//! much as it uses: a ring when a thread opens its first sub-buffer, and more with each further
+//! one. So unused parts are not in core files, and `mlockall` does not fill them.
 //!
 //! # Protocol
 //!
@@ -97,7 +102,7 @@ impl Rings {
     /// If there is no such memory, or no such geometry.
     pub fn create(options: &RingOptions) -> io::Result<Self> {
         let geometry = Geometry::new(options)?;
-        let memory = Memory::new(geometry.words)?;
+        let memory = Memory::new(&geometry)?;
         Ok(Self::start(memory, geometry, options))
     }
 
@@ -111,7 +116,7 @@ impl Rings {
     /// If the file cannot be made that long, or there is no such geometry.
     pub fn create_file(path: &Path, options: &RingOptions) -> io::Result<Self> {
         let geometry = Geometry::new(options)?;
-        let memory = Memory::new_file(path, geometry.words)?;
+        let memory = Memory::new_file(path, &geometry)?;
         Ok(Self::start(memory, geometry, options))
     }
 
@@ -141,7 +146,7 @@ impl Rings {
     /// If there is no such memory, or no such geometry; on other systems than Linux always.
     pub fn create_shared(options: &RingOptions) -> io::Result<(Self, File)> {
         let geometry = Geometry::new(options)?;
-        let (memory, file) = Memory::new_shared(geometry.words)?;
+        let (memory, file) = Memory::new_shared(&geometry)?;
         Ok((Self::start(memory, geometry, options), file))
     }
 
@@ -154,7 +159,7 @@ impl Rings {
     /// cannot be sealed or mapped, or for no such geometry; on other systems than Linux always.
     pub fn create_in(file: &File, options: &RingOptions) -> io::Result<Self> {
         let geometry = Geometry::new(options)?;
-        let memory = Memory::new_in(file, geometry.words)?;
+        let memory = Memory::new_in(file, &geometry)?;
         Ok(Self::start(memory, geometry, options))
     }
 
@@ -168,15 +173,14 @@ impl Rings {
     /// [`InvalidData`](io::ErrorKind::InvalidData) if the file may become shorter, or has no rings
     /// or those of a version that this one does not know; others where the file cannot be mapped.
     pub fn open_shared(file: &File) -> io::Result<Self> {
-        let memory = Memory::map_shared(file)?;
-        let geometry = Geometry::read(memory.words())?;
+        let (memory, geometry) = Memory::map_shared(file)?;
         Ok(Self { memory, geometry })
     }
 
     fn start(memory: Memory, geometry: Geometry, options: &RingOptions) -> Self {
         let this = Self { memory, geometry };
         let kind = options.clock.unwrap_or_else(ClockKind::of_this_machine);
-        geometry.write(&this.memory.words()[..at::HEADER], &Clock::start(kind));
+        geometry.write(&this.memory.headers()[..at::HEADER], &Clock::start(kind));
         this
     }
 
@@ -197,19 +201,32 @@ impl Rings {
     ///
     /// As [`open`](Self::open).
     pub fn map(file: &File) -> io::Result<Self> {
-        let memory = Memory::map(file)?;
-        let geometry = Geometry::read(memory.words())?;
+        let (memory, geometry) = Memory::map(file)?;
         Ok(Self { memory, geometry })
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        &self.memory.words()[at]
+        &self.memory.headers()[at]
     }
 
-    /// The words of a ring; none if there is no such ring.
-    fn ring(&self, index: u32) -> &[AtomicU64] {
-        let range = self.geometry.ring(index);
-        self.memory.words().get(range).unwrap_or(&[])
+    /// The header of a ring; no words if there is no such ring.
+    fn ring_header(&self, index: u32) -> &[AtomicU64] {
+        &self.memory.headers()[self.geometry.ring_header(index)]
+    }
+
+    /// The sub-buffer of a ring at the place of a number; `None` if there is no such ring, or it
+    /// cannot be mapped. Neither allocates nor locks.
+    fn sub_buffer(&self, index: u32, number: u64) -> Option<&[AtomicU64]> {
+        let range = self.geometry.sub_buffer(number);
+        let index = (index < self.geometry.rings).then_some(index as usize + 1)?;
+        let part = self.geometry.part(index);
+        self.memory.part(index, &part, range.end)?.get(range)
+    }
+
+    /// The words of the table, up to `end` at least; `None` if it has fewer, or they cannot be
+    /// mapped. Neither allocates nor locks.
+    fn table(&self, end: usize) -> Option<&[AtomicU64]> {
+        self.memory.part(0, &self.geometry.part(0), end)
     }
 
     /// The clock of the events, with the rate that is known now.
@@ -260,16 +277,17 @@ impl Rings {
     }
 
     fn counts_of(&self, index: u32) -> Option<RingCounts> {
-        let words = self.ring(index);
+        let words = self.ring_header(index);
         let load = |at: usize| Some(words.get(at)?.load(Ordering::Relaxed));
         let owner = load(ring::OWNER)?;
         let written = match load(ring::HEAD)?.checked_sub(1) {
             None => 0,
             Some(newest) => {
-                let newest = self.geometry.sub_buffer(newest).start;
-                let used = load(newest + sub::USED)?;
+                let newest = self.sub_buffer(index, newest)?;
+                let used = newest[sub::USED].load(Ordering::Relaxed);
                 let found = u64::from(used as u32).wrapping_sub(used >> MORE_SHIFT);
-                load(newest + sub::EVENTS)?.wrapping_add(found)
+                let before = newest[sub::EVENTS].load(Ordering::Relaxed);
+                before.wrapping_add(found)
             }
         };
         Some(RingCounts {

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::names::DescriptionKind;
@@ -110,12 +111,12 @@ fn whatever_another_process_writes_is_read_without_harm() {
             writer.call(call(Kind::Entry, n), start + u64::from(n));
         }
         let mut live = Live::watch(rings.clone());
-        // At the front there is the header, at the end the rings.
-        let words = file.metadata().unwrap().len() / 8;
+        // A page each: the header, those of the rings, the table, and the rings.
+        const PAGE: u64 = 512;
         for _ in 0..1 << (round % 10) {
-            let at = match next() % 2 {
+            let at = match next() % 5 {
                 0 => next() % 64,
-                _ => words - 1 - next() % 200,
+                page => page * PAGE + next() % 100,
             };
             let word = match next() % 3 {
                 0 => next() % 8,
@@ -131,6 +132,96 @@ fn whatever_another_process_writes_is_read_without_harm() {
         if let Ok(other) = Rings::open_shared(&file) {
             functions(&mut Live::watch(Arc::new(other)));
         }
+    }
+}
+
+/// Bytes that this process has mapped of rings, and how many of them are there.
+fn mapped() -> (u64, u64) {
+    let (mut is_ours, mut found) = (false, (0, 0));
+    for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (first, second) = (words.next().unwrap(), words.next().unwrap());
+        let bytes = || second.parse::<u64>().unwrap() << 10;
+        match first {
+            "Size:" if is_ours => found.0 += bytes(),
+            "Rss:" if is_ours => found.1 += bytes(),
+            _ if first.ends_with(':') => {}
+            _ => is_ours = line.contains("/memfd:fgraph-rings"),
+        }
+    }
+    found
+}
+
+#[test]
+fn rings_are_mapped_as_far_as_they_are_used() {
+    const NAME: &str = "rings_are_mapped_as_far_as_they_are_used";
+    if std::env::var_os(CHILD).is_none() {
+        // No other test's rings are mapped there.
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let status = child.args(["--exact", NAME]).env(CHILD, "1").status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    let [sub_buffer, headers, page] = [64 << 10, 68 << 10, 4 << 10];
+    let options = RingOptions {
+        sub_buffers: 64,
+        table_bytes: 64 << 20,
+        ..RingOptions::default()
+    };
+    let (rings, file) = Rings::create_shared(&options).unwrap();
+    drop(file);
+    let unused = headers + page;
+    assert_eq!(mapped().0, unused);
+    let writers: Vec<_> = (1..4).map(|n| rings.writer(PROCESS, n).unwrap()).collect();
+    assert_eq!(mapped().0, unused, "no event is written");
+    let now = rings.clock().kind().now();
+    for writer in &writers {
+        assert!(writer.call(call(Kind::Entry, 1), now));
+    }
+    assert_eq!(mapped().0, unused + 3 * sub_buffer);
+    // Into the third sub-buffer.
+    for _ in 0..2 * 8176 {
+        assert!(writers[1].call(call(Kind::Entry, 1), now));
+    }
+    assert_eq!(mapped().0, unused + 5 * sub_buffer);
+    assert!(rings.describe(DescriptionKind::Thread, [0; 4], ["name", ""]));
+    assert_eq!(mapped().0, unused + 6 * sub_buffer);
+    let found = functions(&mut Snapshot::take(&rings));
+    assert_eq!(found, vec![1; 2 * 8176 + 3]);
+    let (size, used) = mapped();
+    assert_eq!(size, unused + 6 * sub_buffer);
+    assert!(used < size, "{used} of {size} bytes");
+    drop(writers);
+    drop(rings);
+    assert_eq!(mapped(), (0, 0));
+}
+
+#[test]
+fn a_file_that_is_made_shorter_before_it_is_sealed_is_refused() {
+    use std::os::fd::FromRawFd;
+    for _ in 0..200 {
+        // SAFETY: a name with a zero at its end.
+        let fd = unsafe { libc::memfd_create(c"rings".as_ptr(), libc::MFD_ALLOW_SEALING) };
+        // SAFETY: a new file, which nothing else has.
+        let file = unsafe { File::from_raw_fd(fd) };
+        let [has_begun, is_over] = [(); 2].map(|()| AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = file.set_len(0);
+                    has_begun.store(true, Ordering::Relaxed);
+                }
+            });
+            while !has_begun.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            let made = Rings::create_in(&file, &options(Mode::Drop));
+            is_over.store(true, Ordering::Relaxed);
+            if let Ok(rings) = made {
+                let writer = rings.writer(PROCESS, 1).unwrap();
+                assert!(writer.call(call(Kind::Entry, 1), writer.clock().now()));
+            }
+        });
     }
 }
 

@@ -7,8 +7,8 @@ use super::Mode;
 use crate::clock::{Clock, ClockKind};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// `fgraphr1`, as the bytes of a file.
-const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr1");
+/// `fgraphr2`, as the bytes of a file.
+const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr2");
 
 /// Words of the header of all rings.
 pub(super) mod at {
@@ -32,7 +32,7 @@ pub(super) mod at {
     pub(in super::super) const CONSUMER: usize = 57;
     pub(in super::super) const TRIGGERS: usize = 58;
     pub(in super::super) const READER: usize = 59;
-    /// Words of the header. The table comes next.
+    /// Words of the header. Those of the rings come next.
     pub(in super::super) const HEADER: usize = if cfg!(loom) { 64 } else { 512 };
 }
 
@@ -113,6 +113,32 @@ impl Default for RingOptions {
 /// have to be small.
 const LINE: u64 = if cfg!(loom) { 2 } else { 16 };
 
+/// Words of the table that are mapped at a time, if it is not too long for so short steps.
+const TABLE_STEP: usize = 8 << 10;
+
+/// Words of a page. Each part of the file begins with one, but in models.
+pub(super) const PAGE: usize = if cfg!(loom) { 2 } else { 512 };
+
+/// A part of the memory that is mapped step by step, from its start, as it is used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// The word of the memory that it begins with.
+    pub(super) start: usize,
+    pub(super) len: usize,
+    /// Words that are mapped at a time. There are at most [`Part::STEPS`] steps.
+    pub(super) step: usize,
+}
+
+impl Part {
+    /// The most steps that a part has.
+    pub(super) const STEPS: usize = 4096;
+
+    /// The words of whole pages that the first `steps` take.
+    pub(super) fn mapped(&self, steps: usize) -> usize {
+        (steps * self.step).min(self.len).next_multiple_of(PAGE)
+    }
+}
+
 /// How rings are laid out, in words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
@@ -166,8 +192,12 @@ impl Geometry {
             let what = "words of descriptions, which are at most 134217728";
             return Err(invalid(what, table));
         }
-        // At most 2^16 * (2^12 * 2^21 + 2^4) + 2^28: no overflow.
-        let words = at::HEADER as u64 + table + rings * (ring::HEADER as u64 + count * len);
+        let page = PAGE as u64;
+        let headers = (at::HEADER as u64 + rings * ring::HEADER as u64).next_multiple_of(page);
+        // At most 2^16 * 2^4 + 2^27 + 2^16 * 2^12 * 2^21, and some pages: no overflow.
+        let words = headers
+            + table.next_multiple_of(page)
+            + rings * (count * len).next_multiple_of(page);
         let words = usize::try_from(words)
             .ok()
             .filter(|&words| words < isize::MAX as usize / 8);
@@ -182,17 +212,12 @@ impl Geometry {
     }
 
     /// The geometry that a header has.
-    pub(super) fn read(words: &[AtomicU64]) -> io::Result<Self> {
-        let Some(header) = words.get(..at::HEADER) else {
-            return Err(invalid(
-                "words, which is too short for rings",
-                words.len() as u64,
-            ));
-        };
-        let load = |at: usize| header[at].load(Ordering::Acquire);
+    #[cfg(all(unix, not(miri), not(loom)))]
+    pub(super) fn read(header: &[u64; at::HEADER]) -> io::Result<Self> {
+        let load = |at: usize| header[at];
         if load(at::MAGIC) != MAGIC {
             return Err(invalid(
-                "no rings of version 1; the first word is",
+                "no rings of version 2; the first word is",
                 load(at::MAGIC),
             ));
         }
@@ -209,11 +234,9 @@ impl Geometry {
         ]
         .map(load);
         let this = Self::checked(mode, rings, count, len, table)?;
-        if this.words > words.len() || this.words as u64 != load(at::LEN) {
-            return Err(invalid(
-                "words in place of those that the rings take",
-                words.len() as u64,
-            ));
+        if this.words as u64 != load(at::LEN) {
+            let what = "words in place of those that the rings take";
+            return Err(invalid(what, load(at::LEN)));
         }
         Ok(this)
     }
@@ -241,25 +264,48 @@ impl Geometry {
         header[at::MAGIC].store(MAGIC, Ordering::Release);
     }
 
-    /// The words of the table.
-    pub(super) fn table(&self) -> Range<usize> {
-        at::HEADER..at::HEADER + self.table_len
+    /// Words at the front that are always mapped: the header and those of the rings.
+    pub(super) fn headers(&self) -> usize {
+        (at::HEADER + self.rings as usize * ring::HEADER).next_multiple_of(PAGE)
     }
 
-    /// The words of a ring.
-    pub(super) fn ring(&self, index: u32) -> Range<usize> {
-        let len = ring::HEADER + self.sub_buffers as usize * self.sub_buffer_len;
-        if index >= self.rings {
-            return 0..0;
+    /// The words of the header of a ring.
+    pub(super) fn ring_header(&self, index: u32) -> Range<usize> {
+        let start = at::HEADER + index as usize * ring::HEADER;
+        match index < self.rings {
+            true => start..start + ring::HEADER,
+            false => 0..0,
         }
-        let start = self.table().end + index as usize * len;
-        start..start + len
+    }
+
+    /// Parts: the table and the rings.
+    pub(super) fn parts(&self) -> usize {
+        1 + self.rings as usize
+    }
+
+    /// The table, which is part 0, or the sub-buffers of ring `index - 1`.
+    pub(super) fn part(&self, index: usize) -> Part {
+        let table = self.table_len.next_multiple_of(PAGE);
+        let Some(ring) = index.checked_sub(1) else {
+            let least = self.table_len.div_ceil(Part::STEPS);
+            return Part {
+                start: self.headers(),
+                len: self.table_len,
+                step: least.max(TABLE_STEP).next_multiple_of(PAGE),
+            };
+        };
+        let len = self.sub_buffers as usize * self.sub_buffer_len;
+        Part {
+            start: self.headers() + table + ring * len.next_multiple_of(PAGE),
+            len,
+            step: self.sub_buffer_len,
+        }
     }
 
     /// The words of the sub-buffer with a number, within its ring.
     pub(super) fn sub_buffer(&self, number: u64) -> Range<usize> {
         let place = (number % u64::from(self.sub_buffers)) as usize;
-        let start = ring::HEADER + place * self.sub_buffer_len;
+        let start = place * self.sub_buffer_len;
         start..start + self.sub_buffer_len
     }
 

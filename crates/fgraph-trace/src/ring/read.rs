@@ -76,10 +76,10 @@ impl Cursor {
         is_last: bool,
     ) -> bool {
         chunk.words.clear();
-        let all = rings.ring(index);
-        let Some(header) = all.get(..ring::HEADER) else {
+        let header = rings.ring_header(index);
+        if header.is_empty() {
             return false;
-        };
+        }
         let count = u64::from(rings.geometry.sub_buffers);
         // A writer that overwrites may be faster than we are: then there is nothing this time.
         for _ in 0..2 * count {
@@ -91,8 +91,10 @@ impl Cursor {
             if head - self.sequence > count {
                 self.move_to(head - count);
             }
-            let range = rings.geometry.sub_buffer(self.sequence);
-            match self.copy(&all[range], chunk, self.sequence + 1 == head) {
+            let Some(buffer) = rings.sub_buffer(index, self.sequence) else {
+                return false;
+            };
+            match self.copy(buffer, chunk, self.sequence + 1 == head) {
                 Copied::Words => {
                     chunk.ring = index;
                     return true;
@@ -107,7 +109,9 @@ impl Cursor {
         }
         // What was dropped last, behind the newest sub-buffer.
         self.is_over = true;
-        let newest = &all[rings.geometry.sub_buffer(self.sequence)];
+        let Some(newest) = rings.sub_buffer(index, self.sequence) else {
+            return false;
+        };
         let owner = newest[sub::OWNER].load(Ordering::Relaxed);
         let taken = u64::from(self.taken as u32).wrapping_sub(self.taken >> MORE_SHIFT);
         *chunk = Chunk {
@@ -131,17 +135,16 @@ impl Cursor {
 
     /// Whether the next sub-buffer has all the events that it will have.
     pub(crate) fn has_whole(&self, rings: &Rings, index: u32) -> bool {
-        let head = rings.ring(index).get(ring::HEAD);
+        let head = rings.ring_header(index).get(ring::HEAD);
         // Acquire: as in `poll`.
         head.is_some_and(|head| head.load(Ordering::Acquire) > self.sequence.wrapping_add(1))
     }
 
     /// Goes on to the next sub-buffer if this one has no more events.
     pub(crate) fn pass_whole(&mut self, rings: &Rings, index: u32) {
-        let all = rings.ring(index);
         if self.has_whole(rings, index)
-            && let Some(used) = all.get(rings.geometry.sub_buffer(self.sequence).start + sub::USED)
-            && used.load(Ordering::Relaxed) == self.taken
+            && let Some(buffer) = rings.sub_buffer(index, self.sequence)
+            && buffer[sub::USED].load(Ordering::Relaxed) == self.taken
         {
             self.move_to(self.sequence + 1);
         }
@@ -241,7 +244,7 @@ impl Consumer {
 
     /// A cursor of a ring, at what no consumer has given back yet.
     pub(crate) fn cursor(&self, index: u32) -> Cursor {
-        let consumed = self.0.ring(index).get(ring::CONSUMED);
+        let consumed = self.0.ring_header(index).get(ring::CONSUMED);
         Cursor {
             // Acquire: what the consumer before has given back it has copied.
             sequence: consumed.map_or(0, |place| place.load(Ordering::Acquire)),
@@ -251,7 +254,7 @@ impl Consumer {
 
     /// Gives back what a cursor of a ring has behind it.
     pub(crate) fn give_back(&self, index: u32, cursor: &Cursor) {
-        if let Some(place) = self.0.ring(index).get(ring::CONSUMED) {
+        if let Some(place) = self.0.ring_header(index).get(ring::CONSUMED) {
             // Release: the writer may overwrite what was copied. Pairs with `Writer::open`.
             place.fetch_max(cursor.sequence, Ordering::Release);
         }

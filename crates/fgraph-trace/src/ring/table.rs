@@ -14,7 +14,7 @@
 use super::Rings;
 use super::layout::at;
 use crate::names::{Description, DescriptionKind};
-use crate::primitive::Ordering;
+use crate::primitive::{AtomicU64, Ordering};
 
 /// Words before the texts.
 const FIXED: usize = 6;
@@ -43,12 +43,11 @@ impl Rings {
         let texts = texts.map(|text| &text.as_bytes()[..text.len().min(MAX_TEXT)]);
         let bytes = texts[0].len() + texts[1].len();
         let len = FIXED + bytes.div_ceil(8);
-        let Some(start) = self.claim(len, kind) else {
+        let Some((start, table)) = self.claim(len, kind) else {
             self.word(at::LOST_DESCRIPTIONS)
                 .fetch_add(1, Ordering::Relaxed);
             return false;
         };
-        let table = &self.memory.words()[self.geometry.table()];
         for (place, field) in table[start + 1..].iter().zip(fields) {
             place.store(field, Ordering::Relaxed);
         }
@@ -65,21 +64,18 @@ impl Rings {
         true
     }
 
-    /// Claims words at the end of the table.
-    fn claim(&self, len: usize, kind: DescriptionKind) -> Option<usize> {
-        let table = &self.memory.words()[self.geometry.table()];
+    /// Claims words at the end of the table: where they begin, and the table.
+    fn claim(&self, len: usize, kind: DescriptionKind) -> Option<(usize, &[AtomicU64])> {
         let mut start = self.table_used();
         loop {
-            if start.checked_add(len)? > table.len() {
-                return None;
-            }
+            let table = self.table(start.checked_add(len)?)?;
             let word = len as u64 | (kind as u64) << KIND_SHIFT;
             let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
             match table[start].compare_exchange(0, word, acquire, relaxed) {
                 Ok(_) => {
                     let end = (start + len) as u64;
                     self.word(at::TABLE_USED).fetch_max(end, Ordering::Relaxed);
-                    return Some(start);
+                    return Some((start, table));
                 }
                 // A number that is too small would have us go round.
                 Err(found) => start = start.checked_add((found as u32 as usize).max(FIXED))?,
@@ -94,19 +90,19 @@ impl Rings {
         cursor: &mut TableCursor,
         is_last: bool,
     ) -> Option<Description> {
-        let table = &self.memory.words()[self.geometry.table()];
         loop {
             let start = cursor.0;
-            let first = table.get(start)?.load(Ordering::Acquire);
+            let first = self.table(start.checked_add(1)?)?[start].load(Ordering::Acquire);
             let len = first as u32 as usize;
             let is_complete = first & COMPLETE != 0;
             if first == 0 || !is_complete && !is_last {
                 return None;
             }
-            let words = table.get(start..start.checked_add(len)?)?;
             if len < FIXED {
                 return None;
             }
+            let end = start.checked_add(len)?;
+            let words = &self.table(end)?[start..end];
             cursor.0 = start + len;
             let load = |at: usize| words[at].load(Ordering::Relaxed);
             let kind = DescriptionKind::from_bits((first >> KIND_SHIFT) as u8);

@@ -120,8 +120,7 @@ impl Writer {
     /// From now on until it has another ring or none, only one thread at a time uses the writer,
     /// and `rings` is there. No other writer has this ring.
     pub unsafe fn attach(&self, rings: &Rings, index: u32) {
-        let ring = rings.ring(index);
-        let Some(place) = ring.get(ring::OWNER) else {
+        let Some(place) = rings.ring_header(index).get(ring::OWNER) else {
             return;
         };
         self.room.set(0);
@@ -310,10 +309,11 @@ impl Writer {
     /// As for [`write`](Self::write).
     unsafe fn open(&self, rings: &Rings, now: u64) -> bool {
         let geometry = &rings.geometry;
-        let ring = rings.ring(self.ring.get().wrapping_sub(1));
-        let Some(header) = ring.get(..ring::HEADER) else {
+        let index = self.ring.get().wrapping_sub(1);
+        let header = rings.ring_header(index);
+        if header.is_empty() {
             return false;
-        };
+        }
         let head = header[ring::HEAD].load(Ordering::Relaxed);
         // Acquire: the consumer has copied what we are about to overwrite.
         let consumed = header[ring::CONSUMED].load(Ordering::Acquire);
@@ -325,7 +325,9 @@ impl Writer {
         }
         let mut events = 0;
         if let Some(before) = head.checked_sub(1) {
-            let before = &ring[geometry.sub_buffer(before)];
+            let Some(before) = rings.sub_buffer(index, before) else {
+                return false;
+            };
             let used = before[sub::USED].load(Ordering::Relaxed);
             let found = u64::from(used as u32).wrapping_sub(used >> MORE_SHIFT);
             events = before[sub::EVENTS]
@@ -334,7 +336,9 @@ impl Writer {
         }
         let kind = rings.clock().kind();
         let anchor = Anchor::now(kind);
-        let next = &ring[geometry.sub_buffer(head)];
+        let Some(next) = rings.sub_buffer(index, head) else {
+            return false;
+        };
         if is_taken(Step::OddState) {
             let odd = head.wrapping_mul(2).wrapping_add(1);
             next[sub::STATE].store(odd, Ordering::Relaxed);
@@ -374,7 +378,7 @@ impl Writer {
     /// Counts an event that finds no room.
     fn drop_event(&self, rings: &Rings) -> bool {
         if let Some(dropped) = rings
-            .ring(self.ring.get().wrapping_sub(1))
+            .ring_header(self.ring.get().wrapping_sub(1))
             .get(ring::DROPPED)
         {
             dropped.store(
@@ -407,7 +411,7 @@ impl Rings {
     ) -> Option<u32> {
         let ours = owner(process, thread);
         let claim = |index: u32| {
-            let place = self.ring(index).get(ring::OWNER)?;
+            let place = self.ring_header(index).get(ring::OWNER)?;
             let found = place.load(Ordering::Relaxed);
             let is_free = match found {
                 0 => true,
@@ -425,7 +429,7 @@ impl Rings {
         let taken = self.ring_count();
         // What is given back keeps the memory that it has.
         let is_given_back = |index: &u32| {
-            let place = self.ring(*index).get(ring::OWNER);
+            let place = self.ring_header(*index).get(ring::OWNER);
             place.is_some_and(|place| place.load(Ordering::Relaxed) == 0)
         };
         let mut given_back = (0..taken).filter(is_given_back);
@@ -460,7 +464,7 @@ impl Rings {
     pub fn ring_of(&self, process: u32, thread: u32) -> Option<u32> {
         let ours = owner(process, thread);
         let is_ours = |index: &u32| {
-            let place = self.ring(*index).get(ring::OWNER);
+            let place = self.ring_header(*index).get(ring::OWNER);
             place.is_some_and(|place| place.load(Ordering::Relaxed) == ours)
         };
         (0..self.ring_count()).find(is_ours)
@@ -469,7 +473,7 @@ impl Rings {
     /// Whether a sub-buffer of a ring can be opened now.
     fn has_room(&self, index: u32) -> bool {
         let load = |at: usize| {
-            let place = self.ring(index).get(at);
+            let place = self.ring_header(index).get(at);
             place.map_or(0, |place| place.load(Ordering::Relaxed))
         };
         let used = load(ring::HEAD).wrapping_sub(load(ring::CONSUMED));
@@ -482,7 +486,7 @@ impl Rings {
     ///
     /// The [`Writer`] that has it must not be used for it again.
     pub unsafe fn give_back(&self, index: u32) {
-        if let Some(place) = self.ring(index).get(ring::OWNER) {
+        if let Some(place) = self.ring_header(index).get(ring::OWNER) {
             // Release: whoever takes it finds all that was written to it.
             place.store(0, Ordering::Release);
         }
@@ -528,7 +532,7 @@ impl Rings {
     /// A ring that nobody has: `None` if there is none, `Some(None)` if another thread was faster.
     fn take_fresh(&self, process: u32, thread: u32) -> Option<Option<u32>> {
         let claim = |index: u32| {
-            let place = self.ring(index).get(ring::OWNER)?;
+            let place = self.ring_header(index).get(ring::OWNER)?;
             let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
             let claimed = place.compare_exchange(0, owner(process, thread), acquire, relaxed);
             claimed.is_ok().then_some(index)

@@ -1,0 +1,391 @@
+//! Memory that is mapped as it is used.
+//!
+//! A process has no descriptor of the file once it has the memory. It maps more of it by `mremap`
+//! of no bytes of a mapping that is there, which maps the same file once more, from the same place
+//! on and as far as asked for:
+//!
+//! ```text
+//!   file        headers | table           | ring 0           | ring 1           | ...
+//!   always      headers   page            :                  :                  :
+//!   1. mremap             [ .......................................... ] anywhere
+//!   2. mmap                                                  [ ....... ] far from code
+//!   3. mremap                                                  moves the end of 1. there
+//!   4. munmap             [ ................................]
+//!   5. mprotect                                              to be read and written
+//! ```
+//!
+//! The page cannot be accessed, so `mlockall` fills nothing of what step 1 maps. A part grows in
+//! place, by a plain `mremap`.
+
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::super::layout::{Geometry, PAGE, Part};
+use crate::primitive::AtomicU64;
+
+/// A shared mapping.
+#[derive(Debug)]
+pub(in super::super) struct Mapped {
+    start: NonNull<AtomicU64>,
+    geometry: Geometry,
+    /// Whether all of it is mapped, in one piece.
+    is_whole: bool,
+    /// The place of each part.
+    places: Box<[AtomicUsize]>,
+}
+
+// SAFETY: it is memory with atomics only.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Where a part is mapped, and how many steps of it.
+///
+/// In a word: the address of a page, in whose lowest 12 bits there is the number of steps less
+/// one; 0 if nothing is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    address: usize,
+    steps: usize,
+}
+
+impl Place {
+    fn of(word: usize) -> Self {
+        let address = word & !(Part::STEPS - 1);
+        let steps = match address {
+            0 => 0,
+            _ => word % Part::STEPS + 1,
+        };
+        Self { address, steps }
+    }
+
+    fn word(self) -> usize {
+        self.address | (self.steps - 1)
+    }
+}
+
+impl Mapped {
+    /// Memory without a file.
+    pub(super) fn anonymous(geometry: Geometry) -> io::Result<Self> {
+        // Memory is not set aside: what is never written to is never there.
+        Self::map(geometry, libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+    }
+
+    /// A whole file.
+    pub(super) fn file(file: &File, geometry: Geometry) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        if len / 8 < geometry.words as u64 {
+            let what = format!("{len} bytes in place of those that the rings take");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Self::map(geometry, 0, file.as_raw_fd())
+    }
+
+    fn map(geometry: Geometry, flags: i32, fd: i32) -> io::Result<Self> {
+        let bytes = geometry.words * 8;
+        // SAFETY: a new mapping: where another one is, the system chooses a place.
+        let start = unsafe {
+            libc::mmap(
+                ptr::without_provenance_mut(place()),
+                bytes,
+                libc::PROT_NONE,
+                libc::MAP_SHARED | flags,
+                fd,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let mut this = Self {
+            start: NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
+            geometry,
+            is_whole: true,
+            places: (0..geometry.parts()).map(|_| 0.into()).collect(),
+        };
+        let kept = (geometry.headers() + PAGE) * 8;
+        this.is_whole = !this.can_map_parts();
+        let accessible = match this.is_whole {
+            true => bytes,
+            false => geometry.headers() * 8,
+        };
+        // SAFETY: all of it was mapped above, and nothing refers to what is unmapped.
+        unsafe {
+            if !this.is_whole {
+                libc::munmap(start.byte_add(kept), bytes - kept);
+            }
+            if libc::mprotect(start, accessible, READ_WRITE) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        if this.is_whole {
+            for (index, place) in this.places.iter().enumerate() {
+                let part = geometry.part(index);
+                let whole = Place {
+                    address: start.expose_provenance() + part.start * 8,
+                    steps: part.len.div_ceil(part.step),
+                };
+                place.store(whole.word(), Ordering::Relaxed);
+            }
+        }
+        Ok(this)
+    }
+
+    /// Whether parts can be mapped when they are used: tries it with the last one.
+    fn can_map_parts(&self) -> bool {
+        let last = self.geometry.part(self.geometry.parts() - 1);
+        let mapped = self.map_part(&last, last.mapped(1) * 8);
+        if let Some(address) = mapped {
+            // SAFETY: just mapped.
+            unsafe { system::unmap(address, last.mapped(1) * 8) };
+        }
+        mapped.is_some()
+    }
+
+    pub(super) fn headers(&self) -> &[AtomicU64] {
+        // SAFETY: so many words are mapped, aligned to a page, for as long as `self` lives;
+        // zeros and everything that other processes write are values of an atomic.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.geometry.headers()) }
+    }
+
+    /// The words of a part, up to `end` at least; `None` if they cannot be mapped.
+    pub(super) fn part(&self, index: usize, part: &Part, end: usize) -> Option<&[AtomicU64]> {
+        let steps = end.div_ceil(part.step).max(1);
+        let word = self.places.get(index)?;
+        // Acquire: the mapping is there.
+        let mut place = Place::of(word.load(Ordering::Acquire));
+        if place.steps < steps {
+            place = self.grow(word, part, steps)?;
+        }
+        let words = (place.steps * part.step).min(part.len);
+        let start = ptr::with_exposed_provenance(place.address);
+        // SAFETY: so many steps are mapped there, and stay for as long as `self` lives; otherwise
+        // as in `headers`.
+        Some(unsafe { slice::from_raw_parts(start, words) })
+    }
+
+    /// Maps at least so many steps of a part.
+    #[cold]
+    fn grow(&self, word: &AtomicUsize, part: &Part, steps: usize) -> Option<Place> {
+        loop {
+            let known = word.load(Ordering::Acquire);
+            let place = Place::of(known);
+            if place.steps >= steps {
+                return Some(place);
+            }
+            let new = match self.extend(place, part, steps) {
+                Some(new) => new,
+                // Another thread may have done it meanwhile.
+                None if word.load(Ordering::Relaxed) != known => continue,
+                None => return None,
+            };
+            // Release: as in `part`.
+            let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
+            match word.compare_exchange(known, new.word(), release, relaxed) {
+                Ok(_) => return Some(new),
+                // SAFETY: just mapped, and nobody was told of it.
+                Err(_) if new.address != place.address => unsafe {
+                    system::unmap(new.address, part.mapped(new.steps) * 8);
+                },
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Maps so many steps of a part, of which there are fewer at `place`.
+    fn extend(&self, place: Place, part: &Part, steps: usize) -> Option<Place> {
+        let bytes = |steps| part.mapped(steps) * 8;
+        let Place { address, .. } = place;
+        if address == 0 {
+            let address = self.map_part(part, bytes(steps))?;
+            return Some(Place { address, steps });
+        }
+        if bytes(place.steps) == bytes(steps)
+            // SAFETY: our mapping, which stays where it is.
+            || unsafe { system::extend(address, bytes(place.steps), bytes(steps)) }
+        {
+            return Some(Place { address, steps });
+        }
+        // Something else is behind it: all of it is mapped elsewhere. What is there stays, as
+        // others may refer to it.
+        let steps = part.len.div_ceil(part.step);
+        let address = self.map_part(part, bytes(steps))?;
+        Some(Place { address, steps })
+    }
+
+    /// Maps the first bytes of a part; the address, unless they cannot be mapped.
+    fn map_part(&self, part: &Part, bytes: usize) -> Option<usize> {
+        // The page behind the headers, which cannot be accessed.
+        let page = self.geometry.headers();
+        let source = self.start.as_ptr().expose_provenance() + page * 8;
+        // Parts are as far from each other as in the file, so each has room to grow.
+        let wish = source + (PAGE + part.start - page) * 8;
+        // SAFETY: our mapping, of the same file as the part, and before it.
+        unsafe { system::map_behind(source, (part.start - page) * 8, bytes, wish) }
+    }
+}
+
+/// An address at which the rings would like to be: far from all code, beside which what patches
+/// it looks for room within the reach of a jump. Not always the same, as for other mappings.
+fn place() -> usize {
+    const LOWEST: u64 = 0x2000_0000_0000;
+    const BITS: u32 = 44;
+    const ALIGN: u64 = 1 << 21;
+    let random = RandomState::new().build_hasher().finish() >> (64 - BITS);
+    // There is no such address where addresses have 32 bits: the system chooses.
+    usize::try_from(LOWEST + random / ALIGN * ALIGN).unwrap_or(0)
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let start = self.start.as_ptr().expose_provenance();
+        let kept = match self.is_whole {
+            true => self.geometry.words,
+            false => self.geometry.headers() + PAGE,
+        };
+        // SAFETY: mapped by us; what refers to it borrows from `self`.
+        unsafe { libc::munmap(ptr::with_exposed_provenance_mut(start), kept * 8) };
+        if self.is_whole {
+            return;
+        }
+        for (index, word) in self.places.iter().enumerate() {
+            let place = Place::of(word.load(Ordering::Relaxed));
+            let bytes = self.geometry.part(index).mapped(place.steps) * 8;
+            if place.steps > 0 {
+                // SAFETY: as above.
+                unsafe { libc::munmap(ptr::with_exposed_provenance_mut(place.address), bytes) };
+            }
+        }
+    }
+}
+
+/// System calls that callbacks make: not by the C library, whose functions may be traced
+/// themselves, and without a change of `errno`.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod system {
+    use core::arch::asm;
+
+    use super::{PAGE, READ_WRITE};
+
+    /// Makes a system call. The result is what the kernel returns: -4095 to -1 for an error.
+    ///
+    /// # Safety
+    ///
+    /// The call with these arguments must do no harm to the program's memory.
+    unsafe fn call(number: libc::c_long, args: [usize; 5]) -> isize {
+        let result;
+        // SAFETY: the kernel changes these three registers, and what the caller vouches for.
+        unsafe {
+            asm!(
+                "syscall",
+                inlateout("rax") number as isize => result,
+                in("rdi") args[0],
+                in("rsi") args[1],
+                in("rdx") args[2],
+                in("r10") args[3],
+                in("r8") args[4],
+                in("r9") 0,
+                lateout("rcx") _,
+                lateout("r11") _,
+                options(nostack),
+            );
+        }
+        result
+    }
+
+    /// As `mremap`. A mapping that `mlockall` has locked may not grow beyond what may be locked:
+    /// then it is unlocked first.
+    ///
+    /// # Safety
+    ///
+    /// As for [`call`].
+    unsafe fn remap(from: usize, old: usize, new: usize, flags: i32, to: usize) -> Option<usize> {
+        // SAFETY: handed on.
+        let remapped = || unsafe { call(libc::SYS_mremap, [from, old, new, flags as usize, to]) };
+        let mut address = remapped();
+        if address == -(libc::EAGAIN as isize) {
+            // SAFETY: it changes no memory.
+            unsafe { call(libc::SYS_munlock, [from, old.max(PAGE * 8), 0, 0, 0]) };
+            address = remapped();
+        }
+        usize::try_from(address).ok()
+    }
+
+    /// Maps `bytes` of a file, which begin `distance` behind what is mapped at `source`, if
+    /// possible at `wish`.
+    ///
+    /// # Safety
+    ///
+    /// `source` is a page of a shared mapping.
+    pub(super) unsafe fn map_behind(
+        source: usize,
+        distance: usize,
+        bytes: usize,
+        wish: usize,
+    ) -> Option<usize> {
+        // SAFETY: new mappings, of which we unmap what is not needed, and nothing else.
+        unsafe {
+            let all = remap(source, 0, distance + bytes, libc::MREMAP_MAYMOVE, 0)?;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let [access, flags] = [libc::PROT_NONE, flags].map(|it| it as usize);
+            let room = call(libc::SYS_mmap, [wish, bytes, access, flags, usize::MAX]);
+            let room = usize::try_from(room).ok();
+            let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let moved = room.and_then(|room| remap(all + distance, bytes, bytes, moves, room));
+            // Without room it stays where it is.
+            let place = moved.unwrap_or(all + distance);
+            if distance > 0 {
+                unmap(all, distance);
+            }
+            if let Some(room) = room.filter(|_| moved.is_none()) {
+                unmap(room, bytes);
+            }
+            if call(libc::SYS_mprotect, [place, bytes, READ_WRITE as usize, 0, 0]) != 0 {
+                unmap(place, bytes);
+                return None;
+            }
+            Some(place)
+        }
+    }
+
+    /// Makes a mapping longer where it is; `false` if that is not possible.
+    ///
+    /// # Safety
+    ///
+    /// It is the caller's, a shared one of a file that is so long.
+    pub(super) unsafe fn extend(address: usize, old: usize, new: usize) -> bool {
+        // SAFETY: handed on; without flags nothing moves.
+        unsafe { remap(address, old, new, 0, 0) }.is_some()
+    }
+
+    /// Unmaps what was mapped here.
+    ///
+    /// # Safety
+    ///
+    /// It is the caller's, and nothing refers to it.
+    pub(super) unsafe fn unmap(address: usize, bytes: usize) {
+        // SAFETY: handed on.
+        unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0]) };
+    }
+}
+
+/// Where parts are not mapped one by one.
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+mod system {
+    pub(super) unsafe fn map_behind(_: usize, _: usize, _: usize, _: usize) -> Option<usize> {
+        None
+    }
+
+    pub(super) unsafe fn extend(_: usize, _: usize, _: usize) -> bool {
+        false
+    }
+
+    pub(super) unsafe fn unmap(_: usize, _: usize) {}
+}
