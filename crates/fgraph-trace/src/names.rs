@@ -157,12 +157,17 @@ pub struct Names {
     /// Parent and name.
     processes: HashMap<u32, (u32, String)>,
     modules: Vec<ModuleName>,
+    /// Those of a process that start at an address, in the order in which they came.
+    modules_at: HashMap<(u32, u64), Vec<usize>>,
     switched_off: Vec<(u32, u32)>,
     /// Paths and reasons.
     refused: Vec<(String, String)>,
     /// All descriptions, in the order in which they came.
     descriptions: Vec<Description>,
 }
+
+/// So many of the newest modules at one address are asked whether they are meant.
+const MODULES_AT: usize = 64;
 
 /// No process has more ancestors that are asked for its functions.
 const ANCESTORS: usize = 64;
@@ -196,29 +201,28 @@ impl Names {
                     Entry::Vacant(free) => _ = free.insert(function),
                 }
             }
-            DescriptionKind::Module => self.modules.push(ModuleName {
-                process,
-                path: name,
-                start: second,
-                end: third,
-                loaded: fourth,
-                unloaded: None,
-                build_id: String::new(),
-            }),
+            DescriptionKind::Module => {
+                let here = self.modules_at.entry((process, second)).or_default();
+                here.push(self.modules.len());
+                self.modules.push(ModuleName {
+                    process,
+                    path: name,
+                    start: second,
+                    end: third,
+                    loaded: fourth,
+                    unloaded: None,
+                    build_id: String::new(),
+                });
+            }
             DescriptionKind::UnloadedModule => {
-                let is_it = |module: &&mut ModuleName| {
-                    module.process == process && module.start == second && module.unloaded.is_none()
-                };
-                if let Some(module) = self.modules.iter_mut().rev().find(is_it) {
-                    module.unloaded = Some(fourth);
+                let found = self.newest_module(process, second, |it| it.unloaded.is_none());
+                if let Some(found) = found {
+                    found.unloaded = Some(fourth);
                 }
             }
             DescriptionKind::BuildId => {
-                let is_it = |known: &&mut ModuleName| {
-                    known.process == process && known.start == second && known.path == name
-                };
-                if let Some(known) = self.modules.iter_mut().rev().find(is_it) {
-                    known.build_id = module;
+                if let Some(found) = self.newest_module(process, second, |it| it.path == name) {
+                    found.build_id = module;
                 }
             }
             DescriptionKind::Source => {
@@ -240,6 +244,19 @@ impl Names {
             }
         }
         self.descriptions.push(description);
+    }
+
+    /// The newest module of a process that starts at an address, of those that `is_it` says.
+    fn newest_module(
+        &mut self,
+        process: u32,
+        start: u64,
+        is_it: impl Fn(&ModuleName) -> bool,
+    ) -> Option<&mut ModuleName> {
+        let here = self.modules_at.get(&(process, start))?;
+        let mut newest = here.iter().rev().take(MODULES_AT);
+        let index = newest.find(|index| is_it(&self.modules[**index]))?;
+        self.modules.get_mut(*index)
     }
 
     /// A function of a process; what it does not know itself its parents do.

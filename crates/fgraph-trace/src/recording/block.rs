@@ -91,7 +91,8 @@ pub(super) struct Header {
     head_len: usize,
     /// Bytes behind the header.
     pub(super) stored_len: usize,
-    len: usize,
+    /// Bytes of the body when it is unpacked.
+    pub(super) len: usize,
     bytes: [u8; 12],
     checksum: u32,
 }

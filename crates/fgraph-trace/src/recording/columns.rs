@@ -44,6 +44,14 @@ pub(super) fn push_head(out: &mut Vec<u8>, chunk: &Chunk) {
     }
 }
 
+/// The most words of a chunk: those of the largest sub-buffer.
+const MAX_WORDS: usize = 2 << 20;
+
+/// The most bytes that a body with so many words has: two numbers for each.
+pub(super) fn longest_body(words: usize) -> usize {
+    20 * (words + 1)
+}
+
 /// The reverse of [`push_head`], and how many words there are.
 pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
     let mut next = || pull(&mut head);
@@ -65,7 +73,8 @@ pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
         },
         words: Vec::new(),
     };
-    Some((chunk, usize::try_from(next()?).ok()?))
+    let words = usize::try_from(next()?).ok()?;
+    (words <= MAX_WORDS).then_some((chunk, words))
 }
 
 /// Writes the words of a chunk, and says how many events these are.
@@ -119,7 +128,7 @@ pub(super) fn pull_words(mut body: &[u8], count: usize, words: &mut Vec<u64>) ->
     // Each takes a byte at least.
     words.reserve(count.min(what.len()));
     let mut open: Vec<u32> = Vec::new();
-    while !what.is_empty() {
+    while !what.is_empty() && words.len() <= count {
         let code = pull(&mut what)?;
         if code == WORD {
             let (word, rest) = what.split_first_chunk()?;

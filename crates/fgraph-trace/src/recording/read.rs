@@ -1,5 +1,6 @@
 //! Reading a recording.
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -65,7 +66,7 @@ impl Info {
         }
     }
 
-    fn pull(mut body: &[u8]) -> Option<(Self, Clock)> {
+    fn pull(mut body: &[u8], budget: &mut Budget) -> Option<(Self, Clock)> {
         let body = &mut body;
         let kind = ClockKind::from_bits(pull(body)?)?;
         let rate = pull(body)?;
@@ -74,7 +75,12 @@ impl Info {
         let [host, system] = [pull_text(body)?, pull_text(body)?];
         let mut texts = || {
             let count = pull(body)?;
-            (0..count).map(|_| pull_text(body)).collect()
+            let text = |_| {
+                let text = pull_text(body)?;
+                budget.take(size_of::<String>() + text.len())?;
+                Some(text)
+            };
+            (0..count).map(text).collect()
         };
         let command: Option<Vec<String>> = texts();
         let info = Self {
@@ -108,12 +114,44 @@ fn pull_description(body: &mut &[u8]) -> Option<Option<Description>> {
     }))
 }
 
+/// Memory that what is read of a file may still take, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Budget(u64);
+
+impl Budget {
+    /// Of a file of so many bytes. Names pack to a tenth, and take twice their length.
+    fn of(len: u64) -> Self {
+        Self((24 << 20) + len.saturating_mul(64))
+    }
+
+    /// `None` if there are fewer.
+    fn take(&mut self, bytes: usize) -> Option<()> {
+        self.0 = self.0.checked_sub(bytes as u64)?;
+        Some(())
+    }
+}
+
+/// About what a description takes beside its texts, with its place in the maps of names.
+const DESCRIPTION: usize = 512;
+
+/// What a description takes: texts are kept twice, and a layout of types is made of them.
+fn memory_of(description: &Description) -> usize {
+    let each = match description.kind {
+        DescriptionKind::Types => 64,
+        _ => 2,
+    };
+    let texts = description.texts.iter().map(String::len).sum::<usize>();
+    DESCRIPTION + each * texts
+}
+
 /// A block, in the index. What is behind the first two is of events only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) kind: Kind,
     /// Where it begins in the file.
     at: u64,
+    /// Where it ends, at the latest: blocks do not overlap.
+    end: u64,
     pub(super) ring: u32,
     pub(super) sequence: u64,
     pub(super) offset: u32,
@@ -131,6 +169,7 @@ impl Block {
         Self {
             kind,
             at,
+            end: u64::MAX,
             ring: 0,
             sequence: 0,
             offset: 0,
@@ -217,7 +256,10 @@ pub struct Damage {
 /// A recording, of which the events are read as they are asked for.
 ///
 /// What is kept in memory are the names, a chunk of events for each thread that had a ring, and
-/// where the blocks are: 72 bytes for each sub-buffer.
+/// where the blocks are: 80 bytes for each sub-buffer.
+///
+/// A file may come from anywhere: reading it takes time and memory in proportion to its length, and
+/// to the number of events that are asked for.
 pub type Recording<R = BufReader<File>> = Merge<RecordingLanes<R>>;
 
 impl Recording {
@@ -272,10 +314,17 @@ pub struct RecordingLanes<R> {
     info: Info,
     clock: Clock,
     names: Names,
-    /// The blocks of each ring, the next one last.
-    lanes: Vec<Vec<Block>>,
-    /// Their rings.
-    rings: Vec<u32>,
+    /// The blocks of each ring, the next one first.
+    lanes: Vec<VecDeque<Block>>,
+    /// The lane of each ring.
+    rings: HashMap<u32, usize>,
+    /// Words of the newest chunk of each lane, which is in memory.
+    words: Vec<usize>,
+    /// The sum of these.
+    all_words: usize,
+    budget: Budget,
+    /// Bytes that were read for blocks that are none.
+    in_vain: u64,
     has_index: bool,
     /// Whether more may come.
     is_growing: bool,
@@ -348,7 +397,11 @@ impl<R: Read + Seek> RecordingLanes<R> {
             clock: Clock::new(ClockKind::Monotonic, Anchor::default(), 0),
             names: Names::default(),
             lanes: Vec::new(),
-            rings: Vec::new(),
+            rings: HashMap::new(),
+            words: Vec::new(),
+            all_words: 0,
+            budget: Budget::of(len),
+            in_vain: 0,
             has_index: false,
             is_growing: false,
             others: Vec::new(),
@@ -369,8 +422,8 @@ impl<R: Read + Seek> RecordingLanes<R> {
         blocks.sort_by_key(|block| (block.ring, block.sequence, block.offset, block.at));
         blocks.dedup_by_key(|block| (block.ring, block.sequence, block.offset));
         for blocks in blocks.chunk_by(|before, block| before.ring == block.ring) {
-            this.lanes.push(blocks.iter().rev().copied().collect());
-            this.rings.push(blocks[0].ring);
+            this.rings.insert(blocks[0].ring, this.lanes.len());
+            this.lanes.push(blocks.iter().copied().collect());
         }
         Ok(this)
     }
@@ -383,25 +436,44 @@ impl<R: Read + Seek> RecordingLanes<R> {
             return Ok(Vec::new());
         };
         let is = |found: Option<Header>, kind| found.filter(|header| header.kind == Some(kind));
-        if is(self.load(end)?, Kind::End).is_none() {
+        if is(self.load(end, u64::MAX)?, Kind::End).is_none() {
             return Ok(Vec::new());
         }
         let place = self.stored[..].try_into().map_or(0, u64::from_le_bytes);
-        let Some(header) = is(self.load(place)?, Kind::Index) else {
+        let Some(header) = is(self.load(place, end)?, Kind::Index) else {
             return Ok(Vec::new());
         };
         let mut body = Vec::new();
-        let mut blocks = Vec::new();
-        if header.body(&self.stored, &mut body).is_none() {
+        let mut blocks: Vec<Block> = Vec::new();
+        // Of each block of the file there are 11 numbers at most.
+        let longest = 110 * (place / block::HEADER as u64);
+        if header.len as u64 > longest || header.body(&self.stored, &mut body).is_none() {
             return Ok(blocks);
         }
         let mut rest = &body[..];
+        let mut end = HEADER as u64;
         while let Some(block) = Block::pull(&mut rest) {
-            if block.kind != Kind::Events && !self.load(block.at)?.is_some_and(|it| self.note(&it))
-            {
+            let next = block.at.saturating_add(block::HEADER as u64);
+            if block.at < end || next > place {
                 return Ok(Vec::new());
             }
+            if let Some(before) = blocks.last_mut() {
+                before.end = block.at;
+            }
+            end = next;
+            if block.kind != Kind::Events {
+                let Some(header) = self.load(block.at, place)? else {
+                    return Ok(Vec::new());
+                };
+                end += header.stored_len as u64;
+                if !self.note(&header)? {
+                    return Ok(Vec::new());
+                }
+            }
             blocks.push(block);
+        }
+        if let Some(last) = blocks.last_mut() {
+            last.end = place;
         }
         self.end = place;
         Ok(blocks)
@@ -411,14 +483,18 @@ impl<R: Read + Seek> RecordingLanes<R> {
     fn scan(&mut self, blocks: &mut Vec<Block>) -> io::Result<()> {
         let mut at = HEADER as u64;
         (self.names, self.damages) = (Names::default(), Vec::new());
+        self.budget = Budget::of(self.len);
         while at < self.len {
-            let Some(header) = self.load(at)? else {
+            let Some(header) = self.load(at, u64::MAX)? else {
                 let next = self.find(at + 1)?;
-                self.damages.push(Damage { range: at..next });
+                match self.damages.last_mut() {
+                    Some(last) if last.range.end == at => last.range.end = next,
+                    _ => self.damages.push(Damage { range: at..next }),
+                }
                 at = next;
                 continue;
             };
-            blocks.extend(self.take(at, &header));
+            blocks.extend(self.take(at, &header)?);
             at += (block::HEADER + header.stored_len) as u64;
             if !matches!(header.kind, Some(Kind::Index | Kind::End)) {
                 self.end = at;
@@ -428,29 +504,31 @@ impl<R: Read + Seek> RecordingLanes<R> {
     }
 
     /// Takes note of a block that was loaded; `None` if it makes no sense, or is of the index.
-    fn take(&mut self, at: u64, header: &Header) -> Option<Block> {
-        let kind = header.kind?;
+    fn take(&mut self, at: u64, header: &Header) -> io::Result<Option<Block>> {
+        let Some(kind) = header.kind else {
+            return Ok(None);
+        };
         let mut block = Block::of(kind, at);
-        match kind {
+        Ok(match kind {
             Kind::Index | Kind::End => None,
-            Kind::Events => {
-                let (chunk, words) = columns::pull_head(header.head(&self.stored))?;
+            Kind::Events => columns::pull_head(header.head(&self.stored)).map(|(chunk, words)| {
                 block.note(&chunk, words);
-                Some(block)
-            }
-            _ => self.note(header).then_some(block),
-        }
+                block
+            }),
+            _ => self.note(header)?.then_some(block),
+        })
     }
 
     /// Finds the blocks that were written since.
     fn grow(&mut self) -> io::Result<()> {
-        self.len = self.input.seek(SeekFrom::End(0))?;
-        while let Some(header) = self.load(self.end)? {
+        let before = std::mem::replace(&mut self.len, self.input.seek(SeekFrom::End(0))?);
+        self.budget.0 += Budget::of(self.len).0.saturating_sub(Budget::of(before).0);
+        while let Some(header) = self.load(self.end, u64::MAX)? {
             if matches!(header.kind, Some(Kind::Index | Kind::End)) {
                 self.is_growing = false;
                 break;
             }
-            let block = self.take(self.end, &header);
+            let block = self.take(self.end, &header)?;
             self.end += (block::HEADER + header.stored_len) as u64;
             match block {
                 Some(block) if block.kind == Kind::Events => self.add(block),
@@ -462,53 +540,66 @@ impl<R: Read + Seek> RecordingLanes<R> {
 
     /// Adds a block behind those of its ring.
     fn add(&mut self, block: Block) {
-        let lane = self.rings.iter().position(|&ring| ring == block.ring);
-        match lane {
-            Some(lane) => self.lanes[lane].insert(0, block),
-            None => {
-                self.lanes.push(vec![block]);
-                self.rings.push(block.ring);
-            }
+        let lane = *self.rings.entry(block.ring).or_insert(self.lanes.len());
+        match self.lanes.get_mut(lane) {
+            Some(lane) => lane.push_back(block),
+            None => self.lanes.push([block].into()),
         }
     }
 
     /// Takes note of a block that was loaded; `false` if it makes no sense.
-    fn note(&mut self, header: &Header) -> bool {
-        let (mut body, mut names) = (std::mem::take(&mut self.body), None);
-        let is_unpacked = header.body(&self.stored, &mut body).is_some();
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if it takes more memory than there may be.
+    fn note(&mut self, header: &Header) -> io::Result<bool> {
+        let too_large = |len| {
+            let what = format!("the names of {len} bytes of a recording take too much memory");
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        };
+        let len = self.len;
+        let mut budget = self.budget;
+        if budget.take(header.len).is_none() {
+            return Err(too_large(len));
+        }
+        let mut body = Vec::new();
+        if header.body(&self.stored, &mut body).is_none() {
+            return Ok(false);
+        }
         let mut rest = &body[..];
-        let is_well = is_unpacked
-            && match header.kind {
-                Some(Kind::Info) => match Info::pull(rest) {
-                    Some((info, clock)) => {
-                        names = Some(Names::new(info.process));
-                        (self.info, self.clock) = (info, clock);
-                        true
-                    }
-                    None => false,
-                },
-                Some(Kind::Descriptions) => {
-                    while let Some(found) = pull_description(&mut rest) {
-                        if let Some(description) = found {
-                            self.names.add(description);
-                        }
-                    }
-                    rest.is_empty()
+        let is_well = match header.kind {
+            Some(Kind::Info) => match Info::pull(rest, &mut budget) {
+                Some((info, clock)) => {
+                    self.names = Names::new(info.process);
+                    (self.info, self.clock) = (info, clock);
+                    true
                 }
-                Some(Kind::Anchor) => pull_anchor(&mut rest)
-                    .map(|anchor| self.clock.refine(&anchor))
-                    .is_some(),
-                _ => true,
-            };
-        self.names = names.unwrap_or(std::mem::take(&mut self.names));
-        self.body = body;
-        is_well
+                None => false,
+            },
+            Some(Kind::Descriptions) => {
+                while let Some(found) = pull_description(&mut rest) {
+                    if let Some(description) = found {
+                        let memory = memory_of(&description);
+                        budget.take(memory).ok_or_else(|| too_large(len))?;
+                        self.names.add(description);
+                    }
+                }
+                rest.is_empty()
+            }
+            Some(Kind::Anchor) => pull_anchor(&mut rest)
+                .map(|anchor| self.clock.refine(&anchor))
+                .is_some(),
+            _ => true,
+        };
+        self.budget = budget;
+        Ok(is_well)
     }
 
-    /// Reads the block at `at` into `stored`; `None` if there is none that is whole.
-    fn load(&mut self, at: u64) -> io::Result<Option<Header>> {
+    /// Reads the block at `at` into `stored`; `None` if there is none that is whole and ends at
+    /// `end` at the latest.
+    fn load(&mut self, at: u64, end: u64) -> io::Result<Option<Header>> {
         let mut bytes = [0; block::HEADER];
-        if at >= self.len {
+        if at >= self.len || self.has_given_up() {
             return Ok(None);
         }
         self.input.seek(SeekFrom::Start(at))?;
@@ -519,18 +610,43 @@ impl<R: Read + Seek> RecordingLanes<R> {
             return Ok(None);
         };
         let len = header.stored_len as u64;
-        if len > self.len.saturating_sub(at) {
+        let room = end.min(self.len).saturating_sub(at);
+        if len > room.saturating_sub(block::HEADER as u64) {
             return Ok(None);
         }
         self.stored.clear();
         (&mut self.input).take(len).read_to_end(&mut self.stored)?;
-        Ok(header.is_whole(&self.stored).then_some(header))
+        let is_whole = header.is_whole(&self.stored);
+        if !is_whole {
+            self.in_vain += len;
+        }
+        Ok(is_whole.then_some(header))
+    }
+
+    /// Whether so much was read for blocks that are none, which damage does not do.
+    fn has_given_up(&self) -> bool {
+        self.in_vain > (16 << 20) + self.len.saturating_mul(2)
+    }
+
+    /// Whether the words of one more chunk of a lane may be in memory, beside the chunk before and
+    /// those of other lanes.
+    fn has_memory(&mut self, lane: usize, count: usize) -> bool {
+        self.words.resize(self.lanes.len(), 0);
+        let all = self.all_words - self.words[lane] + count;
+        let has_room = 2 * size_of::<u64>() as u64 * all as u64 <= Budget::of(self.len).0;
+        if has_room {
+            (self.words[lane], self.all_words) = (count, all);
+        }
+        has_room
     }
 
     /// The next place at which a block may begin.
     fn find(&mut self, from: u64) -> io::Result<u64> {
         let mut at = from;
         let mut bytes = [0; 4096];
+        if self.has_given_up() {
+            return Ok(self.len);
+        }
         while at < self.len {
             self.input.seek(SeekFrom::Start(at))?;
             let mut filled = 0;
@@ -540,6 +656,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
                     more => filled += more,
                 }
             }
+            self.in_vain += filled as u64;
             let found = bytes[..filled]
                 .windows(4)
                 .position(|four| four == block::MAGIC);
@@ -575,10 +692,12 @@ impl<R: Read + Seek> Lanes for RecordingLanes<R> {
     }
 
     fn poll(&mut self, lane: usize, chunk: &mut Chunk) -> Result<bool, SourceError> {
-        if let Some(block) = self.lanes.get_mut(lane).and_then(Vec::pop) {
+        if let Some(block) = self.lanes.get_mut(lane).and_then(VecDeque::pop_front) {
             let mut words = std::mem::take(&mut chunk.words);
-            if let Some(header) = self.load(block.at)?
+            if let Some(header) = self.load(block.at, block.end)?
                 && let Some((found, count)) = columns::pull_head(header.head(&self.stored))
+                && header.len <= columns::longest_body(count)
+                && self.has_memory(lane, count)
                 && header.body(&self.stored, &mut self.body).is_some()
                 && columns::pull_words(&self.body, count, &mut words).is_some()
             {

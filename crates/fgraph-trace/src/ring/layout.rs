@@ -195,9 +195,8 @@ impl Geometry {
         let page = PAGE as u64;
         let headers = (at::HEADER as u64 + rings * ring::HEADER as u64).next_multiple_of(page);
         // At most 2^16 * 2^4 + 2^27 + 2^16 * 2^12 * 2^21, and some pages: no overflow.
-        let words = headers
-            + table.next_multiple_of(page)
-            + rings * (count * len).next_multiple_of(page);
+        let words =
+            headers + table.next_multiple_of(page) + rings * (count * len).next_multiple_of(page);
         let words = usize::try_from(words)
             .ok()
             .filter(|&words| words < isize::MAX as usize / 8);

@@ -347,7 +347,11 @@ mod system {
             if let Some(room) = room.filter(|_| moved.is_none()) {
                 unmap(room, bytes);
             }
-            if call(libc::SYS_mprotect, [place, bytes, READ_WRITE as usize, 0, 0]) != 0 {
+            if call(
+                libc::SYS_mprotect,
+                [place, bytes, READ_WRITE as usize, 0, 0],
+            ) != 0
+            {
                 unmap(place, bytes);
                 return None;
             }
