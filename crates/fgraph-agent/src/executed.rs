@@ -18,6 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use fgraph::{Entry, Error, FgraphOps, Filter, Handle, untraced};
 use fgraph_symbols::program::{HEAD, Start};
@@ -99,6 +100,7 @@ impl Executed {
             path: CString::new(path).unwrap_or_default(),
             file: settings.rings.clone(),
             rings,
+            blocks: Blocks::default(),
         };
         // SAFETY: the callback makes system calls and writes to its own memory.
         let user = unsafe { fgraph::register(watch, filter) }.map_err(|failed| failed.error)?;
@@ -114,6 +116,7 @@ struct Watch {
     path: CString,
     file: RingsFile,
     rings: Arc<Rings>,
+    blocks: Blocks,
 }
 
 impl FgraphOps for Watch {
@@ -140,7 +143,7 @@ impl Watch {
         let variables = argument(executor.variables)? as usize;
         self.can_load(open(executor.program, argument)?)
             .then_some(())?;
-        let list = self.longer(call.thread_word(), variables)?;
+        let list = self.longer(call.thread_id(), variables)?;
         // SAFETY: the function takes a list of variables, which this one is.
         let mut writer = unsafe { call.rewrite() };
         writer.set_arg(executor.variables, list as u64).ok()
@@ -179,8 +182,8 @@ impl Watch {
     }
 
     /// The address of a list of variables that is longer; `None` if the program's has ours already,
-    /// or there is no memory. `word` is the thread's.
-    fn longer(&self, word: &core::cell::Cell<u64>, variables: usize) -> Option<usize> {
+    /// or there is no memory.
+    fn longer(&self, thread: u32, variables: usize) -> Option<usize> {
         let mut count = 0;
         // Which variable has the libraries to be preloaded, and where its value is.
         let mut preload = None;
@@ -208,9 +211,8 @@ impl Watch {
         let library = self.library.to_bytes();
         let text = b"LD_PRELOAD=".len() + library.len() + 1 + LONGEST;
         let pointers = (count + 3) * 8;
-        let memory = Memory::of(word, pointers + text)?;
-        // SAFETY: the memory is this thread's, and so long.
-        let bytes = unsafe { core::slice::from_raw_parts_mut(memory.start, memory.len) };
+        let bytes = self.blocks.get(thread, pointers + text)?;
+        let start = bytes.as_ptr().expose_provenance();
         let (list, text) = bytes.split_at_mut(pointers);
         let (words, _) = list.as_chunks_mut::<8>();
         if count != 0 && peek(variables, words[..count].as_flattened_mut()) != count * 8 {
@@ -244,7 +246,7 @@ impl Watch {
         );
         add(None, self.variable.as_ptr().expose_provenance());
         add(None, 0);
-        Some(memory.start.expose_provenance())
+        Some(start)
     }
 }
 
@@ -369,35 +371,63 @@ impl Drop for Descriptor {
     }
 }
 
-/// Memory of a thread's.
-#[derive(Clone, Copy, Debug)]
-struct Memory {
-    start: *mut u8,
+/// Blocks of memory for lists of variables. A thread has one from its first call on; when the thread
+/// has ended, the next one gets it.
+#[derive(Debug, Default)]
+struct Blocks(AtomicPtr<Block>);
+
+/// The start of a block.
+#[derive(Debug)]
+struct Block {
+    next: *const Self,
+    /// Bytes behind this.
     len: usize,
+    /// Process and thread. A child of `fork` has the blocks of its parent's threads, too, and leaves
+    /// these alone while the parent is there.
+    owner: AtomicU64,
 }
 
-/// Before the memory stands how long it is.
-const LEN: usize = size_of::<usize>();
-
-impl Memory {
-    /// The memory that the thread's word tells of, at least this long. It stays until the next
-    /// call.
-    fn of(word: &core::cell::Cell<u64>, len: usize) -> Option<Self> {
-        let known: *mut usize = ptr::with_exposed_provenance_mut(word.get() as usize);
-        if !known.is_null() {
-            // SAFETY: mapped below.
-            let mapped = unsafe { *known };
-            if mapped - LEN >= len {
-                // SAFETY: it is so long.
-                let start = unsafe { known.add(1) }.cast();
-                let len = mapped - LEN;
-                return Some(Self { start, len });
-            }
-            word.set(0);
-            // SAFETY: nothing refers to it but lists that no call uses any more.
-            unsafe { libc::munmap(known.cast(), mapped) };
+impl Blocks {
+    /// At least `len` bytes, which are the calling thread's until it calls this again.
+    #[expect(clippy::mut_from_ref, reason = "a block has one owner at a time")]
+    fn get(&self, thread: u32, len: usize) -> Option<&mut [u8]> {
+        // SAFETY: it changes nothing.
+        let process = unsafe { libc::getpid() } as u32;
+        let ours = u64::from(process) << 32 | u64::from(thread);
+        let is_large = |block: &&Block| block.len >= len;
+        let is_ours = |block: &&Block| block.owner.load(Ordering::Relaxed) == ours;
+        let claim = |block: &&Block| {
+            let owner = block.owner.load(Ordering::Relaxed);
+            let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+            let claimed = || block.owner.compare_exchange(owner, ours, acquire, relaxed);
+            is_gone((owner >> 32) as u32, owner as u32) && claimed().is_ok()
+        };
+        let mut large = self.iter().filter(is_large);
+        let found = large.clone().find(is_ours).or_else(|| large.find(claim));
+        let block = match found {
+            Some(block) => block,
+            None => self.add(ours, len)?,
+        };
+        let start = ptr::from_ref(block).addr() + size_of::<Block>();
+        // SAFETY: so many bytes are behind the block's start, for as long as the process; no other
+        // thread uses them while its owner is there, and a thread is in one call at a time.
+        unsafe {
+            let start = ptr::with_exposed_provenance_mut(start);
+            Some(core::slice::from_raw_parts_mut(start, block.len))
         }
-        let mapped = (len + LEN).next_multiple_of(4096);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Block> + Clone {
+        // Acquire: the block was written before.
+        // SAFETY: null, or a block, which stays.
+        let first = unsafe { self.0.load(Ordering::Acquire).as_ref() };
+        // SAFETY: as above.
+        core::iter::successors(first, |block| unsafe { block.next.as_ref() })
+    }
+
+    /// Adds a block with at least `len` bytes; `None` if there is no memory.
+    fn add(&self, owner: u64, len: usize) -> Option<&Block> {
+        let mapped = (size_of::<Block>() + len).next_multiple_of(2 * PAGE);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping.
@@ -405,12 +435,31 @@ impl Memory {
         if memory == libc::MAP_FAILED {
             return None;
         }
-        let memory: *mut usize = memory.cast();
-        // SAFETY: just mapped.
-        unsafe { *memory = mapped };
-        word.set(memory.expose_provenance() as u64);
-        Self::of(word, len)
+        let block: *mut Block = memory.cast();
+        block.expose_provenance();
+        let mut next = self.0.load(Ordering::Relaxed);
+        loop {
+            let len = mapped - size_of::<Block>();
+            let owner = owner.into();
+            // SAFETY: just mapped, aligned to a page, and nobody knows of it yet.
+            unsafe { block.write(Block { next, len, owner }) };
+            // Release: as in `iter`.
+            let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
+            match self.0.compare_exchange(next, block, release, relaxed) {
+                // SAFETY: it stays.
+                Ok(_) => return Some(unsafe { &*block }),
+                Err(found) => next = found,
+            }
+        }
     }
+}
+
+/// True if a process has no such thread any more.
+fn is_gone(process: u32, thread: u32) -> bool {
+    // SAFETY: signal 0 is not sent.
+    let result = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    // SAFETY: the thread's own.
+    result != 0 && unsafe { *libc::__errno_location() } == libc::ESRCH
 }
 
 /// Bytes of a page, which can be read or not as a whole.

@@ -1,5 +1,5 @@
-//! What the rings add to the memory of a program that is recorded: to its core files, and to what
-//! it locks.
+//! What recording adds to the memory of a program: to its core files, to what it locks, and to what
+//! its threads leave.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use tempfile::TempDir;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// A directory with `tests/record/locked.c`, built.
+/// A directory with a program of `tests/record`, built.
 struct Place(TempDir);
 
 impl Place {
-    fn new(compiler: &Path) -> Self {
+    fn new(compiler: &Path, source: &str) -> Self {
         let this = Self(TempDir::new().unwrap());
         let mut builder = Command::new(compiler);
         builder.args(["-g", "-O1", "-pthread", "-o"]);
         builder.arg(this.path("program"));
-        let builder = builder.arg("tests/record/locked.c");
+        let builder = builder.arg(Path::new("tests/record").join(source));
         assert!(builder.status().unwrap().success());
         this
     }
@@ -93,7 +93,7 @@ fn most(threads: u64) -> u64 {
 
 #[test]
 fn a_core_has_what_was_written_to_rings_and_not_the_rest() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), "locked.c");
     if !are_cores_here() {
         return;
     }
@@ -131,7 +131,7 @@ fn kib(line: &str, word: &str) -> Option<u64> {
 
 #[test]
 fn memory_that_a_program_locks_has_the_rings_that_it_uses_only() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), "locked.c");
     let locked = |options: Option<&[&str]>| {
         let output = place.run("true", options, &["lock", "20"]);
         (output.status.code() != Some(77)).then(|| String::from_utf8(output.stdout).unwrap())
@@ -158,4 +158,13 @@ fn memory_that_a_program_locks_has_the_rings_that_it_uses_only() {
         let more = all(&recorded) - all(&plain);
         assert!(more < 256 * MIB, "{options:?}: {more} bytes more");
     }
+}
+
+#[test]
+fn memory_of_a_thread_that_executes_programs_goes_to_the_next_one() {
+    let place = Place::new(&needs!(CC.find()), "executes.c");
+    let output = place.run("true", Some(&["-F", "main"]), &["1000"]);
+    let grown = String::from_utf8(output.stdout).unwrap();
+    let grown = grown.trim().parse::<u64>().unwrap() * KIB;
+    assert!(grown < MIB, "{grown} bytes");
 }
