@@ -226,7 +226,7 @@ fn a_body_that_unpacks_to_more_than_the_budget_is_not_unpacked() {
 
 #[test]
 fn a_program_that_was_started_with_arguments_without_end_is_refused() {
-    // Of the monotonic clock.
+    // Of the processor's clock.
     let mut body = vec![1, 0, 0, 0, 0, 0];
     push_all(&mut body, &[0, 0, 20 << 20]);
     body.resize(body.len() + (20 << 20), 0);
