@@ -1052,6 +1052,33 @@ fn functions_are_patched_beside_kernel_threads_of_io_uring() {
     });
 }
 
+/// So the C library ends it from glibc 2.42 on.
+#[test]
+fn a_main_thread_that_has_ended_with_all_signals_blocked_blocks_no_batch() {
+    let name = "a_main_thread_that_has_ended_with_all_signals_blocked_blocks_no_batch";
+    scenario(name, || {
+        let child = forked(|| {
+            thread::spawn(|| {
+                let is_there = || {
+                    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+                    !status.contains("State:\tZ")
+                };
+                while is_there() {
+                    thread::yield_now();
+                }
+                let user = common::register(Count::default(), "works");
+                let is_traced = user.is_ok_and(|user| works(1) == 2 && user.both() == (1, 1));
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(if is_traced { 0 } else { 1 }) };
+            });
+            mask_sigtrap(libc::SIG_BLOCK);
+            // SAFETY: ends the main thread, of which the other one needs nothing.
+            unsafe { libc::syscall(libc::SYS_exit, 0) as i32 }
+        });
+        assert_eq!(child.code(), Some(0), "{child}");
+    });
+}
+
 #[test]
 fn a_filter_that_cannot_be_changed_stays_as_it_is() {
     scenario("a_filter_that_cannot_be_changed_stays_as_it_is", || {

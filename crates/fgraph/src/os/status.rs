@@ -35,9 +35,14 @@ impl ThreadStatus {
             .is_some_and(|tracer| tracer != 0)
     }
 
-    /// The signals that the thread blocks, a bit for each.
+    /// The signals that the thread blocks, a bit for each; none if it has ended. A main thread that
+    /// has ended stays until the last thread ends.
     pub(crate) fn blocked(&self) -> Option<u64> {
-        self.field(b"SigBlk:", 16)
+        let state = self.line(b"State:").unwrap_or_default().trim_ascii();
+        match state.first() {
+            Some(b'Z' | b'X') => None,
+            _ => self.field(b"SigBlk:", 16),
+        }
     }
 
     /// The signals that the process has handlers for, a bit for each.
@@ -47,9 +52,13 @@ impl ThreadStatus {
 
     /// The number in the line that begins with a name.
     fn field(&self, name: &[u8], radix: u32) -> Option<u64> {
+        u64::from_str_radix(str::from_utf8(self.line(name)?).ok()?.trim(), radix).ok()
+    }
+
+    /// The rest of the line that begins with a name.
+    fn line(&self, name: &[u8]) -> Option<&[u8]> {
         let mut lines = self.0.split(|&byte| byte == b'\n');
-        let number = lines.find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(str::from_utf8(number).ok()?.trim(), radix).ok()
+        lines.find_map(|line| line.strip_prefix(name))
     }
 }
 
@@ -104,6 +113,17 @@ mod tests {
         assert_eq!(status.threads(), Some(3));
         assert_eq!(status.blocked(), Some(0x10));
         assert_eq!(status.caught(), None);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_blocks_no_signal() {
+        let blocked = |state| {
+            let text = format!("Name:\ta\nState:\t{state}\nSigBlk:\tfffffffffffbfeff\n");
+            ThreadStatus(text.into()).blocked()
+        };
+        assert_eq!(blocked("Z (zombie)"), None);
+        assert_eq!(blocked("X (dead)"), None);
+        assert_eq!(blocked("S (sleeping)"), Some(0xffff_ffff_fffb_feff));
     }
 
     #[test]
