@@ -171,9 +171,11 @@ fn home(variable: &str, name: &str) -> io::Result<PathBuf> {
     path.ok_or_else(|| io::Error::other(format!("neither {variable} nor HOME is set")))
 }
 
-/// A command in namespaces of its own, for mounts and for processes: these end with it.
+/// A command in namespaces of its own, for mounts and for processes: these end with it, and it ends
+/// with this process.
 fn isolated() -> Command {
-    let mut command = Command::new("unshare");
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "unshare"]);
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.stdin(Stdio::null());
     command
