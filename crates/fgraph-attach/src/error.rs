@@ -236,17 +236,19 @@ impl fmt::Display for Unsuitable {
                 call: Some(call),
             } => write!(
                 f,
-                "filters its system calls (seccomp): thread {thread} would be killed for call {call}"
+                "filters its system calls (seccomp): thread {thread} would be killed for call \
+                 {call}"
             ),
             Self::Seccomp { thread, call: None } => write!(
                 f,
                 "filters its system calls (seccomp), and thread {thread} might be killed: what its \
-                 filter forbids is shown only to CAP_SYS_ADMIN outside of all containers and filters"
+                 filter forbids is shown only to CAP_SYS_ADMIN outside of all containers and \
+                 filters"
             ),
             Self::ShadowStack => f.write_str("keeps a shadow stack"),
             Self::NoExecutableMemory => f.write_str(
-                "may not have memory for new instructions: a filter of its system calls forbids it, \
-                 or a security module (SELinux: execmem)",
+                "may not have memory for new instructions: a filter of its system calls forbids \
+                 it, or a security module (SELinux: execmem)",
             ),
             Self::NoProc => f.write_str("does not see /proc, by which libraries are found"),
             Self::ThreadSanitizer => f.write_str(

@@ -86,8 +86,8 @@ pub struct Library<'a> {
     /// thread that is made for it, on a stack of two megabytes, with all signals blocked but those
     /// of faults and traps.
     pub entry: &'a CStr,
-    /// The numbers of the system calls that it makes, and libraries that it needs, in threads of its
-    /// own. Where a filter of the process's makes one harmful, nothing is loaded; that it fails is
+    /// The numbers of the system calls that it makes, also through other libraries, in threads of
+    /// its own. Nothing is loaded if a filter of the process makes one harmful. That one fails does
     /// no harm.
     pub calls: &'a [i64],
     /// The same, of calls that it has all threads of the process make.

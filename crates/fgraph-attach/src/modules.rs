@@ -249,8 +249,8 @@ mod tests {
     const STRINGS: u64 = 0x1000;
     const SYMBOLS: u64 = 0x40_0000;
 
-    /// A module in memory of our own: it says that it has so many symbols, with names of `len` bytes
-    /// in all.
+    /// A module in memory of our own: it says that it has so many symbols, with names of `len`
+    /// bytes in all.
     fn module(symbols: u32, len: u64) -> (Module, Memory, File) {
         let file = sharing::memory_file(c"module", false).unwrap();
         let (hash, dynamic) = (0x200_0000, 0x200);

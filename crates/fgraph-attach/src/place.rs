@@ -397,8 +397,8 @@ impl Places<'_> {
     }
 }
 
-/// Returns true if a `ucontext_t` may begin with these words, as the kernel writes it. Flags and the
-/// selector of the code tell; in an action of a signal there is a set of signals instead.
+/// Returns true if a `ucontext_t` may begin with these words, as the kernel writes it. Flags and
+/// the selector of the code tell; in an action of a signal there is a set of signals instead.
 pub(crate) fn may_be_context(words: &[u64]) -> bool {
     /// `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and `UC_STRICT_RESTORE_SS`.
     const FLAGS: u64 = 0b111;

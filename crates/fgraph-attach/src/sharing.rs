@@ -42,8 +42,8 @@ pub(crate) fn memory_file(name: &CStr, is_executable: bool) -> io::Result<File> 
     made.map(File::from)
 }
 
-/// Makes a file with a library, of memory if that may be executable. Its path ends with `name` in any
-/// case, where it is mapped.
+/// Makes a file with a library, of memory if that may be executable. Where it is mapped its path
+/// names it by `name`.
 pub(crate) fn library_file(name: &CStr, bytes: &[u8]) -> io::Result<File> {
     match memory_file(name, true) {
         Ok(mut file) => {
