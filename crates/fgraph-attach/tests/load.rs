@@ -616,17 +616,22 @@ fn threads_of_the_kernel_are_left_alone() {
     }
     let program = Program(child);
     assert_eq!(threads(program.id()), 3);
-    // How often the one slept that waits for the pipe: each time that it is stopped once more.
+    // How often the one slept that waits for the pipe: each time that it is stopped once more. It
+    // has its name once it works.
     let slept = || {
         let tasks = fs::read_dir(format!("/proc/{}/task", program.id())).unwrap();
         let mut texts = tasks.map(|it| fs::read_to_string(it.unwrap().path().join("status")));
-        let text = texts.find_map(|it| it.ok().filter(|it| it.contains("Name:\tiou-wrk")));
-        let text = text.unwrap();
-        let line = text
-            .lines()
-            .find(|line| line.starts_with("voluntary_ctxt_switches"));
-        line.unwrap().to_owned()
+        let waits = |text: &str| text.contains("Name:\tiou-wrk") && text.contains("State:\tS");
+        let text = texts.find_map(|it| it.ok().filter(|it| waits(it)))?;
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.starts_with("voluntary_ctxt_switches"));
+        line.map(str::to_owned)
     };
+    let until = Instant::now() + Duration::from_secs(20);
+    while slept().is_none() {
+        assert!(Instant::now() < until, "it does not wait for the pipe");
+        thread::sleep(Duration::from_millis(1));
+    }
     let before = slept();
     for count in 1..=3 {
         // Kernel threads block all signals.
