@@ -1,7 +1,8 @@
 //! `cargo xtask ecosystem`: programs of others do the same, and crates of others pass their own
 //! tests, while all their functions are traced.
 //!
-//! The programs, those that the machine has, are in `programs.rs`.
+//! The programs, those that the machine has, are in `programs.rs`. Programs that the command
+//! `fgraph` records and attaches to are in `recorded.rs`, servers under load in `servers.rs`.
 //!
 //! Each crate's source is fetched from the registry, and its unit and integration tests run four
 //! times. The tracing is done by the library of `xtask/preload`, in the test programs only.
@@ -55,10 +56,13 @@ const CRATES: [&str; 3] = [
 const HEAD: &str = "\
 # Programs of others
 
-*Written by `cargo xtask ecosystem --write`, which fails where a program is harmed.*
+*Written by `cargo xtask ecosystem --write` from the newest result of each program and server.*
 
-    cargo xtask ecosystem --recorded [NAME...]     programs whose names begin so, or all
-    cargo xtask ecosystem --servers [NAME...]      servers whose names begin so, or all
+    cargo xtask ecosystem --recorded NAME...               programs whose names begin so
+    cargo xtask ecosystem --servers NAME...                servers whose names begin so
+    cargo xtask ecosystem --recorded --servers --write     all, and write this page
+
+The command fails where a program or a server is harmed.
 
 ";
 
@@ -89,8 +93,9 @@ pub(crate) struct Options {
     /// and run no tests of crates
     #[arg(long, num_args = 0.., value_name = "NAME", conflicts_with = "crates")]
     servers: Option<Vec<String>>,
-    /// Write the results of all programs and servers that are recorded to docs/ecosystem.md
-    #[arg(long, conflicts_with_all = ["crates", "programs", "recorded", "servers", "json"])]
+    /// Write docs/ecosystem.md from the newest results of --recorded and --servers; what is not asked
+    /// for beside it does not run
+    #[arg(long, conflicts_with_all = ["crates", "json"])]
     write: bool,
     /// The command `fgraph` for --recorded, --servers and --write; without it, it is built
     #[arg(long, value_name = "PATH")]
@@ -105,11 +110,9 @@ pub(crate) struct Options {
 
 /// Runs what is asked for. Fails where something does not do what it does untraced.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
-    if options.write {
-        return write(&Recorder::new(options)?);
-    }
     let kinds = [&options.programs, &options.recorded, &options.servers];
-    let is_all = options.crates.is_empty() && kinds.iter().all(|kind| kind.is_none());
+    let is_all =
+        !options.write && options.crates.is_empty() && kinds.iter().all(|kind| kind.is_none());
     let all = is_all.then(Vec::new);
     let [programs, recorded, servers] = kinds.map(|kind| kind.as_ref().or(all.as_ref()));
     let mut outcomes = Vec::new();
@@ -138,6 +141,9 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
             all.push(subject.run(&tools, options.release)?);
         }
     }
+    if options.write {
+        write()?;
+    }
     if options.json {
         let outcomes = outcomes.iter().map(programs::Outcome::json);
         let outcomes = outcomes.chain(recordings.iter().map(recorded::Outcome::json));
@@ -160,38 +166,33 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
             print!("{}", table(&all));
         }
     }
-    Ok(exit_code(
-        outcomes.iter().all(programs::Outcome::is_good)
-            && recordings.iter().all(recorded::Outcome::is_good)
-            && loads.iter().all(servers::Load::is_good)
-            && all.iter().all(|figures| figures.fault.is_none()),
-    ))
-}
-
-fn exit_code(is_good: bool) -> ExitCode {
-    if is_good {
+    let is_good = outcomes.iter().all(programs::Outcome::is_good)
+        && recordings.iter().all(recorded::Outcome::is_good)
+        && loads.iter().all(servers::Load::is_good)
+        && all.iter().all(|figures| figures.fault.is_none());
+    Ok(if is_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    }
+    })
 }
 
-/// Records all programs and servers, and writes docs/ecosystem.md.
-fn write(recorder: &Recorder) -> io::Result<ExitCode> {
-    let recordings = recorded::run(recorder, &[])?;
-    let loads = servers::run(recorder, &[])?;
+/// Writes docs/ecosystem.md from the newest results.
+fn write() -> io::Result<()> {
+    let all = directory()?;
     let page = format!(
-        "{HEAD}## Programs\n\n{PROGRAMS}{}\n## Servers\n\n{}{}",
-        recorded::table(&recordings),
+        "{HEAD}## Programs\n\n{PROGRAMS}{}{}\n## Servers\n\n{}{}{}",
+        recorded::HEADER,
+        recorded::newest(&all),
         servers::ABOUT,
-        servers::table(&loads)
+        servers::HEADER,
+        servers::newest(&all)
     );
-    fs::write(cargo::workspace().join("docs/ecosystem.md"), page)?;
-    Ok(exit_code(
-        recordings.iter().all(recorded::Outcome::is_good)
-            && loads.iter().all(servers::Load::is_good),
-    ))
+    fs::write(cargo::workspace().join("docs/ecosystem.md"), page)
 }
+
+/// Name of the file with the row of a program's newest result, in its directory.
+const ROW: &str = "row";
 
 /// Our own programs, and where to work.
 #[derive(Debug)]

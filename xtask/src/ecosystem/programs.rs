@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Done, LIMIT, Tools, bounded_by};
+use super::{Done, LIMIT, ROW, Tools, bounded_by};
 use crate::json;
 use crate::report::grouped;
 
@@ -544,14 +544,25 @@ impl Program {
         version.trim().to_owned()
     }
 
-    /// Its directory in `all`, with its file.
+    /// The path of its directory in `all`.
+    pub(super) fn path(&self, all: &Path) -> PathBuf {
+        all.join(self.name.replace(' ', "-"))
+    }
+
+    /// Makes its directory in `all`, with its file.
     pub(super) fn directory(&self, all: &Path) -> io::Result<PathBuf> {
-        let directory = all.join(self.name.replace(' ', "-"));
+        let directory = self.path(all);
         fs::create_dir_all(&directory)?;
         if let Some((name, text)) = self.file {
             fs::write(directory.join(name), text)?;
         }
         Ok(directory)
+    }
+
+    /// The row of its newest result in `all`.
+    pub(super) fn newest(&self, all: &Path) -> String {
+        let row = fs::read_to_string(self.path(all).join(ROW));
+        row.unwrap_or_else(|_| format!("| {} | | not run yet |\n", self.name))
     }
 
     /// Runs the script in `directory`. Gives also what the processor has spent for all that it has

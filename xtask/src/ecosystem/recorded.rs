@@ -19,10 +19,11 @@ mod list;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::process::Command;
 
 use super::programs::{Missing, Program, shell};
-use super::{Done, Recorder};
+use super::{Done, ROW, Recorder};
 use crate::json;
 
 /// Longest time of a run, in seconds.
@@ -98,29 +99,41 @@ pub(super) fn run(recorder: &Recorder, names: &[String]) -> io::Result<Vec<Outco
         let name = &trial.program.name;
         names.is_empty() || names.iter().any(|wanted| name.starts_with(wanted))
     });
+    let all = recorder.directory.join("recorded");
     let one = |trial: &Trial| {
-        let outcome = trial.run(recorder)?;
-        eprintln!("| {} |", outcome.cells().join(" | "));
-        eprint!("{}", faults(std::slice::from_ref(&outcome)));
+        let outcome = trial.run(recorder, &trial.program.directory(&all)?)?;
+        fs::write(trial.program.path(&all).join(ROW), outcome.row())?;
+        eprint!(
+            "{}{}",
+            outcome.row(),
+            faults(std::slice::from_ref(&outcome))
+        );
         Ok(outcome)
     };
     wanted.map(one).collect()
 }
 
+/// The rows of the newest results in `directory`.
+pub(super) fn newest(directory: &Path) -> String {
+    let all = directory.join("recorded");
+    let trials = list::all();
+    trials
+        .iter()
+        .map(|trial| trial.program.newest(&all))
+        .collect()
+}
+
 impl Trial {
-    fn run(&self, recorder: &Recorder) -> io::Result<Outcome> {
+    fn run(&self, recorder: &Recorder, directory: &Path) -> io::Result<Outcome> {
         let mut outcome = Outcome::new(self);
         if outcome.missing.is_some() {
             return Ok(outcome);
         }
-        let directory = self
-            .program
-            .directory(&recorder.directory.join("recorded"))?;
         let file = |name: &str| directory.join(name);
         for (name, text) in [("stop", ""), ("attach.sh", ATTACH), ("attach.log", "")] {
             fs::write(file(name), text)?;
         }
-        let script = |script, trace: &str| shell(&directory, script, trace, LIMIT);
+        let script = |script, trace: &str| shell(directory, script, trace, LIMIT);
         let plain = match script(self.prepare, "")? {
             made if made.fault().is_none() => script(&self.program.script, "")?,
             not_made => not_made,
@@ -259,6 +272,10 @@ impl Outcome {
         ]
     }
 
+    fn row(&self) -> String {
+        format!("| {} |\n", self.cells().join(" | "))
+    }
+
     /// The first that went wrong, with what the program said.
     fn fault(&self) -> Option<String> {
         let faults = [
@@ -290,15 +307,16 @@ impl Outcome {
     }
 }
 
-/// All outcomes as a table of Markdown, and what went wrong.
+/// The head of the table, in Markdown.
+pub(super) const HEADER: &str = "\
+| program | version | recorded | attached | functions | calls |
+|---|---|---|---|---:|---:|
+";
+
+/// All outcomes as a table.
 pub(super) fn table(all: &[Outcome]) -> String {
-    let mut text = String::from(
-        "| program | version | recorded | attached | functions | calls |\n|---|---|---|---|---:|---:|\n",
-    );
-    for outcome in all {
-        let _ = writeln!(text, "| {} |", outcome.cells().join(" | "));
-    }
-    text
+    let rows: String = all.iter().map(Outcome::row).collect();
+    format!("{HEADER}{rows}")
 }
 
 /// What went wrong, a paragraph each.

@@ -5,7 +5,6 @@
 
 // Long strings: rows of tables, and JSON.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -16,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::programs::{Missing, Program, program, shell};
-use super::{Done, LIMIT, Recorder};
+use super::{Done, LIMIT, ROW, Recorder};
 use crate::json;
 use crate::report::grouped;
 
@@ -175,16 +174,27 @@ pub(super) fn run(recorder: &Recorder, names: &[String]) -> io::Result<Vec<Load>
         let name = &server.program.name;
         names.is_empty() || names.iter().any(|wanted| name.starts_with(wanted))
     };
+    let directory = recorder.directory.join("servers");
     let one = |server: Server| {
-        let load = server.measure(recorder)?;
+        let load = server.measure(recorder, &server.program.directory(&directory)?)?;
+        fs::write(server.program.path(&directory).join(ROW), load.lines())?;
         eprint!("{}", load.lines());
         Ok(load)
     };
     all().into_iter().filter(is_wanted).map(one).collect()
 }
 
+/// The rows of the newest results in `directory`.
+pub(super) fn newest(directory: &Path) -> String {
+    let servers = directory.join("servers");
+    let rows = all()
+        .into_iter()
+        .map(|server| server.program.newest(&servers));
+    rows.collect()
+}
+
 impl Server {
-    fn measure(&self, recorder: &Recorder) -> io::Result<Load> {
+    fn measure(&self, recorder: &Recorder, directory: &Path) -> io::Result<Load> {
         let mut load = Load {
             name: self.program.name.to_string(),
             version: self.program.version(),
@@ -195,15 +205,12 @@ impl Server {
         if load.missing.is_some() {
             return Ok(load);
         }
-        let directory = self
-            .program
-            .directory(&recorder.directory.join("servers"))?;
         for _ in 0..RUNS {
-            load.fault = shell(&directory, self.prepare, "", LIMIT)?.fault();
+            load.fault = shell(directory, self.prepare, "", LIMIT)?.fault();
             if load.fault.is_some() {
                 break;
             }
-            match self.run_once(recorder, &directory) {
+            match self.run_once(recorder, directory) {
                 Ok(phases) => load.runs.push(phases),
                 Err(fault) => {
                     load.fault = Some(fault.to_string());
@@ -412,14 +419,14 @@ impl Load {
     }
 }
 
-/// All figures as a table of Markdown.
+/// The head of the table, in Markdown.
+pub(super) const HEADER: &str = "\
+| server | version | requests/s before | during | after | p99 before | during | after | errors |
+|---|---|---:|---:|---:|---:|---:|---:|---:|
+";
+
+/// All figures as a table.
 pub(super) fn table(all: &[Load]) -> String {
-    let mut text = String::from(
-        "| server | version | requests/s before | during | after | p99 before | during | after | errors |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|---:|\n",
-    );
-    for load in all {
-        let _ = write!(text, "{}", load.lines());
-    }
-    text
+    let rows: String = all.iter().map(Load::lines).collect();
+    format!("{HEADER}{rows}")
 }
