@@ -371,8 +371,8 @@ impl Drop for Descriptor {
     }
 }
 
-/// Blocks of memory for lists of variables. A thread has one from its first call on; when the thread
-/// has ended, the next one gets it.
+/// Blocks of memory for lists of variables. A thread has one from its first call on. When the
+/// thread has ended, the next one gets it.
 #[derive(Debug, Default)]
 struct Blocks(AtomicPtr<Block>);
 
@@ -382,7 +382,7 @@ struct Block {
     next: *const Self,
     /// Bytes behind this.
     len: usize,
-    /// Process and thread. A child of `fork` has the blocks of its parent's threads, too, and leaves
+    /// Process and thread. A child of `fork` has the blocks of its parent's threads, too. It leaves
     /// these alone while the parent is there.
     owner: AtomicU64,
 }

@@ -1,5 +1,5 @@
-//! What recording adds to the memory of a program: to its core files, to what it locks, and to what
-//! its threads leave.
+//! Memory that recording adds to a program: to its core files, to what it locks, and to what its
+//! threads leave.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// Whether cores are files in the directory of their program.
+/// Returns true if cores are files in the directory of their program.
 fn are_cores_here() -> bool {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     let is_here = pattern.starts_with("core") && !pattern.contains('/');

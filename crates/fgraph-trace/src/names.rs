@@ -157,7 +157,7 @@ pub struct Names {
     /// Parent and name.
     processes: HashMap<u32, (u32, String)>,
     modules: Vec<ModuleName>,
-    /// Those of a process that start at an address, in the order in which they came.
+    /// Indices of the modules of a process that start at an address, the oldest first.
     modules_at: HashMap<(u32, u64), Vec<usize>>,
     switched_off: Vec<(u32, u32)>,
     /// Paths and reasons.
@@ -166,7 +166,7 @@ pub struct Names {
     descriptions: Vec<Description>,
 }
 
-/// So many of the newest modules at one address are asked whether they are meant.
+/// Number of the newest modules at one address that are looked at.
 const MODULES_AT: usize = 64;
 
 /// No process has more ancestors that are asked for its functions.

@@ -24,7 +24,7 @@ thread_local! {
 fn count(new: usize, old: usize) {
     let held = HELD.get().wrapping_add(new).wrapping_sub(old);
     HELD.set(held);
-    // What another thread has allocated may be freed here.
+    // Memory of another thread may be freed here.
     if held < usize::MAX / 2 {
         MOST.set(MOST.get().max(held));
     }
@@ -65,7 +65,7 @@ impl Seek for Counted<'_> {
     }
 }
 
-/// What reading a file comes to.
+/// Cost of reading a file.
 struct Cost {
     memory: usize,
     read: usize,
@@ -208,7 +208,7 @@ fn names_take_no_more_memory_than_the_budget() {
 #[test]
 fn a_body_that_unpacks_to_more_than_the_budget_is_not_unpacked() {
     let zeros = vec![0; 60 * MIB];
-    // Whatever it is of: zeros are texts without a byte, arguments without end, blocks at 0.
+    // Zeros are texts without a byte, arguments without end, or blocks at 0.
     for kind in [1, 2, 4] {
         let mut file = start();
         push_block(&mut file, kind, &[], &zeros, true);
@@ -226,7 +226,7 @@ fn a_body_that_unpacks_to_more_than_the_budget_is_not_unpacked() {
 
 #[test]
 fn a_program_that_was_started_with_arguments_without_end_is_refused() {
-    // Of the processor's clock.
+    // The processor's clock.
     let mut body = vec![1, 0, 0, 0, 0, 0];
     push_all(&mut body, &[0, 0, 20 << 20]);
     body.resize(body.len() + (20 << 20), 0);

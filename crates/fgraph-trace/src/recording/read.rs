@@ -119,7 +119,8 @@ fn pull_description(body: &mut &[u8]) -> Option<Option<Description>> {
 struct Budget(u64);
 
 impl Budget {
-    /// Of a file of so many bytes. Names pack to a tenth, and take twice their length.
+    /// Returns the budget of a file with `len` bytes. Names pack to a tenth, and take twice their
+    /// length.
     fn of(len: u64) -> Self {
         Self((24 << 20) + len.saturating_mul(64))
     }
@@ -134,7 +135,8 @@ impl Budget {
 /// About what a description takes beside its texts, with its place in the maps of names.
 const DESCRIPTION: usize = 512;
 
-/// What a description takes: texts are kept twice, and a layout of types is made of them.
+/// Estimates the memory of a description: texts are kept twice, and a layout of types is made of
+/// them.
 fn memory_of(description: &Description) -> usize {
     let each = match description.kind {
         DescriptionKind::Types => 64,
@@ -445,7 +447,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         };
         let mut body = Vec::new();
         let mut blocks: Vec<Block> = Vec::new();
-        // Of each block of the file there are 11 numbers at most.
+        // An entry of a block has 11 numbers at most.
         let longest = 110 * (place / block::HEADER as u64);
         if header.len as u64 > longest || header.body(&self.stored, &mut body).is_none() {
             return Ok(blocks);
@@ -623,13 +625,13 @@ impl<R: Read + Seek> RecordingLanes<R> {
         Ok(is_whole.then_some(header))
     }
 
-    /// Whether so much was read for blocks that are none, which damage does not do.
+    /// Returns true once more was read in search of blocks than damage explains.
     fn has_given_up(&self) -> bool {
         self.in_vain > (16 << 20) + self.len.saturating_mul(2)
     }
 
-    /// Whether the words of one more chunk of a lane may be in memory, beside the chunk before and
-    /// those of other lanes.
+    /// Returns true if the words of one more chunk of a lane may be in memory, beside the chunk
+    /// before and those of other lanes.
     fn has_memory(&mut self, lane: usize, count: usize) -> bool {
         self.words.resize(self.lanes.len(), 0);
         let all = self.all_words - self.words[lane] + count;

@@ -120,6 +120,7 @@ const TABLE_STEP: usize = 8 << 10;
 pub(super) const PAGE: usize = if cfg!(loom) { 2 } else { 512 };
 
 /// A part of the memory that is mapped step by step, from its start, as it is used.
+#[allow(dead_code, reason = "where nothing can be mapped")]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     /// The word of the memory that it begins with.
@@ -134,6 +135,7 @@ impl Part {
     pub(super) const STEPS: usize = 4096;
 
     /// The words of whole pages that the first `steps` take.
+    #[allow(dead_code, reason = "where nothing can be mapped")]
     pub(super) fn mapped(&self, steps: usize) -> usize {
         (steps * self.step).min(self.len).next_multiple_of(PAGE)
     }
@@ -278,6 +280,7 @@ impl Geometry {
     }
 
     /// Parts: the table and the rings.
+    #[allow(dead_code, reason = "where nothing can be mapped")]
     pub(super) fn parts(&self) -> usize {
         1 + self.rings as usize
     }

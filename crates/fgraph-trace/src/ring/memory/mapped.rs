@@ -33,7 +33,7 @@ use crate::primitive::AtomicU64;
 pub(in super::super) struct Mapped {
     start: NonNull<AtomicU64>,
     geometry: Geometry,
-    /// Whether all of it is mapped, in one piece.
+    /// True if all of it is mapped, in one piece.
     is_whole: bool,
     /// The place of each part.
     places: Box<[AtomicUsize]>,
@@ -138,7 +138,7 @@ impl Mapped {
         Ok(this)
     }
 
-    /// Whether parts can be mapped when they are used: tries it with the last one.
+    /// Returns true if parts can be mapped when they are used; tries it with the last one.
     fn can_map_parts(&self) -> bool {
         let last = self.geometry.part(self.geometry.parts() - 1);
         let mapped = self.map_part(&last, last.mapped(1) * 8);
