@@ -978,8 +978,8 @@ fn a_thread_that_blocks_sigtrap_is_an_error_and_nothing_is_patched() {
     );
 }
 
-/// Rings of `io_uring` for which the kernel makes a thread in the process. 0, or the negative number
-/// of the error.
+/// Rings of `io_uring` for which the kernel makes a thread in the process. 0, or the negative
+/// number of the error.
 const RINGS: &str = r"
     #define _GNU_SOURCE
     #include <errno.h>

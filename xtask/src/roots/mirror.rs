@@ -65,7 +65,7 @@ mod tests {
         let found = address(Path::new("sources.list"), list, "bookworm");
         assert_eq!(found.as_deref(), Some("m:/debian"));
         let sources = "Types: deb\nURIs: m:/security\nSuites: bookworm-security\n\n\
-            Types: deb deb-src\n# a comment\nURIs: m:/debian m:/2\nSuites: bookworm bookworm-updates\n";
+            Types: deb deb-src\n# a comment\nURIs: m:/debian m:/2\nSuites: bookworm b-updates\n";
         let path = Path::new("debian.sources");
         let found = address(path, sources, "bookworm");
         assert_eq!(found.as_deref(), Some("m:/debian"));
