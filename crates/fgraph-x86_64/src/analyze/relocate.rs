@@ -27,8 +27,8 @@
 //!
 //! - Every register, flag and word of the stack after every displaced instruction.
 //! - The return address that a called function sees: a displaced `call` pushes the original's
-//!   address and jumps. (The return is not predicted then, and a hardware shadow stack would
-//!   object.)
+//!   address and jumps. The return is not predicted then, and faults where the processor keeps a
+//!   shadow stack: see [`Window::call`].
 //! - Where the caller's frame is: [`Relocated::rows`].
 //!
 //! What cannot be kept is refused with a [`RelocateError`].
@@ -137,6 +137,11 @@ pub enum RelocateError {
         /// Offset of the instruction.
         at: usize,
     },
+    /// A call whose copy would push its return address, where the processor keeps a shadow stack.
+    ShadowStack {
+        /// Offset of the call.
+        at: usize,
+    },
     /// An operand that does not reach its target from where the copy is to be.
     Reach {
         /// Offset of the instruction.
@@ -182,6 +187,11 @@ impl fmt::Display for RelocateError {
             Self::StackPointer { at } => write!(
                 f,
                 "behind the instruction at +{at:#x} the caller's frame cannot be found"
+            ),
+            Self::ShadowStack { at } => write!(
+                f,
+                "the copy of the call at +{at:#x} would push its return address, which the \
+                 processor's shadow stack does not allow"
             ),
             Self::Reach { at, target } => write!(
                 f,
@@ -617,6 +627,14 @@ impl Window {
             .iter()
             .filter(|instruction| instruction.offset < self.patched)
             .fold(0, |mask, instruction| mask | 1 << instruction.offset)
+    }
+
+    /// The offset of the first call. Its copy pushes the return address, of which the processor's
+    /// shadow stack does not know: where there is one, the return faults.
+    #[must_use]
+    pub fn call(&self) -> Option<usize> {
+        let mut calls = self.instructions.iter().filter(|one| one.kind.is_call());
+        calls.next().map(|call| call.offset)
     }
 
     /// The most bytes that the copy takes.

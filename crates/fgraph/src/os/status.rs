@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::sync::OnceLock;
 
 /// The kernel's flag of a thread that works for `io_uring`.
 const PF_IO_WORKER: u64 = 0x10;
@@ -48,6 +49,14 @@ impl ThreadStatus {
     /// The signals that the process has handlers for, a bit for each.
     pub(crate) fn caught(&self) -> Option<u64> {
         self.field(b"SigCgt:", 16)
+    }
+
+    /// Whether the processor keeps a shadow stack for the thread.
+    fn has_shadow_stack(&self) -> bool {
+        let mut lines = self.0.split(|&byte| byte == b'\n');
+        let features = lines.find_map(|line| line.strip_prefix(b"x86_Thread_features:"));
+        let mut features = features.unwrap_or_default().split(u8::is_ascii_whitespace);
+        features.any(|feature| feature == b"shstk")
     }
 
     /// The number in the line that begins with a name.
@@ -97,6 +106,13 @@ fn read(path: &str) -> Option<Vec<u8>> {
     Some(text)
 }
 
+/// Whether the processor keeps shadow stacks for the threads of the process. The dynamic linker
+/// switches them on before anything else runs, and threads inherit them.
+pub(crate) fn has_shadow_stacks() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| ThreadStatus::own().has_shadow_stack())
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -137,6 +153,16 @@ mod tests {
         assert_eq!(flags(b"7 (gone) S 1"), None);
         assert_eq!(flags(b""), None);
         assert!(!is_kernel_worker(os::thread_id()));
+    }
+
+    #[test]
+    fn a_shadow_stack_is_among_the_features_that_are_on() {
+        let has = |text: &str| ThreadStatus(text.into()).has_shadow_stack();
+        assert!(has("Threads:\t1\nx86_Thread_features:\tshstk wrss \n"));
+        assert!(!has(
+            "x86_Thread_features:\t\nx86_Thread_features_locked:\tshstk wrss \n"
+        ));
+        assert!(!has("Threads:\t1\n"));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::toolchain::{OWN, is_own};
 use crate::arch::nop;
 use crate::arch::trampoline;
 use crate::os::maps::Protections;
+use crate::os::status;
 use crate::process::loader_event;
 use crate::process::modules::{ListedEntry, LoadedModule};
 use crate::report::error::RefusalReason;
@@ -164,6 +165,7 @@ impl Candidates {
             code_is_relied_on: reliance.is_none_or(|reliance| reliance.by_code(function.address)),
             convention_is_relied_on: reliance
                 .is_some_and(|reliance| reliance.by_convention(function.address)),
+            has_shadow_stacks: status::has_shadow_stacks(),
             symbol: name.map_or("", |name| name.symbol),
             notrace: known.notrace(index, name.into_iter().chain(names)),
         })
@@ -183,6 +185,7 @@ impl Candidates {
             entered: 0,
             code_is_relied_on: true,
             convention_is_relied_on: false,
+            has_shadow_stacks: status::has_shadow_stacks(),
             symbol: "",
             notrace: None,
         })

@@ -9,7 +9,7 @@
 //! ```
 
 use crate::arch::nop;
-use crate::arch::relocate::{self, Convention, Window};
+use crate::arch::relocate::{self, Convention, RelocateError, Window};
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::Variant;
 use crate::report::error::RefusalReason;
@@ -45,6 +45,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) code_is_relied_on: bool,
     /// Whether a caller relies on a convention that keeps more than the ABI does.
     pub(crate) convention_is_relied_on: bool,
+    /// Whether the processor keeps shadow stacks.
+    pub(crate) has_shadow_stacks: bool,
     /// Its name in the symbol table; empty if it has none.
     pub(crate) symbol: &'a str,
     /// What must not be traced of it, whatever its code is.
@@ -164,7 +166,12 @@ pub(crate) fn classify(
         address: function.address + lead,
         size: function.size.saturating_sub(lead),
     };
-    let jump = relocate::plan(&code).map_err(RefusalReason::Displace);
+    let check = |window: Window| match window.call().filter(|_| function.has_shadow_stacks) {
+        Some(at) => Err(RelocateError::ShadowStack { at }),
+        None => Ok(window),
+    };
+    let jump = relocate::plan(&code).and_then(check);
+    let jump = jump.map_err(RefusalReason::Displace);
     let jump = jump.and_then(|window| match function.entered & window.boundaries() {
         0 => Ok((window, None)),
         entered => with_relay(function, &code).ok_or(RefusalReason::Entered {
@@ -174,7 +181,8 @@ pub(crate) fn classify(
     let (how, window, relay) = match jump {
         Ok((window, relay)) => (TraceMethod::Relocated, window, relay),
         Err(reason) => {
-            let breakpoint = breakpoints.then(|| relocate::plan_breakpoint(&code).ok());
+            let plan = || relocate::plan_breakpoint(&code).and_then(check).ok();
+            let breakpoint = breakpoints.then(plan);
             (
                 TraceMethod::Breakpoint,
                 breakpoint.flatten().ok_or(reason)?,
@@ -207,8 +215,10 @@ fn with_relay(
     let at_start = code.address == function.address;
     let nop = nop::last_of(function.padding).filter(|&len| at_start && len >= SITE_LEN)?;
     let window = relocate::plan_short(code).ok()?;
+    let pushes = function.has_shadow_stacks && window.call().is_some();
     // One instruction of two bytes or more.
-    (window.boundaries() == 1 && function.entered & 0b10 == 0).then_some((window, Some(nop)))
+    (window.boundaries() == 1 && function.entered & 0b10 == 0 && !pushes)
+        .then_some((window, Some(nop)))
 }
 
 /// Whether rustc has compiled it, which has no callers that know more than the ABI.
@@ -256,6 +266,7 @@ mod tests {
             entered: 0,
             code_is_relied_on: true,
             convention_is_relied_on: false,
+            has_shadow_stacks: false,
             symbol,
             notrace: fgraph_symbols::notrace::look_up(symbol),
         }
@@ -282,11 +293,37 @@ mod tests {
         assert_eq!((plan.how, plan.patched_len()), (TraceMethod::Breakpoint, 1));
         assert_eq!(plan.window.unwrap().len(), 2);
         let refused = classify(&candidate(&text, "f"), || Callers::Abi, false).unwrap_err();
-        let short = RefusalReason::Displace(relocate::RelocateError::TooShort { have: 3 });
+        let short = RefusalReason::Displace(RelocateError::TooShort { have: 3 });
         assert_eq!(refused, short);
         // An int3 is the breakpoint of another tool.
         let refused = classify(&candidate(&[0xcc, 0xc3], "f"), || Callers::Abi, true);
         assert!(matches!(refused, Err(RefusalReason::Displace(_))));
+    }
+
+    #[test]
+    fn a_call_is_not_displaced_where_the_processor_keeps_shadow_stacks() {
+        // sub rsp, 8; call +0; add rsp, 8; ret
+        let text = [
+            0x48, 0x83, 0xec, 8, 0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 8, 0xc3,
+        ];
+        let plan = |has_shadow_stacks, breakpoints| {
+            let candidate = Candidate {
+                has_shadow_stacks,
+                ..candidate(&text, "f")
+            };
+            classify(&candidate, || Callers::Abi, breakpoints).map(|plan| plan.how)
+        };
+        assert_eq!(plan(false, false), Ok(TraceMethod::Relocated));
+        let refused = RefusalReason::Displace(RelocateError::ShadowStack { at: 4 });
+        assert_eq!(plan(true, false), Err(refused));
+        // The first instruction alone.
+        assert_eq!(plan(true, true), Ok(TraceMethod::Breakpoint));
+        let without_call = Candidate {
+            has_shadow_stacks: true,
+            ..candidate(&CODE, "f")
+        };
+        let plan = classify(&without_call, || Callers::Abi, false).unwrap();
+        assert_eq!(plan.how, TraceMethod::Relocated);
     }
 
     #[test]

@@ -254,6 +254,8 @@ pub(crate) fn list(
             entered: entered.of(index),
             code_is_relied_on: true,
             convention_is_relied_on: false,
+            // The listing is of the file, not of the process.
+            has_shadow_stacks: false,
             symbol,
             notrace: notrace.of(file, functions, index, functions.names(index)),
         };
