@@ -14,6 +14,7 @@
 //! | [`system_call`] | what runs in the place of one |
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
 //! | [`poke`] | the protocol that changes sites while threads run through them |
+//! | [`move_text`] | code that moves a mapping over text |
 //! | [`punned_jump`] | jumps whose operand traps where a thread may go on in the middle of it |
 //! | [`trap`] | what a thread does that meets the breakpoint of a half-written site |
 //! | [`trampoline`] | the entry trampoline, the return point, their unwind information |
@@ -35,4 +36,4 @@ pub mod trampoline;
 
 pub use analyze::{evex, nop, reliance, relocate, scalar, system_calls};
 pub use emit::{punned_jump, stub, system_call, unwind};
-pub use patch::{poke, trap};
+pub use patch::{move_text, poke, trap};

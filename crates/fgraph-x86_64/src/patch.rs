@@ -1,4 +1,5 @@
 //! How code is changed while threads run it.
 
+pub mod move_text;
 pub mod poke;
 pub mod trap;

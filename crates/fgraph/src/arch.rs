@@ -43,7 +43,7 @@ pub(crate) mod reliance {
 
 /// Which system calls within functions can be traced.
 pub(crate) mod system_calls {
-    pub(crate) use fgraph_x86_64::system_calls::{SystemCallError, find, is_system_call};
+    pub(crate) use fgraph_x86_64::system_calls::{SystemCallError, find};
 }
 
 /// What runs in the place of a system call within a function.
@@ -73,7 +73,14 @@ pub(crate) mod unwind {
 
 /// Changing sites while threads run through them.
 pub(crate) mod poke {
-    pub(crate) use fgraph_x86_64::poke::{Content, INT3, Poke, PokeError, Skip, Text, apply_with};
+    pub(crate) use fgraph_x86_64::poke::{
+        Content, INT3, Poke, PokeError, Skip, Text, apply_with, check,
+    };
+}
+
+/// Moving new text over the old one.
+pub(crate) mod move_text {
+    pub(crate) use fgraph_x86_64::move_text::{Move, MoveText, code};
 }
 
 /// What a thread does that meets a half-written site.

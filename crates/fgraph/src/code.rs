@@ -2,5 +2,5 @@
 
 pub(crate) mod arena;
 pub(crate) mod stub_blocks;
-pub(crate) mod text_pages;
+pub(crate) mod text_exchange;
 pub(crate) mod text_writer;

@@ -2,3 +2,4 @@
 
 pub(crate) mod batch;
 pub(crate) mod signals;
+pub(crate) mod writer;

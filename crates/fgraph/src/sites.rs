@@ -445,6 +445,23 @@ impl Sites {
         self.loaded().find_map(|module| module.site_at(event))
     }
 
+    /// Returns the ranges of text of the modules that have sites, each with a part of these.
+    pub(crate) fn changed_text(&self) -> impl Iterator<Item = (&'static [Site], Range<usize>)> {
+        let modules = self.loaded().filter(|module| module.loaded.has_file());
+        modules.flat_map(|module| {
+            let part = module.parts().next();
+            let text = module.loaded.text();
+            text.filter_map(move |text| Some((part?, text)))
+        })
+    }
+
+    /// Whether threads run code of the module that `site` is in with all signals blocked.
+    pub(crate) fn runs_blocked(&self, site: &'static Site) -> bool {
+        let has = |part: &'static [Site]| part.as_ptr_range().contains(&core::ptr::from_ref(site));
+        let mut modules = self.loaded().filter(|module| module.parts().any(has));
+        modules.any(ModuleSites::runs_blocked)
+    }
+
     fn loaded(&self) -> impl Iterator<Item = &ModuleSites> {
         self.modules.iter().filter(|module| module.is_loaded)
     }

@@ -81,7 +81,7 @@ pub struct SystemCall {
 
 /// Whether code makes a system call and begins with its number: `mov eax, number; syscall`.
 #[must_use]
-pub const fn is_system_call(code: &[u8; SITE_LEN + 2]) -> bool {
+const fn is_system_call(code: &[u8; SITE_LEN + 2]) -> bool {
     matches!(code, [0xb8, _, _, _, _, 0x0f, 0x05])
 }
 

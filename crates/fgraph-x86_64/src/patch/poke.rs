@@ -325,6 +325,25 @@ pub fn apply<T: Text>(
     apply_with(text, pokes, refused, Skip::empty())
 }
 
+/// Checks that `pokes` are sorted by address and apart from each other, and that a thread between
+/// two instructions of the old or the new bytes of each traps in the others.
+///
+/// # Errors
+///
+/// [`PokeError::Order`] or [`PokeError::Unsafe`].
+pub fn check<E>(pokes: &[Poke]) -> Result<(), PokeError<E>> {
+    for (index, poke) in pokes.iter().enumerate() {
+        let after_last = index == 0 || pokes[index - 1].end() <= Some(poke.address);
+        if poke.end().is_none() || !after_last {
+            return Err(PokeError::Order { index });
+        }
+        if !poke.is_safe() {
+            return Err(PokeError::Unsafe { index });
+        }
+    }
+    Ok(())
+}
+
 /// [`apply`], but for the steps to `skip`.
 ///
 /// # Errors
@@ -337,15 +356,7 @@ pub fn apply_with<T: Text>(
     refused: impl FnMut(usize, [u8; SITE_LEN]),
     skip: Skip,
 ) -> Result<usize, PokeError<T::Error>> {
-    for (index, poke) in pokes.iter().enumerate() {
-        let after_last = index == 0 || pokes[index - 1].end() <= Some(poke.address);
-        if poke.end().is_none() || !after_last {
-            return Err(PokeError::Order { index });
-        }
-        if !poke.is_safe() {
-            return Err(PokeError::Unsafe { index });
-        }
-    }
+    check(pokes)?;
     let mut batch = Batch {
         group: if text.is_shared() { 1 } else { PAGE },
         text,

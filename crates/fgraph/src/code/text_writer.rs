@@ -1,8 +1,7 @@
 //! Writing to the program's text.
 //!
 //! Through `/proc/self/mem` the kernel writes to pages that are mapped read-only, without changing
-//! their protection: no page is ever writable and executable, and no mapping is split, but for the
-//! pages that are exchanged as a whole (`text_pages.rs`). Where that is not to be had (no `/proc`,
+//! their protection: no page is ever writable and executable, and no mapping is split. Where that is not to be had (no `/proc`,
 //! or a kernel that forbids it), the protection is changed for as long as the write takes.
 //!
 //! # Safety
@@ -97,6 +96,11 @@ impl Text {
         } else {
             TextMethod::ProcMem
         }
+    }
+
+    /// Whether text has been written through `/proc/self/mem` so far.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.memory.is_some()
     }
 
     fn write_unprotected(address: usize, bytes: &[u8]) -> Result<(), i32> {

@@ -3,6 +3,7 @@
 //! A change of a filter is worked out for each module from what its words select, and touches only
 //! the sites that it makes a difference for: those alone are looked at from then on.
 
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,9 +14,11 @@ use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
 use super::{Control, users};
+use crate::code::text_writer::Text;
 use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
+use crate::patching::writer::{self, Writer};
 use crate::process::loader_event;
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::{self, Change};
@@ -201,9 +204,9 @@ impl Control {
         if is_checked {
             batch.check_signals()?;
         }
-        let (skip, mut left_out) = (self.leave_out, false);
+        let mut left_out = false;
         let (mut patched, mut failed) = (0, Vec::new());
-        let mut text = batch.open_text();
+        let mut writer = Writer::new(&batch, self.leave_out);
         let mut since = os::now();
         for piece in batch.pieces() {
             // Threads that wait for the linker's lock only get it if it is not taken at once.
@@ -211,13 +214,9 @@ impl Control {
                 os::nap();
                 since = os::now();
             }
+            let runs_blocked = self.sites.runs_blocked(piece.first_site());
             let mut write = |is_checked: bool| {
-                let write = || {
-                    // No handler runs that could start another thread.
-                    let is_only_thread = os::is_only_thread();
-                    text.is_alone = is_only_thread && os::has_own_memory();
-                    (is_checked || is_only_thread).then(|| piece.write(&mut text, skip))
-                };
+                let write = || writer.write(piece, runs_blocked, is_checked);
                 self.sites
                     .while_locked(|gone| (!piece.is_gone(gone)).then(|| os::with_traps(write)))
             };
@@ -266,7 +265,7 @@ impl Control {
         }
         batch.take_signals()?;
         batch.check_signals()?;
-        let mut text = batch.open_text();
+        let mut text = Text::open_for(batch.len());
         for piece in batch.pieces() {
             let written = self.sites.while_locked(|gone| {
                 let write = || os::with_traps(|| piece.write(&mut text, self.leave_out).0);
@@ -275,6 +274,26 @@ impl Control {
             written.transpose().map_err(failure)?;
         }
         Ok(())
+    }
+}
+
+impl Control {
+    /// Makes the text of all modules their files' again, once no user is left.
+    pub(super) fn restore_text(&self) {
+        if self.unfinished || self.filters.iter().any(Option::is_some) {
+            return;
+        }
+        let restore = |range: Range<usize>| os::with_traps(|| writer::restore(range));
+        for (sites, text) in self.sites.changed_text() {
+            let restored = self.sites.while_locked(|gone| {
+                let is_gone = gone.iter().any(|gone| ptr::eq(*gone, sites));
+                (!is_gone).then(|| restore(text))
+            });
+            if let Some(Err(error)) = restored {
+                // Stops fgraph.
+                let _ = failure(error);
+            }
+        }
     }
 }
 

@@ -362,6 +362,7 @@ impl Control {
         // A site that cannot be put back now costs a look at its empty mask until the next time.
         let _ = self.patch(changed);
         FGRAPH.slots.retire(slot);
+        self.restore_text();
         // What a predicate owns may panic.
         ignore_panic(|| drop(filter));
     }

@@ -9,14 +9,70 @@
 //! The unsafe code is one system call, to which a live local is handed.
 
 use core::ops::Range;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::os::PAGE;
+
+/// `PROCMAP_QUERY`: the kernel's question about one mapping, since Linux 6.11.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    range: [u64; 2],
+    rights: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    /// Major and minor number.
+    device: [u32; 2],
+    name_len: u32,
+    build_id_len: u32,
+    name: u64,
+    build_id: u64,
+}
+
+impl Query {
+    /// Asks about the mapping at `address`. `name` gets its name, with a zero behind it.
+    fn of(maps: &File, address: usize, name: &mut [u8]) -> io::Result<Self> {
+        const PROCMAP_QUERY: libc::Ioctl = 0xc068_6611_u32 as libc::Ioctl;
+        let mut query = Self {
+            size: size_of::<Self>() as u64,
+            address: address as u64,
+            name_len: name.len() as u32,
+            name: if name.is_empty() {
+                0
+            } else {
+                name.as_mut_ptr().expose_provenance() as u64
+            },
+            ..Self::default()
+        };
+        // SAFETY: the kernel writes to no more of the local than the size says, and to no more of
+        // `name` than its length says.
+        match unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } {
+            0 => Ok(query),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn protection(&self) -> Protection {
+        Protection {
+            readable: self.rights & 1 != 0,
+            writable: self.rights & 2 != 0,
+            executable: self.rights & 4 != 0,
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.rights & 8 != 0
+    }
+}
 
 /// What may be done with some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,36 +93,11 @@ impl Protection {
     /// In a process that cannot see `/proc`, or with a kernel before 6.11, which says it of all
     /// memory at once only.
     pub(crate) fn at(address: usize) -> io::Result<Option<Self>> {
-        /// What `PROCMAP_QUERY` takes and gives.
-        #[repr(C)]
-        #[derive(Default)]
-        struct Query {
-            size: u64,
-            flags: u64,
-            address: u64,
-            range: [u64; 2],
-            rights: u64,
-            rest: [u64; 7],
-        }
-        const PROCMAP_QUERY: libc::Ioctl = 0xc068_6611_u32 as libc::Ioctl;
         let maps = File::open("/proc/thread-self/maps")?;
-        let mut query = Query {
-            size: size_of::<Query>() as u64,
-            address: address as u64,
-            ..Query::default()
-        };
-        // SAFETY: the kernel writes to no more of the local than the size says.
-        if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } == 0 {
-            return Ok(Some(Self {
-                readable: query.rights & 1 != 0,
-                writable: query.rights & 2 != 0,
-                executable: query.rights & 4 != 0,
-            }));
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::ENOENT) => Ok(None),
-            _ => Err(error),
+        match Query::of(&maps, address, &mut []) {
+            Ok(query) => Ok(Some(query.protection())),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }
@@ -157,44 +188,59 @@ impl Maps {
     }
 }
 
-/// A part of a file that is mapped to be executed.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct MappedText {
-    range: Range<usize>,
-    /// Where in the file `range` starts.
-    offset: usize,
-    path: PathBuf,
+/// A private mapping of a part of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileMapping {
+    pub(crate) range: Range<usize>,
+    pub(crate) protection: Protection,
+    /// Offset in the file of its first byte.
+    pub(crate) offset: usize,
+    pub(crate) file: FileId,
+    /// Path of the file; ends with ` (deleted)` if the file does not go by it any more.
+    pub(crate) path: PathBuf,
 }
 
-impl MappedText {
-    /// All of the process, in order; none in a process that cannot see `/proc`.
-    pub(crate) fn all() -> Vec<Self> {
-        let Maps(maps) = Maps::now();
-        let lines = maps.split(|&byte| byte == b'\n');
-        lines.filter_map(Self::of).collect()
+impl FileMapping {
+    /// Returns the mapping at `address`; `None` if it is shared, of no file, or not known, as in a
+    /// process that cannot see `/proc`.
+    pub(crate) fn at(address: usize) -> Option<Self> {
+        let maps = File::open("/proc/thread-self/maps").ok()?;
+        let mut name = [0; libc::PATH_MAX as usize];
+        let Ok(query) = Query::of(&maps, address, &mut name) else {
+            return Self::of(Maps::now().line_at(address)?);
+        };
+        let name = CStr::from_bytes_until_nul(&name).ok()?.to_bytes();
+        let [major, minor] = query.device;
+        let this = Self {
+            range: query.range[0] as usize..query.range[1] as usize,
+            protection: query.protection(),
+            offset: query.offset as usize,
+            file: FileId {
+                device: format!("{major:02x}:{minor:02x}").into_bytes().into(),
+                inode: query.inode,
+            },
+            path: PathBuf::from(OsStr::from_bytes(name)),
+        };
+        (query.inode != 0 && !query.is_shared()).then_some(this)
     }
 
     fn of(line: &[u8]) -> Option<Self> {
         let (range, protection) = mapping(line)?;
         // Range, rights, offset, device, inode, and the path behind blanks.
-        let mut words = line.splitn(6, |&byte| byte == b' ');
-        let offset = str::from_utf8(words.nth(2)?).ok()?;
-        let path = words.nth(2)?.trim_ascii_start();
-        let is_file = path.starts_with(b"/") && !path.ends_with(b" (deleted)");
-        let of_path = || Self {
+        let mut words = line.splitn(6, |&byte| byte == b' ').skip(1);
+        let is_private = words.next()?.ends_with(b"p");
+        let offset = str::from_utf8(words.next()?).ok()?;
+        let device = words.next()?.into();
+        let inode = str::from_utf8(words.next()?).ok()?.parse().ok()?;
+        let path = words.next()?.trim_ascii_start();
+        let this = Self {
             range,
-            offset: usize::from_str_radix(offset, 16).unwrap_or(0),
+            protection,
+            offset: usize::from_str_radix(offset, 16).ok()?,
+            file: FileId { device, inode },
             path: PathBuf::from(OsStr::from_bytes(path)),
         };
-        (protection.executable && is_file).then(of_path)
-    }
-
-    /// The path of the file that is mapped at an address, and where in it that is.
-    pub(crate) fn place(all: &[Self], address: usize) -> Option<(&Path, usize)> {
-        let next = all.partition_point(|text| text.range.start <= address);
-        let text = all.get(next.checked_sub(1)?)?;
-        let offset = text.offset + (address - text.range.start);
-        (address < text.range.end).then_some((&text.path, offset))
+        (inode != 0 && is_private).then_some(this)
     }
 }
 
@@ -258,24 +304,29 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_maps_says_where_text_is_in_its_file() {
-        let of = |line: &str| MappedText::of(line.as_bytes());
+    fn a_line_of_the_maps_says_which_part_of_a_file_is_mapped() {
+        let of = |line: &str| FileMapping::of(line.as_bytes());
         let text = of("1000-3000 r-xp 00005000 fe:01 12    /a b").unwrap();
+        assert_eq!((text.range, text.offset), (0x1000..0x3000, 0x5000));
+        assert_eq!((&*text.file.device, text.file.inode), (&b"fe:01"[..], 12));
+        assert_eq!(text.path.to_str(), Some("/a b"));
         for other in [
-            "3000-4000 rw-p 0 fe:01 12 /a b",
-            "3000-4000 r-xp 0 0:0 0",
-            "3000-4000 r-xp 0 0:0 0   [vdso]",
-            "3000-4000 r-xp 0 fe:01 12   /a (deleted)",
+            "3000-4000 rw-s 0 fe:01 12 /a b",
+            "3000-4000 r-xp 0 00:00 0",
+            "3000-4000 r-xp 0 00:00 0   [vdso]",
         ] {
             assert_eq!(of(other), None, "{other}");
         }
-        let all = [text];
-        assert_eq!(MappedText::place(&all, 0xfff), None);
-        assert_eq!(
-            MappedText::place(&all, 0x2010),
-            Some((Path::new("/a b"), 0x6010))
-        );
-        assert_eq!(MappedText::place(&all, 0x3000), None);
+    }
+
+    #[test]
+    fn a_mapping_of_a_file_is_the_same_by_both_ways_to_ask() {
+        let address = a_mapping_of_a_file_is_the_same_by_both_ways_to_ask as *const () as usize;
+        let asked = FileMapping::at(address).unwrap();
+        let read = FileMapping::of(Maps::now().line_at(address).unwrap());
+        assert_eq!(Some(asked), read);
+        let local = 0;
+        assert_eq!(FileMapping::at((&raw const local).addr()), None);
     }
 
     #[test]

@@ -12,12 +12,17 @@ use super::{PAGE, errno};
 
 /// Maps `len` bytes of zeros; `None` if there is no memory.
 pub(crate) fn map(len: usize) -> Option<*mut u8> {
+    map_with(len, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// Maps `len` bytes of zeros with the rights of `protection`; `None` if there is no memory.
+pub(crate) fn map_with(len: usize, protection: i32) -> Option<*mut u8> {
     // SAFETY: a new mapping.
     let memory = unsafe {
         libc::mmap(
             ptr::null_mut(),
             len.next_multiple_of(PAGE),
-            libc::PROT_READ | libc::PROT_WRITE,
+            protection,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             -1,
             0,

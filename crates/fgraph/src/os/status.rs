@@ -36,6 +36,12 @@ impl ThreadStatus {
             .is_some_and(|tracer| tracer != 0)
     }
 
+    /// Kilobytes of memory that the process has locked.
+    pub(crate) fn locked(&self) -> Option<u64> {
+        let number = self.line(b"VmLck:")?.strip_suffix(b"kB")?;
+        str::from_utf8(number).ok()?.trim().parse().ok()
+    }
+
     /// The signals that the thread blocks, a bit for each; none if it has ended. A main thread that
     /// has ended stays until the last thread ends.
     pub(crate) fn blocked(&self) -> Option<u64> {

@@ -16,17 +16,17 @@
 //! the first, which the kernel will put back. For a site that is to stay there is [`Batch::mend`].
 //! A NOP of five bytes may become a call, by a kernel that knows how, and then a NOP again.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::{iter, ptr};
-use std::borrow::Cow;
 
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
-use crate::arch::{punned_jump, stub, system_calls};
+use crate::arch::{punned_jump, stub};
 use fgraph_core::site::Site;
 
 use super::signals;
-use crate::code::text_pages::TextPages;
+use crate::code::text_exchange::{ExchangeError, TextExchange};
 use crate::code::text_writer::Text;
 use crate::os::{self, PAGE};
 use crate::process::loader_event;
@@ -88,9 +88,9 @@ impl Batch {
         self.sites.is_empty()
     }
 
-    /// The text, to write the batch to.
-    pub(crate) fn open_text(&self) -> Text {
-        Text::open_for(self.sites.len())
+    /// Returns the number of sites.
+    pub(crate) fn len(&self) -> usize {
+        self.sites.len()
     }
 
     /// Sees to it that the traps of the batch have their handlers.
@@ -123,30 +123,46 @@ impl Batch {
         Ok(())
     }
 
-    /// Its sites in parts that are written one after the other. A relay and its function are in
-    /// one: alone, the short jump would lead to a NOP.
+    /// Returns its sites in pieces that are written one after the other.
+    ///
+    /// No two of them have sites on the same page, so the text of each can be exchanged by itself.
+    /// A relay and its function are in one: alone, the short jump would lead to a NOP.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
-        let mut rest = Piece {
-            sites: &self.sites,
-            pokes: &self.pokes,
-        };
+        let (mut sites, mut pokes) = (&self.sites[..], &self.pokes[..]);
+        let mut pages_of_module = None;
         iter::from_fn(move || {
-            let module = rest.sites.first()?.module;
-            let is_in = |site: &&&Site| ptr::eq(site.module, module);
-            let mut len = rest.sites.iter().take(PIECE).take_while(is_in).count();
-            if sites::is_relay(rest.sites[len - 1])
-                && rest.sites.get(len).is_some_and(|s| is_in(&s))
-            {
-                len += 1;
+            let module = sites.first()?.module;
+            let is_in = |site: &&'static Site| ptr::eq(site.module, module);
+            let is_apart = |at: usize| {
+                let end = pokes[at - 1].address + pokes[at - 1].len - 1;
+                !sites::is_relay(sites[at - 1]) && end / PAGE < pokes[at].address / PAGE
+            };
+            let of_module = sites.iter().take_while(|site| is_in(site)).count();
+            let len = (PIECE..of_module).find(|&at| is_apart(at));
+            let len = len.unwrap_or(of_module);
+            let pages = *pages_of_module.get_or_insert_with(|| pages(&pokes[..of_module]));
+            if len == of_module {
+                pages_of_module = None;
             }
-            let (sites, pokes) = (rest.sites.split_at(len), rest.pokes.split_at(len));
-            (rest.sites, rest.pokes) = (sites.1, pokes.1);
-            Some(Piece {
-                sites: sites.0,
-                pokes: pokes.0,
-            })
+            let piece = Piece {
+                sites: &sites[..len],
+                pokes: &pokes[..len],
+                pages_of_module: pages,
+                limit: match len < of_module {
+                    true => pokes[len].address,
+                    false => usize::MAX,
+                },
+            };
+            (sites, pokes) = (&sites[len..], &pokes[len..]);
+            Some(piece)
         })
     }
+}
+
+/// Returns the number of pages that the first bytes of `pokes` are on.
+fn pages(pokes: &[Poke]) -> usize {
+    let page = |poke: &Poke| poke.address / PAGE;
+    pokes.chunk_by(|a, b| page(a) == page(b)).count()
 }
 
 /// Sites of one module that are written at once.
@@ -154,9 +170,39 @@ impl Batch {
 pub(crate) struct Piece<'a> {
     sites: &'a [&'static Site],
     pokes: &'a [Poke],
+    /// Pages that have a site of the batch in its module.
+    pages_of_module: usize,
+    /// Address of the next piece's first site, if that is in the same module.
+    limit: usize,
 }
 
 impl Piece<'_> {
+    /// Addresses of its text, from the first site to the last.
+    pub(crate) fn range(self) -> Range<usize> {
+        let last = self.pokes[self.pokes.len() - 1];
+        self.pokes[0].address..last.address + last.len
+    }
+
+    /// Returns the number of pages that have a site of the batch in its module.
+    pub(crate) fn pages_of_module(self) -> usize {
+        self.pages_of_module
+    }
+
+    /// Address up to which there is no other site of the batch in its module.
+    pub(crate) fn limit(self) -> usize {
+        self.limit
+    }
+
+    /// Its module's first site in it.
+    pub(crate) fn first_site(self) -> &'static Site {
+        self.sites[0]
+    }
+
+    /// Says that all sites could be changed.
+    pub(crate) fn unchanged(self) -> Changed {
+        vec![None; self.sites.len()]
+    }
+
     /// Whether its module is one of those that are gone, by their sites.
     pub(crate) fn is_gone(self, gone: &[&'static [Site]]) -> bool {
         let site = ptr::from_ref(self.sites[0]);
@@ -164,40 +210,29 @@ impl Piece<'_> {
             .any(|sites| sites.as_ptr_range().contains(&site))
     }
 
-    /// Writes all changes. To be called while no module can be unloaded.
+    /// Writes all changes in place. To be called while no module can be unloaded.
     pub(crate) fn write(
         self,
         text: &mut Text,
         skip: Skip,
     ) -> (Result<usize, PokeError<i32>>, Changed) {
-        let mut changed = vec![None; self.sites.len()];
+        let mut changed = self.unchanged();
         let mut later = Vec::new();
-        // Threads that block all signals may run these: not a trap where it can be without.
-        let is_quiet = |index: &usize| is_quiet(text, &self.pokes[*index]);
-        let mut quiet: Vec<usize> = (0..self.pokes.len()).filter(is_quiet).collect();
-        if !quiet.is_empty() && os::is_debugged() {
-            quiet.clear();
-        }
-        let mut pokes = Cow::Borrowed(self.pokes);
-        for &index in &quiet {
-            let poke = &mut pokes.to_mut()[index];
-            // So it is passed over.
-            poke.old = poke.new;
-        }
-        let refused = |index: usize, found| match past_uprobe(&self.pokes[index], found) {
-            // Under a debugger's breakpoint it is our jump that comes back.
-            Some(poke) if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) => {
-                later.push((index, poke));
+        let refused = |index: usize, found| {
+            if is_done(&self.pokes[index], found) {
+                return;
             }
-            _ => changed[index] = Some(found),
+            match past_uprobe(&self.pokes[index], found) {
+                // Under a debugger's breakpoint it is our jump that comes back.
+                Some(poke)
+                    if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) =>
+                {
+                    later.push((index, poke));
+                }
+                _ => changed[index] = Some(found),
+            }
         };
-        let mut result = poke::apply_with(text, &pokes, refused, skip);
-        if let Ok(done) = &mut result {
-            let left = self.exchange(text, &quiet);
-            *done += quiet.len() - left.len();
-            later.extend(left.into_iter().map(|index| (index, self.pokes[index])));
-            later.sort_unstable_by_key(|(index, _)| *index);
-        }
+        let mut result = poke::apply_with(text, self.pokes, refused, skip);
         if let (Ok(done), false) = (&mut result, later.is_empty()) {
             let (indices, pokes): (Vec<usize>, Vec<Poke>) = later.into_iter().unzip();
             let refused = |index: usize, found| changed[indices[index]] = Some(found);
@@ -209,30 +244,41 @@ impl Piece<'_> {
         (result, changed)
     }
 
-    /// Changes the sites of `quiet` with their pages. Returns those for which that cannot be had.
-    fn exchange(self, text: &mut Text, quiet: &[usize]) -> Vec<usize> {
-        let mut left = Vec::new();
-        if quiet.is_empty() {
-            return left;
-        }
-        let mut pages = TextPages::now();
-        let page = |index: usize| self.pokes[index].address / PAGE * PAGE;
-        for group in quiet.chunk_by(|&a, &b| page(a) == page(b)) {
-            let address = page(group[0]);
-            let change = |bytes: &mut [u8; PAGE]| {
-                group.iter().all(|&index| {
-                    let poke = &self.pokes[index];
-                    let found = &mut bytes[poke.address - address..][..SITE_LEN];
-                    let is_old = found == poke.old.bytes;
-                    found.copy_from_slice(&poke.new.bytes);
-                    is_old
-                })
+    /// Makes all changes by exchanging the text up to the next piece. Returns the number of sites
+    /// that were changed. To be called while no module can be unloaded, and no debugger is there.
+    pub(crate) fn exchange(
+        self,
+        text: &mut Text,
+        exchange: &mut TextExchange,
+    ) -> Result<(usize, Changed), ExchangeError> {
+        let mut changed = self.unchanged();
+        let (mut indices, mut pokes) = (Vec::new(), Vec::new());
+        for (index, poke) in self.pokes.iter().enumerate() {
+            let mut found = poke.old.bytes;
+            // Reading text cannot fail.
+            let _ = poke::Text::read(text, poke.address, &mut found[..poke.len]);
+            let change = match found == poke.old.bytes {
+                true => Some(*poke),
+                false => past_uprobe(poke, found).filter(|_| is_on(self.sites[index])),
             };
-            if !pages.exchange(text, address, change) {
-                left.extend(group);
+            match change {
+                Some(poke) => {
+                    indices.push(index);
+                    pokes.push(poke);
+                }
+                None if is_done(poke, found) => {}
+                None => changed[index] = Some(found),
             }
         }
-        left
+        if poke::check::<()>(&pokes).is_err() {
+            return Err(ExchangeError::Refused);
+        }
+        let is_cut_before = |at: usize| match indices[at].checked_sub(1) {
+            Some(before) => !sites::is_relay(self.sites[before]),
+            None => true,
+        };
+        exchange.advance(text, self.limit, &pokes, is_cut_before)?;
+        Ok((pokes.len(), changed))
     }
 
     /// Notes what was written. Returns how many sites of users jump to their stub that did not
@@ -284,28 +330,9 @@ pub(crate) fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
 }
 
-/// Whether a poke is of a system call, which a function of the C library begins with or makes
-/// later: some run with all signals blocked, where threads and processes are made and where they
-/// end.
-///
-/// One instruction becomes another one, within a page.
-fn is_quiet(text: &mut Text, poke: &Poke) -> bool {
-    let one = is_of_one_instruction(poke) && poke.len == SITE_LEN;
-    let mut code = [0; SITE_LEN + 2];
-    if !one || poke.address % PAGE > PAGE - code.len() {
-        return false;
-    }
-    let is_call = |[first, second]: [u8; 2]| {
-        [poke.old, poke.new].iter().any(|content| {
-            let [a, b, c, d, e] = content.bytes;
-            system_calls::is_system_call(&[a, b, c, d, e, first, second])
-        })
-    };
-    // Most are none whatever is behind them, so that is not read.
-    is_call([0x0f, 0x05])
-        && poke::Text::read(text, poke.address, &mut code).is_ok()
-        && code[..SITE_LEN] == poke.old.bytes
-        && is_call([code[SITE_LEN], code[SITE_LEN + 1]])
+/// Whether the change that `poke` is has been made, where `found` is.
+fn is_done(poke: &Poke, found: [u8; SITE_LEN]) -> bool {
+    found[..poke.len] == poke.new.bytes[..poke.len]
 }
 
 /// What a uprobe leaves of what `poke` is to replace: the rest of it, behind `first`.

@@ -116,6 +116,12 @@ impl LoadedModule {
         self.kind == Kind::Vdso
     }
 
+    /// Whether its text is a file's.
+    #[must_use]
+    pub(crate) fn has_file(&self) -> bool {
+        matches!(self.kind, Kind::Program | Kind::Library)
+    }
+
     /// What is to be added to an address of the file to get one in memory.
     #[must_use]
     pub(crate) fn load_bias(&self) -> usize {

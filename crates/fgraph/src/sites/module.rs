@@ -348,6 +348,11 @@ impl ModuleSites {
         }
     }
 
+    /// Whether threads run its code with all signals blocked, as they do that of the C library.
+    pub(super) fn runs_blocked(&self) -> bool {
+        matches!(&self.known, Some(Ok(known)) if known.blocks_signals())
+    }
+
     /// Its sites, in the parts in which they were made.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &'static [Site]> {
         let parts = self.prepared.iter().flat_map(|made| made.parts.iter());

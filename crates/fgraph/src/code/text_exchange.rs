@@ -1,0 +1,346 @@
+//! Exchanging the text of a mapping as a whole.
+//!
+//! A thread that blocks SIGTRAP must not meet a trap, and a trap costs microseconds. So text is not
+//! written where threads run it: it is made anew elsewhere, with the changes, and moved over the
+//! old text.
+//!
+//! ```text
+//!   1  mmap       the same part of the same file, anywhere: private, read and execute
+//!   2  write      each page that is to differ from the file: no thread runs there
+//!   3  compare    with the old text, for what a uprobe has changed meanwhile
+//!   4  mremap     over the old text
+//!   5  membarrier where invalidation is broadcast, the move interrupts no processor
+//! ```
+//!
+//! A thread that fetches an instruction during the move has it from the old page, or waits in the
+//! kernel for the new one: so each instruction is the old one or the new one as a whole, and a
+//! thread in the middle of several instructions goes on in bytes that trap there
+//! (`fgraph_x86_64::poke`).
+//!
+//! Pages differ from the file because of this change, or because they did before: text relocations,
+//! earlier changes, another tool's bytes. `/proc/self/pagemap` tells which pages are private. A
+//! private page that is the file's again is left out, so text that nobody watches takes no memory
+//! and is the file's.
+//!
+//! Where much text is private, it is moved in parts, because threads that fault wait for the whole
+//! of a move. All parts are cut from one mapping: only then does the kernel join them again, and
+//! `/proc/self/maps` has the lines that it had before.
+//!
+//! # Safety
+//!
+//! The unsafe code maps a file, and moves parts of that mapping over text whose bytes it has, while
+//! the loader lock keeps the module loaded.
+
+use core::ops::Range;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+
+use super::text_writer::Text;
+use crate::arch::move_text::{self, Move, MoveText};
+use crate::arch::poke::{Poke, Text as _};
+use crate::os::maps::FileMapping;
+use crate::os::{self, PAGE, memory};
+
+/// Pages that differ from the file in one part of a move. The kernel takes about half a
+/// microsecond for each.
+const PART: usize = 2048;
+
+/// Times that the new text is compared with the old one, before the exchange is given up.
+const TRIES: usize = 3;
+
+/// New text for a mapping, whose parts take the place of the old text one after the other.
+#[derive(Debug)]
+pub(crate) struct TextExchange {
+    old: FileMapping,
+    file: File,
+    pagemap: File,
+    /// Address of the new mapping, as if all of it were still there.
+    new: usize,
+    /// Address up to which the old text has been exchanged.
+    done: usize,
+    move_text: MoveText,
+}
+
+/// Why text was not exchanged up to where it was to be.
+#[derive(Debug)]
+pub(crate) enum ExchangeError {
+    /// The kernel refuses it, or another tool changes the text all the time. A part of the text may
+    /// have been exchanged.
+    Refused,
+    /// The kernel has taken the old text away and not put the new one there. The file is mapped
+    /// there, and its private pages could not be written again; the system's number of that error.
+    Lost(i32),
+}
+
+impl TextExchange {
+    /// Maps the text around `address` anew. Returns `None` where that is impossible: the memory is
+    /// not of a file, the file does not go by its path any more, `/proc` cannot be seen, or text
+    /// cannot be written through it.
+    ///
+    /// `address` must be in a module's text, which stays loaded for as long as this is used.
+    pub(crate) fn begin(address: usize) -> Option<Self> {
+        let old = FileMapping::at(address)?;
+        let rights = old.protection;
+        if rights.writable || !rights.executable || !rights.readable {
+            return None;
+        }
+        let move_text = mover()?;
+        let file = File::open(&old.path).ok()?;
+        let pagemap = File::open("/proc/thread-self/pagemap").ok()?;
+        let len = file.metadata().ok()?.len();
+        // A page behind the end of the file cannot be read.
+        if len.next_multiple_of(PAGE as u64) < (old.offset + old.range.len()) as u64 {
+            return None;
+        }
+        // SAFETY: a new mapping.
+        let new = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                old.range.len(),
+                libc::PROT_READ | libc::PROT_EXEC,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                old.offset as i64,
+            )
+        };
+        if new == libc::MAP_FAILED {
+            return None;
+        }
+        let this = Self {
+            done: old.range.start,
+            new: new.expose_provenance(),
+            old,
+            file,
+            pagemap,
+            move_text,
+        };
+        // A path may lead to another file: after `chroot`, or if the file was replaced.
+        let mapped = FileMapping::at(this.new)?;
+        (mapped.file == this.old.file && !this.is_locked()).then_some(this)
+    }
+
+    /// Addresses of the mapping's text.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.old.range.clone()
+    }
+
+    /// Returns the number of pages that may differ from the file.
+    pub(crate) fn private_pages(&self) -> Option<usize> {
+        let private = self.private(self.done..self.old.range.end)?;
+        Some(private.iter().filter(|&&is_private| is_private).count())
+    }
+
+    /// Exchanges the text up to `end`, or the mapping's end, with the new bytes of `pokes`, whose
+    /// old bytes are there. They are sorted, and `is_cut_before` says of their indices whether the
+    /// text may be cut in front of one.
+    ///
+    /// # Errors
+    ///
+    /// See [`ExchangeError`].
+    pub(crate) fn advance(
+        &mut self,
+        text: &mut Text,
+        end: usize,
+        pokes: &[Poke],
+        is_cut_before: impl Fn(usize) -> bool,
+    ) -> Result<(), ExchangeError> {
+        let end = end.min(self.old.range.end) / PAGE * PAGE;
+        let mut rest = pokes;
+        while self.done < end {
+            let first = pokes.len() - rest.len();
+            let cut = |at: usize| is_cut_before(first + at);
+            let Some((part, count)) = self.part(self.done..end, rest, cut) else {
+                return Err(ExchangeError::Refused);
+            };
+            let (pokes, others) = rest.split_at(count);
+            if !(0..TRIES).any(|_| self.write(text, &part, pokes).is_some()) {
+                return Err(ExchangeError::Refused);
+            }
+            self.replace(text, part)?;
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Returns the first part of `range` that is moved at once, and how many of `pokes` are in it.
+    fn part(
+        &self,
+        range: Range<usize>,
+        pokes: &[Poke],
+        is_cut_before: impl Fn(usize) -> bool,
+    ) -> Option<(Range<usize>, usize)> {
+        let private = self.private(range.clone())?;
+        let (mut differing, mut next) = (0, 0);
+        for (index, is_private) in private.into_iter().enumerate() {
+            let page = range.start + index * PAGE;
+            let reaches_into = |poke: &Poke| poke.address < page && poke.address + poke.len > page;
+            let straddles = next > 0 && reaches_into(&pokes[next - 1]);
+            if differing >= PART && !straddles && (next == pokes.len() || is_cut_before(next)) {
+                return Some((range.start..page, next));
+            }
+            let before = next;
+            while pokes
+                .get(next)
+                .is_some_and(|poke| poke.address < page + PAGE)
+            {
+                next += 1;
+            }
+            differing += usize::from(is_private || straddles || next > before);
+        }
+        Some((range, pokes.len()))
+    }
+
+    /// Says of each page of `range` whether it is private.
+    fn private(&self, range: Range<usize>) -> Option<Vec<bool>> {
+        const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+        const OF_FILE: u64 = 1 << 61;
+        let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];
+        let at = range.start / PAGE * size_of::<u64>();
+        self.pagemap.read_exact_at(&mut entries, at as u64).ok()?;
+        let (entries, _) = entries.as_chunks();
+        let is_private = |entry: &[u8; 8]| {
+            let entry = u64::from_ne_bytes(*entry);
+            entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0
+        };
+        Some(entries.iter().map(is_private).collect())
+    }
+
+    /// Makes the new text of `part` what the old one is, but for the bytes of `pokes`. Returns
+    /// `None` if the text was changed meanwhile, or cannot be written.
+    fn write(&self, text: &mut Text, part: &Range<usize>, pokes: &[Poke]) -> Option<()> {
+        let private = self.private(part.clone())?;
+        let mut rest = pokes;
+        let mut written = Vec::new();
+        for (index, is_private) in private.iter().enumerate() {
+            let page = part.start + index * PAGE;
+            while let [first, others @ ..] = rest
+                && first.address + first.len <= page
+            {
+                rest = others;
+            }
+            let is_on_page = move |poke: &&Poke| poke.address < page + PAGE;
+            let on_page = rest.iter().take_while(is_on_page);
+            if !is_private && on_page.clone().next().is_none() {
+                continue;
+            }
+            let content = edited(text, page, on_page.clone());
+            let mut now = [0; PAGE];
+            text.read(self.new_at(page), &mut now).ok()?;
+            if content != now {
+                text.write(self.new_at(page), &content).ok()?;
+            }
+            written.push((page, on_page));
+        }
+        let is_same = written.into_iter().all(|(page, pokes)| {
+            let mut now = [0; PAGE];
+            text.read(self.new_at(page), &mut now).is_ok() && edited(text, page, pokes) == now
+        });
+        (is_same && text.is_direct() && self.private(part.clone())? == private).then_some(())
+    }
+
+    /// Moves the new text of `part` over the old one.
+    fn replace(&mut self, text: &mut Text, part: Range<usize>) -> Result<(), ExchangeError> {
+        let mut job = Move {
+            from: self.new_at(part.start),
+            len: part.len(),
+            to: part.start,
+            file: self.file.as_raw_fd() as usize,
+            offset: self.old.offset + (part.start - self.old.range.start),
+            moved: 0,
+            mapped: 0,
+        };
+        // SAFETY: a part of our own mapping, and text of a loaded module with the same bytes but
+        // for those that the poke protocol may exchange.
+        unsafe { (self.move_text)(&mut job) };
+        if job.moved == job.to {
+            self.done = part.end;
+            return Ok(());
+        }
+        if job.mapped != job.to {
+            if (job.mapped as isize) > 0 {
+                // A kernel before 4.17 takes the place for a hint.
+                // SAFETY: just mapped, and nothing else knows of it.
+                unsafe { libc::munmap(ptr::without_provenance_mut(job.mapped), part.len()) };
+            }
+            return Err(ExchangeError::Refused);
+        }
+        // The file's pages are there, and what differs from them is still in the new text.
+        for page in part.clone().step_by(PAGE) {
+            let (mut old, mut new) = ([0; PAGE], [0; PAGE]);
+            let is_read = text
+                .read(page, &mut old)
+                .and(text.read(self.new_at(page), &mut new));
+            is_read.map_err(ExchangeError::Lost)?;
+            if old != new {
+                text.write(page, &new).map_err(ExchangeError::Lost)?;
+            }
+        }
+        self.unmap(part.clone());
+        self.done = part.end;
+        Ok(())
+    }
+
+    /// Address in the new mapping of what is at `address` in the old text.
+    fn new_at(&self, address: usize) -> usize {
+        self.new + (address - self.old.range.start)
+    }
+
+    fn unmap(&self, part: Range<usize>) {
+        let new = ptr::without_provenance_mut(self.new_at(part.start));
+        // SAFETY: a part of our own mapping that was not moved.
+        unsafe { libc::munmap(new, part.len()) };
+    }
+
+    /// Whether the program has locked memory, which a new mapping would not be.
+    fn is_locked(&self) -> bool {
+        os::status::ThreadStatus::own().locked() != Some(0)
+    }
+}
+
+impl Drop for TextExchange {
+    fn drop(&mut self) {
+        let rest = self.done..self.old.range.end;
+        if !rest.is_empty() {
+            self.unmap(rest);
+        }
+    }
+}
+
+/// The text of the page at `page`, with the new bytes of `pokes`.
+fn edited<'a>(text: &mut Text, page: usize, pokes: impl Iterator<Item = &'a Poke>) -> [u8; PAGE] {
+    let mut content = [0; PAGE];
+    // Reading text cannot fail.
+    let _ = text.read(page, &mut content);
+    for poke in pokes {
+        for (at, &byte) in poke.new.bytes[..poke.len].iter().enumerate() {
+            let at = (poke.address + at).wrapping_sub(page);
+            if let Some(place) = content.get_mut(at) {
+                *place = byte;
+            }
+        }
+    }
+    content
+}
+
+/// The code that moves text, in a page of its own; `None` if there is none to be had.
+fn mover() -> Option<MoveText> {
+    static PAGE_OF_CODE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+    let mut page = PAGE_OF_CODE.load(Ordering::Acquire);
+    if page.is_null() {
+        let rights = libc::PROT_READ | libc::PROT_EXEC;
+        page = memory::map_with(PAGE, rights)?;
+        // Like all text it is never writable.
+        if Text::open().write(page.addr(), move_text::code()).is_err() {
+            // SAFETY: just mapped, and nothing else knows of it.
+            unsafe { libc::munmap(page.cast(), PAGE) };
+            return None;
+        }
+        // Release pairs with the Acquire above: the code is written before it is known.
+        PAGE_OF_CODE.store(page, Ordering::Release);
+    }
+    // SAFETY: the code that the type is of, on a page that is never unmapped.
+    Some(unsafe { core::mem::transmute::<*mut u8, MoveText>(page) })
+}

@@ -1,0 +1,130 @@
+//! Text that is exchanged as a whole.
+
+mod common;
+
+use std::fs;
+use std::hint::black_box;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use common::{Count, scenario};
+use fgraph::testing;
+
+const C_LIBRARY: &str = ":mod:libc.so*";
+const NOTHING: &str = "nothing_has_this_name";
+
+/// Returns the lines of the process's maps that are of the C library's text.
+fn text_in_maps() -> Vec<String> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let is_text = |line: &&str| line.contains("/libc.so") && line.contains(" r-xp ");
+    maps.lines().filter(is_text).map(str::to_owned).collect()
+}
+
+/// Returns the kilobytes of the C library's text that are this process's own.
+fn private_text() -> u64 {
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines();
+    let mut private = 0;
+    while let Some(line) = lines.next() {
+        if line.contains("/libc.so") && line.contains(" r-xp ") {
+            let line = lines.find(|line| line.starts_with("Anonymous:")).unwrap();
+            let number = line.split_whitespace().nth(1).unwrap();
+            private += number.parse::<u64>().unwrap();
+        }
+    }
+    private
+}
+
+/// Sets the flag when the test ends, also by a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Calls functions of the C library until told to stop. Returns the number of calls.
+fn call_the_c_library(is_over: &AtomicBool) -> u64 {
+    let mut calls = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let mut text = [0; 64];
+        // SAFETY: the text has room for the number.
+        let len = unsafe { libc::snprintf(text.as_mut_ptr(), 64, c"%d".as_ptr(), 1234) };
+        assert_eq!(black_box(len), 4);
+        calls += 1;
+    }
+    calls
+}
+
+#[test]
+fn calls_do_not_trap_while_the_c_library_is_exchanged() {
+    scenario("calls_do_not_trap_while_the_c_library_is_exchanged", || {
+        const CYCLES: u64 = 50;
+        let before = text_in_maps();
+        assert_eq!(before.len(), 1);
+        let user = common::register(Count::default(), NOTHING).unwrap();
+        let (is_over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let _over = Over(&is_over);
+            for _ in 0..2 {
+                scope.spawn(|| calls.fetch_add(call_the_c_library(&is_over), Ordering::Relaxed));
+            }
+            let traps = testing::traps();
+            for _ in 0..CYCLES {
+                common::set_filter(&user, C_LIBRARY).unwrap();
+                assert_eq!(text_in_maps(), before);
+                common::set_filter(&user, NOTHING).unwrap();
+                assert_eq!(text_in_maps(), before);
+            }
+            let traps = testing::traps() - traps;
+            // A thread traps that is between two displaced instructions at that moment.
+            assert!(traps <= 4 * CYCLES, "{traps} traps");
+        });
+        assert!(calls.into_inner() > 0);
+        assert!(user.both().0 > 0);
+    });
+}
+
+#[test]
+fn text_is_the_files_again_when_the_last_user_has_gone() {
+    scenario(
+        "text_is_the_files_again_when_the_last_user_has_gone",
+        || {
+            let (before, private) = (text_in_maps(), private_text());
+            for _ in 0..3 {
+                let [first, last] = [C_LIBRARY, "snprintf"]
+                    .map(|filter| common::register(Count::default(), filter).unwrap());
+                assert!(private_text() > private + 1000);
+                drop(first);
+                assert!(private_text() > private);
+                drop(last);
+                assert_eq!((text_in_maps(), private_text()), (before.clone(), private));
+            }
+        },
+    );
+}
+
+#[test]
+fn children_of_posix_spawn_survive_while_the_c_library_is_exchanged() {
+    let name = "children_of_posix_spawn_survive_while_the_c_library_is_exchanged";
+    scenario(name, || {
+        const CHILDREN: usize = 200;
+        let user = common::register(Count::default(), NOTHING).unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let spawner = scope.spawn(|| {
+                let _over = Over(&is_over);
+                // The standard library uses `posix_spawn` here.
+                let children = (0..CHILDREN).map(|_| Command::new("/bin/true").status().unwrap());
+                children.filter(|status| !status.success()).count()
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                common::set_filter(&user, C_LIBRARY).unwrap();
+                common::set_filter(&user, NOTHING).unwrap();
+            }
+            assert_eq!(spawner.join().unwrap(), 0);
+        });
+    });
+}
