@@ -135,7 +135,7 @@ impl TextExchange {
 
     /// Exchanges the text up to `end`, or the mapping's end, with the new bytes of `pokes`, whose
     /// old bytes are there. They are sorted, and `is_cut_before` says of their indices whether the
-    /// text may be cut in front of one.
+    /// text may be cut in front of one. `before_move` is called before each part takes its place.
     ///
     /// # Errors
     ///
@@ -146,6 +146,7 @@ impl TextExchange {
         end: usize,
         pokes: &[Poke],
         is_cut_before: impl Fn(usize) -> bool,
+        before_move: impl Fn(),
     ) -> Result<(), ExchangeError> {
         let end = end.min(self.old.range.end) / PAGE * PAGE;
         let mut rest = pokes;
@@ -159,6 +160,7 @@ impl TextExchange {
             if !(0..TRIES).any(|_| self.write(text, &part, pokes).is_some()) {
                 return Err(ExchangeError::Refused);
             }
+            before_move();
             self.replace(text, part)?;
             rest = others;
         }

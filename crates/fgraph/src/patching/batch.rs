@@ -188,18 +188,13 @@ impl Piece<'_> {
         self.pages_of_module
     }
 
-    /// Address up to which there is no other site of the batch in its module.
-    pub(crate) fn limit(self) -> usize {
-        self.limit
-    }
-
-    /// Its module's first site in it.
+    /// Returns its first site.
     pub(crate) fn first_site(self) -> &'static Site {
         self.sites[0]
     }
 
-    /// Says that all sites could be changed.
-    pub(crate) fn unchanged(self) -> Changed {
+    /// Returns the answer that each site was changed.
+    pub(crate) fn all_changed(self) -> Changed {
         vec![None; self.sites.len()]
     }
 
@@ -216,7 +211,7 @@ impl Piece<'_> {
         text: &mut Text,
         skip: Skip,
     ) -> (Result<usize, PokeError<i32>>, Changed) {
-        let mut changed = self.unchanged();
+        let mut changed = self.all_changed();
         let mut later = Vec::new();
         let refused = |index: usize, found| {
             if is_done(&self.pokes[index], found) {
@@ -246,12 +241,14 @@ impl Piece<'_> {
 
     /// Makes all changes by exchanging the text up to the next piece. Returns the number of sites
     /// that were changed. To be called while no module can be unloaded, and no debugger is there.
+    /// `runs_blocked` says whether threads run the module's code with all signals blocked.
     pub(crate) fn exchange(
         self,
         text: &mut Text,
         exchange: &mut TextExchange,
+        runs_blocked: bool,
     ) -> Result<(usize, Changed), ExchangeError> {
-        let mut changed = self.unchanged();
+        let mut changed = self.all_changed();
         let (mut indices, mut pokes) = (Vec::new(), Vec::new());
         for (index, poke) in self.pokes.iter().enumerate() {
             let mut found = poke.old.bytes;
@@ -277,7 +274,13 @@ impl Piece<'_> {
             Some(before) => !sites::is_relay(self.sites[before]),
             None => true,
         };
-        exchange.advance(text, self.limit, &pokes, is_cut_before)?;
+        let before_move = || {
+            // A thread that is between two displaced instructions will trap.
+            if runs_blocked && !pokes.iter().all(is_of_one_instruction) {
+                signals::wait_for_blocked();
+            }
+        };
+        exchange.advance(text, self.limit, &pokes, is_cut_before, before_move)?;
         Ok((pokes.len(), changed))
     }
 
@@ -422,16 +425,24 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_of_one_module_and_does_not_part_a_relay_from_its_function() {
+    fn a_piece_ends_with_a_page_and_does_not_part_a_relay_from_its_function() {
+        const ON_PAGE: usize = PAGE / 16;
         let [large, small] = [
-            sites(1 << 20, PIECE + 10, PIECE - 1),
+            sites(1 << 20, 2 * PIECE, PIECE - 1),
             sites(1 << 30, 3, usize::MAX),
         ];
         let all: Vec<&Site> = large.iter().chain(small).collect();
         let batch = Batch::plan(all.clone(), |_| true);
         let pieces: Vec<_> = batch.pieces().collect();
         let lens: Vec<_> = pieces.iter().map(|piece| piece.sites.len()).collect();
-        assert_eq!(lens, [PIECE + 1, 9, 3]);
+        assert_eq!(lens, [PIECE + ON_PAGE, PIECE - ON_PAGE, 3]);
+        let limits: Vec<_> = pieces.iter().map(|piece| piece.limit).collect();
+        assert_eq!(
+            limits,
+            [large[PIECE + ON_PAGE].entry, usize::MAX, usize::MAX]
+        );
+        let pages: Vec<_> = pieces.iter().map(|piece| piece.pages_of_module).collect();
+        assert_eq!(pages, [2 * PIECE / ON_PAGE, 2 * PIECE / ON_PAGE, 1]);
         let pairs = |piece: &Piece<'_>| piece.sites.iter().zip(piece.pokes).count();
         assert_eq!(pieces.iter().map(pairs).sum::<usize>(), all.len());
         let written = pieces

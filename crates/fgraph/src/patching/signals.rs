@@ -287,23 +287,28 @@ pub(crate) fn blocked_here() -> bool {
 /// for. Threads of the kernel's own block them for good, and never trap: they do not count. `None`
 /// without `/proc`, where it cannot be known.
 pub(crate) fn unmask_everywhere() -> Option<u32> {
+    /// Far longer than the moment takes, also for a thread that has to wait for a processor.
+    const PATIENCE: Duration = Duration::from_secs(1);
     let own = ThreadStatus::own();
     unmask_all(&own);
     match own.threads() {
         Some(1) => None,
-        _ => blocked_somewhere(),
+        _ => blocked_somewhere(PATIENCE),
     }
 }
 
-fn blocked_somewhere() -> Option<u32> {
-    /// Far longer than the moment takes, also for a thread that has to wait for a processor.
-    const PATIENCE: Duration = Duration::from_secs(1);
+/// Waits, for a few milliseconds at most, until no other thread blocks traps.
+pub(crate) fn wait_for_blocked() {
+    let _ = blocked_somewhere(Duration::from_millis(20));
+}
+
+fn blocked_somewhere(patience: Duration) -> Option<u32> {
     /// How long it waits at most before it looks again.
     const PAUSE: Duration = Duration::from_millis(5);
     let mut waiting = look_for_blocked();
     let start = os::now();
     let mut pause = Duration::from_micros(100);
-    while !waiting.is_empty() && os::now() - start < PATIENCE {
+    while !waiting.is_empty() && os::now() - start < patience {
         std::thread::sleep(pause);
         pause = PAUSE.min(pause * 2);
         // Others that begin to block meanwhile will stop as well.

@@ -10,12 +10,14 @@
 //! exchanged wherever that is possible. Other text is exchanged where that takes less time.
 
 use core::ops::Range;
+use core::ptr;
 
 use super::batch::{Batch, Changed, Piece};
 use crate::arch::poke::{PokeError, Skip, Text as _};
 use crate::code::text_exchange::{ExchangeError, TextExchange};
 use crate::code::text_writer::Text;
 use crate::os;
+use fgraph_core::site::Module;
 
 /// Pages with a site, from which on an exchange may take less time than writing in place.
 const MANY_PAGES: usize = 32;
@@ -34,8 +36,8 @@ pub(crate) struct Writer {
     skip: Skip,
     /// The exchange that the last piece has begun, and the next one goes on with.
     exchange: Option<TextExchange>,
-    /// Text that is written in place.
-    declined: Range<usize>,
+    /// The module that is written in place.
+    in_place: Option<&'static Module>,
 }
 
 impl Writer {
@@ -45,7 +47,7 @@ impl Writer {
             text: Text::open_for(batch.len()),
             skip,
             exchange: None,
-            declined: 0..0,
+            in_place: None,
         }
     }
 
@@ -74,7 +76,9 @@ impl Writer {
     /// Exchanges the text of a piece; `None` if it is to be written in place.
     fn exchange(&mut self, piece: Piece<'_>, runs_blocked: bool) -> Option<Written> {
         let range = piece.range();
-        if !self.skip.is_empty() || self.declined.contains(&range.start) {
+        let module = piece.first_site().module;
+        let is_in_place = |known: &Module| ptr::eq(known, module);
+        if !self.skip.is_empty() || self.in_place.is_some_and(is_in_place) {
             return None;
         }
         let has = |exchange: &TextExchange| exchange.range().contains(&range.start);
@@ -83,7 +87,8 @@ impl Writer {
         }
         let done = self.exchange.take().and_then(|mut exchange| {
             let is_within = range.end <= exchange.range().end;
-            let written = is_within.then(|| piece.exchange(&mut self.text, &mut exchange))?;
+            let written =
+                is_within.then(|| piece.exchange(&mut self.text, &mut exchange, runs_blocked))?;
             match written {
                 Ok((done, changed)) => {
                     self.exchange = Some(exchange);
@@ -92,12 +97,15 @@ impl Writer {
                 Err(ExchangeError::Refused) => None,
                 Err(ExchangeError::Lost(error)) => {
                     let address = range.start;
-                    Some((Err(PokeError::Stuck { address, error }), piece.unchanged()))
+                    Some((
+                        Err(PokeError::Stuck { address, error }),
+                        piece.all_changed(),
+                    ))
                 }
             }
         });
         if done.is_none() {
-            self.declined = range.start..piece.limit().max(range.end);
+            self.in_place = Some(module);
         }
         done
     }
@@ -115,7 +123,7 @@ pub(crate) fn restore(range: Range<usize>) -> Result<(), PokeError<i32>> {
     if exchange.private_pages() == Some(0) {
         return Ok(());
     }
-    match exchange.advance(&mut Text::open(), usize::MAX, &[], |_| true) {
+    match exchange.advance(&mut Text::open(), usize::MAX, &[], |_| true, || ()) {
         Err(ExchangeError::Lost(error)) => Err(PokeError::Stuck {
             address: range.start,
             error,
