@@ -19,7 +19,7 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 
-use fgraph_core::FGRAPH;
+use fgraph_core::Fgraph;
 use fgraph_core::MAX_USERS;
 use fgraph_core::dispatch::{enter, leave};
 use fgraph_core::frame::Frame;
@@ -57,6 +57,9 @@ pub enum Handler {
     /// that does not show.
     Plain,
 }
+
+// SAFETY: a part of the runtime of this process: it uses the shared state as dispatch does.
+static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
 /// As long as it lives, the hijacked variants of the functions are traced for one user.
 #[derive(Debug)]

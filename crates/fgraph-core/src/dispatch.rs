@@ -69,5 +69,5 @@ pub(crate) extern "C" fn count_unreserved(thread: &Thread, user: &Header) {
 #[inline(never)]
 pub(crate) fn panicked(user: &Header, panic: *mut ()) {
     user.set_panic(panic);
-    FGRAPH.slots.retire_if(user.slot as usize, user);
+    FGRAPH.0.slots.retire_if(user.slot as usize, user);
 }

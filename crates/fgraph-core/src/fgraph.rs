@@ -20,7 +20,27 @@ pub const RETURN_POINTS: usize = 6;
 static STUB: Header = Header::stub();
 
 /// The state of fgraph in this process.
-pub static FGRAPH: Fgraph = Fgraph::new();
+pub static FGRAPH: Guarded = Guarded(Fgraph::new());
+
+/// The shared state, out of reach of code without `unsafe`. It has the layout of [`Fgraph`].
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Guarded(pub(crate) Fgraph);
+
+impl Guarded {
+    /// Returns the shared state.
+    ///
+    /// # Safety
+    ///
+    /// The caller is a part of the one runtime of the process, and uses each field and method as
+    /// its documentation says. Trampolines and dispatch rely on it: they save no vector registers
+    /// for a user that [`Scalar::set`] names, and a thread that takes a state from
+    /// [`Threads::free`] has it for itself.
+    #[inline(always)]
+    pub const unsafe fn get(&self) -> &Fgraph {
+        &self.0
+    }
+}
 
 /// All that threads, users and dispatch share.
 #[derive(Debug)]

@@ -74,7 +74,7 @@ pub use call::{Entry, Return};
 #[cfg(not(loom))]
 pub use counters::Counters;
 #[cfg(not(loom))]
-pub use fgraph::{FGRAPH, Fgraph};
+pub use fgraph::{FGRAPH, Fgraph, Guarded};
 #[cfg(not(loom))]
 pub use ops::{FgraphOps, LibraryEvent};
 #[cfg(not(loom))]

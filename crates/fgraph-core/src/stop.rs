@@ -22,7 +22,7 @@ pub fn stop(code: u32) {
     let _ = STOPPED.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     for index in 0..MAX_USERS {
-        FGRAPH.slots.retire(index);
+        FGRAPH.0.slots.retire(index);
     }
 }
 

@@ -15,7 +15,10 @@ use fgraph_core::machine::Stack;
 use fgraph_core::registration::Registration;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
 use fgraph_core::thread::Thread;
-use fgraph_core::{Entry, FGRAPH, FgraphOps, Return};
+use fgraph_core::{Entry, Fgraph, FgraphOps, Return};
+
+// SAFETY: this program is the one runtime of its process.
+static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
 const SHADOW: usize = 4096;
 const LEVELS: usize = 8;

@@ -1039,7 +1039,8 @@ struct FreeState {
 // SAFETY: loom watches the cell.
 unsafe impl Sync for FreeState {}
 
-impl Linked for FreeState {
+// SAFETY: a word of its own.
+unsafe impl Linked for FreeState {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.next
     }

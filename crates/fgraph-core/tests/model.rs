@@ -21,8 +21,11 @@ use fgraph_core::frame::{Frame, HEADER, TRAILER};
 use fgraph_core::registration::{Header, Registration};
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
 use fgraph_core::thread::Thread;
-use fgraph_core::{Entry, FGRAPH, FgraphOps, MAX_USERS, Return, Site};
+use fgraph_core::{Entry, Fgraph, FgraphOps, MAX_USERS, Return, Site};
 use proptest::prelude::*;
+
+// SAFETY: this program is the one runtime of its process.
+static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
 /// Where the machine layer's calls return to.
 const RETURN_POINT: usize = 0xf00;

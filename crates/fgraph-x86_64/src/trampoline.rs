@@ -91,7 +91,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use fgraph_core::dispatch;
-use fgraph_core::fgraph::{FGRAPH, RETURN_POINTS};
+use fgraph_core::fgraph::{Fgraph, RETURN_POINTS};
 use fgraph_core::frame::Frame;
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
 use fgraph_core::replacement;
@@ -121,6 +121,9 @@ pub const HELD_OFF: u64 = {
     }
     set
 };
+
+// SAFETY: the trampolines are the part of the runtime that calls dispatch.
+static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
 static ATTACH: AtomicUsize = AtomicUsize::new(0);
 static ABORT: AtomicUsize = AtomicUsize::new(0);
@@ -611,7 +614,11 @@ pub unsafe fn hold_cancellation() -> Trampolines {
 }
 
 /// Says that no thread is cancelled without [`announce_cancellation`] before.
-pub fn trust_announcements() {
+///
+/// # Safety
+///
+/// It must be true: a callback that is cancelled is unwound in the middle.
+pub unsafe fn trust_announcements() {
     careful::set_unannounced(false);
 }
 
@@ -621,7 +628,7 @@ pub fn announce_cancellation() {
     careful::expect_cancellation();
 }
 
-/// The trampolines that look at who calls, as `callers` of [`FGRAPH`] says.
+/// The trampolines that look at who calls, as `callers` of [`Fgraph`] says.
 pub fn look_at_callers() -> Trampolines {
     careful::look_at_callers();
     Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())

@@ -28,7 +28,7 @@ use crate::arch::trampoline;
 use fgraph_core::per_thread;
 use fgraph_core::site::Site;
 use fgraph_core::slot::FreeIndices;
-use fgraph_core::{FGRAPH, MAX_USERS, stop};
+use fgraph_core::{MAX_USERS, stop};
 use fgraph_symbols::filter::{Filter, LiveFilter, Matcher};
 
 use crate::os::{membarrier, memory};
@@ -40,7 +40,7 @@ use crate::report::functions::SiteList;
 use crate::sites::{self, Sites};
 use crate::threads::abort;
 use crate::threads::spare_stacks;
-use crate::threads::{self, Inside};
+use crate::threads::{self, FGRAPH, Inside};
 use crate::unwinding::libgcc;
 use lock::{Guard, Lock};
 use users::Dropped;

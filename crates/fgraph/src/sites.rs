@@ -27,8 +27,8 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use crate::arch::trampoline::{self, Trampolines};
+use crate::threads::FGRAPH;
 use fgraph_core::MAX_USERS;
-use fgraph_core::fgraph::FGRAPH;
 use fgraph_core::site::Site;
 
 use crate::code::stub_blocks::StubBlocks;
@@ -278,7 +278,8 @@ impl Sites {
             }
         }
         if !self.loaded().any(|module| module.may_cancel) {
-            trampoline::trust_announcements();
+            // SAFETY: no module that is loaded may cancel threads.
+            unsafe { trampoline::trust_announcements() };
         }
         if self.loaded().any(ModuleSites::is_walked) {
             self.heed(StackUse::Walks);

@@ -145,7 +145,7 @@ fn there_are_at_most_twice_as_many_states_as_threads_lived_at_once() {
                     scope.spawn(|| works(1)).join().unwrap();
                 }
                 // SAFETY: they are only counted.
-                let states = unsafe { fgraph_core::FGRAPH.threads.iter() }.count();
+                let states = unsafe { fgraph_core::FGRAPH.get().threads.iter() }.count();
                 done.wait();
                 assert!(states <= 2 * (LIVE + 2), "{states}");
             });

@@ -97,7 +97,7 @@ fn a_thread_may_be_named_many_times() {
     scenario("a_thread_may_be_named_many_times", || {
         let count = common::register(Count::default(), "twice").unwrap();
         // SAFETY: they are only counted.
-        let states = || unsafe { fgraph_core::FGRAPH.threads.iter() }.count();
+        let states = || unsafe { fgraph_core::FGRAPH.get().threads.iter() }.count();
         let (worker, before) = (Worker::new(), states());
         count.set_threads(Some(&[worker.id; 100])).unwrap();
         assert!(states() <= before + 1);

@@ -62,9 +62,9 @@ unsafe extern "C" fn enter_slowly(
     thread.set_deferred(ptr::null_mut());
     // SAFETY: the caller vouches for the place.
     let return_address = unsafe { return_address_at(return_slot_addr) };
-    let tail = FGRAPH.is_return_point(return_address);
+    let tail = FGRAPH.0.is_return_point(return_address);
     if !housekeeping::is_clear(thread, return_slot_addr, tail)
-        && !(FGRAPH.stacks().find)(thread, return_slot_addr, tail)
+        && !(FGRAPH.0.stacks().find)(thread, return_slot_addr, tail)
     {
         return no_shadow_stack(thread, users);
     }
@@ -126,7 +126,7 @@ pub(crate) unsafe fn ask_next(
     if to_go != 0 {
         let index = to_go.trailing_zeros();
         users &= users - 1;
-        let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
+        let header = FGRAPH.0.slots.acquire(&thread.mark, index as usize);
         // SAFETY: the mark keeps the registration until it is set to the next or cleared.
         let user = unsafe { &*header };
         if frame::younger(user.stamp, word) {

@@ -21,7 +21,7 @@ pub fn is_clear(thread: &Thread, return_slot_addr: usize, tail: bool) -> bool {
     // SAFETY: the newest frame, or the sentinel.
     let newest = unsafe { (*thread.shadow.newest()).return_slot_addr };
     // A tail call is where the newest frame is. Any other call above that may be on another stack.
-    if return_slot_addr > newest && (FGRAPH.stacks().is_alternate)(return_slot_addr) {
+    if return_slot_addr > newest && (FGRAPH.0.stacks().is_alternate)(return_slot_addr) {
         return false;
     }
     let lost = |word| lost::lost(thread, word);
@@ -71,5 +71,5 @@ pub fn abandon(thread: &Thread) -> bool {
 
 /// Whether a call is surely over.
 pub(super) fn is_gone(frame: &Frame) -> bool {
-    (FGRAPH.stacks().is_gone)(frame.return_slot_addr, frame.return_address)
+    (FGRAPH.0.stacks().is_gone)(frame.return_slot_addr, frame.return_address)
 }

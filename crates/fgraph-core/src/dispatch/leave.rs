@@ -143,7 +143,7 @@ pub(crate) unsafe fn tell_next(
     if to_go != 0 {
         let index = frame::last_slot(to_go);
         users &= users - 1;
-        let header = FGRAPH.slots.acquire(&thread.mark, index as usize);
+        let header = FGRAPH.0.slots.acquire(&thread.mark, index as usize);
         // SAFETY: the mark keeps the registration.
         let user = unsafe { &*header };
         if frame::younger(user.stamp, word) {

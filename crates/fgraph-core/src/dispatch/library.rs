@@ -11,7 +11,7 @@ use crate::thread::Thread;
 ///
 /// `thread` must be the running thread's state, marked as inside, in no callback.
 pub unsafe fn tell_of_library(thread: &Thread, slot: usize, epoch: u64, event: &LibraryEvent<'_>) {
-    let header = FGRAPH.slots.acquire(&thread.mark, slot);
+    let header = FGRAPH.0.slots.acquire(&thread.mark, slot);
     // SAFETY: the mark keeps the registration until it is cleared.
     unsafe {
         if !frame::younger((*header).stamp, frame::stamp(epoch)) {

@@ -20,7 +20,7 @@ pub(super) fn lost(thread: &Thread, word: u64) {
     }
     for slot in slots(users) {
         // The mark keeps the slot from its next owner until this is counted.
-        let header = FGRAPH.slots.acquire(&thread.mark, slot);
+        let header = FGRAPH.0.slots.acquire(&thread.mark, slot);
         // SAFETY: the mark keeps the registration.
         if !frame::younger(unsafe { (*header).stamp }, word) {
             bump(&thread.users[slot].lost);

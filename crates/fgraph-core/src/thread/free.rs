@@ -21,7 +21,11 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 const ALIGN_BITS: u32 = 12;
 
 /// What a [`FreeList`] holds.
-pub trait Linked: Sized + Sync + 'static {
+///
+/// # Safety
+///
+/// `next_free` always gives the same word of this value, which only free lists write to.
+pub unsafe trait Linked: Sized + Sync + 'static {
     /// The one behind it in the list.
     fn next_free(&self) -> &AtomicPtr<Self>;
 }
@@ -121,7 +125,8 @@ mod tests {
     #[repr(align(4096))]
     struct Aligned(AtomicPtr<Self>);
 
-    impl Linked for Aligned {
+    // SAFETY: a word of its own.
+    unsafe impl Linked for Aligned {
         fn next_free(&self) -> &AtomicPtr<Self> {
             &self.0
         }
@@ -129,7 +134,8 @@ mod tests {
 
     struct Unaligned(AtomicPtr<Self>);
 
-    impl Linked for Unaligned {
+    // SAFETY: a word of its own.
+    unsafe impl Linked for Unaligned {
         fn next_free(&self) -> &AtomicPtr<Self> {
             &self.0
         }

@@ -138,7 +138,8 @@ impl Marked for Thread {
     }
 }
 
-impl Linked for Thread {
+// SAFETY: a word of its own, which nothing else uses.
+unsafe impl Linked for Thread {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.seldom.next_free
     }

@@ -32,7 +32,6 @@ use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use fgraph_core::dispatch;
-use fgraph_core::fgraph::FGRAPH;
 use fgraph_core::frame::Frame;
 use fgraph_core::regs::{EntryRegs, ReturnRegs, return_address_at};
 use fgraph_core::site::Site;
@@ -214,7 +213,7 @@ pub(super) unsafe extern "C-unwind" fn enter_carefully(
     let return_address = unsafe { return_address_at(return_slot_addr) };
     // SAFETY: handed on.
     let frame = unsafe {
-        match FGRAPH.callers.may_be_misled(return_address) {
+        match super::FGRAPH.callers.may_be_misled(return_address) {
             true => super::enter(regs, site, thread, return_slot_addr, users, stamp),
             false => super::enter_only(regs, site, thread, return_slot_addr, users, stamp),
         }

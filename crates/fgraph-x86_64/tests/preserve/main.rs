@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use fgraph_core::FGRAPH;
+use fgraph_core::Fgraph;
 use fgraph_core::frame::Frame;
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::site::SiteName;
@@ -341,6 +341,9 @@ fn clobbering(answer: bool) -> bool {
     MACHINES[MACHINE.load(Ordering::Relaxed)].clobber();
     answer
 }
+
+// SAFETY: this program is the one runtime of its process.
+static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
 fn set_up() -> MutexGuard<'static, ()> {
     static ONCE: OnceLock<()> = OnceLock::new();

@@ -10,7 +10,7 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
 use fgraph_core::registration::{Header, Registration};
-use fgraph_core::{Counters, FGRAPH, FgraphOps, Function, UserId};
+use fgraph_core::{Counters, FgraphOps, Function, UserId};
 
 use super::into_filter::IntoFilter;
 use crate::arch::NotScalar;
@@ -18,6 +18,7 @@ use crate::control::options::Options;
 use crate::control::{self, users};
 use crate::report::error::{Error, FilterReport, StopReason};
 use crate::sites::Change;
+use crate::threads::FGRAPH;
 use crate::threads::watched;
 
 /// How a user is doing.

@@ -4,7 +4,8 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 
 use crate::arch::trampoline;
-use fgraph_core::{Counters, FGRAPH};
+use crate::threads::FGRAPH;
+use fgraph_core::Counters;
 
 use crate::code::text_writer::{Text, TextMethod};
 use crate::control;

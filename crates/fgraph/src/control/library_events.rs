@@ -11,9 +11,10 @@ use core::time::Duration;
 use super::{CONTROL, Control};
 use crate::process::loader_event;
 use crate::sites::ModuleChange;
+use crate::threads::FGRAPH;
 use crate::threads::Inside;
 use fgraph_core::thread::Thread;
-use fgraph_core::{FGRAPH, LibraryEvent, dispatch};
+use fgraph_core::{LibraryEvent, dispatch};
 
 /// How often a holder of the lock applies the filters to libraries that others have loaded.
 const ROUNDS: usize = 8;

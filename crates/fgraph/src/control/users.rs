@@ -13,7 +13,7 @@ use crate::arch::scalar::{self, NotScalar};
 use crate::arch::trampoline;
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::slot::FIRST_TAKEN;
-use fgraph_core::{Counters, FGRAPH, FgraphOps, MAX_USERS};
+use fgraph_core::{Counters, FgraphOps, MAX_USERS};
 use fgraph_symbols::filter::Filter;
 
 use super::options::Options;
@@ -22,7 +22,7 @@ use crate::os::maps::{Protection, Protections};
 use crate::os::{self, PAGE, membarrier, memory};
 use crate::report::error::Error;
 use crate::sites::Change;
-use crate::threads::{self, Inside, watched};
+use crate::threads::{self, FGRAPH, Inside, watched};
 
 /// The memory of this process, with its code.
 #[derive(Default)]

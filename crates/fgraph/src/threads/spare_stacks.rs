@@ -25,8 +25,8 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use super::FGRAPH;
 use arrayvec::ArrayVec;
-use fgraph_core::FGRAPH;
 use fgraph_core::dispatch;
 use fgraph_core::machine::Stack;
 use fgraph_core::thread::{StackProvider, Thread};

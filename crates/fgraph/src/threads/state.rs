@@ -20,8 +20,8 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
+use super::FGRAPH;
 use crate::arch::trampoline;
-use fgraph_core::FGRAPH;
 use fgraph_core::dispatch;
 use fgraph_core::thread::Thread;
 

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use fgraph_core::FGRAPH;
+use super::FGRAPH;
 
 use super::state::{claim_state, own_process};
 use crate::os;

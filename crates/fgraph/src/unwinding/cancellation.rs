@@ -33,8 +33,7 @@ use crate::arch::trampoline;
 use crate::os::{self, membarrier};
 use crate::process::linker;
 use crate::process::modules::LoadedModule;
-use crate::threads;
-use fgraph_core::fgraph::FGRAPH;
+use crate::threads::{self, FGRAPH};
 
 /// A module that names it may cancel threads.
 pub(crate) const FUNCTION: &CStr = c"pthread_cancel";

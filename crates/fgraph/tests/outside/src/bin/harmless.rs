@@ -9,7 +9,7 @@ use std::{mem, thread};
 
 use fgraph::{Error, Filter, FilterError, FunctionFacts, IntoFilter, PerThread, Untraced};
 use fgraph_core::site::{Site, SiteName};
-use fgraph_core::{FGRAPH, Function, Module};
+use fgraph_core::{Function, Module};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::lines::Lines;
 use fgraph_symbols::{debug_data, demangle};
@@ -102,14 +102,6 @@ fn guards_and_storage() {
     assert_eq!(storage.iter().count() + storage.into_values().count(), 0);
 }
 
-fn inner_crates() {
-    FGRAPH.slots.retire(0);
-    FGRAPH.slots.retire_if(1, std::ptr::dangling());
-    FGRAPH.epoch.advance();
-    FGRAPH.watched.set(3, false);
-    let _ = (FGRAPH.counters(), FGRAPH.user_counters(4));
-}
-
 fn bytes_that_lie() {
     let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     for nested in ["P", "N", "RINvC", "RNvB", "SaI", "ZN"] {
@@ -145,7 +137,6 @@ fn main() {
                 functions_that_are_made_up();
                 filters_that_come_back();
                 guards_and_storage();
-                inner_crates();
             });
         }
     });

@@ -24,18 +24,20 @@ extern "C" fn abort(_: *const fgraph_core::frame::Frame, _: usize) -> ! {
 }
 
 fn main() {
-    FGRAPH.slots.publish(0, 8 as *const Header); //~ E0133
-    FGRAPH.set_stacks(&PROVIDER); //~ E0133
-    FGRAPH.set_return_points([1; 6]); //~ E0133
-    FGRAPH.wait_for_grace(0, |thread| thread.enter_home()); //~ E0133
-    FGRAPH.is_grace_over(0, |thread| thread.low.take() != 0); //~ E0133
-    FGRAPH.threads.iter().for_each(|thread| thread.low.set(0)); //~ E0133
+    let guarded = FGRAPH.get(); //~ E0133
+    guarded.slots.publish(0, 8 as *const Header); //~ E0133
+    guarded.set_stacks(&PROVIDER); //~ E0133
+    guarded.set_return_points([1; 6]); //~ E0133
+    guarded.wait_for_grace(0, |thread| thread.enter_home()); //~ E0133
+    guarded.is_grace_over(0, |thread| thread.low.take() != 0); //~ E0133
+    guarded.threads.iter().for_each(|thread| thread.low.set(0)); //~ E0133
     drop(Thread::new()); //~ E0133
     drop(Thread::always_inside()); //~ E0133
     drop(Stack::new()); //~ E0133
     trampoline::install(attach, abort); //~ E0133
     trampoline::attaching(); //~ E0133
     trampoline::hold_cancellation(); //~ E0133
+    trampoline::trust_announcements(); //~ E0133
     replacement::set_must_run(0); //~ E0133
     trampoline::set_current(8 as *const Thread); //~ E0133
     trap::TRAP_RANGES.set(std::ptr::dangling_mut()); //~ E0133
