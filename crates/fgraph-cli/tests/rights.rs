@@ -1,7 +1,7 @@
 //! What another user must not reach: the library that programs load, the rings, the socket, and
 //! files that root writes.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -268,31 +268,36 @@ fn defaults_of_another_user_are_passed_over() {
 fn programs_are_recorded_where_memory_files_cannot_be_executed() {
     let (place, runtime) = (folder(0o755), folder(0o700));
     let recording = place.path().join("fgraph.data");
-    let set = "echo 2 > /proc/sys/vm/memfd_noexec";
     let inside = |script: &str| {
         let mut shell = Command::new("unshare");
-        shell.args(["--pid", "--fork", "--mount-proc", "sh", "-c", script]);
+        let script = format!("echo 2 > /proc/sys/vm/memfd_noexec && {script}");
+        shell.args(["--pid", "--fork", "--mount-proc", "sh", "-c", &script]);
+        shell.env("XDG_RUNTIME_DIR", runtime.path());
         shell
     };
-    if !inside(set)
-        .output()
-        .is_ok_and(|output| output.status.success())
-    {
-        return skip!(
-            "no right to set vm.memfd_noexec in a PID namespace of its own, or no unshare"
-        );
+    if !inside("true").output().is_ok_and(|it| it.status.success()) {
+        return skip!("no right to set vm.memfd_noexec in a PID namespace, or no unshare");
     }
     let command = recorder(runtime.path(), &recording, &["cat", "/proc/self/maps"]);
-    let mut shell = inside(&format!("{set} && exec \"$0\" \"$@\""));
-    shell.arg(command.get_program()).args(command.get_args());
-    let output = shell
-        .env("XDG_RUNTIME_DIR", runtime.path())
-        .output()
-        .unwrap();
+    let mut shell = inside("exec \"$0\" \"$@\"");
+    let shell = shell.arg(command.get_program()).args(command.get_args());
+    let output = shell.output().unwrap();
     assert_eq!(
         (output.status.code(), said(&output).as_str()),
         (Some(0), "")
     );
     assert!(!agents(&output.stdout).is_empty());
-    assert!(File::open(&recording).is_ok());
+
+    fs::remove_file(&recording).unwrap();
+    let script = "{ while :; do :; done & } && \"$0\" record -q --time 200ms -o \"$1\" -p $!; \
+                  code=$?; grep fgraph-agent /proc/$!/maps; kill $!; exit $code";
+    let mut shell = inside(script);
+    let shell = shell.arg(command.get_program()).arg(&recording);
+    let output = shell.output().unwrap();
+    assert_eq!(
+        (output.status.code(), said(&output).as_str()),
+        (Some(0), "")
+    );
+    assert!(!agents(&output.stdout).is_empty());
+    assert!(recording.exists());
 }
