@@ -121,7 +121,7 @@ impl Attached {
             Ok(Request::Attach {
                 rings: descriptor,
                 reader: std::process::id(),
-                settings,
+                settings: Box::new(settings),
             })
         })?;
         let (reader, rings, file) = made.expect("asked for above");

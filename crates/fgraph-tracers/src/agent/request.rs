@@ -15,7 +15,7 @@ pub enum Request {
         /// The process that reads them.
         reader: u32,
         /// What is recorded.
-        settings: Settings,
+        settings: Box<Settings>,
     },
     /// To be there for the requests below, unless a process records this one.
     Control {
@@ -102,7 +102,7 @@ impl Request {
                 Self::Attach {
                     rings: rings.parse().ok()?,
                     reader: reader.parse().ok()?,
-                    settings: Settings::parse(settings)?,
+                    settings: Box::new(Settings::parse(settings)?),
                 }
             }
             "control" => {
@@ -189,10 +189,10 @@ mod tests {
         let attach = Request::Attach {
             rings: 7,
             reader: 99,
-            settings: Settings {
+            settings: Box::new(Settings {
                 trace: vec!["a b".to_owned()],
                 ..Settings::default()
-            },
+            }),
         };
         let file = "options/a b".to_owned();
         let write = |append| Request::Write {
