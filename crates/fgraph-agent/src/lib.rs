@@ -186,7 +186,7 @@ const TYPES: Duration = Duration::from_secs(2);
 /// What works at once: a tool, and what tells of calls.
 type Begun = (Box<dyn Work>, Vec<Trigger>);
 
-/// Starts what is asked for, which writes to these rings. Tells the recorder if it comes to nothing.
+/// Starts what is asked for, which writes to these rings. Tells the recorder if that fails.
 fn begin(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error::Error>> {
     let begun = start_tool(settings, rings)?;
     // Libraries that are loaded later may have functions that can be traced.

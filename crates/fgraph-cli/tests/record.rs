@@ -405,10 +405,8 @@ fn signals_to_the_recorder_alone_are_passed_on_to_the_program() {
         // Its end would have the program end by itself.
         let _input = running.recorder.stdin.take();
         // SAFETY: a signal to a process that we have started.
-        assert_eq!(
-            unsafe { libc::kill(running.recorder.id() as i32, signal) },
-            0
-        );
+        let sent = unsafe { libc::kill(running.recorder.id() as i32, signal) };
+        assert_eq!(sent, 0);
         let (status, found) = running.ended();
         assert_eq!(status.signal(), Some(signal), "{status:?}");
         assert!(found.entries("leaf") > 1000);

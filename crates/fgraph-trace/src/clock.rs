@@ -405,18 +405,14 @@ mod tests {
         };
         let (kind, first) = (ClockKind::Tsc, ClockKind::Tsc.now());
         let thread = std::thread::spawn(move || {
-            // SAFETY: no pointer is passed; the thread reads no clock but by the kernel's leave.
-            assert_eq!(
-                unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) },
-                0
-            );
+            // SAFETY: no pointer is passed; this thread reads the counter through `ClockKind` only.
+            let forbidden = unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) };
+            assert_eq!(forbidden, 0);
             let (tsc, monotonic) = (kind.now(), ClockKind::Monotonic.now());
             assert_eq!(mode(), libc::PR_TSC_SIGSEGV);
-            // SAFETY: as above.
-            assert_eq!(
-                unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) },
-                0
-            );
+            // SAFETY: no pointer is passed, and reading the counter is allowed again.
+            let allowed = unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) };
+            assert_eq!(allowed, 0);
             (tsc, monotonic)
         });
         let (tsc, monotonic) = thread.join().unwrap();

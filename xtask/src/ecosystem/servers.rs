@@ -3,8 +3,6 @@
 //! Clients keep connections and ask the same again and again. A run has three phases: before the
 //! attach, from its begin to the end of the recorder, and after it. Each run has a new server.
 
-// Long strings: rows of tables, and JSON.
-
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

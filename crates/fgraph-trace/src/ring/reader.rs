@@ -84,8 +84,8 @@ mod robust {
         /// Runs `work`, and says meanwhile, to all processes that have the rings, that there is a
         /// reader. If a signal ends this process, the kernel takes that back.
         ///
-        /// The thread's list of robust mutexes is replaced for that time, so `work` must not end the
-        /// thread with such a mutex locked.
+        /// The thread's list of robust mutexes is replaced for that time, so `work` must not end
+        /// the thread with such a mutex locked.
         ///
         /// # Errors
         ///
@@ -166,11 +166,9 @@ mod tests {
         }
         assert!(child > 0);
         while rings.has_reader().is_none() {
-            // SAFETY: it changes nothing; the child is ours.
-            assert_eq!(
-                unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) },
-                0
-            );
+            // SAFETY: the child is ours, and nothing is written.
+            let ended = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) };
+            assert_eq!(ended, 0);
             std::thread::yield_now();
         }
         assert_eq!(rings.has_reader(), Some(true));

@@ -16,7 +16,8 @@
 //! A `ret` leads back to the caller only where the stack pointer is as it was at entry, and the
 //! return address still stands there. Retpolines return to an address that they have written. So
 //! the stack pointer is followed along each path: code is not scalar if it moves the stack pointer
-//! otherwise than by a constant, `push`, `pop`, `call` or `leave`, or if it names its return address.
+//! otherwise than by a constant, `push`, `pop`, `call` or `leave`, or if it names its return
+//! address.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -494,7 +495,7 @@ mod tests {
             b"\x58\xff\xe0",                             // pop rax; jmp rax
             b"\xff\x24\x24",                             // jmp [rsp]
             b"\xff\x64\x24\x08",                         // jmp [rsp + 8]
-            b"\x55\x48\x89\xe5\x48\x89\xc5\xc9\xc3", // push rbp; mov rbp, rsp; mov rbp, rax; leave; ret
+            b"\x55\x48\x89\xe5\x48\x89\xc5\xc9\xc3", // push rbp; mov rbp, rsp; mov rbp, rax; ...
             b"\x55\x48\x89\xe5\x66\x5d\x66\x50\xc9\xc3", // ...; pop bp; push ax; leave; ret
             b"\x55\x48\x89\xe5\x66\xc9\xc3",         // ...; leave with a word; ret
             b"\x48\x89\xfd\xc3",                     // mov rbp, rdi; ret

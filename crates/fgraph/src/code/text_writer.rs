@@ -1,8 +1,8 @@
 //! Writing to the program's text.
 //!
 //! Through `/proc/self/mem` the kernel writes to pages that are mapped read-only, without changing
-//! their protection: no page is ever writable and executable, and no mapping is split. Where that is not to be had (no `/proc`,
-//! or a kernel that forbids it), the protection is changed for as long as the write takes.
+//! their protection: no page is ever writable and executable, and no mapping is split. Without
+//! `/proc`, or where the kernel forbids it, the protection is changed for as long as the write takes.
 //!
 //! # Safety
 //!

@@ -291,7 +291,8 @@ mod tests {
             }
             [Register::RAX, Register::RBP, Register::R11].map(|at| values[at.number()])
         };
-        // lea rax, [rip - 7]; movabs r11, 0x3000; add rax, r11; movabs rcx, -0x2000; lea rbp, [rax + rcx]
+        // lea rax, [rip - 7]; movabs r11, 0x3000; add rax, r11; movabs rcx, -0x2000;
+        // lea rbp, [rax + rcx]
         let large = b"\x48\x8d\x05\xf9\xff\xff\xff\x49\xbb\x00\x30\0\0\0\0\0\0\x4c\x01\xd8\
                       \x48\xb9\x00\xe0\xff\xff\xff\xff\xff\xff\x48\x8d\x2c\x08";
         let known = run(large, &mut values);
