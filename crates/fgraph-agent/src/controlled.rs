@@ -29,7 +29,7 @@ const NAP: Duration = Duration::from_millis(20);
 pub(crate) struct Controlled {
     /// Made when it is first needed.
     control: Option<Control>,
-    /// Likewise; `None` also if the C library's functions cannot be watched.
+    /// There while a tracer is, if the C library's functions can be watched.
     faulting: Option<Faulting>,
     /// The process with which this ends, if it does with one.
     pub(crate) holder: Option<Reader>,
@@ -48,9 +48,6 @@ pub(crate) fn get() -> Result<MutexGuard<'static, Controlled>, Failed> {
 
 impl Controlled {
     fn control(&mut self) -> &mut Control {
-        if self.control.is_none() {
-            self.faulting = Faulting::watch().ok();
-        }
         self.control
             .get_or_insert_with(|| Control::without_modules(&NEVER))
     }
@@ -81,12 +78,19 @@ impl Controlled {
     }
 
     pub(crate) fn write(&mut self, file: &str, text: &str, append: bool) -> Result<(), Failed> {
-        let control = self.control();
-        match append {
-            true => control.append(file, text)?,
-            false => control.write(file, text)?,
+        // What is written may start a tracer, which reads clocks from then on.
+        if self.faulting.is_none() {
+            self.faulting = Faulting::watch().ok();
         }
-        Ok(())
+        let control = self.control();
+        let written = match append {
+            true => control.append(file, text),
+            false => control.write(file, text),
+        };
+        if control.is_idle() {
+            self.faulting = None;
+        }
+        Ok(written?)
     }
 }
 

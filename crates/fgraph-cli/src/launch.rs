@@ -686,8 +686,8 @@ impl Launched {
         }
     }
 
-    /// Waits until the program has ended. Returns its exit status, if that is known. Nothing of what
-    /// recording took is left then.
+    /// Waits until the program has ended. Returns its exit status, if that is known. Nothing of
+    /// what recording took is left then.
     fn wait(mut self) -> Option<ExitStatus> {
         if let Some(waiter) = self.waiter.take() {
             self.status = waiter.join().ok().and_then(Result::ok);

@@ -236,6 +236,12 @@ impl Control {
         }
     }
 
+    /// True while no tracer is there.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.tracers.is_empty()
+    }
+
     /// The names of the files: those of threads are there while a tracer knows these.
     #[must_use]
     pub fn files(&self) -> Vec<String> {

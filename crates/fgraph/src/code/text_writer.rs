@@ -2,7 +2,8 @@
 //!
 //! Through `/proc/self/mem` the kernel writes to pages that are mapped read-only, without changing
 //! their protection: no page is ever writable and executable, and no mapping is split. Without
-//! `/proc`, or where the kernel forbids it, the protection is changed for as long as the write takes.
+//! `/proc`, or where the kernel forbids it, the protection is changed for as long as the write
+//! takes.
 //!
 //! # Safety
 //!
