@@ -206,6 +206,8 @@ pub(super) const GROUP: Group = Group {
                       child's threads fgraph sees first.",
             shown: Shown::By(Hostile {
                 args: &["untold"],
+                unfinished: Any,
+                unreturned: Any,
                 ..FORK
             }),
         },

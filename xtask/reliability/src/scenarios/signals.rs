@@ -111,6 +111,7 @@ pub(super) const GROUP: Group = Group {
             promise: "The next trap of the program's own reaches its handler again.",
             shown: Shown::By(Hostile {
                 args: &["trap-jump"],
+                skipped: Exactly(2000),
                 toggled: Some("leaf"),
                 ..HANDLERS
             }),
