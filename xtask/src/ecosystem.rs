@@ -93,8 +93,8 @@ pub(crate) struct Options {
     /// and run no tests of crates
     #[arg(long, num_args = 0.., value_name = "NAME", conflicts_with = "crates")]
     servers: Option<Vec<String>>,
-    /// Write docs/ecosystem.md from the newest results of --recorded and --servers; run only what is
-    /// asked for beside it
+    /// Write docs/ecosystem.md from the newest results of --recorded and --servers; run only what
+    /// is asked for beside it
     #[arg(long, conflicts_with_all = ["crates", "json"])]
     write: bool,
     /// The command `fgraph` for --recorded, --servers and --write; without it, it is built
