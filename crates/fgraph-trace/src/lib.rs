@@ -19,6 +19,8 @@ pub mod primitive;
 pub mod recording;
 pub mod ring;
 pub mod source;
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+mod system_call;
 pub mod values;
 
 pub use live::{Live, Snapshot};

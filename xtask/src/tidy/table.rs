@@ -75,6 +75,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "event",
             "clock",
             "primitive",
+            "system_call",
         ],
         apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],

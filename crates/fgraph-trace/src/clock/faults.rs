@@ -7,9 +7,10 @@
 //!
 //! The unsafe code makes system calls that write to live locals.
 
-use core::arch::asm;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::system_call::system_call;
 
 static EXPECTED: AtomicBool = AtomicBool::new(false);
 
@@ -18,35 +19,12 @@ pub(super) fn expect() {
     EXPECTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether to read clocks with care.
+/// Returns true if clocks are to be read with care.
 #[inline(always)]
 pub(super) fn are_expected() -> bool {
     // Relaxed: the thread that is about to get faults has set it itself, or was made by one that
     // has.
     EXPECTED.load(Ordering::Relaxed)
-}
-
-/// Makes a system call with four arguments. The C library's function may be traced, and then no
-/// trap may come while all signals are blocked.
-///
-/// # Safety
-///
-/// The call with these arguments must do no harm to the program's memory.
-unsafe fn call(number: libc::c_long, args: [usize; 4]) {
-    // SAFETY: the kernel changes these three registers, and what the caller vouches for.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number => _,
-            in("rdi") args[0],
-            in("rsi") args[1],
-            in("rdx") args[2],
-            in("r10") args[3],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
 }
 
 /// Runs `read`, which reads the counter, while the thread gets no fault for that.
@@ -59,15 +37,15 @@ pub(super) fn without(read: impl FnOnce() -> u64) -> u64 {
         let (set, before) = (set.expose_provenance(), before.expose_provenance());
         // SAFETY: null, or live sets of the size that the kernel is told.
         unsafe {
-            call(
+            system_call(
                 libc::SYS_rt_sigprocmask,
-                [how as usize, set, before, size_of::<u64>()],
+                [how as usize, set, before, size_of::<u64>(), 0],
             )
         };
     };
     let prctl = |option: i32, argument: usize| {
         // SAFETY: it writes to `mode`, or nothing.
-        unsafe { call(libc::SYS_prctl, [option as usize, argument, 0, 0]) };
+        unsafe { system_call(libc::SYS_prctl, [option as usize, argument, 0, 0, 0]) };
     };
     change_mask(libc::SIG_BLOCK, &raw const all, &raw mut before);
     prctl(libc::PR_GET_TSC, (&raw mut mode).expose_provenance());
@@ -80,10 +58,10 @@ pub(super) fn without(read: impl FnOnce() -> u64) -> u64 {
     ticks
 }
 
-/// What `clock_gettime` gives, from the kernel.
+/// As the C library's `clock_gettime`, by a system call.
 #[cold]
 pub(super) fn clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) {
     let time = ptr::from_mut(time).expose_provenance();
     // SAFETY: the time is written to.
-    unsafe { call(libc::SYS_clock_gettime, [clock as usize, time, 0, 0]) };
+    unsafe { system_call(libc::SYS_clock_gettime, [clock as usize, time, 0, 0, 0]) };
 }

@@ -266,53 +266,26 @@ impl Drop for Mapped {
     }
 }
 
-/// System calls that callbacks make: not by the C library, whose functions may be traced
-/// themselves, and without a change of `errno`.
+/// Mapping in callbacks.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod system {
-    use core::arch::asm;
-
     use super::{PAGE, READ_WRITE};
-
-    /// Makes a system call. The result is what the kernel returns: -4095 to -1 for an error.
-    ///
-    /// # Safety
-    ///
-    /// The call with these arguments must do no harm to the program's memory.
-    unsafe fn call(number: libc::c_long, args: [usize; 5]) -> isize {
-        let result;
-        // SAFETY: the kernel changes these three registers, and what the caller vouches for.
-        unsafe {
-            asm!(
-                "syscall",
-                inlateout("rax") number as isize => result,
-                in("rdi") args[0],
-                in("rsi") args[1],
-                in("rdx") args[2],
-                in("r10") args[3],
-                in("r8") args[4],
-                in("r9") 0,
-                lateout("rcx") _,
-                lateout("r11") _,
-                options(nostack),
-            );
-        }
-        result
-    }
+    use crate::system_call::system_call;
 
     /// As `mremap`. A mapping that `mlockall` has locked may not grow beyond what may be locked:
     /// then it is unlocked first.
     ///
     /// # Safety
     ///
-    /// As for [`call`].
+    /// As for [`system_call`].
     unsafe fn remap(from: usize, old: usize, new: usize, flags: i32, to: usize) -> Option<usize> {
         // SAFETY: handed on.
-        let remapped = || unsafe { call(libc::SYS_mremap, [from, old, new, flags as usize, to]) };
+        let remapped =
+            || unsafe { system_call(libc::SYS_mremap, [from, old, new, flags as usize, to]) };
         let mut address = remapped();
         if address == -(libc::EAGAIN as isize) {
             // SAFETY: it changes no memory.
-            unsafe { call(libc::SYS_munlock, [from, old.max(PAGE * 8), 0, 0, 0]) };
+            unsafe { system_call(libc::SYS_munlock, [from, old.max(PAGE * 8), 0, 0, 0]) };
             address = remapped();
         }
         usize::try_from(address).ok()
@@ -335,7 +308,7 @@ mod system {
             let all = remap(source, 0, distance + bytes, libc::MREMAP_MAYMOVE, 0)?;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let [access, flags] = [libc::PROT_NONE, flags].map(|it| it as usize);
-            let room = call(libc::SYS_mmap, [wish, bytes, access, flags, usize::MAX]);
+            let room = system_call(libc::SYS_mmap, [wish, bytes, access, flags, usize::MAX]);
             let room = usize::try_from(room).ok();
             let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             let moved = room.and_then(|room| remap(all + distance, bytes, bytes, moves, room));
@@ -347,7 +320,7 @@ mod system {
             if let Some(room) = room.filter(|_| moved.is_none()) {
                 unmap(room, bytes);
             }
-            if call(
+            if system_call(
                 libc::SYS_mprotect,
                 [place, bytes, READ_WRITE as usize, 0, 0],
             ) != 0
@@ -376,7 +349,7 @@ mod system {
     /// It is the caller's, and nothing refers to it.
     pub(super) unsafe fn unmap(address: usize, bytes: usize) {
         // SAFETY: handed on.
-        unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0]) };
+        unsafe { system_call(libc::SYS_munmap, [address, bytes, 0, 0, 0]) };
     }
 }
 
