@@ -150,19 +150,6 @@ impl Rings {
         Ok((Self::start(memory, geometry, options), file))
     }
 
-    /// As [`create_shared`](Self::create_shared), in a file that another process has made by
-    /// `memfd_create` with `MFD_ALLOW_SEALING`, and left empty.
-    ///
-    /// # Errors
-    ///
-    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if something is in the file; others if it
-    /// cannot be sealed or mapped, or for no such geometry; on other systems than Linux always.
-    pub fn create_in(file: &File, options: &RingOptions) -> io::Result<Self> {
-        let geometry = Geometry::new(options)?;
-        let memory = Memory::new_in(file, &geometry)?;
-        Ok(Self::start(memory, geometry, options))
-    }
-
     /// The rings that another process has made by [`create_shared`](Self::create_shared).
     ///
     /// That process may be hostile: what it writes harms nobody who reads, and it cannot take the

@@ -8,7 +8,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::names::DescriptionKind;
@@ -194,35 +193,6 @@ fn rings_are_mapped_as_far_as_they_are_used() {
     drop(writers);
     drop(rings);
     assert_eq!(mapped(), (0, 0));
-}
-
-#[test]
-fn a_file_that_is_made_shorter_before_it_is_sealed_is_refused() {
-    use std::os::fd::FromRawFd;
-    for _ in 0..200 {
-        // SAFETY: a name with a zero at its end.
-        let fd = unsafe { libc::memfd_create(c"rings".as_ptr(), libc::MFD_ALLOW_SEALING) };
-        // SAFETY: a new file, which nothing else has.
-        let file = unsafe { File::from_raw_fd(fd) };
-        let [has_begun, is_over] = [(); 2].map(|()| AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    let _ = file.set_len(0);
-                    has_begun.store(true, Ordering::Relaxed);
-                }
-            });
-            while !has_begun.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            let made = Rings::create_in(&file, &options(Mode::Drop));
-            is_over.store(true, Ordering::Relaxed);
-            if let Ok(rings) = made {
-                let writer = rings.writer(PROCESS, 1).unwrap();
-                assert!(writer.call(call(Kind::Entry, 1), writer.clock().now()));
-            }
-        });
-    }
 }
 
 #[test]

@@ -70,10 +70,6 @@ impl Memory {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn new_in(_: &File, _: &Geometry) -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     pub(super) fn map_shared(_: &File) -> io::Result<(Self, Geometry)> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -83,7 +79,7 @@ impl Memory {
 impl Memory {
     /// Memory that keeps its length, and the file through which other processes map it.
     pub(super) fn new_shared(geometry: &Geometry) -> io::Result<(Self, File)> {
-        use std::os::fd::FromRawFd;
+        use std::os::fd::{AsRawFd, FromRawFd};
         let create = |more| {
             let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | more;
             // SAFETY: a name with a zero at its end.
@@ -100,22 +96,14 @@ impl Memory {
         };
         // SAFETY: a new file, which nothing else has.
         let file = unsafe { File::from_raw_fd(fd) };
-        Ok((Self::new_in(&file, geometry)?, file))
-    }
-
-    /// Memory that keeps its length, in a file of memory that is empty and can be sealed.
-    pub(super) fn new_in(file: &File, geometry: &Geometry) -> io::Result<Self> {
-        use std::os::fd::AsRawFd;
-        if file.metadata()?.len() != 0 {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
         file.set_len(geometry.words as u64 * 8)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: it changes what may be done with the file.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        mapped::Mapped::file(file, *geometry).map(Self::Mapped)
+        let mapped = mapped::Mapped::file(&file, *geometry)?;
+        Ok((Self::Mapped(mapped), file))
     }
 
     /// Memory that [`new_shared`](Self::new_shared) has made in this process or another one.
