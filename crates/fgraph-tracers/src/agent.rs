@@ -72,7 +72,8 @@ pub trait Work: std::fmt::Debug + Send + Sync {
     /// [`InsideCallback`](Error::InsideCallback).
     fn functions(&self) -> Result<Vec<Function>, Error>;
 
-    /// What the filter has come to: [`Handle::report`](fgraph::Handle::report).
+    /// How many functions the filter traces, and which it refuses:
+    /// [`Handle::report`](fgraph::Handle::report).
     ///
     /// # Errors
     ///
@@ -127,15 +128,7 @@ const REASONS: usize = 5;
 
 /// The reasons why functions are refused, the most frequent first.
 fn refusal(report: &FilterReport) -> Option<String> {
-    let mut counts: Vec<(String, usize)> = Vec::new();
-    for refused in &report.refused {
-        let reason = refused.reason.in_general();
-        match counts.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((reason, 1)),
-        }
-    }
-    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let counts = report.reasons();
     let all = report.refused.len();
     let mut reasons = counts
         .iter()
