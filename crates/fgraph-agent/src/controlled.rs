@@ -78,7 +78,7 @@ impl Controlled {
     }
 
     pub(crate) fn write(&mut self, file: &str, text: &str, append: bool) -> Result<(), Failed> {
-        // What is written may start a tracer, which reads clocks from then on.
+        // A write may start a tracer, which reads clocks from then on.
         if self.faulting.is_none() {
             self.faulting = Faulting::watch().ok();
         }
@@ -101,7 +101,7 @@ pub(crate) fn stream(file: &File) {
         file,
         len: STREAM_HEAD,
     };
-    // What cannot be written has no reader.
+    // If nothing can be written, nobody reads.
     let _ = match pipe {
         Ok(pipe) => out.copy(pipe),
         Err(error) => out.write(&Reply(Err(error.to_string())).to_bytes()),

@@ -41,7 +41,7 @@ impl Files<'_, '_> {
     ///
     /// # Errors
     ///
-    /// What the kernel says in either process.
+    /// The kernel's error, in either process.
     pub fn create(&mut self, name: &CStr) -> io::Result<(File, u32)> {
         let file = sharing::memory_file(name, false)?;
         let descriptor = self.share(&file)?;
@@ -54,7 +54,7 @@ impl Files<'_, '_> {
     ///
     /// # Errors
     ///
-    /// What the kernel says in either process.
+    /// The kernel's error, in either process.
     pub fn share(&mut self, file: &File) -> io::Result<u32> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let opened = File::options().read(true).write(true).open(path)?;

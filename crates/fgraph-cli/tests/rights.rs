@@ -1,4 +1,4 @@
-//! What another user must not reach: the library that programs load, the rings, the socket, and
+//! Another user reaches none of these: the library that programs load, the rings, the socket, and
 //! files that root writes.
 
 use std::fs::{self, Permissions};

@@ -141,7 +141,7 @@ pub fn runs_blocked(symbol: &str) -> bool {
 /// each thread does with all signals blocked.
 pub const NAMES_STACKS: &str = "GLIBC_2.39";
 
-/// Whether a glibc of [`NAMES_STACKS`] or later makes such a name by its function of that name.
+/// Returns true for a function by which a glibc of [`NAMES_STACKS`] or later makes such a name.
 #[must_use]
 pub fn makes_stack_name(symbol: &str) -> bool {
     // An IFUNC chooses the one that suits the processor. It has the IFUNC's name as well.

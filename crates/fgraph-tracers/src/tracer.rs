@@ -24,7 +24,8 @@ pub trait Tracer: fmt::Debug + Send + Sync {
     /// As for [`fgraph::register`].
     fn set_filter(&self, filter: Filter) -> Result<FilterReport, Error>;
 
-    /// What the filter has come to: [`Handle::report`](fgraph::Handle::report).
+    /// How many functions the filter traces, and which it refuses:
+    /// [`Handle::report`](fgraph::Handle::report).
     ///
     /// # Errors
     ///

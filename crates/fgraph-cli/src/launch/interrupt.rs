@@ -54,7 +54,7 @@ pub(super) fn pass_on_to(process: u32) {
 /// Ends this process by the signal that has ended the program, or with the code that shells make of
 /// it where the signal does not end this one.
 pub(super) fn end_by(signal: i32) -> ExitCode {
-    // What cannot be written was said to fail before.
+    // An output that cannot be written has been reported before.
     let _ = io::stdout().flush();
     // SAFETY: zeros are a set of signals, and it is filled in. The core would be of this program.
     unsafe {
@@ -69,7 +69,7 @@ pub(super) fn end_by(signal: i32) -> ExitCode {
     code_of(signal)
 }
 
-/// What shells say that a command has ended with that a signal has ended.
+/// The exit code that shells give a command which a signal has ended.
 pub(super) fn code_of(signal: i32) -> ExitCode {
     ExitCode::from(128_u8.wrapping_add(signal as u8))
 }

@@ -1,4 +1,4 @@
-//! Whether the process that reads the rings is still there.
+//! Tells a writer that the process which reads its rings has ended.
 //!
 //! Its number does not tell that: it means nothing in another PID namespace, and another process
 //! may have it later. Writers have no descriptor on which they could look for a lock. So a word of

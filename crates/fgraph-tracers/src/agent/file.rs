@@ -130,7 +130,7 @@ mod tests {
         file.rewind().unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "x");
-        // What a process with the same number may have there.
+        // Another process with the same number may have such a file there.
         // SAFETY: both are ours.
         assert!(unsafe { libc::dup2(memory().as_raw_fd(), file.as_raw_fd()) } >= 0);
         let error = rings.open().unwrap_err();

@@ -143,7 +143,7 @@ impl Line {
     }
 }
 
-/// What a recorder answers to a [`Line`]: a text of whole lines, or why there is none.
+/// A recorder's answer to a [`Line`]: a text of whole lines, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer(pub Result<String, String>);
 

@@ -289,7 +289,7 @@ impl FaultMarks {
         self.user.functions()
     }
 
-    /// What the filter has come to: [`Handle::report`].
+    /// How many functions the filter traces, and which it refuses: [`Handle::report`].
     ///
     /// # Errors
     ///

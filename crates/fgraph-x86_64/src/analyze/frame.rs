@@ -8,10 +8,10 @@ use iced_x86::{
 /// How far below the CFA the return address stands.
 pub(super) const RETURN_ADDRESS: i32 = 8;
 
-/// What is in rbp.
+/// The value of rbp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InRbp {
-    /// What the caller had in it.
+    /// The caller's value.
     Callers,
     /// An address so far below the CFA.
     Below(i32),

@@ -622,7 +622,7 @@ impl<T: Text> Batch<'_, T> {
                 self.pokes.len()
             };
             self.each_group_back(tails, &mut stuck, |batch, group| {
-                // What cannot be written stays behind its int3: the tail may be anything.
+                // A place that cannot be written stays behind its int3: the tail may be anything.
                 batch.write(group, Part::Tail(Version::Old)).is_ok()
             });
             if self.sync().is_err() {

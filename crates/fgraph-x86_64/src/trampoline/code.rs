@@ -866,8 +866,8 @@ macro_rules! trampoline {
             "mov r10, [rsp + {scratch} + 8]",
             "mov r11, [rsp + {site}]",
             "jmp .Luntraced_{v}",
-            // Some vector argument is wide. Only the trampolines for AVX come here, and to the other
-            // labels with `wide` and `widened`.
+            // Some vector argument is wide. Only the trampolines for AVX come here, and to the
+            // other labels with `wide` and `widened`.
             // At this point: as at `mark`; the thread is marked, and what only AVX-512 has is
             // saved.
             ".Lwide_args_{v}:",

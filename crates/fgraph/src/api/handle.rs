@@ -400,7 +400,8 @@ impl<T: FgraphOps> Handle<T> {
         watched::set(self.slot, ids)
     }
 
-    /// What the filter has come to, in the libraries that are loaded now.
+    /// How many functions the filter traces, in the libraries that are loaded now, and which it
+    /// refuses.
     ///
     /// # Errors
     ///
