@@ -10,6 +10,7 @@ mod gone;
 mod guard;
 pub(crate) mod interrupt;
 mod library;
+mod process;
 mod reader;
 mod socket;
 
@@ -365,7 +366,7 @@ impl Program {
         let (sender, ended) = mpsc::channel();
         let waiter = thread::spawn(move || {
             // Who attaches to it meanwhile sees it stop, which is no end.
-            attach::wait_until_gone(process);
+            process::wait_until_gone(process);
             let status = child.wait();
             drop::<mpsc::Sender<()>>(sender);
             status

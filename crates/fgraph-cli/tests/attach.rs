@@ -219,6 +219,62 @@ fn recording_ends_with_the_process_and_is_whole() {
     assert!(calls(&program.recording()).0 > 100);
 }
 
+/// Ends once the agent has a thread.
+const SHY: &str = r#"
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void *looks(void *unused)
+{
+    struct dirent *task;
+    char path[300], name[16];
+    for (;;) {
+        DIR *tasks = opendir("/proc/self/task");
+        while ((task = readdir(tasks))) {
+            sprintf(path, "/proc/self/task/%s/comm", task->d_name);
+            FILE *file = fopen(path, "r");
+            if (file && fgets(name, sizeof name, file) && !strcmp(name, "fgraph-agent\n"))
+                _exit(0);
+            if (file)
+                fclose(file);
+        }
+        closedir(tasks);
+        usleep(100);
+    }
+}
+
+int main(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, 0, looks, 0);
+    puts("ready");
+    fflush(stdout);
+    return getchar();
+}
+"#;
+
+#[test]
+fn a_process_that_ends_when_it_is_attached_to_is_not_waited_for() {
+    let cc = needs!(CC.find());
+    let folder = tempfile::tempdir().unwrap();
+    let [source, shy] = ["shy.c", "shy"].map(|name| folder.path().join(name));
+    fs::write(&source, SHY).unwrap();
+    let compiled = Command::new(cc)
+        .args([&source])
+        .arg("-o")
+        .arg(&shy)
+        .status();
+    assert!(compiled.unwrap().success());
+    // Nobody waits for it before the recorder has ended: it is a zombie meanwhile.
+    let program = Program::start_as(folder, &mut Command::new(shy));
+    let output = program.record(&["--libs", "--time", "1s"]);
+    let text = said(&output);
+    assert!(!text.contains("does not answer"), "{text}");
+}
+
 #[test]
 fn an_interrupt_ends_the_view_of_a_program_that_never_pauses() {
     let program = Program::start(&needs!(CC.find()));

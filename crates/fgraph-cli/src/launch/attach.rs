@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use fgraph_attach::{Files, Library, Loaded};
 use fgraph_trace::ring::{RingOptions, Rings};
-use fgraph_tracers::agent::{CALLS, OWN_CALLS, Reply, Request, Settings, is_there};
+use fgraph_tracers::agent::{CALLS, OWN_CALLS, Reply, Request, Settings};
 
 use super::guard::Guard;
 use super::library::BYTES;
+use super::process::{has_ended, wait_until_gone};
 use super::reader::Reader;
 use crate::error::Error;
 
@@ -152,7 +153,7 @@ impl Attached {
 
     /// Whether the process runs another program by now, without the agent.
     pub(super) fn has_executed(&self) -> bool {
-        !self.image.as_ref().is_some_and(Image::is_there) && is_there(self.process)
+        !self.image.as_ref().is_some_and(Image::is_there) && !has_ended(self.process)
     }
 
     /// Ends recording; the agent stays there, idle.
@@ -179,7 +180,7 @@ pub(super) fn end(process: u32, holder: u32) -> Result<(), Error> {
     }
     match have(process, |_| Ok(Request::Detach { holder })) {
         // It took all with it.
-        Err(_) if !is_there(process) => Ok(()),
+        Err(_) if has_ended(process) => Ok(()),
         ended => ended,
     }
 }
@@ -286,7 +287,7 @@ fn turn(process: u32) -> Option<File> {
 
 /// An error if no more answers are to be expected.
 pub(super) fn check_answers(process: u32, until: Instant) -> Result<(), Error> {
-    if !is_there(process) {
+    if has_ended(process) {
         let why = "it has ended".to_owned();
         return Err(Error::Process { process, why });
     }
@@ -312,23 +313,4 @@ pub(super) fn wait_for_end(
         wait_until_gone(process);
         Ok(ExitStatus::from_raw(0))
     })
-}
-
-/// Waits for the end of a process, and takes nothing from who waits for it. Without such a thing,
-/// which kernels have since 5.3, it returns at once.
-pub(super) fn wait_until_gone(process: u32) {
-    // SAFETY: it only opens.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
-    if fd < 0 {
-        return;
-    }
-    // SAFETY: just opened.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one entry.
-    while unsafe { libc::poll(&mut poll, 1, -1) } <= 0 {}
 }

@@ -8,10 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{Line, Reply, Request, STREAM_END, STREAM_HEAD, is_there};
+use fgraph_tracers::agent::{Line, Reply, Request, STREAM_END, STREAM_HEAD};
 
 use super::guard::Guard;
 use super::interrupt::Interrupts;
+use super::process::has_ended;
 use super::reader::Reader;
 use super::socket::{self, Socket};
 use super::{attach, guard};
@@ -68,7 +69,7 @@ impl Controlled {
         })?;
         let socket = Socket::listen(self.0, None);
         let is_stopped = || socket.as_ref().is_some_and(Socket::is_stopped);
-        while interrupts.count() == 0 && !is_stopped() && is_there(self.0) {
+        while interrupts.count() == 0 && !is_stopped() && !has_ended(self.0) {
             thread::sleep(NAP);
         }
         let ended = attach::end(self.0, holder);
@@ -78,7 +79,7 @@ impl Controlled {
 
     /// Whether the process is there.
     pub(crate) fn is_there(self) -> bool {
-        is_there(self.0)
+        !has_ended(self.0)
     }
 
     /// Asks the recorder of the process.
@@ -192,7 +193,7 @@ impl Controlled {
                 break;
             }
             if block.is_empty() {
-                if !is_there(process) {
+                if has_ended(process) {
                     break;
                 }
                 thread::sleep(NAP);

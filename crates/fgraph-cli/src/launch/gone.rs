@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use fgraph_trace::names::process_id;
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::is_there;
+
+use super::process::has_ended;
 
 /// Gives rings back whose processes have ended.
 #[derive(Debug, Default)]
@@ -15,7 +16,7 @@ pub(super) struct Gone {
 }
 
 impl Gone {
-    /// Looks at all rings, with a system call for each that a process has.
+    /// Looks at all rings, with three system calls for each that a process has.
     pub(super) fn give_back(&mut self, rings: &Rings) {
         let before = std::mem::take(&mut self.alive);
         for (index, ring) in (0..).zip(rings.counts()) {
@@ -23,7 +24,7 @@ impl Gone {
             if process == 0 || self.alive.contains(&process) {
                 continue;
             }
-            if is_there(process) {
+            if !has_ended(process) {
                 self.alive.insert(process);
             } else if before.contains(&process) {
                 // SAFETY: the process that has the writer is gone.

@@ -2,9 +2,12 @@
 
 use std::io::{self, Write as _};
 use std::mem;
+use std::os::fd::IntoRawFd;
 use std::process::ExitCode;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use super::process::descriptor;
 
 /// Relaxed: a count, which nothing else depends on.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -43,9 +46,9 @@ fn pass_on(signal: i32) {
 /// if we got one before. Without descriptors of processes, which kernels have since 5.3, it does
 /// not.
 pub(super) fn pass_on_to(process: u32) {
-    // SAFETY: it only opens. The process is not waited for yet, so its number is its own.
-    let program = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
-    PROGRAM.store(program as i32, Ordering::Relaxed);
+    // The process is not waited for yet, so its number is its own.
+    let program = descriptor(process).map_or(-1, IntoRawFd::into_raw_fd);
+    PROGRAM.store(program, Ordering::Relaxed);
     if COUNT.load(Ordering::Relaxed) > 0 {
         pass_on(NEWEST.load(Ordering::Relaxed));
     }

@@ -1,0 +1,67 @@
+//! Ends of processes that need not be children of this one.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use fgraph_tracers::agent::is_there;
+
+/// Opens a descriptor of a process, which stays that of the process when its number is reused.
+/// Kernels have them since 5.3.
+pub(super) fn descriptor(process: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the call only opens a descriptor.
+    match unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) } {
+        // SAFETY: nobody else has this descriptor, which was opened just now.
+        fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Returns true if the last thread of a process has ended, even if its parent has not waited for
+/// it. Without descriptors of processes only the parent's wait counts.
+pub(super) fn has_ended(process: u32) -> bool {
+    match descriptor(process) {
+        Ok(fd) => poll(&fd, 0) > 0,
+        Err(_) => !is_there(process),
+    }
+}
+
+/// Waits for the end of a process, and takes nothing from who waits for it. Without descriptors of
+/// processes it returns at once.
+pub(super) fn wait_until_gone(process: u32) {
+    if let Ok(fd) = descriptor(process) {
+        while poll(&fd, -1) <= 0 {}
+    }
+}
+
+/// Waits for milliseconds, or for ever if they are negative, until the process of a descriptor has
+/// ended. Returns a positive number if it has.
+fn poll(fd: &OwnedFd, milliseconds: i32) -> i32 {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: `poll` is one entry, which the call may write to.
+    unsafe { libc::poll(&mut poll, 1, milliseconds) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_nobody_waits_for_has_ended() {
+        let mut child = Command::new("cat");
+        let child = child.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let process = child.id();
+        assert!(!has_ended(process) && !has_ended(1));
+        drop(child.stdin.take());
+        wait_until_gone(process);
+        assert!(has_ended(process) && is_there(process));
+        child.wait().unwrap();
+        assert!(has_ended(process) && has_ended(0) && has_ended(u32::MAX));
+    }
+}
