@@ -15,6 +15,7 @@
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
 //! | [`poke`] | the protocol that changes sites while threads run through them |
 //! | [`move_text`] | code that moves a mapping over text |
+//! | [`spawn_gate`] | a gate before the functions that start processes in the same memory |
 //! | [`punned_jump`] | jumps whose operand traps where a thread may go on in the middle of it |
 //! | [`trap`] | what a thread does that meets the breakpoint of a half-written site |
 //! | [`trampoline`] | the entry trampoline, the return point, their unwind information |
@@ -36,4 +37,4 @@ pub mod trampoline;
 
 pub use analyze::{evex, nop, reliance, relocate, scalar, system_calls};
 pub use emit::{punned_jump, stub, system_call, unwind};
-pub use patch::{move_text, poke, trap};
+pub use patch::{move_text, poke, spawn_gate, trap};

@@ -2,4 +2,5 @@
 
 pub mod move_text;
 pub mod poke;
+pub mod spawn_gate;
 pub mod trap;

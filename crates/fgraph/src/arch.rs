@@ -83,6 +83,11 @@ pub(crate) mod move_text {
     pub(crate) use fgraph_x86_64::move_text::{Move, MoveText, code};
 }
 
+/// Holding back the functions that start processes in the same memory.
+pub(crate) mod spawn_gate {
+    pub(crate) use fgraph_x86_64::spawn_gate::{CLOSED, FUNCTIONS, INSIDE, stand_at};
+}
+
 /// What a thread does that meets a half-written site.
 pub(crate) mod trap {
     pub(crate) use fgraph_x86_64::trap::{

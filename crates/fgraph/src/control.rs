@@ -35,6 +35,7 @@ use crate::os::{membarrier, memory};
 use crate::patching::batch::{FailedSite, is_on, is_ours};
 use crate::process::gate::GATE;
 use crate::process::loader_event;
+use crate::process::spawn_gate;
 use crate::report::error::{Error, StopReason};
 use crate::report::functions::SiteList;
 use crate::sites::{self, Sites};
@@ -162,6 +163,7 @@ impl Control {
         self.sites.start(trampolines);
         libgcc::find();
         loader_event::find_event(library_events::on_change);
+        spawn_gate::find();
         self.started = true;
         Ok(())
     }

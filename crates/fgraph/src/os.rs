@@ -11,6 +11,7 @@ pub(crate) mod status;
 mod trap_stack;
 
 use core::ptr;
+use core::sync::atomic::AtomicU32;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
@@ -106,6 +107,13 @@ pub(crate) fn nap() {
     };
     // SAFETY: reads the local.
     unsafe { libc::syscall(libc::SYS_nanosleep, &moment, ptr::null::<libc::timespec>()) };
+}
+
+/// Wakes all threads that wait for a futex of this process.
+pub(crate) fn wake_all(futex: &AtomicU32) {
+    const WAKE: i32 = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a live word, whose address alone is used.
+    unsafe { libc::syscall(libc::SYS_futex, futex, WAKE, i32::MAX) };
 }
 
 /// The time since some moment. The kernel is asked, as the C library's function reads the

@@ -8,3 +8,4 @@ pub(crate) mod image;
 pub(crate) mod linker;
 pub(crate) mod loader_event;
 pub(crate) mod modules;
+pub(crate) mod spawn_gate;

@@ -35,6 +35,7 @@ use crate::code::stub_blocks::StubBlocks;
 use crate::process::linker;
 use crate::process::loader_event;
 use crate::process::modules::{self, Generation, LoadedModule};
+use crate::process::spawn_gate;
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
 use crate::unwinding::cancellation;
@@ -49,7 +50,7 @@ pub(crate) use listing::of_file;
 pub(crate) use module::ModuleChange;
 use module::{KnownFile, ModuleSites};
 pub(crate) use record::{
-    Original, is_function, is_relay, original, patched_len, relay_of, relayed, short_jump,
+    Original, is_function, is_hook, is_relay, original, patched_len, relay_of, relayed, short_jump,
     system_call,
 };
 #[cfg(feature = "testing")]
@@ -440,10 +441,11 @@ impl Sites {
         self.loaded().flat_map(ModuleSites::sites)
     }
 
-    /// The site of the linker's function that tells of libraries, if there is one.
-    pub(crate) fn event(&self) -> Option<&'static Site> {
-        let event = loader_event::event().filter(|&event| loader_event::is_event(event))?;
-        self.loaded().find_map(|module| module.site_at(event))
+    /// The sites that are patched for as long as there is a user, whatever the filters select.
+    pub(crate) fn hooks(&self) -> impl Iterator<Item = &'static Site> {
+        let event = loader_event::event().filter(|&event| loader_event::is_event(event));
+        let functions = event.into_iter().chain(spawn_gate::functions());
+        functions.filter_map(|function| self.loaded().find_map(|module| module.site_at(function)))
     }
 
     /// Returns the ranges of text of the modules that have sites, each with a part of these.

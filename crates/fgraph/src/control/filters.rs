@@ -19,7 +19,7 @@ use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
 use crate::patching::writer::{self, Writer};
-use crate::process::loader_event;
+use crate::process::spawn_gate::{self, Closed};
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::{self, Change};
 
@@ -127,7 +127,7 @@ impl Control {
             return self.is_wanted(sites::relayed(site));
         }
         site.interest.load(Ordering::Relaxed) != 0
-            || loader_event::is_event(site.address()) && self.filters.iter().any(Option::is_some)
+            || sites::is_hook(site) && self.filters.iter().any(Option::is_some)
     }
 
     /// What the filter of the user in `slot` has come to.
@@ -189,7 +189,7 @@ impl Control {
                 .filter_map(|site| sites::relay_of(site))
                 .collect();
             sites.extend(relays);
-            sites.extend(self.sites.event());
+            sites.extend(self.sites.hooks());
             sites.extend(self.failed.iter().map(|(site, _)| *site));
         }
         let batch = Batch::plan(sites, |site| self.is_wanted(site));
@@ -200,7 +200,9 @@ impl Control {
         }
         self.unfinished = true;
         batch.take_signals()?;
-        let mut is_checked = batch.leaves_traps();
+        let leaves_traps = batch.leaves_traps();
+        let mut is_checked = leaves_traps;
+        let held_back = leaves_traps.then(spawn_gate::close);
         if is_checked {
             batch.check_signals()?;
         }
@@ -209,6 +211,8 @@ impl Control {
         let mut writer = Writer::new(&batch, self.leave_out);
         let mut since = os::now();
         for piece in batch.pieces() {
+            held_back.iter().for_each(Closed::renew);
+            piece.wait_until_none_inside();
             // Threads that wait for the linker's lock only get it if it is not taken at once.
             if os::now() - since > LONGEST_TURN {
                 os::nap();

@@ -1,6 +1,6 @@
 //! What `/proc` says of a thread.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::sync::OnceLock;
 
@@ -75,6 +75,53 @@ impl ThreadStatus {
         let mut lines = self.0.split(|&byte| byte == b'\n');
         lines.find_map(|line| line.strip_prefix(name))
     }
+}
+
+/// What a thread of the process does at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// It runs, or waits for a processor.
+    Runs,
+    /// It is in a system call that starts a process or a thread: in `vfork`, for as long as the
+    /// child has the memory of its parent.
+    StartsProcess,
+    /// It sleeps in the kernel, and goes on at this address.
+    Asleep {
+        /// The address.
+        at: usize,
+    },
+}
+
+impl Activity {
+    /// That of a thread; `None` if it is gone, or `/proc` does not tell.
+    pub(crate) fn of(thread: u32) -> Option<Self> {
+        Self::parse(&read(&format!("/proc/self/task/{thread}/syscall"))?)
+    }
+
+    /// Reads `NUMBER ARGUMENTS... STACK_POINTER ADDRESS`: without arguments and with a number of -1
+    /// where it is no system call that the thread sleeps in.
+    fn parse(line: &[u8]) -> Option<Self> {
+        const STARTS: [i64; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
+        let mut words = str::from_utf8(line).ok()?.split_ascii_whitespace();
+        let number = match words.next()? {
+            "running" => return Some(Self::Runs),
+            number => number.parse().ok()?,
+        };
+        if STARTS.contains(&number) {
+            return Some(Self::StartsProcess);
+        }
+        let at = words.next_back()?.strip_prefix("0x")?;
+        let at = usize::from_str_radix(at, 16).ok()?;
+        Some(Self::Asleep { at })
+    }
+}
+
+/// Returns the threads of the process but the calling one; none without `/proc`.
+pub(crate) fn other_threads() -> impl Iterator<Item = u32> {
+    let own = super::thread_id();
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten();
+    let threads = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    threads.filter(move |&thread| thread != own)
 }
 
 /// True for a thread that the kernel has made in this process, for `io_uring` or `vhost`. It runs
@@ -159,6 +206,22 @@ mod tests {
         assert_eq!(flags(b"7 (gone) S 1"), None);
         assert_eq!(flags(b""), None);
         assert!(!is_kernel_worker(os::thread_id()));
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_goes_on_at_the_last_address_of_its_line() {
+        let parse = |line: &str| Activity::parse(line.as_bytes());
+        assert_eq!(parse("running\n"), Some(Activity::Runs));
+        let asleep = Some(Activity::Asleep { at: 0x7f12 });
+        assert_eq!(parse("-1 0x7ffe 0x7f12\n"), asleep);
+        assert_eq!(parse("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffe 0x7f12\n"), asleep);
+        for number in [56, 58, 435] {
+            let line = format!("{number} 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffe 0x7f12\n");
+            assert_eq!(parse(&line), Some(Activity::StartsProcess));
+        }
+        for line in ["", "\n", "1\n", "asleep 0x1\n"] {
+            assert_eq!(parse(line), None, "{line:?}");
+        }
     }
 
     #[test]

@@ -19,17 +19,17 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::{iter, ptr};
+use std::time::Duration;
 
 use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
 use crate::arch::{punned_jump, stub};
 use fgraph_core::site::Site;
 
-use super::signals;
+use super::{blocked, signals};
 use crate::code::text_exchange::{ExchangeError, TextExchange};
 use crate::code::text_writer::Text;
 use crate::os::{self, PAGE};
-use crate::process::loader_event;
 use crate::report::error::{Error, RefusalReason, RefusedFunction};
 use crate::sites::{self, OFF, ON};
 
@@ -111,7 +111,7 @@ impl Batch {
 
     /// Sees to it that no thread blocks the traps of the batch.
     pub(crate) fn check_signals(&self) -> Result<(), Error> {
-        if let Some(thread) = signals::unmask_everywhere() {
+        if let Some(thread) = blocked::unmask_everywhere() {
             return Err(Error::SignalBlocked { thread });
         }
         // This thread is safe while it patches, and from then on as any other.
@@ -239,14 +239,20 @@ impl Piece<'_> {
         (result, changed)
     }
 
+    /// Waits, but not for long, until no thread that blocks traps may be between two instructions
+    /// that it displaces, nor a process in the same memory.
+    pub(crate) fn wait_until_none_inside(self) {
+        /// Far longer than a child of `vfork` takes to execute a program.
+        const PATIENCE: Duration = Duration::from_millis(200);
+        wait_until_none_inside(self.pokes, PATIENCE);
+    }
+
     /// Makes all changes by exchanging the text up to the next piece. Returns the number of sites
     /// that were changed. To be called while no module can be unloaded, and no debugger is there.
-    /// `runs_blocked` says whether threads run the module's code with all signals blocked.
     pub(crate) fn exchange(
         self,
         text: &mut Text,
         exchange: &mut TextExchange,
-        runs_blocked: bool,
     ) -> Result<(usize, Changed), ExchangeError> {
         let mut changed = self.all_changed();
         let (mut indices, mut pokes) = (Vec::new(), Vec::new());
@@ -274,12 +280,9 @@ impl Piece<'_> {
             Some(before) => !sites::is_relay(self.sites[before]),
             None => true,
         };
-        let before_move = || {
-            // A thread that is between two displaced instructions will trap.
-            if runs_blocked && !pokes.iter().all(is_of_one_instruction) {
-                signals::wait_for_blocked();
-            }
-        };
+        // The loader lock is held, and no library can be loaded.
+        const PATIENCE: Duration = Duration::from_millis(20);
+        let before_move = || wait_until_none_inside(&pokes, PATIENCE);
         exchange.advance(text, self.limit, &pokes, is_cut_before, before_move)?;
         Ok((pokes.len(), changed))
     }
@@ -316,16 +319,28 @@ impl Piece<'_> {
     }
 }
 
+/// Waits until no thread that blocks traps may be between two instructions that `pokes` displace;
+/// gives up after `patience`.
+fn wait_until_none_inside(pokes: &[Poke], patience: Duration) {
+    if pokes.iter().all(is_of_one_instruction) {
+        return;
+    }
+    blocked::wait_until_none_inside(patience, |address| {
+        let next = pokes.partition_point(|poke| poke.address < address);
+        let poke = next.checked_sub(1).map(|at| pokes[at]);
+        poke.is_some_and(|poke| address < poke.address + poke.len)
+    });
+}
+
 /// Whether a poke exchanges a single instruction for another one.
 fn is_of_one_instruction(poke: &Poke) -> bool {
     (poke.old.starts | poke.new.starts) == 1
 }
 
-/// Whether a site is patched for fgraph alone: the linker's function that tells of libraries, or a
-/// relay.
+/// Whether a site is patched for fgraph alone: one of its hooks, or a relay.
 pub(crate) fn is_ours(site: &Site) -> bool {
     let wanted = site.interest.load(Ordering::Relaxed) != 0;
-    !wanted && (loader_event::is_event(site.address()) || sites::is_relay(site))
+    !wanted && (sites::is_hook(site) || sites::is_relay(site))
 }
 
 /// Whether a site jumps to its stub.

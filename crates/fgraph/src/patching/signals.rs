@@ -13,11 +13,10 @@ use core::ffi::{c_int, c_void};
 use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::time::Duration;
 
 use crate::arch::trap::{self, HandlerPtr};
 use crate::os;
-use crate::os::status::{ThreadStatus, is_kernel_worker};
+use crate::os::status::ThreadStatus;
 use crate::report::error::Unsupported;
 
 /// A signal that traps cause.
@@ -234,7 +233,8 @@ pub(crate) fn unmask() {
     unmask_all(&ThreadStatus::own());
 }
 
-fn unmask_all(own: &ThreadStatus) {
+/// Does what [`unmask`] does, where the status of this thread is known.
+pub(super) fn unmask_all(own: &ThreadStatus) {
     // All that there are, without `/proc`.
     let caught = own.caught().unwrap_or(!0);
     let signals = (1..=64).filter(|signal| caught >> (signal - 1) & 1 != 0);
@@ -280,56 +280,7 @@ pub(crate) fn blocked_here() -> bool {
     }
 }
 
-/// Sees to it that no handler of the program blocks traps, as [`unmask`] does, and that no thread
-/// does: the result is one that blocks them and goes on doing so, if there is any but this one.
-///
-/// Threads that are being made or are at their end block all signals for a moment; these are waited
-/// for. Threads of the kernel's own block them for good, and never trap: they do not count. `None`
-/// without `/proc`, where it cannot be known.
-pub(crate) fn unmask_everywhere() -> Option<u32> {
-    /// Far longer than the moment takes, also for a thread that has to wait for a processor.
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let own = ThreadStatus::own();
-    unmask_all(&own);
-    match own.threads() {
-        Some(1) => None,
-        _ => blocked_somewhere(PATIENCE),
-    }
-}
-
-/// Waits, for a few milliseconds at most, until no other thread blocks traps.
-pub(crate) fn wait_for_blocked() {
-    let _ = blocked_somewhere(Duration::from_millis(20));
-}
-
-fn blocked_somewhere(patience: Duration) -> Option<u32> {
-    /// How long it waits at most before it looks again.
-    const PAUSE: Duration = Duration::from_millis(5);
-    let mut waiting = look_for_blocked();
-    let start = os::now();
-    let mut pause = Duration::from_micros(100);
-    while !waiting.is_empty() && os::now() - start < patience {
-        std::thread::sleep(pause);
-        pause = PAUSE.min(pause * 2);
-        // Others that begin to block meanwhile will stop as well.
-        waiting.retain(|&thread| blocks_traps(thread));
-    }
-    waiting.first().copied()
-}
-
-fn look_for_blocked() -> Vec<u32> {
-    let own = os::thread_id();
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return Vec::new();
-    };
-    tasks
-        .filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|&thread| thread != own && blocks_traps(thread))
-        .collect()
-}
-
-fn blocks_traps(thread: u32) -> bool {
-    let mask = ThreadStatus::of(thread).and_then(|status| status.blocked());
-    let is_masked = |mask: u64| needed().any(|trap| mask & (1 << (trap.signal - 1)) != 0);
-    mask.is_some_and(is_masked) && !is_kernel_worker(thread)
+/// True if traps need one of the signals in `mask`.
+pub(super) fn are_in(mask: u64) -> bool {
+    needed().any(|trap| mask & (1 << (trap.signal - 1)) != 0)
 }

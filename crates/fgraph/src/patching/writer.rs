@@ -87,8 +87,7 @@ impl Writer {
         }
         let done = self.exchange.take().and_then(|mut exchange| {
             let is_within = range.end <= exchange.range().end;
-            let written =
-                is_within.then(|| piece.exchange(&mut self.text, &mut exchange, runs_blocked))?;
+            let written = is_within.then(|| piece.exchange(&mut self.text, &mut exchange))?;
             match written {
                 Ok((done, changed)) => {
                     self.exchange = Some(exchange);

@@ -23,6 +23,7 @@ use crate::code::arena::{self, Arena, CopyUnwind};
 use crate::code::stub_blocks::{PlacedStubs, StubBlocks};
 use crate::code::text_writer::Text;
 use crate::process::loader_event;
+use crate::process::spawn_gate;
 use crate::report::error::RefusalReason;
 use crate::unwinding::registry::Place;
 
@@ -237,6 +238,9 @@ pub(super) fn build(
             next_copy += copy.len;
             if starts == 1 && loader_event::event() == Some(one.address) {
                 body = loader_event::take_place_of(body);
+            }
+            if let Some(gate) = spawn_gate::take_place_of(one.address, body) {
+                body = gate;
             }
         }
         let Some(index) = indices.get(one.address.wrapping_sub(known.bias) as u64) else {

@@ -8,6 +8,7 @@ use fgraph_core::site::Site;
 use crate::arch::poke::Content;
 use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
+use crate::process::{loader_event, spawn_gate};
 
 /// How many bytes the jump of a site to its relay has.
 const SHORT_JUMP_LEN: usize = 2;
@@ -48,6 +49,13 @@ impl Original {
 /// entry has no room for it. The function's record is right behind that of the NOP.
 pub(crate) fn is_relay(site: &Site) -> bool {
     Original::of(site).is_relay
+}
+
+/// Whether a site is of a function that fgraph hooks for itself: the linker's, which tells of
+/// libraries, and those that start processes in the same memory.
+pub(crate) fn is_hook(site: &Site) -> bool {
+    let address = site.address();
+    loader_event::is_event(address) || spawn_gate::functions().any(|hook| hook == address)
 }
 
 /// The number of the system call within a function that a site is: what the instruction there puts

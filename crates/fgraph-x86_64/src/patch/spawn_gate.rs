@@ -1,0 +1,157 @@
+//! A gate before the functions that start processes in the memory of their parent.
+//!
+//! Such a child runs the parent's code, often with all signals blocked, and must not be there when
+//! text changes. While the gate is closed, calls wait before they start one.
+//!
+//! ```text
+//!   caller -> site -> stub -> gate -> copy of the displaced instructions -> the function
+//!                               |
+//!                               counts calls that have passed and not returned
+//! ```
+//!
+//! `vfork` returns twice, so its calls are not counted. Nothing but the flags changes at a gate: a
+//! caller may rely on all registers.
+//!
+//! A call counts itself before it looks at the gate. Whoever closes the gate reads the count after
+//! that, so one of the two sees the other.
+
+use core::arch::global_asm;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// 1 while the gate is closed, and else 0. Calls wait for its futex, a tenth of a second at most;
+/// the first to lose patience opens the gate.
+pub static CLOSED: AtomicU32 = AtomicU32::new(0);
+
+/// Number of calls of `posix_spawn` and `posix_spawnp` that have passed and not returned.
+pub static INSIDE: AtomicU32 = AtomicU32::new(0);
+
+/// Address of the copy for each gate; 0 before [`stand_at`].
+static COPIES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+/// How long a call waits, as `struct timespec`.
+static PATIENCE: [i64; 2] = [0, 100_000_000];
+
+global_asm!(
+    ".pushsection fgraph_text, \"ax\", @progbits",
+    // Waits until the gate is open.
+    "fgraph_wait_at_gate:",
+    ".cfi_startproc",
+    "push rax",
+    "push rcx",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push r10",
+    "push r11",
+    ".cfi_adjust_cfa_offset 56",
+    "2:",
+    "lea rdi, [rip + {closed}]",
+    // FUTEX_WAIT | FUTEX_PRIVATE_FLAG
+    "mov esi, 128",
+    "mov edx, 1",
+    "lea r10, [rip + {patience}]",
+    "mov eax, {futex}",
+    "syscall",
+    "cmp eax, {timed_out}",
+    "jne 3f",
+    "mov dword ptr [rip + {closed}], 0",
+    "3:",
+    "cmp dword ptr [rip + {closed}], 0",
+    "jne 2b",
+    "pop r11",
+    "pop r10",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop rcx",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -56",
+    "ret",
+    ".cfi_endproc",
+    ".popsection",
+    closed = sym CLOSED,
+    patience = sym PATIENCE,
+    futex = const 202,
+    timed_out = const -110,
+);
+
+/// A gate for a function that returns once, and has all of its arguments in registers.
+macro_rules! counting {
+    ($name:literal, $at:literal) => {
+        global_asm!(
+            ".pushsection fgraph_text, \"ax\", @progbits",
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!($name, ":"),
+            ".cfi_startproc",
+            "2:",
+            "lock inc dword ptr [rip + {inside}]",
+            "cmp dword ptr [rip + {closed}], 0",
+            "je 3f",
+            "lock dec dword ptr [rip + {inside}]",
+            "call fgraph_wait_at_gate",
+            "jmp 2b",
+            "3:",
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            "call qword ptr [rip + {copies} + {at}]",
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "lock dec dword ptr [rip + {inside}]",
+            "ret",
+            ".cfi_endproc",
+            ".popsection",
+            inside = sym INSIDE,
+            closed = sym CLOSED,
+            copies = sym COPIES,
+            at = const 8 * $at,
+        );
+    };
+}
+
+counting!("fgraph_gate_of_posix_spawn", 0);
+counting!("fgraph_gate_of_posix_spawnp", 1);
+
+global_asm!(
+    ".pushsection fgraph_text, \"ax\", @progbits",
+    ".globl fgraph_gate_of_vfork",
+    ".hidden fgraph_gate_of_vfork",
+    "fgraph_gate_of_vfork:",
+    ".cfi_startproc",
+    "cmp dword ptr [rip + {closed}], 0",
+    "je 2f",
+    "call fgraph_wait_at_gate",
+    "2:",
+    "jmp qword ptr [rip + {copies} + 16]",
+    ".cfi_endproc",
+    ".popsection",
+    closed = sym CLOSED,
+    copies = sym COPIES,
+);
+
+/// The functions that have a gate.
+pub const FUNCTIONS: [&CStr; 3] = [c"posix_spawn", c"posix_spawnp", c"vfork"];
+
+/// Has the gate of a function, by its index in [`FUNCTIONS`], lead to `copy`. Returns the address
+/// of the gate, where a stub may go on instead.
+///
+/// # Safety
+///
+/// `copy` must be the address of the copy of the displaced instructions of that function, or of
+/// one with the same arguments, and stay there.
+pub unsafe fn stand_at(index: usize, copy: usize) -> usize {
+    unsafe extern "C" {
+        fn fgraph_gate_of_posix_spawn();
+        fn fgraph_gate_of_posix_spawnp();
+        fn fgraph_gate_of_vfork();
+    }
+    // Release: whoever comes to the gate finds the copy.
+    COPIES[index].store(copy, Ordering::Release);
+    let gates: [unsafe extern "C" fn(); 3] = [
+        fgraph_gate_of_posix_spawn,
+        fgraph_gate_of_posix_spawnp,
+        fgraph_gate_of_vfork,
+    ];
+    gates[index] as *const () as usize
+}

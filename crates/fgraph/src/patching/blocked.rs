@@ -1,0 +1,156 @@
+//! Threads and processes that a trap would kill, because they block its signal.
+//!
+//! A process that `vfork` or `posix_spawn` starts has the memory of its parent until it executes a
+//! program, and runs the parent's code: often with all signals blocked. It is no thread of this
+//! process, but the thread that has started it waits in the kernel for as long as it runs.
+
+use std::time::Duration;
+
+use super::signals;
+use crate::os;
+use crate::os::status::{Activity, ThreadStatus, is_kernel_worker};
+use crate::process::spawn_gate;
+
+/// Stops handlers of the program from blocking traps, as [`signals::unmask`] does, and waits until
+/// no thread does. Returns a thread that goes on blocking them, if there is any but this one.
+///
+/// Threads that are being made or are at their end block all signals for a moment; these are waited
+/// for. Threads of the kernel's own block them for good, and never trap: they do not count, nor do
+/// threads that wait at the gate. `None` without `/proc`, where it cannot be known.
+pub(super) fn unmask_everywhere() -> Option<u32> {
+    /// Far longer than the moment takes, also for a thread that has to wait for a processor.
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let own = ThreadStatus::own();
+    signals::unmask_all(&own);
+    if own.threads() == Some(1) {
+        return None;
+    }
+    let mut waiting: Vec<u32> = os::status::other_threads().collect();
+    // Threads that begin to block traps meanwhile will stop as well.
+    wait(PATIENCE, || {
+        waiting.retain(|&thread| !is_held_back(thread) && blocks_traps(thread));
+        waiting.first().copied()
+    })
+}
+
+/// Waits until no thread that blocks traps, nor a process in the same memory, may be inside of a
+/// window; gives up after `patience`. `is_inside` says whether an address is there.
+pub(super) fn wait_until_none_inside(patience: Duration, is_inside: impl Fn(usize) -> bool) {
+    // All threads are looked at each time: one that was not inside may be now.
+    wait(patience, || {
+        os::status::other_threads().find(|&thread| may_be_inside(thread, &is_inside))
+    });
+}
+
+/// True if a thread, or the process that it starts, may be inside of a window and block traps.
+fn may_be_inside(thread: u32, is_inside: impl Fn(usize) -> bool) -> bool {
+    match Activity::of(thread) {
+        Some(Activity::StartsProcess) => true,
+        Some(Activity::Asleep { at }) => is_inside(at) && blocks_traps(thread),
+        Some(Activity::Runs) | None => blocks_traps(thread),
+    }
+}
+
+/// Calls `look` until it finds no thread, for as long as `patience` lasts. Returns the last result.
+fn wait(patience: Duration, mut look: impl FnMut() -> Option<u32>) -> Option<u32> {
+    /// The longest time between two looks.
+    const PAUSE: Duration = Duration::from_millis(5);
+    let start = os::now();
+    let mut pause = Duration::from_micros(50);
+    loop {
+        let found = look();
+        if found.is_none() || os::now() - start >= patience {
+            return found;
+        }
+        std::thread::sleep(pause);
+        pause = PAUSE.min(pause * 2);
+    }
+}
+
+/// True if a thread waits at the gate for processes that share the memory.
+fn is_held_back(thread: u32) -> bool {
+    matches!(Activity::of(thread), Some(Activity::Asleep { at }) if spawn_gate::has(at))
+}
+
+fn blocks_traps(thread: u32) -> bool {
+    let mask = ThreadStatus::of(thread).and_then(|status| status.blocked());
+    mask.is_some_and(signals::are_in) && !is_kernel_worker(thread)
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::c_void;
+    use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Runs until told to end.
+    extern "C" fn runs(is_over: *mut c_void) -> i32 {
+        // SAFETY: the flag of the test, which waits for this process.
+        let is_over = unsafe { &*is_over.cast::<AtomicBool>() };
+        while !is_over.load(Ordering::Relaxed) {
+            os::nap();
+        }
+        0
+    }
+
+    #[test]
+    fn a_child_that_its_parent_waits_for_in_the_kernel_is_waited_for() {
+        let (parent, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                parent.store(os::thread_id(), Ordering::Relaxed);
+                let mut stack = vec![0_u128; 1 << 12];
+                let top = stack.as_mut_ptr_range().end.cast();
+                let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+                let flag = (&raw const is_over).cast_mut().cast();
+                let mut status = 0;
+                // SAFETY: the child has a stack of its own, and ends before this goes on.
+                unsafe {
+                    let child = libc::clone(runs, top, flags, flag);
+                    assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                }
+            });
+            while Activity::of(parent.load(Ordering::Relaxed)) != Some(Activity::StartsProcess) {
+                os::nap();
+            }
+            // A child that runs for long is waited for no longer than that.
+            wait_until_none_inside(Duration::ZERO, |_| false);
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                is_over.store(true, Ordering::Relaxed);
+            });
+            wait_until_none_inside(LONG, |_| false);
+            assert!(is_over.load(Ordering::Relaxed));
+        });
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_elsewhere_is_not_waited_for() {
+        let (say, said) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let all = !0_u64;
+                let null = core::ptr::null_mut::<c_void>();
+                // SAFETY: the kernel reads the set, which the thread keeps to its end.
+                unsafe {
+                    libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all, null, 8);
+                }
+                say.send(os::thread_id()).unwrap();
+                ended.recv().unwrap();
+            });
+            let sleeper = said.recv().unwrap();
+            // It returns as soon as the thread sleeps.
+            wait_until_none_inside(LONG, |_| false);
+            assert!(blocks_traps(sleeper));
+            assert!(!may_be_inside(sleeper, |_| false));
+            assert!(may_be_inside(sleeper, |_| true));
+            end.send(()).unwrap();
+        });
+    }
+}
