@@ -51,7 +51,10 @@ enum Limit {
     Growth(f64),
 }
 
-const ROWS: [Row; 8] = [
+/// Threads that come and go, after a thousand to begin with.
+const ENDED: [usize; 3] = [1_000, 10_000, 100_000];
+
+const ROWS: [Row; 14] = [
     Row {
         name: "reload-functions",
         what: "dlopen and dlclose, functions traced",
@@ -107,6 +110,48 @@ const ROWS: [Row; 8] = [
         sizes: [1_370, 13_700, 137_000],
         unit: "us",
         limit: Limit::Growth(0.1),
+    },
+    Row {
+        name: "ended-recorder",
+        what: "threads that have ended, recorder",
+        sizes: ENDED,
+        unit: "KiB",
+        limit: Limit::Value(64.0),
+    },
+    Row {
+        name: "ended-profiler",
+        what: "threads that have ended, profiler",
+        sizes: ENDED,
+        unit: "KiB",
+        limit: Limit::Value(64.0),
+    },
+    Row {
+        name: "ended-probe",
+        what: "threads that have ended, shared probe",
+        sizes: ENDED,
+        unit: "KiB",
+        limit: Limit::Value(64.0),
+    },
+    Row {
+        name: "ended-stack",
+        what: "threads that have ended, stack",
+        sizes: ENDED,
+        unit: "KiB",
+        limit: Limit::Value(64.0),
+    },
+    Row {
+        name: "ended-watchdog",
+        what: "threads that have ended, watchdog",
+        sizes: ENDED,
+        unit: "KiB",
+        limit: Limit::Value(64.0),
+    },
+    Row {
+        name: "ended-outliers",
+        what: "threads that have ended, outliers",
+        sizes: ENDED,
+        unit: "KiB",
+        limit: Limit::Value(64.0),
     },
 ];
 

@@ -67,7 +67,7 @@ pub use stacks::{frame, machine, shadow};
 #[cfg(not(loom))]
 pub use thread::{counters, stack_provider};
 #[cfg(not(loom))]
-pub use users::{call, ops, per_thread, registration, replacement, short, write};
+pub use users::{call, ops, per_thread, recycled, registration, replacement, short, write};
 
 #[cfg(not(loom))]
 pub use call::{Entry, Return};
@@ -79,6 +79,8 @@ pub use fgraph::{FGRAPH, Fgraph, Guarded};
 pub use ops::{FgraphOps, LibraryEvent};
 #[cfg(not(loom))]
 pub use per_thread::PerThread;
+#[cfg(not(loom))]
+pub use recycled::{Recycle, Recycled};
 #[cfg(not(loom))]
 pub use registration::UserId;
 pub use site::{Function, Module, Site};

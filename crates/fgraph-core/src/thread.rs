@@ -7,6 +7,8 @@ pub mod owner;
 #[cfg(not(loom))]
 pub mod counters;
 #[cfg(not(loom))]
+pub(crate) mod indices;
+#[cfg(not(loom))]
 mod list;
 #[cfg(not(loom))]
 pub(crate) mod parents;

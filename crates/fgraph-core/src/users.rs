@@ -13,6 +13,8 @@ pub mod ops;
 #[cfg(not(loom))]
 pub mod per_thread;
 #[cfg(not(loom))]
+pub mod recycled;
+#[cfg(not(loom))]
 pub mod registration;
 #[cfg(not(loom))]
 pub mod replacement;

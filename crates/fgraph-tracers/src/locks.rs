@@ -34,7 +34,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, PerThread, Return};
+use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, Recycle, Recycled, Return};
 
 use crate::support::by_function::ByFunction;
 use crate::support::caller::{self, Caller, NAMED, write_place};
@@ -142,7 +142,7 @@ impl LockTracer {
             actions: ByFunction::new(),
             known: Met::new(LOCKS),
             stats: (0..LOCKS).map(|_| Stats::default()).collect(),
-            threads: PerThread::new(),
+            threads: Recycled::new(),
             orders: orders.ok_or(Error::Unsupported(fgraph::Unsupported::Memory(
                 libc::ENOMEM,
             )))?,
@@ -320,6 +320,13 @@ impl Hold {
     }
 }
 
+impl Recycle for Held {
+    /// A thread that has ended holds nothing.
+    fn begin(&self, _thread: u32) {
+        self.len.store(0, Ordering::Relaxed);
+    }
+}
+
 impl Held {
     fn holds(&self) -> &[Hold] {
         let len = self.len.load(Ordering::Relaxed);
@@ -352,7 +359,7 @@ struct Record {
     /// Locks by their addresses: the place of one is its number.
     known: Met,
     stats: Box<[Stats]>,
-    threads: PerThread<Held>,
+    threads: Recycled<Held>,
     orders: Orders,
     untracked: AtomicU64,
 }
@@ -374,7 +381,7 @@ impl FgraphOps for Record {
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
         let action = self.action(call.function())?;
         let lock = call.arg(usize::from(action == Action::Wait))? as usize;
-        let held = call.per_thread(&self.threads)?;
+        let held = call.recycled(&self.threads)?;
         let place = self.place(lock)?;
         match action {
             Action::Unlock => self.release(held, place, false),
@@ -409,7 +416,7 @@ impl FgraphOps for Record {
                 Some(0 | HAS_DIED)
             ),
         };
-        if is_taken && let Some(held) = call.per_thread(&self.threads) {
+        if is_taken && let Some(held) = call.recycled(&self.threads) {
             self.take(held, data.place, now, at);
         }
     }

@@ -15,11 +15,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::fmt;
 use std::time::Duration;
 
-use fgraph::{Entry, Error, FgraphOps, Filter, Handle, IntoFilter, PerThread, Return};
+use fgraph::{Entry, Error, FgraphOps, Filter, Handle, IntoFilter, Recycle, Recycled, Return};
 
 use crate::support::caller::write_function;
 use crate::support::classes::{Classes, without_predicate};
@@ -80,7 +80,7 @@ impl Outliers {
             },
             functions,
             classes: Classes::new(),
-            threads: PerThread::new(),
+            threads: Recycled::new(),
             lost: AtomicU64::new(0),
         };
         // SAFETY: the callbacks use the clock, atomics, and memory that they map.
@@ -92,7 +92,7 @@ impl Outliers {
     pub fn slowest(&self) -> Vec<SlowCall> {
         let record = &*self.user;
         let threads = record.threads.iter();
-        let calls = threads.flat_map(|(id, state)| state.read(id, record.limits));
+        let calls = threads.flat_map(|state| state.read(record.limits));
         let mut calls: Vec<_> = calls.collect();
         calls.sort_by_key(|call| std::cmp::Reverse(call.took));
         calls.truncate(record.limits.calls);
@@ -159,7 +159,7 @@ struct Record {
     limits: Limits,
     functions: Filter,
     classes: Classes,
-    threads: PerThread<State>,
+    threads: Recycled<State>,
     lost: AtomicU64,
 }
 
@@ -178,6 +178,8 @@ struct NodeCell {
 struct Kept {
     /// Odd while the rest changes.
     version: AtomicUsize,
+    /// The kernel's id of its thread.
+    thread: AtomicUsize,
     /// How long it took; 0 if there is none.
     took: AtomicU64,
     /// Calls in its tree, those without room included.
@@ -186,10 +188,12 @@ struct Kept {
     piece: AtomicUsize,
 }
 
-/// What a thread keeps: `calls` kept ones, and `calls + 1` pieces of `nodes` nodes, the last of
-/// which is for the call that is going on, at first.
+/// What a thread keeps, with what those before it have kept: `calls` kept calls, and `calls + 1`
+/// pieces of `nodes` nodes, the last of which is for the call that is going on, at first.
 #[derive(Debug, Default)]
 struct State {
+    /// The kernel's id of the thread.
+    thread: AtomicU32,
     kept: AtomicPtr<Kept>,
     nodes: AtomicPtr<NodeCell>,
     /// Bytes that were mapped.
@@ -200,6 +204,15 @@ struct State {
     len: AtomicUsize,
     /// Counts the calls of which there were trees.
     run: AtomicU64,
+}
+
+impl Recycle for State {
+    /// The call that a thread has ended in is lost.
+    fn begin(&self, thread: u32) {
+        self.run
+            .store(self.run.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.thread.store(thread, Ordering::Relaxed);
+    }
 }
 
 /// What a call carries from entry to return.
@@ -222,7 +235,7 @@ impl FgraphOps for Record {
                 return None;
             }
         }
-        let state = call.per_thread(&self.threads)?;
+        let state = call.recycled(&self.threads)?;
         if state.kept.load(Ordering::Relaxed).is_null() && state.map(self.limits).is_none() {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -258,7 +271,7 @@ impl FgraphOps for Record {
 
     fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
         let took = kernel::now().saturating_sub(data.entered);
-        let state = call.per_thread(&self.threads);
+        let state = call.recycled(&self.threads);
         let state = state.filter(|state| state.run.load(Ordering::Relaxed) == data.run);
         let Some(state) = state else {
             self.lost
@@ -339,6 +352,8 @@ impl State {
         let ours = self.piece.load(Ordering::Relaxed);
         let theirs = kept.piece.load(Ordering::Relaxed);
         kept.piece.store(ours, Ordering::Relaxed);
+        let thread = self.thread.load(Ordering::Relaxed);
+        kept.thread.store(thread as usize, Ordering::Relaxed);
         kept.took.store(took, Ordering::Relaxed);
         kept.len
             .store(self.len.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -350,12 +365,13 @@ impl State {
     }
 
     /// The calls that are kept.
-    fn read(&self, thread: u32, limits: Limits) -> Vec<SlowCall> {
+    fn read(&self, limits: Limits) -> Vec<SlowCall> {
         let calls = self.kept(limits).iter().filter_map(|kept| {
             for _ in 0..ATTEMPTS {
                 // Acquire: pairs with the Release of the version in `keep`.
                 let version = kept.version.load(Ordering::Acquire);
                 let len = kept.len.load(Ordering::Relaxed);
+                let thread = kept.thread.load(Ordering::Relaxed) as u32;
                 let took = kept.took.load(Ordering::Relaxed);
                 let piece = kept.piece.load(Ordering::Relaxed);
                 let nodes = self.piece(limits, piece);

@@ -58,7 +58,8 @@ impl Default for Options {
 /// A traced call takes two readings of the clock more than with an empty user, and some ten loads
 /// and stores, into tables that are the thread's own. For each function that a thread calls they
 /// take 8 KiB, of which those are used that have the times which occur, and 128 bytes for each pair
-/// of a function and its caller.
+/// of a function and its caller. A new thread goes on with the tables of one that has ended, where
+/// they take as much again for the calls of the threads before.
 ///
 /// On the stacks of coroutines and of signal handlers a call's own time is its whole time.
 #[derive(Debug)]
@@ -124,7 +125,8 @@ impl Profiler {
 /// What was gathered, of each thread.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// The threads, in the order in which they were first seen.
+    /// The threads that live, and the last 64 that have ended; then, with the id 0, all others that
+    /// have ended as one.
     pub threads: Vec<ThreadProfile>,
     /// Calls that are in no table because there was no memory.
     pub unrecorded: u64,
@@ -164,7 +166,7 @@ impl Profile {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ThreadProfile {
-    /// The kernel's id of the thread.
+    /// The kernel's id of the thread; 0 for several as one.
     pub thread: u32,
     /// The functions that have returned there, that with the most time of its own first.
     pub functions: Vec<FunctionProfile>,

@@ -14,9 +14,11 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, LibraryEvent, PerThread, Return};
+use fgraph::{
+    Entry, Error, FgraphOps, Handle, IntoFilter, LibraryEvent, Recycle, Recycled, Return,
+};
 use fgraph_trace::ring::Rings;
 
 use crate::support::caller::write_function;
@@ -77,19 +79,20 @@ impl StackTracer {
     }
 
     /// The deepest stack of each thread, the deepest first: the kernel's `stack_max_size` and
-    /// `stack_trace`.
+    /// `stack_trace`. Of threads that have ended there are at least the last 64 and the one with
+    /// the deepest stack.
     pub fn deepest(&self) -> Vec<ThreadStack> {
         let threads = self.user.threads.iter();
-        let mut stacks: Vec<_> = threads.filter_map(|(id, state)| state.read(id)).collect();
+        let mut stacks: Vec<_> = threads.flat_map(State::read).flatten().collect();
         stacks.sort_by_key(|stack| std::cmp::Reverse(stack.bytes));
         stacks
     }
 
     /// Forgets how deep stacks were.
     pub fn reset(&self) {
-        for (_, state) in self.user.threads.iter() {
-            state.deepest.store(0, Ordering::Relaxed);
-            state.traced.store(0, Ordering::Relaxed);
+        for state in self.user.threads.iter() {
+            state.own.clear();
+            state.ended.clear();
         }
     }
 }
@@ -172,37 +175,84 @@ impl fmt::Display for ThreadStack {
 /// The tracer's callbacks.
 #[derive(Debug, Default)]
 struct Record {
-    threads: PerThread<State>,
+    threads: Recycled<State>,
     /// Where backtraces are told.
     sink: Option<Sink>,
 }
 
-/// What is known of a thread's stack. The thread alone writes, but for a reset.
-#[derive(Debug)]
+/// What is known of a thread's stack, and of those that had the state before. The thread alone
+/// writes, but for a reset.
+#[derive(Debug, Default)]
 struct State {
+    /// Odd while calls change.
+    version: AtomicUsize,
+    own: Stack,
+    /// The deepest of the threads before.
+    ended: Stack,
+}
+
+/// What is known of a stack.
+#[derive(Debug)]
+struct Stack {
+    /// The kernel's id of the thread.
+    thread: AtomicU32,
     /// Bytes of the stack.
     size: AtomicUsize,
     /// The most bytes that a call was deep.
     deepest: AtomicUsize,
     /// The bytes of the calls below.
     traced: AtomicUsize,
-    /// Odd while the calls change.
-    version: AtomicUsize,
     len: AtomicUsize,
     /// Functions, the deepest first, each with how deep the stack was at its entry.
     calls: [[AtomicUsize; 2]; CALLS],
 }
 
-impl Default for State {
+impl Default for Stack {
     fn default() -> Self {
         Self {
+            thread: AtomicU32::new(0),
             size: AtomicUsize::new(0),
             deepest: AtomicUsize::new(0),
             traced: AtomicUsize::new(0),
-            version: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             calls: [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; CALLS],
         }
+    }
+}
+
+impl Stack {
+    fn clear(&self) {
+        let words = [&self.deepest, &self.traced, &self.len];
+        words
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    fn copy_from(&self, other: &Self) {
+        let copy = |to: &AtomicUsize, from: &AtomicUsize| {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        let thread = other.thread.load(Ordering::Relaxed);
+        self.thread.store(thread, Ordering::Relaxed);
+        copy(&self.size, &other.size);
+        copy(&self.deepest, &other.deepest);
+        copy(&self.traced, &other.traced);
+        copy(&self.len, &other.len);
+        let calls = self.calls.iter().zip(&other.calls);
+        calls.for_each(|(to, from)| to.iter().zip(from).for_each(|(to, from)| copy(to, from)));
+    }
+}
+
+impl Recycle for State {
+    fn begin(&self, thread: u32) {
+        self.change(|| {
+            let deepest = |stack: &Stack| stack.deepest.load(Ordering::Relaxed);
+            if deepest(&self.own) > deepest(&self.ended) {
+                self.ended.copy_from(&self.own);
+            }
+            self.own.clear();
+            self.own.thread.store(thread, Ordering::Relaxed);
+        });
     }
 }
 
@@ -229,11 +279,12 @@ impl FgraphOps for Record {
             index: call.function().index(),
             depth: stack.end.saturating_sub(call.stack_pointer()),
         };
-        let state = call.per_thread(&self.threads)?;
-        if data.depth > state.deepest.load(Ordering::Relaxed) {
-            state.deepest.store(data.depth, Ordering::Relaxed);
-            state.size.store(stack.len(), Ordering::Relaxed);
-            let traced = state.traced.load(Ordering::Relaxed);
+        let state = call.recycled(&self.threads)?;
+        let own = &state.own;
+        if data.depth > own.deepest.load(Ordering::Relaxed) {
+            own.deepest.store(data.depth, Ordering::Relaxed);
+            own.size.store(stack.len(), Ordering::Relaxed);
+            let traced = own.traced.load(Ordering::Relaxed);
             if data.depth > traced + traced / 8 {
                 state.trace(data, |generation| call.ancestor_data(generation));
                 if let Some(sink) = &self.sink {
@@ -247,14 +298,15 @@ impl FgraphOps for Record {
     }
 
     fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
-        let Some(state) = call.per_thread(&self.threads) else {
+        let Some(state) = call.recycled(&self.threads) else {
             return;
         };
-        let traced = state.traced.load(Ordering::Relaxed);
-        if data.depth == state.deepest.load(Ordering::Relaxed) && data.depth != traced {
+        let own = &state.own;
+        let traced = own.traced.load(Ordering::Relaxed);
+        if data.depth == own.deepest.load(Ordering::Relaxed) && data.depth != traced {
             state.trace(data, |generation| call.ancestor_data(generation));
             if let Some(sink) = &self.sink {
-                let size = state.size.load(Ordering::Relaxed);
+                let size = own.size.load(Ordering::Relaxed);
                 let told = Told::of(size, data, |nth| call.ancestor_data(nth));
                 // SAFETY: the running thread's word and id.
                 unsafe { told.tell(sink, call.thread_word(), call.thread_id()) };
@@ -304,64 +356,78 @@ impl Told {
 }
 
 impl State {
-    /// Notes the calls around one, with it.
-    fn trace<'c>(&self, innermost: Call, around: impl Fn(usize) -> Option<&'c Call>) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version | 1, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`: who sees one of these calls there sees the odd
+    /// Changes what [`read`](Self::read) reads as a whole.
+    fn change(&self, change: impl FnOnce()) {
+        let version = self.version.load(Ordering::Relaxed) | 1;
+        self.version.store(version, Ordering::Relaxed);
+        // Pairs with the Acquire fence in `read`: who sees one of these changes there sees the odd
         // version.
         fence(Ordering::Release);
-        let mut call = Some(&innermost);
-        let mut len = 0;
-        while let (
-            Some(Call {
-                function, depth, ..
-            }),
-            Some([to, to_depth]),
-        ) = (call, self.calls.get(len))
-        {
-            to.store(*function, Ordering::Relaxed);
-            to_depth.store(*depth, Ordering::Relaxed);
-            call = around(len);
-            len += 1;
-        }
-        self.len.store(len, Ordering::Relaxed);
-        self.traced.store(innermost.depth, Ordering::Relaxed);
+        change();
         // Release: pairs with the first load in `read`.
         self.version
-            .store((version | 1).wrapping_add(1), Ordering::Release);
+            .store(version.wrapping_add(1), Ordering::Release);
     }
 
-    fn read(&self, thread: u32) -> Option<ThreadStack> {
-        for _ in 0..ATTEMPTS {
-            // Acquire: pairs with the Release of the version in `trace`.
-            let version = self.version.load(Ordering::Acquire);
-            let load = |word: &AtomicUsize| word.load(Ordering::Relaxed);
-            let len = load(&self.len).min(CALLS);
-            let calls = self.calls.iter().take(len);
-            let calls: Vec<_> = calls.map(|call| call.each_ref().map(load)).collect();
-            let [bytes, traced_bytes] = [&self.deepest, &self.traced].map(load);
-            // Pairs with the Release fence in `trace`.
-            fence(Ordering::Acquire);
-            if version % 2 == 1 || load(&self.version) != version {
-                std::thread::yield_now();
-                continue;
+    /// Notes the calls around one, with it.
+    fn trace<'c>(&self, innermost: Call, around: impl Fn(usize) -> Option<&'c Call>) {
+        self.change(|| {
+            let mut call = Some(&innermost);
+            let mut len = 0;
+            while let (
+                Some(Call {
+                    function, depth, ..
+                }),
+                Some([to, to_depth]),
+            ) = (call, self.own.calls.get(len))
+            {
+                to.store(*function, Ordering::Relaxed);
+                to_depth.store(*depth, Ordering::Relaxed);
+                call = around(len);
+                len += 1;
             }
-            let outer = calls.iter().skip(1).map(|[_, depth]| *depth).chain([0]);
-            let with_outer = calls.iter().zip(outer);
-            let calls = with_outer.map(|(&[function, depth], outer)| StackCall {
-                function,
-                depth,
-                size: depth.saturating_sub(outer),
-            });
-            return (bytes != 0).then(|| ThreadStack {
-                thread,
-                bytes,
-                size: load(&self.size),
-                calls: calls.collect(),
-                traced_bytes,
-            });
+            self.own.len.store(len, Ordering::Relaxed);
+            self.own.traced.store(innermost.depth, Ordering::Relaxed);
+        });
+    }
+
+    /// The stacks of the thread, and of one that had the state before.
+    fn read(&self) -> [Option<ThreadStack>; 2] {
+        for _ in 0..ATTEMPTS {
+            // Acquire: pairs with the Release of the version in `change`.
+            let version = self.version.load(Ordering::Acquire);
+            let stacks = [&self.own, &self.ended].map(Stack::read);
+            // Pairs with the Release fence in `change`.
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
+                return stacks;
+            }
+            std::thread::yield_now();
         }
-        None
+        [None, None]
+    }
+}
+
+impl Stack {
+    /// What it is now; `None` if no call was entered there.
+    fn read(&self) -> Option<ThreadStack> {
+        let load = |word: &AtomicUsize| word.load(Ordering::Relaxed);
+        let calls = self.calls.iter().take(load(&self.len).min(CALLS));
+        let calls: Vec<_> = calls.map(|call| call.each_ref().map(load)).collect();
+        let outer = calls.iter().skip(1).map(|[_, depth]| *depth).chain([0]);
+        let with_outer = calls.iter().zip(outer);
+        let calls = with_outer.map(|(&[function, depth], outer)| StackCall {
+            function,
+            depth,
+            size: depth.saturating_sub(outer),
+        });
+        let bytes = load(&self.deepest);
+        (bytes != 0).then(|| ThreadStack {
+            thread: self.thread.load(Ordering::Relaxed),
+            bytes,
+            size: load(&self.size),
+            calls: calls.collect(),
+            traced_bytes: load(&self.traced),
+        })
     }
 }

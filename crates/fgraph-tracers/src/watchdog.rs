@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, PerThread, Return, Untraced};
+use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, Recycle, Recycled, Return, Untraced};
 
 use crate::support::caller::write_function;
 use crate::support::kernel;
@@ -171,12 +171,14 @@ impl fmt::Display for LateCall {
 /// The watchdog's callbacks.
 #[derive(Debug, Default)]
 struct Record {
-    threads: PerThread<State>,
+    threads: Recycled<State>,
 }
 
 /// The calls that a thread is in. The thread alone writes.
 #[derive(Debug)]
 struct State {
+    /// The kernel's id of the thread.
+    thread: AtomicU32,
     /// How many there are, those without a place included.
     len: AtomicUsize,
     calls: [Running; CALLS],
@@ -185,9 +187,39 @@ struct State {
 impl Default for State {
     fn default() -> Self {
         Self {
+            thread: AtomicU32::new(0),
             len: AtomicUsize::new(0),
             calls: [const { Running::new() }; CALLS],
         }
+    }
+}
+
+impl Recycle for State {
+    /// The calls of a thread that has ended are over.
+    fn begin(&self, thread: u32) {
+        let is_left = |running: &&Running| running.entered.load(Ordering::Relaxed) != 0;
+        let left = self.calls.iter().filter(is_left);
+        left.for_each(|running| running.write(0, 0));
+        self.len.store(0, Ordering::Relaxed);
+        // Release: who sees the id sees no call of the thread before.
+        self.thread.store(thread, Ordering::Release);
+        // Pairs with the Acquire fence in `read`: who sees a call of this thread there sees its id.
+        fence(Ordering::Release);
+    }
+}
+
+impl State {
+    /// The calls, and the thread that is in them; none of a thread whose state was just taken over.
+    fn read(&self) -> (u32, Vec<(usize, u64)>) {
+        let thread = self.thread.load(Ordering::Acquire);
+        let len = self.len.load(Ordering::Acquire);
+        let calls = self.calls.iter().take(len);
+        let mut calls: Vec<_> = calls.filter_map(Running::read).collect();
+        fence(Ordering::Acquire);
+        if self.thread.load(Ordering::Relaxed) != thread {
+            calls.clear();
+        }
+        (thread, calls)
     }
 }
 
@@ -247,7 +279,7 @@ impl FgraphOps for Record {
     type Data = Call;
 
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
-        let state = call.per_thread(&self.threads)?;
+        let state = call.recycled(&self.threads)?;
         let depth = call.parent_data().map_or(0, |around| around.depth + 1);
         if let Some(running) = state.calls.get(depth) {
             running.write(call.function().address(), kernel::now());
@@ -257,7 +289,7 @@ impl FgraphOps for Record {
     }
 
     fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
-        let Some(state) = call.per_thread(&self.threads) else {
+        let Some(state) = call.recycled(&self.threads) else {
             return;
         };
         if let Some(running) = state.calls.get(data.depth) {
@@ -270,12 +302,9 @@ impl FgraphOps for Record {
 impl Record {
     fn late(&self, limit: Duration) -> Vec<LateCall> {
         let mut late = Vec::new();
-        for (thread, state) in self.threads.iter() {
-            let len = state.len.load(Ordering::Acquire);
+        for (thread, calls) in self.threads.iter().map(State::read) {
             let now = kernel::now();
-            let calls = state.calls.iter().take(len).filter_map(Running::read);
             let elapsed = |entered: u64| kernel::duration(now.saturating_sub(entered));
-            let calls: Vec<_> = calls.collect();
             let is_late = |call: &&(usize, u64)| elapsed(call.1) > limit;
             if !calls.iter().any(|call| is_late(&call)) {
                 continue;
@@ -303,5 +332,25 @@ impl Record {
             );
         }
         late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_not_in_the_calls_of_the_one_before() {
+        let state = State::default();
+        state.begin(7);
+        (1..4).for_each(|nth| state.calls[nth].write(nth, 5));
+        state.len.store(4, Ordering::Relaxed);
+        assert_eq!(state.read(), (7, vec![(1, 5), (2, 5), (3, 5)]));
+        state.begin(8);
+        assert_eq!(state.read(), (8, vec![]));
+        // Its first call is within one of another thread, which a coroutine has begun there.
+        state.calls[2].write(9, 6);
+        state.len.store(3, Ordering::Relaxed);
+        assert_eq!(state.read(), (8, vec![(9, 6)]));
     }
 }

@@ -81,7 +81,7 @@ pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};
 pub use fgraph_core::site::{FullName, Name, Source};
 pub use fgraph_core::{
     Counters, Entry, EntryWriter, FgraphOps, Function, LibraryEvent, MAX_USERS, Module, Outcome,
-    PerThread, Return, ReturnWriter, UserId, WriteError,
+    PerThread, Recycle, Recycled, Return, ReturnWriter, UserId, WriteError,
 };
 pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use fgraph_symbols::signature;

@@ -3,11 +3,12 @@
 mod common;
 
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use common::{register, scenario};
-use fgraph::{Entry, FgraphOps, PerThread, UserStatus};
+use fgraph::{Entry, FgraphOps, PerThread, Recycle, Recycled, UserStatus};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -54,6 +55,58 @@ fn values_of_threads_that_have_ended_are_there_while_others_run_and_afterwards()
             // This thread was the first that fgraph has seen.
             let values = storage.into_values().map(|(_, calls)| calls.into_inner());
             assert!(values.eq([1].into_iter().chain(1..=THREADS)));
+        },
+    );
+}
+
+#[test]
+fn recycled_values_of_threads_that_have_ended_go_to_new_ones() {
+    scenario(
+        "recycled_values_of_threads_that_have_ended_go_to_new_ones",
+        || {
+            const THREADS: u64 = 500;
+            const TOGETHER: u64 = 20;
+            #[derive(Default)]
+            struct Value {
+                threads: AtomicU64,
+                calls: AtomicU64,
+            }
+            impl Recycle for Value {
+                fn begin(&self, _thread: u32) {
+                    self.threads.fetch_add(1, Relaxed);
+                }
+            }
+            #[derive(Default)]
+            struct Calls(Recycled<Value>);
+            impl FgraphOps for Calls {
+                type Data = ();
+                fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+                    let Value { calls, .. } = call.recycled(&self.0)?;
+                    calls.store(calls.load(Relaxed) + 1, Relaxed);
+                    None
+                }
+            }
+            let calls = register(Calls::default(), "counted").unwrap();
+            for _ in 0..THREADS / TOGETHER {
+                let all_are_there = Barrier::new(TOGETHER as usize);
+                thread::scope(|scope| {
+                    for _ in 0..TOGETHER {
+                        scope.spawn(|| {
+                            counted(1);
+                            all_are_there.wait();
+                            counted(2);
+                        });
+                    }
+                });
+            }
+            let sum = |of: fn(&Value) -> &AtomicU64| -> u64 {
+                calls.0.iter().map(|value| of(value).load(Relaxed)).sum()
+            };
+            assert_eq!(sum(|value| &value.threads), THREADS);
+            assert_eq!(sum(|value| &value.calls), 2 * THREADS);
+            // As many as live at once, some that have ended and not been noticed yet, and 64 more.
+            let values = calls.0.iter().count();
+            assert!(values < 64 + 4 * TOGETHER as usize, "{values}");
         },
     );
 }

@@ -27,7 +27,7 @@ fn measure() -> Result<u64, Box<dyn Error>> {
     let [row, size, traced, directory] = &arguments[..] else {
         return Err("usage: scale ROW SIZE traced|untraced DIRECTORY".into());
     };
-    let row = Row::ALL.into_iter().find(|known| known.name() == row);
+    let row = Row::ALL.into_iter().find(|known| known.name() == *row);
     let place = Place {
         size: size.parse()?,
         is_traced: traced == "traced",

@@ -11,6 +11,8 @@ use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use fgraph::Handle;
+use fgraph_bench::functions::{Function, Variant};
+use fgraph_bench::tracers::Tracer;
 use fgraph_bench::users::Declining;
 
 type Result<T> = core::result::Result<T, Box<dyn Error>>;
@@ -32,6 +34,8 @@ const FRAMES: usize = 20;
 const UNWINDINGS: usize = 400;
 /// Threads that are timed.
 const THREADS: usize = 256;
+/// Threads that have ended before memory is counted.
+const ENDED: usize = 1_000;
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
 const PAGE: usize = 4096;
@@ -55,6 +59,8 @@ pub(crate) enum Row {
     Aliases,
     /// Tracing so many functions, per function.
     Hook,
+    /// What memory grows by when so many threads come and go under a tracer.
+    Ended(Tracer),
 }
 
 /// Where it is measured.
@@ -67,7 +73,7 @@ pub(crate) struct Place {
 }
 
 impl Row {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::ReloadFunctions,
         Self::ReloadLibraries,
         Self::ReloadMemory,
@@ -76,10 +82,16 @@ impl Row {
         Self::Mappings,
         Self::Aliases,
         Self::Hook,
+        Self::Ended(Tracer::Recorder),
+        Self::Ended(Tracer::Profiler),
+        Self::Ended(Tracer::SharedProbe),
+        Self::Ended(Tracer::Stack),
+        Self::Ended(Tracer::Watchdog),
+        Self::Ended(Tracer::Outliers),
     ];
 
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
+    pub(crate) fn name(self) -> String {
+        let name = match self {
             Self::ReloadFunctions => "reload-functions",
             Self::ReloadLibraries => "reload-libraries",
             Self::ReloadMemory => "reload-memory",
@@ -88,7 +100,10 @@ impl Row {
             Self::Mappings => "mappings",
             Self::Aliases => "aliases",
             Self::Hook => "hook",
-        }
+            Self::Ended(Tracer::SharedProbe) => "ended-probe",
+            Self::Ended(tracer) => return format!("ended-{tracer}"),
+        };
+        name.to_owned()
     }
 
     /// Nanoseconds, or bytes.
@@ -137,6 +152,13 @@ impl Row {
             Self::Hook => {
                 let all = place.hook(&format!("functions-{}.so", place.size))?;
                 Ok(all / place.size as u64)
+            }
+            Self::Ended(tracer) => {
+                let _tracer = place.is_traced.then(|| tracer.set_up()).transpose()?;
+                come_and_go(ENDED)?;
+                let before = resident()?;
+                come_and_go(place.size)?;
+                Ok(resident()?.saturating_sub(before))
             }
         }
     }
@@ -281,6 +303,15 @@ fn first_hits(called: extern "C" fn(i64) -> i64) -> Result<u64> {
         sum += thread.join().map_err(|_| "a thread panicked")?;
     }
     Ok(sum / THREADS as u64)
+}
+
+/// Has so many threads call a traced function, one after the other.
+fn come_and_go(threads: usize) -> Result<()> {
+    for _ in 0..threads {
+        let thread = spawn(|| Function::Leaf.run(Variant::Patchable, 1))?;
+        thread.join().map_err(|_| "a thread panicked")?;
+    }
+    Ok(())
 }
 
 fn spawn<R: Send + 'static>(

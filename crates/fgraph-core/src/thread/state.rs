@@ -31,10 +31,12 @@ use crate::mark::{Mark, Marked};
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
 use crate::thread::free::Linked;
+use crate::thread::indices::Indices;
 use crate::thread::parents::Records;
 
 /// How many threads have had a state.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
+static INDICES: Indices = Indices::new();
 
 /// The state of one thread.
 #[repr(C)]
@@ -79,6 +81,8 @@ pub struct Thread {
     /// The thread's own number, which no other gets: 0 for the first that fgraph has seen, then 1,
     /// and so on.
     pub(crate) number: Cell<u32>,
+    /// A number that no other thread has at the same time, from 1 on; 0 before the first thread.
+    pub(crate) index: Cell<u32>,
     /// How many of the program's guards keep the thread from being traced.
     untraced: Cell<u32>,
     seldom: CachePadded<Seldom>,
@@ -183,6 +187,7 @@ impl Thread {
             asked: Cell::new(ptr::null_mut()),
             entry_only: Cell::new(0),
             number: Cell::new(0),
+            index: Cell::new(0),
             untraced: Cell::new(0),
             seldom: CachePadded::new(Seldom {
                 next: AtomicPtr::new(ptr::null_mut()),
@@ -381,6 +386,10 @@ impl Thread {
             fence(Ordering::Release);
             self.seldom.before.set(before);
             self.number.set(NUMBERS.fetch_add(1, Ordering::Relaxed));
+            // Not in both places for a moment, where a child could begin with a copy of it.
+            let index = self.index.replace(0);
+            compiler_fence(Ordering::SeqCst);
+            self.index.set(INDICES.exchange(index));
             self.saved_cancel.set(None);
             self.asked.set(ptr::null_mut());
             self.untraced.set(0);

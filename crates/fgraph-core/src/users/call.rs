@@ -8,6 +8,7 @@ use core::ptr;
 use super::chain;
 use crate::frame::{self, Frame};
 use crate::per_thread::PerThread;
+use crate::recycled::{Recycle, Recycled};
 use crate::registration::{Header, UserId};
 use crate::regs::{
     EntryRegs, RETURN_DEFERRED, RETURN_UNWINDING, ReturnRegs, Vector, return_address_at,
@@ -68,6 +69,12 @@ macro_rules! common {
         /// The kernel's id of the calling thread.
         pub fn thread_id(&self) -> u32 {
             self.thread().id()
+        }
+
+        /// A number of the calling thread that no other thread of the process has, also not after
+        /// its end: 0 for the first that fgraph has seen, then 1, and so on.
+        pub fn thread_number(&self) -> u32 {
+            self.thread().number.get()
         }
 
         /// This user's data of the nearest enclosing call that it accepted.
@@ -203,6 +210,14 @@ macro_rules! common {
         /// `None` if there is no memory for it. It takes a few loads, but for the first time.
         #[inline(always)]
         pub fn per_thread<'s, T: Default>(&self, storage: &'s PerThread<T>) -> Option<&'s T> {
+            storage.of(self.thread())
+        }
+
+        /// The running thread's value in `storage`; taken over, or made, if it has none yet.
+        ///
+        /// `None` if there is no memory for it. It takes a few loads, but for the first time.
+        #[inline(always)]
+        pub fn recycled<'s, T: Recycle>(&self, storage: &'s Recycled<T>) -> Option<&'s T> {
             storage.of(self.thread())
         }
 

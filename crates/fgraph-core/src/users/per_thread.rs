@@ -60,9 +60,10 @@ fn memory() -> Option<&'static Memory> {
 }
 
 /// A thread's value.
-struct Cell<T> {
-    /// [`EMPTY`], [`MAKING`] or [`READY`].
-    state: AtomicU32,
+pub(super) struct Cell<T> {
+    /// [`EMPTY`], [`MAKING`] or [`READY`]; in [`Recycled`](crate::Recycled) storage the last two
+    /// have more bits.
+    pub(super) state: AtomicU32,
     /// The kernel's id of the thread.
     thread: AtomicU32,
     value: UnsafeCell<MaybeUninit<T>>,
@@ -73,7 +74,7 @@ const EMPTY: u32 = 0;
 /// The thread is making its value.
 const MAKING: u32 = 1;
 /// The value is there, for as long as the storage is.
-const READY: u32 = 2;
+pub(super) const READY: u32 = 1 << 31;
 
 type Chunk<T> = AtomicPtr<CachePadded<Cell<T>>>;
 
@@ -89,6 +90,7 @@ type Chunk<T> = AtomicPtr<CachePadded<Cell<T>>>;
 /// stays until the storage is dropped or [taken apart](Self::into_values), and no other thread gets
 /// it, whatever the kernel does with the thread's id. So a program that makes threads without end
 /// needs memory without end: at least 128 bytes for each of them that asks.
+/// [`Recycled`](crate::Recycled) storage gives the values of threads that have ended to new ones.
 ///
 /// # Example
 ///
@@ -157,7 +159,7 @@ impl<T> PerThread<T> {
 
     /// The cell of a number, if its chunk is mapped.
     #[inline(always)]
-    fn cell(&self, number: u32) -> Option<&Cell<T>> {
+    pub(super) fn cell(&self, number: u32) -> Option<&Cell<T>> {
         let (chunk, place) = place(number);
         // Acquire: the cells are mapped before.
         let cells = self.chunks[chunk].load(Ordering::Acquire);
@@ -192,14 +194,23 @@ impl<T> PerThread<T> {
 
 impl<T> Cell<T> {
     #[inline(always)]
-    fn get(&self) -> Option<(u32, &T)> {
+    pub(super) fn get(&self) -> Option<(u32, &T)> {
         // Acquire: the value is complete.
-        if self.state.load(Ordering::Acquire) != READY {
+        if self.state.load(Ordering::Acquire) & READY == 0 {
             return None;
         }
         // SAFETY: the value is complete and is not moved before the storage is taken apart.
         let value = unsafe { (*self.value.get()).assume_init_ref() };
         Some((self.thread.load(Ordering::Relaxed), value))
+    }
+
+    /// The value, if the cell has this state and a value is there in this state.
+    #[inline(always)]
+    pub(super) fn get_in(&self, state: u32) -> Option<&T> {
+        // Acquire, as in `get`.
+        let is_there = state & READY != 0 && self.state.load(Ordering::Acquire) == state;
+        // SAFETY: as in `get`.
+        is_there.then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 }
 
@@ -207,16 +218,24 @@ impl<T: Default> PerThread<T> {
     /// The value of `thread`, the running one; `None` if there is no memory for it.
     #[inline(always)]
     pub(crate) fn of(&self, thread: &Thread) -> Option<&T> {
-        match self.cell(thread.number.get()).and_then(Cell::get) {
+        let number = thread.number.get();
+        match self.cell(number).and_then(Cell::get) {
             Some((_, value)) => Some(value),
-            None => self.make(thread),
+            None => self.make(number, [MAKING, READY], thread.id(), T::default),
         }
     }
 
+    /// Makes the value in the cell of `number` for `thread`. The cell's state is the first of
+    /// `states` meanwhile, and then the second.
     #[cold]
     #[inline(never)]
-    fn make(&self, thread: &Thread) -> Option<&T> {
-        let number = thread.number.get();
+    pub(super) fn make(
+        &self,
+        number: u32,
+        [making, ready]: [u32; 2],
+        thread: u32,
+        value: impl FnOnce() -> T,
+    ) -> Option<&T> {
         let cell = match self.cell(number) {
             Some(cell) => cell,
             None => {
@@ -225,9 +244,13 @@ impl<T: Default> PerThread<T> {
             }
         };
         // Fails where making the value has got here again, or was left in the middle.
+        let before = cell.state.load(Ordering::Relaxed);
+        if before == making || before & READY != 0 {
+            return None;
+        }
         let (relaxed, acquire) = (Ordering::Relaxed, Ordering::Acquire);
         cell.state
-            .compare_exchange(EMPTY, MAKING, acquire, relaxed)
+            .compare_exchange(before, making, acquire, relaxed)
             .ok()?;
         /// Says that a value was not made after all, if it panics.
         struct Undo<'a>(&'a AtomicU32);
@@ -237,12 +260,12 @@ impl<T: Default> PerThread<T> {
             }
         }
         let undo = Undo(&cell.state);
-        let value = T::default();
+        let value = value();
         core::mem::forget(undo);
         // SAFETY: who has made the state MAKING has the cell to itself.
         unsafe { (*cell.value.get()).write(value) };
-        cell.thread.store(thread.id(), Ordering::Relaxed);
-        cell.state.store(READY, Ordering::Release);
+        cell.thread.store(thread, Ordering::Relaxed);
+        cell.state.store(ready, Ordering::Release);
         self.end
             .fetch_max(number.saturating_add(1), Ordering::Release);
         cell.get().map(|(_, value)| value)
@@ -301,7 +324,7 @@ impl<T> Drop for PerThread<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
@@ -330,12 +353,12 @@ mod tests {
         },
     };
 
-    fn set_up() {
+    pub(in crate::users) fn set_up() {
         // SAFETY: that is what it does.
         unsafe { set_memory(&TEST_MEMORY) };
     }
 
-    fn thread(id: u32) -> Thread {
+    pub(in crate::users) fn thread(id: u32) -> Thread {
         // SAFETY: only the test has it.
         let thread = unsafe { Thread::new() };
         assert!(thread.claim(id, &Watched::new()));

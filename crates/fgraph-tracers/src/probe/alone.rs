@@ -4,7 +4,9 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-use fgraph::{Counters, Entry, Error, FgraphOps, Filter, Handle, PerThread, Return, UserStatus};
+use fgraph::{
+    Counters, Entry, Error, FgraphOps, Filter, Handle, Recycle, Recycled, Return, UserStatus,
+};
 
 use super::{Callbacks, EntryCall, ReturnCall};
 
@@ -32,10 +34,18 @@ impl Drop for Slot {
     }
 }
 
+/// How often threads have called the functions, one of which goes on after the other.
+#[derive(Debug, Default)]
+struct Hits(AtomicU64);
+
+impl Recycle for Hits {
+    fn begin(&self, _thread: u32) {}
+}
+
 /// The callbacks.
 struct Ops<C> {
     callbacks: C,
-    hits: PerThread<AtomicU64>,
+    hits: Recycled<Hits>,
     /// Calls in threads that found no memory for their count.
     without_memory: AtomicU64,
 }
@@ -44,7 +54,7 @@ impl<C: Callbacks> FgraphOps for Ops<C> {
     type Data = C::Data;
 
     fn entry(&self, call: &mut Entry<'_, C::Data>) -> Option<C::Data> {
-        let Some(hits) = call.per_thread(&self.hits) else {
+        let Some(Hits(hits)) = call.recycled(&self.hits) else {
             self.without_memory.fetch_add(1, Ordering::Relaxed);
             return None;
         };
@@ -80,7 +90,7 @@ impl<C: Callbacks> Alone<C> {
         };
         let ops = Ops {
             callbacks,
-            hits: PerThread::new(),
+            hits: Recycled::new(),
             without_memory: AtomicU64::new(0),
         };
         // SAFETY: handed on; the rest counts.
@@ -115,7 +125,7 @@ impl<C: Callbacks> fmt::Debug for Alone<C> {
 impl<C: Callbacks> Running for Alone<C> {
     fn hits(&self) -> u64 {
         let hits = self.user.hits.iter();
-        hits.map(|(_, hits)| hits.load(Ordering::Relaxed)).sum()
+        hits.map(|Hits(hits)| hits.load(Ordering::Relaxed)).sum()
     }
 
     fn missed(&self) -> u64 {

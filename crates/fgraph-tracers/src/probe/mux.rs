@@ -32,7 +32,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use std::{fs, thread};
 
-use fgraph::{Counters, Entry, Error, FgraphOps, Filter, Handle, PerThread, Return, untraced};
+use fgraph::{
+    Counters, Entry, Error, FgraphOps, Filter, Handle, Recycle, Recycled, Return, untraced,
+};
 
 use super::alone::Running;
 use super::{Callbacks, EntryCall, ReturnCall};
@@ -136,8 +138,10 @@ impl Member {
     }
 }
 
-/// What a thread knows of a mux. The thread alone writes.
+/// What a thread, and those before it whose state it was, know of a mux. The thread alone writes.
 struct ThreadState {
+    /// The kernel's id of the thread.
+    thread: AtomicU32,
     /// Odd while a callback runs.
     mark: AtomicU64,
     hits: [AtomicU64; FILTERS],
@@ -147,10 +151,18 @@ struct ThreadState {
 impl Default for ThreadState {
     fn default() -> Self {
         Self {
+            thread: AtomicU32::new(0),
             mark: AtomicU64::new(0),
             hits: [const { AtomicU64::new(0) }; FILTERS],
             missed: [const { AtomicU64::new(0) }; FILTERS],
         }
+    }
+}
+
+impl Recycle for ThreadState {
+    /// Goes on counting. The mark is odd if the last thread has ended in a callback.
+    fn begin(&self, thread: u32) {
+        self.thread.store(thread, Ordering::Relaxed);
     }
 }
 
@@ -191,7 +203,7 @@ struct Mux {
     enabled: AtomicU64,
     /// Counts members that were added.
     generation: AtomicU32,
-    threads: PerThread<ThreadState>,
+    threads: Recycled<ThreadState>,
     /// Calls in threads that found no memory for their state.
     without_memory: AtomicU64,
     /// The kernel has no heavy barrier.
@@ -217,7 +229,7 @@ impl FgraphOps for Mux {
     type Data = Bundle;
 
     fn entry(&self, call: &mut Entry<'_, Bundle>) -> Option<Bundle> {
-        let Some(state) = call.per_thread(&self.threads) else {
+        let Some(state) = call.recycled(&self.threads) else {
             self.without_memory.fetch_add(1, Ordering::Relaxed);
             return None;
         };
@@ -267,7 +279,7 @@ impl FgraphOps for Mux {
     }
 
     fn ret(&self, call: &mut Return<'_, Bundle>, bundle: Bundle) {
-        let Some(state) = call.per_thread(&self.threads) else {
+        let Some(state) = call.recycled(&self.threads) else {
             return;
         };
         let _inside = Inside::new(&state.mark, self.needs_fence);
@@ -308,7 +320,7 @@ impl Mux {
             members: [const { AtomicPtr::new(ptr::null_mut()) }; FILTERS],
             enabled: AtomicU64::new(0),
             generation: AtomicU32::new(0),
-            threads: PerThread::new(),
+            threads: Recycled::new(),
             without_memory: AtomicU64::new(0),
             needs_fence: registered != 0,
         }
@@ -351,8 +363,10 @@ impl Mux {
             // SAFETY: it changes no memory.
             unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
         }
-        for (thread, state) in self.threads.iter() {
+        for state in self.threads.iter() {
             let before = state.mark.load(Ordering::Acquire);
+            // Stored before the marks that count here, as the thread has passed the barrier since.
+            let thread = state.thread.load(Ordering::Relaxed);
             let is_there = || fs::exists(format!("/proc/self/task/{thread}")).unwrap_or(true);
             while !before.is_multiple_of(2)
                 && state.mark.load(Ordering::Acquire) == before
@@ -466,9 +480,7 @@ impl Running for Membership {
 impl Mux {
     fn sum(&self, of: impl Fn(&ThreadState) -> &AtomicU64) -> u64 {
         let counts = self.threads.iter();
-        counts
-            .map(|(_, state)| of(state).load(Ordering::Relaxed))
-            .sum()
+        counts.map(|state| of(state).load(Ordering::Relaxed)).sum()
     }
 }
 

@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-use fgraph::{Entry, FgraphOps, PerThread, Return};
+use fgraph::{Entry, FgraphOps, Recycled, Return};
 use fgraph_trace::clock::{Clock, ClockKind};
 
 use super::table::{EdgeCells, Table};
@@ -13,7 +13,7 @@ use crate::support::kernel;
 /// What all threads have recorded.
 #[derive(Debug)]
 pub(super) struct Record {
-    tables: PerThread<Table>,
+    tables: Recycled<Table>,
     clock: Clock,
     options: Options,
 }
@@ -26,7 +26,8 @@ pub(super) struct Call {
     /// Nanoseconds spent in the watched calls inside it.
     inside: u64,
     edge: EdgeRef,
-    /// The thread that has entered; it is another one that leaves if a coroutine has moved.
+    /// The number of the thread that has entered; it is another one that leaves if a coroutine has
+    /// moved.
     thread: u32,
     /// No call of the function is around this one.
     is_outermost: bool,
@@ -50,7 +51,7 @@ impl FgraphOps for Record {
     type Data = Call;
 
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
-        let table = call.per_thread(&self.tables)?;
+        let table = call.recycled(&self.tables)?;
         let function = call.function();
         let around = call.parent_data().map(|parent| parent.edge.get());
         // SAFETY: the running thread's, in a callback.
@@ -68,7 +69,7 @@ impl FgraphOps for Record {
         Some(Call {
             inside: 0,
             edge: EdgeRef(NonNull::from(edge)),
-            thread: call.thread_id(),
+            thread: call.thread_number(),
             is_outermost,
             // Last, so that the callback itself is not in the time.
             entered: self.now(),
@@ -77,7 +78,7 @@ impl FgraphOps for Record {
 
     fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
         let ticks = self.now().saturating_sub(data.entered);
-        let has_moved = data.thread != call.thread_id();
+        let has_moved = data.thread != call.thread_number();
         let took = match has_moved && !self.options.sleep_time {
             // The other thread has another clock.
             true => 0,
@@ -91,7 +92,7 @@ impl FgraphOps for Record {
             edge.row().is_active.store(0, Ordering::Relaxed);
         }
         if has_moved {
-            let Some(table) = call.per_thread(&self.tables) else {
+            let Some(table) = call.recycled(&self.tables) else {
                 return;
             };
             // SAFETY: the running thread's, in a callback.
@@ -116,7 +117,7 @@ impl Record {
             false => ClockKind::Monotonic,
         };
         Self {
-            tables: PerThread::new(),
+            tables: Recycled::new(),
             clock: Clock::start(kind),
             options,
         }
@@ -132,15 +133,16 @@ impl Record {
     }
 
     pub(super) fn profile(&self) -> Profile {
-        let unrecorded = |(_, table): (_, &Table)| table.unrecorded.load(Ordering::Relaxed);
+        let unrecorded = |table: &Table| table.unrecorded.load(Ordering::Relaxed);
+        let (mut threads, mut ended) = (Vec::new(), Profile::default());
+        for table in self.tables.iter() {
+            table.read(&mut threads, &mut ended.threads);
+        }
+        threads.push(ended.together());
+        threads.retain(|profile| !profile.functions.is_empty());
         Profile {
             unrecorded: self.tables.iter().map(unrecorded).sum(),
-            threads: self
-                .tables
-                .iter()
-                .map(|(thread, table)| table.read(thread))
-                .filter(|profile| !profile.functions.is_empty())
-                .collect(),
+            threads,
         }
     }
 }

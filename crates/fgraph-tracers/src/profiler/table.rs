@@ -16,6 +16,12 @@
 //!
 //! A row's numbers and its edges' are read under its version, which is odd while they change.
 //!
+//! A thread takes the tables over from one that has ended. Each owner has a turn, counted from 1,
+//! and a row has the turn of the owner whose calls its numbers are of. When an owner first gets to
+//! a row of another turn, it adds the row's numbers to those of ended threads, which the row has
+//! beside its own, and starts them at zero. The row's turn is 0 meanwhile: who reads looks whether
+//! it has changed.
+//!
 //! # Safety
 //!
 //! The unsafe code refers to rows and edges, which lie in the table's arena.
@@ -23,10 +29,10 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
-use fgraph::Function;
+use fgraph::{Function, Recycle};
 
 use super::{Edge, FunctionProfile, ThreadProfile};
 use crate::support::arena::{Arena, Linked, List, Zeroed};
@@ -36,6 +42,8 @@ use crate::support::{histogram, kernel};
 const FIRST: usize = 256;
 /// Attempts to read a row that is being changed.
 const ATTEMPTS: usize = 100;
+/// The turn of a row whose numbers are being added to those of ended threads.
+const MOVING: u32 = 0;
 
 /// A function or none, written before others see it.
 struct FunctionCell(UnsafeCell<MaybeUninit<Option<Function>>>);
@@ -77,7 +85,24 @@ impl fmt::Debug for FunctionCell {
 pub(super) struct RowCells {
     version: AtomicU64,
     /// Whether a call is going on that is in no other call of the function.
-    pub(super) is_active: AtomicU64,
+    pub(super) is_active: AtomicU32,
+    /// The turn of the owner whose calls the numbers are of.
+    turn: AtomicU32,
+    numbers: Numbers,
+    /// The numbers of the owners before; null if there were none.
+    ended: AtomicPtr<Numbers>,
+    next: AtomicPtr<Self>,
+    function: FunctionCell,
+    edges: List<EdgeCells>,
+}
+
+// SAFETY: atomics, and what need not be initialised.
+unsafe impl Zeroed for RowCells {}
+
+/// What calls of a function took.
+#[derive(Debug)]
+#[repr(C)]
+struct Numbers {
     /// The sum of the squares of the calls' times.
     squares: [AtomicU64; 2],
     max: AtomicU64,
@@ -87,14 +112,11 @@ pub(super) struct RowCells {
     inside: AtomicU64,
     /// What calls have taken that were in others of the function.
     nested: AtomicU64,
-    next: AtomicPtr<Self>,
-    function: FunctionCell,
-    edges: List<EdgeCells>,
     counts: [AtomicU64; histogram::BUCKETS],
 }
 
-// SAFETY: atomics, and what need not be initialised.
-unsafe impl Zeroed for RowCells {}
+// SAFETY: atomics.
+unsafe impl Zeroed for Numbers {}
 
 impl Linked for RowCells {
     fn link(&self) -> &AtomicPtr<Self> {
@@ -111,6 +133,15 @@ pub(super) struct EdgeCells {
     key: AtomicU64,
     caller: FunctionCell,
     row: AtomicPtr<RowCells>,
+    calls: Calls,
+    /// The calls of the owners before.
+    ended: Calls,
+}
+
+/// How many calls there were, and how long they took.
+#[derive(Debug)]
+#[repr(C)]
+struct Calls {
     hits: AtomicU64,
     time: AtomicU64,
 }
@@ -156,9 +187,11 @@ impl EdgeCells {
     }
 }
 
-/// The tables of a thread.
+/// The tables of a thread, and of those that had them before.
 #[derive(Debug, Default)]
 pub(super) struct Table {
+    /// The kernel's id of the thread, and above its 32 bits the thread's turn.
+    owner: AtomicU64,
     rows: List<RowCells>,
     /// The slots, a power of two.
     slots: AtomicPtr<AtomicPtr<EdgeCells>>,
@@ -169,6 +202,20 @@ pub(super) struct Table {
     /// Calls that found no memory.
     pub(super) unrecorded: AtomicU64,
     arena: Arena,
+}
+
+impl Recycle for Table {
+    fn begin(&self, thread: u32) {
+        let turn = self.turn().wrapping_add(1);
+        let owner = u64::from(turn) << 32 | u64::from(thread);
+        self.owner.store(owner, Ordering::Release);
+    }
+}
+
+/// Adds a number to another one, and sets it to zero. One thread writes both.
+fn move_number(from: &AtomicU64, to: &AtomicU64) {
+    add(to, from.load(Ordering::Relaxed));
+    from.store(0, Ordering::Relaxed);
 }
 
 /// Adds to a number that one thread writes.
@@ -212,7 +259,10 @@ impl Table {
         let caller = || around.and_then(EdgeCells::callee);
         // SAFETY: handed on.
         let make = || unsafe { self.make_or_count(key, caller(), callee) };
-        self.find(key).or_else(make)
+        let edge = self.find(key).or_else(make)?;
+        // SAFETY: handed on.
+        unsafe { self.own(edge) };
+        Some(edge)
     }
 
     /// The edge of the same functions as one of another thread's table.
@@ -224,7 +274,63 @@ impl Table {
         let key = other.key();
         // SAFETY: handed on.
         let make = || unsafe { self.make_or_count(key, other.caller(), other.callee()?) };
-        self.find(key).or_else(make)
+        let edge = self.find(key).or_else(make)?;
+        // SAFETY: handed on.
+        unsafe { self.own(edge) };
+        Some(edge)
+    }
+
+    /// The turn of the thread.
+    fn turn(&self) -> u32 {
+        (self.owner.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Has the numbers of an edge's row be those of the thread alone.
+    ///
+    /// # Safety
+    ///
+    /// As for [`edge`](Self::edge).
+    #[inline]
+    unsafe fn own(&self, edge: &EdgeCells) {
+        let row = edge.row();
+        if row.turn.load(Ordering::Relaxed) != self.turn() {
+            // SAFETY: handed on.
+            unsafe { self.end_turn(row) };
+        }
+    }
+
+    /// Adds the numbers of a row to those of ended threads. Without memory the thread's calls are
+    /// counted with those before.
+    ///
+    /// # Safety
+    ///
+    /// As for [`edge`](Self::edge).
+    #[cold]
+    #[inline(never)]
+    unsafe fn end_turn(&self, row: &RowCells) {
+        let ended = match row.ended() {
+            Some(ended) => ended,
+            None => {
+                // SAFETY: handed on.
+                let new = unsafe { self.arena.zeroed::<Numbers>(1) };
+                let Some(new) = new.and_then(<[_]>::first) else {
+                    return;
+                };
+                let place = core::ptr::from_ref(new).cast_mut();
+                row.ended.store(place, Ordering::Release);
+                new
+            }
+        };
+        row.turn.store(MOVING, Ordering::Relaxed);
+        // Pairs with the Acquire fence in `read`: who sees a moved number there sees the turn.
+        fence(Ordering::Release);
+        row.numbers.move_to(ended);
+        for edge in row.edges.iter() {
+            move_number(&edge.calls.hits, &edge.ended.hits);
+            move_number(&edge.calls.time, &edge.ended.time);
+        }
+        // Release: pairs with the first load in `read`.
+        row.turn.store(self.turn(), Ordering::Release);
     }
 
     /// The edge with a key, if there is one.
@@ -287,6 +393,7 @@ impl Table {
                 None => {
                     let row = self.arena.zeroed::<RowCells>(1)?.first()?;
                     row.function.set(Some(callee));
+                    row.turn.store(self.turn(), Ordering::Relaxed);
                     self.rows.add(row);
                     row
                 }
@@ -349,19 +456,50 @@ impl Table {
         }
     }
 
-    /// What is in the tables now.
-    pub(super) fn read(&self, thread: u32) -> ThreadProfile {
+    /// Adds what is in the tables now to the profiles of threads, and that of threads which had the
+    /// tables before to those of ended ones.
+    pub(super) fn read(&self, threads: &mut Vec<ThreadProfile>, ended: &mut Vec<ThreadProfile>) {
+        let rows: Vec<_> = self.rows.iter().filter_map(RowCells::read).collect();
+        // Acquire, and last: who had another turn at one of the rows has ended by now.
+        let owner = self.owner.load(Ordering::Acquire);
         let mut profile = ThreadProfile {
-            thread,
+            thread: owner as u32,
             ..ThreadProfile::default()
         };
-        for (function, edges) in self.rows.iter().filter_map(RowCells::read) {
-            profile.functions.push(function);
-            profile.edges.extend(edges);
+        let mut before = ThreadProfile::default();
+        for row in rows {
+            let is_own = u64::from(row.turn) == owner >> 32;
+            let of = if is_own { &mut profile } else { &mut before };
+            of.add(row.own);
+            row.ended.into_iter().for_each(|ended| before.add(ended));
         }
         profile.sort();
-        profile
+        threads.push(profile);
+        ended.push(before);
     }
+}
+
+impl ThreadProfile {
+    /// Adds a function, unless no call of it has returned.
+    fn add(&mut self, (function, edges): FunctionRead) {
+        if function.hits != 0 {
+            self.functions.push(function);
+            self.edges
+                .extend(edges.into_iter().filter(|edge| edge.hits != 0));
+        }
+    }
+}
+
+/// A function, and its callers.
+type FunctionRead = (FunctionProfile, Vec<Edge>);
+
+/// What is read of a row.
+struct RowRead {
+    turn: u32,
+    /// Calls of the owner with that turn.
+    own: FunctionRead,
+    /// Calls of those before, if there were any.
+    ended: Option<FunctionRead>,
 }
 
 impl RowCells {
@@ -370,6 +508,60 @@ impl RowCells {
         unsafe { self.function.get() }
     }
 
+    fn ended(&self) -> Option<&Numbers> {
+        // SAFETY: null, or in the same arena. Acquire: it is zeroed.
+        unsafe { self.ended.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The row and its edges as they are now.
+    ///
+    /// The numbers are of one moment, unless the thread was interrupted while it changed them and
+    /// does not go on.
+    fn read(&self) -> Option<RowRead> {
+        let function = self.function()?;
+        let mut attempts = 0;
+        loop {
+            // Acquire: pairs with the Release of the turn in `end_turn`.
+            let turn = self.turn.load(Ordering::Acquire);
+            let own = self.numbers.with_counts(self.read_own(function));
+            let edges = self.edges.iter();
+            let edges = edges.map(|edge| edge.read(function, &edge.ended)).collect();
+            let ended = self.ended();
+            let ended = ended.map(|numbers| numbers.with_counts(numbers.read(function, edges)));
+            // Pairs with the Release fence in `end_turn`.
+            fence(Ordering::Acquire);
+            let is_whole = turn != MOVING && self.turn.load(Ordering::Relaxed) == turn;
+            if is_whole || attempts == ATTEMPTS {
+                return Some(RowRead { turn, own, ended });
+            }
+            attempts += 1;
+            std::thread::yield_now();
+        }
+    }
+
+    /// The numbers of the owner, without the histogram.
+    fn read_own(&self, function: Function) -> FunctionRead {
+        let mut attempts = 0;
+        loop {
+            // Acquire: pairs with the Release of the version in `record`.
+            let version = self.version.load(Ordering::Acquire);
+            let edges = self.edges.iter();
+            let edges = edges.map(|edge| edge.read(function, &edge.calls)).collect();
+            let read = self.numbers.read(function, edges);
+            // Pairs with the Release fence in `record`.
+            fence(Ordering::Acquire);
+            let is_whole =
+                version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+            if is_whole || attempts == ATTEMPTS {
+                return read;
+            }
+            attempts += 1;
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Numbers {
     fn squares(&self) -> u128 {
         let [low, high] = self
             .squares
@@ -378,51 +570,67 @@ impl RowCells {
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// The row and its edges as they are now; `None` if no call has returned yet.
-    ///
-    /// The numbers are of one moment, unless the thread was interrupted while it changed them and
-    /// does not go on.
-    fn read(&self) -> Option<(FunctionProfile, Vec<Edge>)> {
-        let function = self.function()?;
-        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let mut attempts = 0;
-        let (mut profile, mut edges) = loop {
-            // Acquire: pairs with the Release of the version in `record`.
-            let version = self.version.load(Ordering::Acquire);
-            let edges: Vec<_> = self.edges.iter().map(|edge| edge.read(function)).collect();
-            let hits = edges.iter().map(|edge| edge.hits).sum();
-            let sum = edges
-                .iter()
-                .map(|edge| edge.time.as_nanos() as u64)
-                .sum::<u64>();
-            let profile = FunctionProfile {
-                function,
-                hits,
-                total: kernel::duration(sum.saturating_sub(load(&self.nested))),
-                own: kernel::duration(sum.saturating_sub(load(&self.inside))),
-                min: kernel::duration(!load(&self.not_min)),
-                max: kernel::duration(load(&self.max)),
-                sum,
-                squares: self.squares(),
-                counts: Box::default(),
-            };
-            // Pairs with the Release fence in `record`.
-            fence(Ordering::Acquire);
-            let is_whole =
-                version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
-            if is_whole || attempts == ATTEMPTS {
-                break (profile, edges);
-            }
-            attempts += 1;
-            std::thread::yield_now();
-        };
-        if profile.hits == 0 {
-            return None;
+    fn add_to_squares(&self, value: u128) {
+        let sum = self.squares().wrapping_add(value);
+        self.squares[0].store(sum as u64, Ordering::Relaxed);
+        self.squares[1].store((sum >> 64) as u64, Ordering::Relaxed);
+    }
+
+    /// Has `number` be no less than `value`.
+    fn raise(number: &AtomicU64, value: u64) {
+        if value > number.load(Ordering::Relaxed) {
+            number.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// Adds these numbers to others, and sets them to zero.
+    ///
+    /// If a signal handler leaves it by `siglongjmp`, it goes on when it runs again: one number may
+    /// be there twice then.
+    fn move_to(&self, to: &Self) {
+        // All times that were counted are between these two, which are moved last.
+        let shortest = histogram::bucket(!self.not_min.load(Ordering::Relaxed));
+        let longest = histogram::bucket(self.max.load(Ordering::Relaxed));
+        let counts = self.counts.iter().zip(&to.counts);
+        let counted = counts.take(longest + 1).skip(shortest);
+        counted.for_each(|(from, to)| move_number(from, to));
+        move_number(&self.inside, &to.inside);
+        move_number(&self.nested, &to.nested);
+        to.add_to_squares(self.squares());
+        let squares = self.squares.iter();
+        squares.for_each(|word| word.store(0, Ordering::Relaxed));
+        for (from, to) in [(&self.max, &to.max), (&self.not_min, &to.not_min)] {
+            Self::raise(to, from.load(Ordering::Relaxed));
+            from.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What these numbers and those of the edges say of a function, without the histogram.
+    fn read(&self, function: Function, edges: Vec<Edge>) -> FunctionRead {
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let sum = edges
+            .iter()
+            .map(|edge| edge.time.as_nanos() as u64)
+            .sum::<u64>();
+        let profile = FunctionProfile {
+            function,
+            hits: edges.iter().map(|edge| edge.hits).sum(),
+            total: kernel::duration(sum.saturating_sub(load(&self.nested))),
+            own: kernel::duration(sum.saturating_sub(load(&self.inside))),
+            min: kernel::duration(!load(&self.not_min)),
+            max: kernel::duration(load(&self.max)),
+            sum,
+            squares: self.squares(),
+            counts: Box::default(),
+        };
+        (profile, edges)
+    }
+
+    /// Adds the histogram.
+    fn with_counts(&self, (mut profile, edges): FunctionRead) -> FunctionRead {
         let counts = self.counts.iter();
         profile.counts = counts.map(|count| count.load(Ordering::Relaxed)).collect();
-        edges.retain(|edge| edge.hits != 0);
-        Some((profile, edges))
+        (profile, edges)
     }
 }
 
@@ -431,43 +639,37 @@ impl EdgeCells {
     #[inline]
     pub(super) fn record(&self, took: u64, inside: u64, is_outermost: bool) {
         let row = self.row();
-        let version = row.version.load(Ordering::Relaxed);
-        row.version
-            .store(version.wrapping_add(1), Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`: who sees a number of this call there sees the odd
-        // version.
+        let numbers = &row.numbers;
+        let version = row.version.load(Ordering::Relaxed) | 1;
+        row.version.store(version, Ordering::Relaxed);
+        // Pairs with the Acquire fence in `read_own`: who sees a number of this call there sees the
+        // odd version.
         fence(Ordering::Release);
-        add(&self.hits, 1);
-        add(&self.time, took);
+        add(&self.calls.hits, 1);
+        add(&self.calls.time, took);
         if inside != 0 {
-            add(&row.inside, inside.min(took));
+            add(&numbers.inside, inside.min(took));
         }
         if !is_outermost {
-            add(&row.nested, took);
+            add(&numbers.nested, took);
         }
-        if !took > row.not_min.load(Ordering::Relaxed) {
-            row.not_min.store(!took, Ordering::Relaxed);
-        }
-        if took > row.max.load(Ordering::Relaxed) {
-            row.max.store(took, Ordering::Relaxed);
-        }
-        let square = row.squares().wrapping_add(u128::from(took).pow(2));
-        row.squares[0].store(square as u64, Ordering::Relaxed);
-        row.squares[1].store((square >> 64) as u64, Ordering::Relaxed);
-        // Release: pairs with the first load in `read`.
+        Numbers::raise(&numbers.not_min, !took);
+        Numbers::raise(&numbers.max, took);
+        numbers.add_to_squares(u128::from(took).pow(2));
+        // Release: pairs with the first load in `read_own`.
         row.version
-            .store(version.wrapping_add(2), Ordering::Release);
-        if let Some(count) = row.counts.get(histogram::bucket(took)) {
+            .store(version.wrapping_add(1), Ordering::Release);
+        if let Some(count) = numbers.counts.get(histogram::bucket(took)) {
             add(count, 1);
         }
     }
 
-    fn read(&self, callee: Function) -> Edge {
+    fn read(&self, callee: Function, calls: &Calls) -> Edge {
         Edge {
             caller: self.caller(),
             callee,
-            hits: self.hits.load(Ordering::Relaxed),
-            time: Duration::from_nanos(self.time.load(Ordering::Relaxed)),
+            hits: calls.hits.load(Ordering::Relaxed),
+            time: Duration::from_nanos(calls.time.load(Ordering::Relaxed)),
         }
     }
 }
