@@ -299,9 +299,11 @@ impl Settings {
         fields.join(&SEPARATOR.to_string())
     }
 
-    /// The settings that a value of [`VARIABLE`] has; `None` if it is of another version.
+    /// The settings that a value of [`VARIABLE`] has; `None` if it is of another version, or no
+    /// value that a variable can have.
     #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
+        (!value.contains('\0')).then_some(())?;
         let mut fields = value.split(SEPARATOR);
         (fields.next()? == VERSION).then_some(())?;
         let mut settings = Self::default();
@@ -454,6 +456,16 @@ mod tests {
         for bad in ["", "x", "stack x", "threads x", "inject x"] {
             assert_eq!(Tool::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_value_with_a_zero_byte_is_refused() {
+        let value = Settings {
+            trace: vec!["o:mod:x".to_owned()],
+            ..Settings::default()
+        };
+        let value = value.to_value().replace('x', "\0");
+        assert_eq!(Settings::parse(&value), None);
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl Answer {
         };
         let mut text = String::new();
         for _ in 0..lines {
-            if input.read_line(&mut text)? == 0 {
+            if input.read_line(&mut text)? == 0 || !text.ends_with('\n') {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -276,6 +276,7 @@ mod tests {
         }
         for bad in [
             &b"ok 2\na\n"[..],
+            b"ok 2\na\nb",
             b"ok 18446744073709551615\n",
             b"ok 1\n\xff\n",
         ] {
