@@ -40,27 +40,28 @@
 //! |---|---|---|---|---|---|
 //! | before `push rbx`, and the last `ret` and `jmp` | rsp+8 | as is | as is | CFA-8 | CFA |
 //! | until rbp becomes the frame | rbx+16 | as is | CFA-16 | CFA-8 | CFA |
-//! | from there until rbp is the caller's again | \[rbp+24\]+16-\[rbp+52\] | \[rbp+0\] | \[rbp+24\]-8, then as is | \[rbp+8\] | \[rbp+24\]+8 |
+//! | from there until rbp is the caller's again | \[rbp+24\]+8 | \[rbp+0\] | \[rbp+24\]-8, then as is | \[rbp+8\] | CFA |
 //!
-//! In the third the CFA is 8 above the stack pointer that the caller gets back. That looks odd, and
-//! must be so: libgcc knows a frame by its CFA and takes two frames with the same one for the same
-//! frame, so the CFA must differ from our caller's, which is at most at its own stack pointer; and
-//! gdb takes a stack whose CFAs do not ascend to be corrupt, so it must not be lower.
+//! In the third the CFA is the stack pointer that the caller gets back, as for any function.
+//! libunwind.so.8 takes the one for the other whatever the last column says.
 //!
-//! What is taken away is 0, but for tail calls: those of traced functions from one another have the
-//! same `return_slot_addr`, and their frames must not be the same to an unwinder either. It is one
-//! byte, of which the lowest three bits count. The first of them, which the caller has called, has
-//! the highest CFA.
+//! Tail calls of traced functions from one another have the same `return_slot_addr`, and gdb takes
+//! a stack to be corrupt whose CFAs do not ascend, or where two frames of one function have the
+//! same. So `tail` is added there, of which the lowest three bits count: 7 in the frame that the
+//! caller has called, 6 in the next, and so on. The stack pointer stays as it is, beside the CFA.
+//! In libunwind.so.8 it does not. But that sees in the first frame that its stack pointer was moved
+//! by the second, and then the 7 is not added: the caller gets the right one back.
 //!
 //! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
 //! `pthread_exit`, a cancellation) goes through the return point; it tells the users. A process may
 //! have several unwinders, each of which understands only what it hands out itself; the address
 //! that it calls from says which one it is.
 //!
-//! LLVM's libunwind knows the frame that catches by its stack pointer, and ours has the same one:
-//! the body returns to where our caller goes on. It takes our frame for the one that catches, and
-//! aborts when the personality routine only lets it go on. So for such a frame we catch, with the
-//! stack pointer elsewhere, and resume (`fgraph_catch`).
+//! libgcc knows the frame that catches by the CFA of the frame beneath, LLVM's libunwind by its
+//! stack pointer, and ours has the same one: the body returns to where our caller goes on. They
+//! take our frame for the one that catches, and abort when the personality routine only lets them
+//! go on. So for such a frame we catch, with the stack pointer elsewhere, and resume
+//! (`fgraph_catch`).
 //!
 //! # Which registers
 //!

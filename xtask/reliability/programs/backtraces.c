@@ -1,5 +1,6 @@
 /* Prints the functions of this program that a backtrace shows, from the innermost to main. The first argument
- * says how the backtrace is taken, the second how many frames deep. To be linked with -rdynamic. */
+ * says how the backtrace is taken, the second how many frames deep, a third one that the innermost of them are
+ * tail calls. To be linked with -rdynamic, and with -DNONGNU to libunwind.so.8. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -42,6 +43,58 @@ KEPT void by_library(void) {
     sink = count;
 }
 
+#ifdef NONGNU
+#include <ucontext.h>
+
+/* As libunwind.h has them, which LLVM's header of that name keeps from being installed. */
+enum { IP = 16 };
+int _Ux86_64_getcontext(ucontext_t *context);
+int _ULx86_64_init_local(unsigned long *cursor, ucontext_t *context);
+int _ULx86_64_step(unsigned long *cursor);
+int _ULx86_64_get_reg(unsigned long *cursor, int number, unsigned long *value);
+
+KEPT void by_nongnu(void) {
+    ucontext_t context;
+    unsigned long cursor[127], address;
+    int steps = 0;
+    if (_Ux86_64_getcontext(&context) || _ULx86_64_init_local(cursor, &context))
+        exit(4);
+    while (_ULx86_64_step(cursor) > 0 && steps++ < 1000) {
+        if (_ULx86_64_get_reg(cursor, IP, &address))
+            exit(5);
+        show((void *)address);
+    }
+    sink = steps;
+}
+#endif
+
+static void (*bottom_of_tails)(void);
+
+/* Not a tail call: it is to be seen. */
+KEPT void last_of_tails(void) {
+    bottom_of_tails();
+    sink = sink + 1;
+}
+
+KEPT void third_of_tails(void) {
+    last_of_tails();
+}
+
+KEPT void second_of_tails(void) {
+    third_of_tails();
+}
+
+KEPT void first_of_tails(void) {
+    second_of_tails();
+}
+
+KEPT void tails(void) {
+    third_of_tails();
+    second_of_tails();
+    first_of_tails();
+    sink = sink + 1;
+}
+
 KEPT int odd(int frames, void (*bottom)(void));
 
 KEPT int even(int frames, void (*bottom)(void)) {
@@ -65,13 +118,21 @@ KEPT int odd(int frames, void (*bottom)(void)) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3)
+    if (argc < 3)
         return 2;
     Dl_info info;
     if (!dladdr((void *)main, &info))
         return 3;
     program = info.dli_fname;
+    void (*bottom)(void) = strcmp(argv[1], "unwinder") ? by_library : by_unwinder;
+#ifdef NONGNU
+    bottom = by_nongnu;
+#endif
+    if (argc > 3) {
+        bottom_of_tails = bottom;
+        bottom = tails;
+    }
     int frames = atoi(argv[2]);
-    int result = even(frames, strcmp(argv[1], "unwinder") ? by_library : by_unwinder);
+    int result = even(frames, bottom);
     return reached && result == frames + 1 ? 0 : 1;
 }

@@ -10,9 +10,9 @@
 //!            |                      |    the return, slot 0 in the highest bit
 //!        +40 | previous             |    the frame before; null in the sentinel
 //!        +48 | depth    | tail | len |   traced calls going on while this frame is the newest;
-//!            |                      |    of how many the call is a tail call, 7 at most, and
-//!            |                      |    whether the body was replaced; bytes of the frame and its
-//!            |                      |    records, divided by 16
+//!            |                      |    its place in a row of tail calls, and whether the body
+//!            |                      |    was replaced; bytes of the frame and its records, divided
+//!            |                      |    by 16
 //!        +56 | replaced_by          |    by whom, if it was
 //!            +----------------------+
 //!        +64 | data of user i       |    rounded up to 16 bytes        \
@@ -62,8 +62,9 @@ pub struct Frame {
     /// unwound; 0 in the sentinel. Here and not in one place for all, which every call would have
     /// to wait for that the one before has written.
     pub(crate) depth: u32,
-    /// How many frames before this one have the same `return_slot_addr`, which happens to tail
-    /// calls; 7 at most. Beside it [`REPLACED`].
+    /// The place among the frames with the same `return_slot_addr`, which tail calls have: 7 in the
+    /// first of them, then 6, and so on down to 1; 0 where there is only one. Beside it
+    /// [`REPLACED`].
     pub tail: u8,
     /// Bytes to the end of its records, divided by 16; the lowest byte first.
     len: [u8; 3],

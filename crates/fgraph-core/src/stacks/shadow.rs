@@ -319,7 +319,7 @@ impl ShadowStack {
         was_last
     }
 
-    /// Notes in how many tail calls `frame` is behind the frame before it.
+    /// Notes where `frame` stands in a row of tail calls, if it is one. See [`Frame::tail`].
     ///
     /// # Safety
     ///
@@ -329,7 +329,10 @@ impl ShadowStack {
         unsafe {
             let previous = (*frame).previous;
             if (*previous).return_slot_addr == (*frame).return_slot_addr {
-                (*frame).tail = (((*previous).tail & frame::TAIL) + 1).min(frame::TAIL);
+                if (*previous).tail & frame::TAIL == 0 {
+                    (*previous).tail |= frame::TAIL;
+                }
+                (*frame).tail = (((*previous).tail & frame::TAIL) - 1).max(1);
             }
         }
     }

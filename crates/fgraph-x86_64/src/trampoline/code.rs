@@ -449,15 +449,30 @@ macro_rules! leave_aside {
 macro_rules! cfi_body_frame {
     () => {
         concat!(
-            ".cfi_escape 0x0f, 11",       // DW_CFA_def_cfa_expression, of 11 bytes
+            ".cfi_escape 0x0f, 30",       // DW_CFA_def_cfa_expression, of 30 bytes
             ", 0x76, {return_slot_addr}", // DW_OP_breg6: rbp + return_slot_addr
             ", 0x06",                     // DW_OP_deref: S
-            ", 0x23, 16",                 // DW_OP_plus_uconst: S + 16
-            ", 0x76, {tail}",             // DW_OP_breg6: S + 16, rbp + tail
+            ", 0x23, 8",                  // DW_OP_plus_uconst: S + 8
+            ", 0x76, {tail}",             // DW_OP_breg6: S + 8, rbp + tail
             ", 0x06",                     // DW_OP_deref, as Valgrind knows no DW_OP_deref_size
             ", 0x37",                     // DW_OP_lit7
-            ", 0x1a",                     // DW_OP_and: S + 16, the lowest three bits of `tail`
-            ", 0x1c",                     // DW_OP_minus: S + 16 - those
+            ", 0x1a",                     // DW_OP_and: S + 8, the lowest three bits of `tail`
+            ", 0x22",                     // DW_OP_plus: the CFA, but in the first of tail calls
+            ", 0x77, 0",                  // DW_OP_breg7: ..., rsp
+            ", 0x76, {return_slot_addr}", // DW_OP_breg6: ..., rsp, rbp + return_slot_addr
+            ", 0x06",                     // DW_OP_deref: ..., rsp, S
+            ", 0x23, 8",                  // DW_OP_plus_uconst: ..., rsp, S + 8
+            ", 0x2e",                     // DW_OP_ne: ..., 1 if another frame has moved rsp
+            ", 0x76, {tail}",             // DW_OP_breg6: ..., 0 or 1, rbp + tail
+            ", 0x06",                     // DW_OP_deref
+            ", 0x37",                     // DW_OP_lit7
+            ", 0x1a",                     // DW_OP_and: ..., 0 or 1, the bits of `tail`
+            ", 0x37",                     // DW_OP_lit7
+            ", 0x29",                     // DW_OP_eq: ..., 0 or 1, 1 in the first of tail calls
+            ", 0x1a",                     // DW_OP_and: ..., 1 if both
+            ", 0x37",                     // DW_OP_lit7
+            ", 0x1e",                     // DW_OP_mul: ..., 7 if both
+            ", 0x1c",                     // DW_OP_minus: the CFA
             "\n.cfi_escape 0x10, 16, 2",  // DW_CFA_expression, of the return address, 2 bytes:
             ", 0x76, 8",                  // DW_OP_breg6: it is stored at rbp + 8
             "\n.cfi_escape 0x10, 6, 2",   // DW_CFA_expression, of rbp, 2 bytes:

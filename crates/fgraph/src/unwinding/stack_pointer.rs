@@ -1,9 +1,9 @@
 //! The stack pointer of a frame, for who asks libgcc (`_Unwind_GetCFA`).
 //!
 //! A personality routine may find the data of its frame by the stack pointer, as LuaJIT's does.
-//! libgcc answers with the CFA of the frame beneath, which is the same for all code but
-//! trampolines: theirs must be higher (`trampoline.rs` of `fgraph-x86_64` says why), and they tell
-//! of the stack pointer beside it. So the modules that ask are made to ask us:
+//! libgcc answers with the CFA of the frame beneath, which is the same for all code but the
+//! trampolines of tail calls: theirs must be higher (`trampoline.rs` of `fgraph-x86_64` says why),
+//! and they tell of the stack pointer beside it. So the modules that ask are made to ask us:
 //!
 //! ```text
 //!   personality -> call _Unwind_GetCFA@plt -> jmp [slot] -> stack_pointer -> _Unwind_GetCFA

@@ -82,6 +82,13 @@ const BACKTRACES: Hostile = Hostile {
     ..Hostile::DEFAULT
 };
 
+/// The other libunwind, which takes the CFA of a frame for its caller's stack pointer.
+const NONGNU: Hostile = Hostile {
+    flags: &["-rdynamic", "-DNONGNU", "-l:libunwind.so.8"],
+    linked: Some((&["-l:libunwind.so.8"], "libunwind8")),
+    ..BACKTRACES
+};
+
 /// A scenario with a program.
 const fn by(name: &'static str, promise: &'static str, program: Hostile) -> Scenario {
     Scenario {
@@ -547,6 +554,32 @@ pub(super) const GROUP: Group = Group {
                 args: &["unwinder", "20"],
                 flags: &["-rdynamic", "-Wl,--no-as-needed", "-lunwind"],
                 linked: LIBUNWIND,
+                ..BACKTRACES
+            },
+        ),
+        by(
+            "libunwind.so.8 steps through twenty frames",
+            "It shows every caller up to main, as untraced (gperftools, heaptrack).",
+            Hostile {
+                args: &["nongnu", "20"],
+                trace: Trace::AlsoEverything,
+                ..NONGNU
+            },
+        ),
+        by(
+            "libunwind.so.8 steps through tail calls",
+            "It shows every caller up to main, as untraced.",
+            Hostile {
+                args: &["nongnu", "2", "tails"],
+                trace: Trace::AlsoEverything,
+                ..NONGNU
+            },
+        ),
+        by(
+            "_Unwind_Backtrace is called in tail calls",
+            "It shows every caller up to main, as untraced.",
+            Hostile {
+                args: &["unwinder", "2", "tails"],
                 ..BACKTRACES
             },
         ),
