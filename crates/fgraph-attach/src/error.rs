@@ -145,6 +145,8 @@ pub enum Unsuitable {
     NoExecutableMemory,
     /// It does not see `/proc`, by which its dynamic linker finds the library.
     NoProc,
+    /// It can make no threads: before glibc 2.34 that takes libpthread, which it could not load.
+    NoThreads,
     /// It is built with ThreadSanitizer, which crashes in threads that it has not prepared.
     ThreadSanitizer,
 }
@@ -251,6 +253,10 @@ impl fmt::Display for Unsuitable {
                  it, or a security module (SELinux: execmem)",
             ),
             Self::NoProc => f.write_str("does not see /proc, by which libraries are found"),
+            Self::NoThreads => f.write_str(
+                "cannot load libpthread, without which its glibc (before 2.34) makes no threads: \
+                 record it from its start",
+            ),
             Self::ThreadSanitizer => f.write_str(
                 "is built with ThreadSanitizer, which a thread from outside would crash: record it \
                  from its start",

@@ -112,8 +112,13 @@ impl Maker<'_> {
         self.run(area, base)?;
         self.wait(area)?;
         let result = memory.word(area + Parameters::at(offset_of!(Parameters, result)));
+        let pid = self.target.pid;
         match result.map_err(|e| self.gone(e))? {
             0 => Ok(area),
+            error if error as i64 == stub::NO_THREADS => {
+                let why = Unsuitable::NoThreads;
+                Err(Error::Unsuitable { pid, why })
+            }
             error => Err(Error::Call {
                 name: "pthread_create",
                 source: io::Error::from_raw_os_error(error as i32),

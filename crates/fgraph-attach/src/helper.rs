@@ -132,7 +132,11 @@ impl<'a> Helper<'a> {
             return Ok(self.word(offset_of!(Parameters, result))? as i32);
         }
         let message = self.word(offset_of!(Parameters, message))?;
-        let message = self.target.memory.text(message, 1024).unwrap_or_default();
+        let message = match message {
+            // There was no `dlerror` to ask.
+            0 => "the dynamic linker gave no reason".to_owned(),
+            _ => self.target.memory.text(message, 1024).unwrap_or_default(),
+        };
         Err(Error::Refused { message })
     }
 

@@ -60,6 +60,8 @@ const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 /// The functions of modules that are looked for, besides the library's own.
 const WANTED: &[&[u8]] = &[
     b"__errno_location",
+    b"__libc_dlopen_mode",
+    b"__libc_dlsym",
     b"__tsan_init",
     b"dlerror",
     b"dlopen",
@@ -70,6 +72,18 @@ const WANTED: &[&[u8]] = &[
     b"pthread_attr_setdetachstate",
     b"pthread_attr_setstacksize",
     b"pthread_create",
+];
+
+/// Bit of the mode that `__libc_dlopen_mode` expects besides those of `dlopen`: `__RTLD_DLOPEN`.
+const LIBC_DLOPEN: u64 = 0x8000_0000;
+
+/// System calls of the constructor of libpthread before glibc 2.34.
+const LIBPTHREAD_CALLS: [i64; 5] = [
+    libc::SYS_set_tid_address,
+    libc::SYS_set_robust_list,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_prlimit64,
 ];
 
 /// A library, and the function of it that is called.
@@ -174,7 +188,11 @@ pub fn load_with(
     let target = Target::read(pid, &memory, library)?;
     target.check()?;
     let mut parameters = target.parameters(library)?;
-    let sandboxes = Sandboxes::new(pid, library.calls, library.calls_elsewhere);
+    let mut calls = library.calls.to_vec();
+    if parameters.pthread_create == 0 {
+        calls.extend(LIBPTHREAD_CALLS);
+    }
+    let sandboxes = Sandboxes::new(pid, &calls, library.calls_elsewhere);
     sandboxes.check()?;
     let held = target.places(&sandboxes).hold()?;
     let (area, pause) = held.make_thread(&target, &mut parameters)?;
@@ -322,6 +340,23 @@ impl<'a> Target<'a> {
         if self.call == 0 {
             return Err(missing("a system call"));
         }
+        let now = libc::RTLD_NOW as u64;
+        // Before glibc 2.34 `dlopen` is in libdl, which not every program loads. The C library has
+        // these functions of its own, which keep no message.
+        let [dlopen, mode, dlsym, dlerror] = match self.find(b"dlopen") {
+            Some(dlopen) => [dlopen, now, function("dlsym")?, function("dlerror")?],
+            None => [
+                function("__libc_dlopen_mode")?,
+                now | LIBC_DLOPEN,
+                function("__libc_dlsym")?,
+                0,
+            ],
+        };
+        // Both are in libpthread then.
+        let [pthread_create, pthread_attr_setstacksize] = match self.find(b"pthread_create") {
+            Some(create) => [create, function("pthread_attr_setstacksize")?],
+            None => [0, 0],
+        };
         let present = |at: usize| {
             let found = modules::find(&self.exports[at], library.entry.to_bytes());
             found.ok_or_else(|| missing("the library's function"))
@@ -330,11 +365,12 @@ impl<'a> Target<'a> {
             errno: function("__errno_location")?,
             pthread_attr_init: function("pthread_attr_init")?,
             pthread_attr_setdetachstate: function("pthread_attr_setdetachstate")?,
-            pthread_attr_setstacksize: function("pthread_attr_setstacksize")?,
-            pthread_create: function("pthread_create")?,
-            dlopen: function("dlopen")?,
-            dlsym: function("dlsym")?,
-            dlerror: function("dlerror")?,
+            pthread_attr_setstacksize,
+            pthread_create,
+            dlopen,
+            mode,
+            dlsym,
+            dlerror,
             call: self.call,
             function: self.present.map_or(Ok(0), present)?,
             ..Parameters::new()

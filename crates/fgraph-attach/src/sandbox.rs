@@ -37,6 +37,7 @@ const OWN: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_pread64,
     libc::SYS_newfstatat,
+    libc::SYS_stat,
     libc::SYS_fstat,
     libc::SYS_getcwd,
     libc::SYS_getrandom,

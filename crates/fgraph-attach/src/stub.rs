@@ -9,6 +9,9 @@
 //! returns from a signal that never came, by a frame that holds them. Before there is an area, such
 //! a frame is on the thread's own stack, where a signal's would be.
 //!
+//! Before glibc 2.34 a program without libpthread cannot make a thread. There the held thread loads
+//! libpthread first, which takes no lock that another thread could hold: there is no other.
+//!
 //! The new thread, on a stack of its own, does one of three things when it is told to: it makes a
 //! system call, it loads the library, or it gives back all that was opened and mapped, and ends.
 //! The last one it also does when it was told nothing for a moment, but for the area: the held
@@ -43,6 +46,9 @@ const SECONDS: u64 = 2;
 pub(crate) const MADE: u64 = 1;
 pub(crate) const LOADED: u64 = 2;
 pub(crate) const FAILED: u64 = 3;
+
+/// Value of [`Parameters::result`] where the held thread could not load libpthread.
+pub(crate) const NO_THREADS: i64 = -1;
 
 /// Files that can be received.
 pub(crate) const FILES: usize = 8;
@@ -89,10 +95,17 @@ pub(crate) struct Parameters {
     pub(crate) errno: u64,
     pub(crate) pthread_attr_init: u64,
     pub(crate) pthread_attr_setdetachstate: u64,
+    /// 0 if `pthread_create` is.
     pub(crate) pthread_attr_setstacksize: u64,
+    /// 0 where the held thread has to load libpthread for it.
     pub(crate) pthread_create: u64,
+    /// `dlopen`, or `__libc_dlopen_mode`.
     pub(crate) dlopen: u64,
+    /// The second argument of that.
+    pub(crate) mode: u64,
+    /// `dlsym`, or `__libc_dlsym`.
     pub(crate) dlsym: u64,
+    /// `dlerror`, or 0 where the process has none.
     pub(crate) dlerror: u64,
     /// `syscall; ret` of the C library.
     pub(crate) call: u64,
@@ -173,6 +186,27 @@ global_asm!(
     "call [rbx + {ERRNO}]",
     "mov r12, rax",
     "mov r13d, [r12]",
+    "cmp qword ptr [rbx + {CREATE}], 0",
+    "jne 6f",
+    "lea rdi, [rip + fgraph_attach_libpthread]",
+    "mov esi, [rbx + {MODE}]",
+    "call [rbx + {DLOPEN}]",
+    "mov r14, rax",
+    "test rax, rax",
+    "jz 4f",
+    "mov rdi, r14",
+    "lea rsi, [rip + fgraph_attach_pthread_create]",
+    "call [rbx + {DLSYM}]",
+    "mov [rbx + {CREATE}], rax",
+    "test rax, rax",
+    "jz 4f",
+    "mov rdi, r14",
+    "lea rsi, [rip + fgraph_attach_setstacksize]",
+    "call [rbx + {DLSYM}]",
+    "mov [rbx + {ATTR_SETSTACKSIZE}], rax",
+    "test rax, rax",
+    "jz 4f",
+    "6:",
     "lea rdi, [rbx + {ATTRIBUTES}]",
     "call [rbx + {ATTR_INIT}]",
     "lea rdi, [rbx + {ATTRIBUTES}]",
@@ -186,12 +220,16 @@ global_asm!(
     "lea rdx, [rip + 5f]",
     "mov rcx, rbx",
     "call [rbx + {CREATE}]",
-    "mov [r12], r13d",
     "mov eax, eax",
+    "2:",
+    "mov [r12], r13d",
     "mov [rbx + {RESULT}], rax",
     "mov qword ptr [rbx + {DONE}], {MADE}",
     "lea r13, [rip + 3f]",
     "jmp 9f",
+    "4:",
+    "mov rax, {NO_THREADS}",
+    "jmp 2b",
     "3:",
     "mov rsp, [rbx + {FRAME}]",
     "mov eax, {RT_SIGRETURN}",
@@ -220,8 +258,7 @@ global_asm!(
     "mov rdi, [rbx + {PATH}]",
     "test rdi, rdi",
     "jz 6f",
-    // RTLD_NOW
-    "mov esi, 2",
+    "mov esi, [rbx + {MODE}]",
     "call [rbx + {DLOPEN}]",
     "test rax, rax",
     "jz 7f",
@@ -245,7 +282,11 @@ global_asm!(
     "mov qword ptr [rbx + {DONE}], {LOADED}",
     "jmp 8f",
     "7:",
-    "call [rbx + {DLERROR}]",
+    "mov rax, [rbx + {DLERROR}]",
+    "test rax, rax",
+    "jz 2f",
+    "call rax",
+    "2:",
     "mov [rbx + {MESSAGE}], rax",
     "mov qword ptr [rbx + {DONE}], {FAILED}",
     "8:",
@@ -304,6 +345,12 @@ global_asm!(
     "4:",
     "xor eax, eax",
     "ret",
+    "fgraph_attach_libpthread:",
+    ".asciz \"libpthread.so.0\"",
+    "fgraph_attach_pthread_create:",
+    ".asciz \"pthread_create\"",
+    "fgraph_attach_setstacksize:",
+    ".asciz \"pthread_attr_setstacksize\"",
     "fgraph_attach_stub_end:",
     ".popsection",
     ERRNO = const offset_of!(Parameters, errno),
@@ -311,6 +358,7 @@ global_asm!(
     ATTR_INIT = const offset_of!(Parameters, pthread_attr_init),
     ATTR_SETDETACHSTATE = const offset_of!(Parameters, pthread_attr_setdetachstate),
     ATTR_SETSTACKSIZE = const offset_of!(Parameters, pthread_attr_setstacksize),
+    NO_THREADS = const NO_THREADS,
     CREATE = const offset_of!(Parameters, pthread_create),
     HANDLE = const offset_of!(Parameters, handle),
     THREAD = const offset_of!(Parameters, thread),
@@ -318,6 +366,7 @@ global_asm!(
     CALL = const offset_of!(Parameters, call),
     PATH = const offset_of!(Parameters, path),
     DLOPEN = const offset_of!(Parameters, dlopen),
+    MODE = const offset_of!(Parameters, mode),
     NAME = const offset_of!(Parameters, name),
     DLSYM = const offset_of!(Parameters, dlsym),
     DLERROR = const offset_of!(Parameters, dlerror),

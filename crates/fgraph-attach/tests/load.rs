@@ -33,16 +33,21 @@ impl Programs {
         programs
     }
 
+    /// Links the program with all libraries that the C library had before glibc 2.34.
     fn compile(&self, name: &str, options: &[&str]) -> PathBuf {
+        let libraries = ["-pthread", "-Wl,--no-as-needed", "-ldl"];
+        self.compile_with(name, &[&libraries, options].concat())
+    }
+
+    fn compile_with(&self, name: &str, options: &[&str]) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
         let program = self.folder.path().join(name);
         let status = Command::new("cc")
-            .args(["-O1", "-Wall", "-Werror", "-pthread"])
-            .args(options)
+            .args(["-O1", "-Wall", "-Werror"])
             .arg(source.join(format!("{name}.c")))
             .arg("-o")
             .arg(&program)
-            .arg("-ldl")
+            .args(options)
             .status()
             .unwrap();
         assert!(status.success());
@@ -210,6 +215,52 @@ fn threads_that_wait_for_conditions_wait_on() {
     }
     // SAFETY: a signal to a child that was not waited for.
     unsafe { libc::kill(program.id() as i32, libc::SIGUSR1) };
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_program_without_libdl_takes_the_library() {
+    let programs = Programs::new();
+    let idles = programs.compile_with("idles", &["-pthread"]);
+    let program = Program::start(&mut Command::new(idles));
+    for count in 1..=3 {
+        let loaded = programs.load(program.id(), "x").unwrap();
+        assert_eq!((loaded.result, loaded.was_loaded), (count, count > 1));
+    }
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(program.id() as i32, libc::SIGUSR1) };
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_library_that_a_program_without_libdl_cannot_load_is_refused() {
+    let mut programs = Programs::new();
+    programs.library.fill(b'x');
+    let idles = programs.compile_with("idles", &["-pthread"]);
+    let program = Program::start(&mut Command::new(idles));
+    let before = (opened(program.id()), files_mapped(program.id()));
+    let error = programs.load(program.id(), "x").unwrap_err();
+    assert!(
+        matches!(&error, Error::Refused { message } if !message.is_empty()),
+        "{error}"
+    );
+    assert_eq!((opened(program.id()), files_mapped(program.id())), before);
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(program.id() as i32, libc::SIGUSR1) };
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_program_without_libpthread_takes_the_library() {
+    let programs = Programs::new();
+    let sleeps = programs.compile_with("sleeps", &[]);
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let maps = fs::read_to_string(format!("/proc/{}/maps", program.id())).unwrap();
+    assert!(!maps.contains("libpthread"));
+    for count in 1..=3 {
+        let loaded = programs.load(program.id(), "x").unwrap();
+        assert_eq!((loaded.result, loaded.was_loaded), (count, count > 1));
+    }
     assert_eq!(program.end().code(), Some(0));
 }
 
