@@ -18,6 +18,7 @@ pub const OWN_CALLS: &[c_long] = &[
     libc::SYS_getrandom,
     libc::SYS_kill,
     libc::SYS_lseek,
+    libc::SYS_lstat,
     libc::SYS_membarrier,
     libc::SYS_newfstatat,
     libc::SYS_poll,
@@ -29,6 +30,7 @@ pub const OWN_CALLS: &[c_long] = &[
     libc::SYS_rseq,
     libc::SYS_sched_getaffinity,
     libc::SYS_set_robust_list,
+    libc::SYS_stat,
     libc::SYS_statx,
     libc::SYS_writev,
 ];
