@@ -9,13 +9,15 @@
 //!     build/                     what cargo builds
 //!     WORKSPACE, CARGO_HOME,     mounts of the same directories of this machine, in a namespace
 //!     SYSROOT, proc, dev, sys    that ends with the tests
+//!   target/roots/SUITE.log       what the tests printed
 //! ```
 
 mod mirror;
 
 use std::env;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -39,7 +41,7 @@ const PACKAGES: [&str; 6] = [
 ];
 
 /// Tests of which much rests on the C library.
-const TESTS: [(&str, &[&str]); 3] = [
+const TESTS: [(&str, &[&str]); 4] = [
     (
         "fgraph",
         &[
@@ -57,6 +59,7 @@ const TESTS: [(&str, &[&str]); 3] = [
             "unwinding",
         ],
     ),
+    ("fgraph-attach", &["load"]),
     ("fgraph-cli", &["attach", "record"]),
     ("fgraph-reliability", &["scenarios"]),
 ];
@@ -86,6 +89,10 @@ pub(crate) struct Options {
     #[arg(long = "suite", value_name = "SUITE",
         value_parser = clap::builder::PossibleValuesParser::new(SUITES))]
     suites: Vec<String>,
+    /// Build and run only this test target; may be given again
+    #[arg(long = "test", value_name = "TARGET",
+        value_parser = clap::builder::PossibleValuesParser::new(targets()))]
+    targets: Vec<String>,
     /// Run only tests with this in their names
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
@@ -116,7 +123,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let is_asked = |suite: &&str| {
         options.suites.is_empty() || options.suites.iter().any(|asked| asked == suite)
     };
-    let mut rows = String::from("suite      C library       seconds  tests\n");
+    let mut rows = String::from("suite      C library       seconds  passed  failed\n");
     let mut is_good = true;
     for suite in SUITES.into_iter().filter(is_asked) {
         let root = Root {
@@ -133,14 +140,22 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
             continue;
         }
         let start = Instant::now();
-        let passes = root.test(options.filter.as_deref())?;
-        is_good &= passes;
+        let log = root.path.with_extension("log");
+        let outcome = root.test(options, &log)?;
+        is_good &= outcome.is_good;
         rows += &format!(
-            "{suite:<11}{:<16}{:>7.0}  {}\n",
+            "{suite:<11}{:<16}{:>7.0}  {:>6}  {:>6}\n",
             root.c_library()?,
             start.elapsed().as_secs_f64(),
-            if passes { "pass" } else { "FAIL" }
+            outcome.passed,
+            outcome.failed.len(),
         );
+        for name in &outcome.failed {
+            rows += &format!("  failed: {name}\n");
+        }
+        if !outcome.is_good {
+            rows += &format!("  see {}\n", log.display());
+        }
     }
     print!("{rows}");
     Ok(if is_good {
@@ -148,6 +163,13 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Names of the test targets.
+fn targets() -> impl Iterator<Item = &'static str> {
+    TESTS
+        .iter()
+        .flat_map(|(_, targets)| targets.iter().copied())
 }
 
 /// The mirror of Debian that this machine installs packages from, if roots can be made here.
@@ -202,6 +224,75 @@ fn succeed(command: &mut Command) -> io::Result<String> {
     )))
 }
 
+/// The results of the tests in a root.
+#[derive(Debug, Default)]
+struct Outcome {
+    is_good: bool,
+    passed: usize,
+    /// The names of the tests that failed, each with its target.
+    failed: Vec<String>,
+    running: Running,
+}
+
+/// The results so far of a test target. Processes that a failed test started may have printed
+/// results as well, before the target's own.
+#[derive(Debug, Default)]
+struct Running {
+    target: String,
+    passed: usize,
+    has_failed: bool,
+    is_in_list: bool,
+    listed: Vec<String>,
+}
+
+impl Outcome {
+    /// Adds a line of what cargo and the tests print:
+    ///
+    /// ```text
+    ///      Running tests/TARGET.rs (PATH)
+    /// failures:
+    ///     NAME
+    ///
+    /// test result: FAILED. 12 passed; 1 failed; ...
+    /// ```
+    fn add(&mut self, line: &str) {
+        let line = line.trim_end();
+        let running = &mut self.running;
+        if let Some(path) = line.strip_prefix("     Running ") {
+            self.finish();
+            let path = path.split_whitespace().next().map(Path::new);
+            let stem = path.and_then(Path::file_stem).unwrap_or_default();
+            self.running.target = stem.to_string_lossy().into_owned();
+        } else if line == "failures:" {
+            running.is_in_list = true;
+            running.listed.clear();
+        } else if let Some(result) = line.strip_prefix("test result: ") {
+            running.is_in_list = false;
+            running.has_failed = result.starts_with("FAILED");
+            let count = result.split_whitespace().nth(1);
+            running.passed = count.and_then(|it| it.parse().ok()).unwrap_or_default();
+        } else if let Some(name) = line.strip_prefix("    ") {
+            if running.is_in_list {
+                running.listed.push(name.to_owned());
+            }
+        } else if !line.is_empty() {
+            running.is_in_list = false;
+        }
+    }
+
+    /// Adds the results of the target that ran last.
+    fn finish(&mut self) {
+        let running = mem::take(&mut self.running);
+        self.passed += running.passed;
+        if running.has_failed {
+            let target = &running.target;
+            let names = running.listed.iter();
+            self.failed
+                .extend(names.map(|name| format!("{target}::{name}")));
+        }
+    }
+}
+
 /// A directory with a Debian release.
 #[derive(Debug)]
 struct Root {
@@ -252,16 +343,38 @@ impl Root {
         command
     }
 
-    /// Builds the tests and runs them; whether all pass.
-    fn test(&self, filter: Option<&str>) -> io::Result<bool> {
+    /// Builds the tests and runs them, prints what they print and writes it to `log`.
+    fn test(&self, options: &Options, log: &Path) -> io::Result<Outcome> {
         let mut command = self.command(&["cargo", "test", "--locked", "--offline"]);
         command.args(["--no-fail-fast", "--manifest-path"]);
         command.arg(self.shared[0].join("Cargo.toml"));
-        for (package, tests) in TESTS {
-            command.args(["--package", package]);
-            command.args(tests.iter().flat_map(|test| ["--test", test]));
+        let is_asked = |target: &&str| {
+            options.targets.is_empty() || options.targets.iter().any(|asked| asked == target)
+        };
+        for (package, targets) in TESTS {
+            let mut targets = targets.iter().copied().filter(is_asked).peekable();
+            if targets.peek().is_some() {
+                command.args(["--package", package]);
+            }
+            command.args(targets.flat_map(|target| ["--test", target]));
         }
-        Ok(command.arg("--").args(filter).status()?.success())
+        command.arg("--").args(&options.filter);
+        let (output, input) = io::pipe()?;
+        command.stdout(input.try_clone()?).stderr(input);
+        let mut child = command.spawn()?;
+        // It holds the other end of the pipe.
+        drop(command);
+        let mut log = File::create(log)?;
+        let mut outcome = Outcome::default();
+        for line in BufReader::new(output).split(b'\n') {
+            let line = [line?.as_slice(), b"\n"].concat();
+            log.write_all(&line)?;
+            io::stdout().write_all(&line)?;
+            outcome.add(&String::from_utf8_lossy(&line));
+        }
+        outcome.finish();
+        outcome.is_good = child.wait()?.success();
+        Ok(outcome)
     }
 
     /// The version of the root's C library.
@@ -286,5 +399,54 @@ fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_tests_are_named() {
+        let mut outcome = Outcome::default();
+        let text = "
+     Running tests/stacks.rs (build/debug/deps/stacks-12)
+
+running 3 tests
+test a ... ok
+test b ... FAILED
+test c ... ok
+
+failures:
+
+---- b stdout ----
+running 1 test
+test b ... FAILED
+
+failures:
+    nested
+
+test result: FAILED. 5 passed; 1 failed; 0 ignored
+
+
+failures:
+    b
+
+test result: FAILED. 2 passed; 1 failed; 0 ignored
+
+error: test failed, to rerun pass `-p fgraph --test stacks`
+     Running tests/scenarios.rs (build/debug/deps/scenarios-12)
+test threads::d         ... skipped: it has no tool
+ok
+test threads::e         ... ok
+
+test result: ok. 2 passed; 0 failed; 0 ignored
+error: 1 target failed:
+    `-p fgraph --test stacks`
+";
+        text.lines().for_each(|line| outcome.add(line));
+        outcome.finish();
+        assert_eq!(outcome.passed, 4);
+        assert_eq!(outcome.failed, ["stacks::b"]);
     }
 }
