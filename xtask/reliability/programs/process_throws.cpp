@@ -97,5 +97,6 @@ KEPT static int timer(int forks) {
 int main(int argc, char **argv) {
     if (argc != 3)
         return 2;
+    needs_unwinder_without_locks();
     return strcmp(argv[1], "timer") ? threads(atoi(argv[2])) : timer(atoi(argv[2]));
 }

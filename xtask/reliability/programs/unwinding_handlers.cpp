@@ -33,6 +33,7 @@ KEPT static void on_signal(int, siginfo_t *, void *context) {
 }
 
 int main() {
+    needs_unwinder_without_locks();
     looking = dlsym(RTLD_DEFAULT, "_Unwind_Find_FDE");
     /* The first one loads what it needs. */
     void *frames[4];

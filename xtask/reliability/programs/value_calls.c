@@ -28,7 +28,8 @@
 #ifndef MIXED
 #define MIXED 0
 #endif
-#if defined(__clang__) || MIXED
+/* gcc has them from 12 on. */
+#if defined(__clang__) || MIXED || __GNUC__ < 12
 #define HALF_FLOATS 0
 #else
 #define HALF_FLOATS 1

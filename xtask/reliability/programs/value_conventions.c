@@ -157,10 +157,19 @@ static void ms(void) {
 
 /* ---- no_caller_saved_registers: all survives but arguments ---- */
 
+#if !defined(__clang__) && __GNUC__ < 11
+/* gcc compiles such functions only in files without vector instructions. */
+__attribute__((used)) static volatile uint64_t place;
+__attribute__((no_caller_saved_registers)) void keeps_all(uint64_t a, uint64_t b);
+__asm__(".text\n.globl keeps_all\n.type keeps_all, @function\n.p2align 4\n"
+        "keeps_all:\n push %rdi\n imul %rsi, %rdi\n add %rdi, place(%rip)\n pop %rdi\n ret\n"
+        ".size keeps_all, .-keeps_all\n");
+#else
 static volatile uint64_t place;
 
 #define NONE_CLOBBERED __attribute__((no_caller_saved_registers, target("general-regs-only")))
 NOINLINE NONE_CLOBBERED void keeps_all(uint64_t a, uint64_t b) { place = a * b + place; }
+#endif
 
 /* Keeps values across calls, in whatever register. */
 NOINLINE uint64_t kept_caller(uint64_t a, uint64_t b) {

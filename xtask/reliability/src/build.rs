@@ -15,6 +15,9 @@ use fgraph_needs::{CLANG, CLANGXX, GCC, GXX, Missing, Need, RUSTC};
 use crate::generate;
 use crate::scenario::{Hostile, Part};
 
+/// Parts of the C library that were libraries of their own before glibc 2.34.
+const LIBRARIES: [&str; 2] = ["-ldl", "-lrt"];
+
 /// A compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compiler {
@@ -274,9 +277,11 @@ impl Build {
         if self.compiler != Compiler::Rustc {
             command.arg("-I").arg(include);
         }
+        command.args(objects).args(flags);
+        if self.compiler != Compiler::Rustc {
+            command.args(LIBRARIES);
+        }
         let output = command
-            .args(objects)
-            .args(flags)
             .args(["-o", name])
             .current_dir(directory)
             // For the rustc whose flag is not stable yet; the programs are tests only.

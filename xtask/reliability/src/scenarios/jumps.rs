@@ -55,6 +55,8 @@ pub(super) const GROUP: Group = Group {
             shown: Shown::By(Hostile {
                 source: "jump_tables.c",
                 compilers: C,
+                // Before glibc 2.34 it is in every program, and calls the constructors.
+                filter: "!__libc_csu_init",
                 // With `main` and `run`.
                 entries: Exactly(1002),
                 ..Hostile::DEFAULT
