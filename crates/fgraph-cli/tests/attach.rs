@@ -264,7 +264,7 @@ fn a_process_that_ends_when_it_is_attached_to_is_not_waited_for() {
     fs::write(&source, SHY).unwrap();
     let compiled = Command::new(cc)
         .args([&source])
-        .arg("-o")
+        .args(["-pthread", "-o"])
         .arg(&shy)
         .status();
     assert!(compiled.unwrap().success());

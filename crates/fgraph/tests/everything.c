@@ -70,6 +70,10 @@
 #define obstack_chunk_alloc malloc
 #define obstack_chunk_free free
 
+#if !__GLIBC_PREREQ(2, 32)
+#define strerrordesc_np(error) "Operation not permitted"
+#endif
+
 static const char *directory;
 
 static const char *in_directory(const char *name) {

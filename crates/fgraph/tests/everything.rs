@@ -155,6 +155,9 @@ fn same_while_traced(name: &'static str, filter: &str) {
             "-Wno-deprecated-declarations",
             "-Wl,--no-as-needed",
             "-lm",
+            // Libraries of their own before glibc 2.34.
+            "-ldl",
+            "-lrt",
         ];
         let library = match build_library(name, &GCC, "program.c", PROGRAM, &options) {
             Ok(library) => library,

@@ -10,6 +10,11 @@
 
 extern char **environ;
 
+// The C library has `execveat` from glibc 2.34 on.
+#if defined __GLIBC__ && !__GLIBC_PREREQ(2, 34)
+#define execveat(directory, path, args, environment, flags) execve(path, args, environment)
+#endif
+
 __attribute__((noinline)) void leaf(void) { __asm__ volatile("nop; nop; nop; nop; nop; nop"); }
 
 static void reap(pid_t child) {
