@@ -1,8 +1,8 @@
 //! Has programs that the process executes find the agent again.
 //!
 //! A user watches the C library's functions that execute programs, and gives them a longer list of
-//! variables: the library in `LD_PRELOAD`, and its settings. The list is in memory of the calling
-//! thread, which it shares with a child of `vfork`.
+//! variables: the library in `LD_PRELOAD`, its settings, and an option of AddressSanitizer. The
+//! list is in memory of the calling thread, which it shares with a child of `vfork`.
 //!
 //! Nothing is added for programs that could not load the library: those without a dynamic linker or
 //! with another one, those for another architecture, and those that do not find its file. And
@@ -64,8 +64,18 @@ const fn executor(name: &'static str, program: Program, variables: usize) -> Exe
 
 /// More variables than that are not looked at.
 const MOST: usize = 1 << 16;
-/// Longer lists of libraries to be preloaded are left alone.
+/// Longer lists of libraries to be preloaded are left alone, and so are longer options of
+/// AddressSanitizer.
 const LONGEST: usize = 4096;
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// Starts the options of AddressSanitizer.
+const ASAN: &[u8] = b"ASAN_OPTIONS=";
+const _: () = {
+    let (name, start) = (agent::ASAN_VARIABLE.as_bytes(), ASAN);
+    assert!(name.len() + 1 == start.len() && start.len() <= START);
+};
+/// Bytes of each variable that are read to find its name.
+const START: usize = 16;
 /// Scripts that run each other are followed so far, as the kernel does.
 const SCRIPTS: usize = 5;
 
@@ -185,8 +195,10 @@ impl Watch {
     /// or there is no memory.
     fn longer(&self, thread: u32, variables: usize) -> Option<usize> {
         let mut count = 0;
-        // Which variable has the libraries to be preloaded, and where its value is.
+        // Index of the variable with the libraries to be preloaded, and the address of its value.
         let mut preload = None;
+        // The same of the options of AddressSanitizer.
+        let mut asan = None;
         loop {
             // The kernel takes a null pointer for an empty list.
             let pointer = match variables {
@@ -197,29 +209,35 @@ impl Watch {
                 break;
             }
             (count < MOST).then_some(())?;
-            let mut start = [0; 16];
+            let mut start = [0; START];
             let len = peek(pointer, &mut start);
             let start = &start[..len];
             if start.starts_with(b"FGRAPH_AGENT=") {
                 return None;
             }
-            if start.starts_with(b"LD_PRELOAD=") {
-                preload = Some((count, pointer + b"LD_PRELOAD=".len()));
+            if start.starts_with(PRELOAD) {
+                preload = Some((count, pointer + PRELOAD.len()));
+            }
+            if start.starts_with(ASAN) {
+                asan = Some((count, pointer + ASAN.len()));
             }
             count += 1;
         }
         let library = self.library.to_bytes();
-        let text = b"LD_PRELOAD=".len() + library.len() + 1 + LONGEST;
-        let pointers = (count + 3) * 8;
-        let bytes = self.blocks.get(thread, pointers + text)?;
+        let option = agent::ASAN_OPTION.as_bytes();
+        let text = PRELOAD.len() + library.len() + 1 + LONGEST;
+        let options = ASAN.len() + LONGEST + 1 + option.len() + 1;
+        let pointers = (count + 4) * 8;
+        let bytes = self.blocks.get(thread, pointers + options + text)?;
         let start = bytes.as_ptr().expose_provenance();
-        let (list, text) = bytes.split_at_mut(pointers);
+        let (list, texts) = bytes.split_at_mut(pointers);
+        let (options, text) = texts.split_at_mut(options);
         let (words, _) = list.as_chunks_mut::<8>();
         if count != 0 && peek(variables, words[..count].as_flattened_mut()) != count * 8 {
             return None;
         }
         let mut at = 0;
-        for part in [b"LD_PRELOAD=", library] {
+        for part in [PRELOAD, library] {
             text[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
@@ -244,10 +262,31 @@ impl Watch {
             preload.map(|(index, _)| index),
             text.as_ptr().expose_provenance(),
         );
+        if write_options(options, asan.map(|(_, value)| value), option).is_some() {
+            let place = asan.map(|(index, _)| index);
+            add(place, options.as_ptr().expose_provenance());
+        }
         add(None, self.variable.as_ptr().expose_provenance());
         add(None, 0);
         Some(start)
     }
+}
+
+/// Writes the variable with the options of AddressSanitizer: those of the program at `value`, and
+/// `option`. Returns `None` if the program's are too long.
+fn write_options(into: &mut [u8], value: Option<usize>, option: &[u8]) -> Option<()> {
+    let (name, rest) = into.split_at_mut(ASAN.len());
+    name.copy_from_slice(ASAN);
+    let mut at = 0;
+    if let Some(value) = value {
+        let len = peek(value, &mut rest[..LONGEST]);
+        at = CStr::from_bytes_until_nul(&rest[..len]).ok()?.count_bytes();
+        rest[at] = b':';
+        at += 1;
+    }
+    rest[at..at + option.len()].copy_from_slice(option);
+    rest[at + option.len()] = 0;
+    Some(())
 }
 
 /// Opens the file of a program.

@@ -21,11 +21,10 @@ mod faulting;
 
 use std::env;
 use std::error;
-use std::ffi::{CStr, CString, OsStr, OsString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::mem;
 use std::num::NonZeroU32;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -309,14 +308,16 @@ unsafe fn clean_environment(library: &CStr) {
         };
         let is_ours = variable.strip_prefix(agent::VARIABLE.as_bytes());
         let is_ours = is_ours.is_some_and(|rest| rest.starts_with(b"="));
-        let new = match variable.strip_prefix(b"LD_PRELOAD=") {
+        let changed = match split(variable) {
+            Some(("LD_PRELOAD", list)) => without_first(list, library.to_bytes()),
+            Some((agent::ASAN_VARIABLE, list)) => without_last(list, agent::ASAN_OPTION.as_bytes()),
+            _ => List::Same,
+        };
+        let new = match changed {
             _ if is_ours => None,
-            None => Some(entry),
-            Some(list) => without(list, library.to_bytes()).map(|list| match list {
-                // The program's own list stays as it was.
-                Some(list) => preload_variable(list).into_raw(),
-                None => entry,
-            }),
+            List::Same => Some(entry),
+            List::Shorter(list) => Some(same_name(variable, list).into_raw()),
+            List::Gone => None,
         };
         if let Some(new) = new {
             // SAFETY: `kept` is not behind `place`, in the same list.
@@ -333,20 +334,47 @@ unsafe fn clean_environment(library: &CStr) {
     }
 }
 
-/// A list of libraries to be preloaded without the first one if that is `library`: `None` if
-/// nothing is left then, `Some(None)` if it is another one.
-fn without<'a>(list: &'a [u8], library: &[u8]) -> Option<Option<&'a [u8]>> {
-    match list.strip_prefix(library) {
-        Some([]) => None,
-        Some([b':', rest @ ..]) => Some(Some(rest)),
-        _ => Some(None),
+/// A list with colons between its words, without the word that the command has added.
+enum List<'a> {
+    /// The command has added nothing.
+    Same,
+    /// The program's own words.
+    Shorter(&'a [u8]),
+    /// The program has no such variable.
+    Gone,
+}
+
+/// Removes `word` from the start of `list`.
+fn without_first<'a>(list: &'a [u8], word: &[u8]) -> List<'a> {
+    match list.strip_prefix(word) {
+        Some([]) => List::Gone,
+        Some([b':', rest @ ..]) => List::Shorter(rest),
+        _ => List::Same,
     }
 }
 
-fn preload_variable(list: &[u8]) -> CString {
-    let mut variable = OsString::from("LD_PRELOAD=");
-    variable.push(OsStr::from_bytes(list));
-    CString::new(variable.into_vec()).unwrap_or_default()
+/// Removes `word` from the end of `list`.
+fn without_last<'a>(list: &'a [u8], word: &[u8]) -> List<'a> {
+    match list.strip_suffix(word) {
+        Some([]) => List::Gone,
+        Some([rest @ .., b':']) => List::Shorter(rest),
+        _ => List::Same,
+    }
+}
+
+/// The name and the value of a variable.
+fn split(variable: &[u8]) -> Option<(&str, &[u8])> {
+    let at = variable.iter().position(|&byte| byte == b'=')?;
+    let name = str::from_utf8(&variable[..at]).ok()?;
+    Some((name, &variable[at + 1..]))
+}
+
+/// The variable with another value.
+fn same_name(variable: &[u8], value: &[u8]) -> CString {
+    let name = variable.split_inclusive(|&byte| byte == b'=').next();
+    let mut variable = name.unwrap_or_default().to_vec();
+    variable.extend(value);
+    CString::new(variable).unwrap_or_default()
 }
 
 /// The list of variables, which ends with a null pointer.

@@ -468,6 +468,8 @@ fn variables(library: &Library, settings: &Settings) -> Vec<Vec<u8>> {
     const PRELOAD: &[u8] = b"LD_PRELOAD=";
     let mut preload = PRELOAD.to_vec();
     preload.extend(library.path().as_os_str().as_encoded_bytes());
+    let asan = format!("{}=", agent::ASAN_VARIABLE).into_bytes();
+    let option = agent::ASAN_OPTION.as_bytes();
     let all = std::env::vars_os();
     let mut variables: Vec<Vec<u8>> = all
         .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
@@ -480,6 +482,13 @@ fn variables(library: &Library, settings: &Settings) -> Vec<Vec<u8>> {
             *known = preload;
         }
         None => variables.push(preload),
+    }
+    match variables.iter_mut().find(|it| it.starts_with(&asan)) {
+        Some(known) => {
+            known.push(b':');
+            known.extend(option);
+        }
+        None => variables.push([&asan, option].concat()),
     }
     variables.push(format!("{}={}", agent::VARIABLE, settings.to_value()).into_bytes());
     variables

@@ -14,7 +14,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_needs::{CC, GCC, GXX, PYTHON, RUSTC, SQLITE3, needs, skip};
+use fgraph_needs::{CC, CLANG, GCC, GXX, PYTHON, RUSTC, SQLITE3, needs, skip};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 use tempfile::TempDir;
@@ -161,6 +161,25 @@ fn a_program_finds_the_environment_as_it_was() {
         recorder
     };
     assert_eq!(run(recorded()), run(Command::new("env")));
+    // With options of AddressSanitizer, which the command adds to.
+    for options in ["", "verify_asan_link_order=0", "a=1:b=2"] {
+        let run_with = |mut command: Command| {
+            let output = command.env("ASAN_OPTIONS", options).output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty());
+            output.stdout
+        };
+        let shell = |mut command: Command| {
+            command.args(["sh", "-c", "env; exec env"]);
+            run_with(command)
+        };
+        let only_ours = |text: Vec<u8>| -> Vec<String> {
+            let text = String::from_utf8(text).unwrap();
+            let lines = text.lines().filter(|line| line.starts_with("ASAN"));
+            lines.map(str::to_owned).collect()
+        };
+        let found = only_ours(shell(place.recorder(&[])));
+        assert_eq!(found, vec![format!("ASAN_OPTIONS={options}"); 2]);
+    }
     // One that a shell executes, with a list of libraries of its own.
     let mut other = place.recorder(&[]);
     other.args(["sh", "-c", "LD_PRELOAD=libc.so.6 exec env"]);
@@ -206,6 +225,55 @@ fn programs_that_shut_themselves_in_are_recorded_to_the_end() {
         }
         assert_eq!(found.entries("leaf"), 10, "{what}");
         assert_eq!(found.lost, 0, "{what}");
+    }
+}
+
+#[test]
+fn programs_with_address_sanitizer_are_recorded() {
+    let place = Place::new();
+    for (need, is_clang) in [(GCC, false), (CLANG, true)] {
+        let compiler = needs!(need.find());
+        let mut flags = vec!["-fsanitize=address".to_owned()];
+        if is_clang {
+            let mut asked = Command::new(&compiler);
+            let asked = asked.arg("-print-runtime-dir").output().unwrap();
+            let folder = String::from_utf8(asked.stdout).unwrap();
+            flags.extend([
+                "-shared-libasan".to_owned(),
+                format!("-Wl,-rpath,{}", folder.trim()),
+            ]);
+        }
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let mut linker = Command::new(&compiler);
+        linker
+            .args(["-x", "c", "-o"])
+            .arg(place.path("linked"))
+            .args(&flags)
+            .arg("-");
+        let mut linker = linker
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        linker
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(b"int main(void) { return 0; }")
+            .unwrap();
+        if !linker.wait().unwrap().success() {
+            skip!("{} has no library of AddressSanitizer", compiler.display());
+            continue;
+        }
+        let program = place.build(&compiler, "hostile.c", &flags);
+        let found = place.same(&[], &[program.as_os_str()]);
+        assert_eq!(found.entries("leaf"), 10, "{flags:?}");
+        // As a child, with options of its own or without.
+        for options in ["", "ASAN_OPTIONS=detect_leaks=0 ", "unset ASAN_OPTIONS; "] {
+            let script = format!("{options}{}; echo $?", program.display());
+            let found = place.same(&[], &words(&["sh", "-c", &script]));
+            assert_eq!(found.entries("leaf"), 10, "{options}");
+        }
     }
 }
 

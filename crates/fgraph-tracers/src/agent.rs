@@ -27,6 +27,12 @@ pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 /// The variable that holds the settings.
 pub const VARIABLE: &str = "FGRAPH_AGENT";
 
+/// The variable with the options of AddressSanitizer.
+pub const ASAN_VARIABLE: &str = "ASAN_OPTIONS";
+
+/// The option by which AddressSanitizer accepts the agent in front of its own library.
+pub const ASAN_OPTION: &str = "verify_asan_link_order=0";
+
 /// What a variable begins with whose settings this version knows.
 const VERSION: &str = "fgraph 1";
 /// Stands between the fields, `name=value`, and is in none of them.

@@ -28,7 +28,8 @@ static void reap(pid_t child) {
 int main(int argc, char **argv) {
     if (argc > 1) {
         leaf();
-        return getenv("LD_PRELOAD") != NULL || getenv("FGRAPH_AGENT") != NULL;
+        return getenv("LD_PRELOAD") != NULL || getenv("FGRAPH_AGENT") != NULL ||
+               getenv("ASAN_OPTIONS") != NULL;
     }
     char path[4096];
     path[readlink("/proc/self/exe", path, sizeof path - 1)] = 0;
