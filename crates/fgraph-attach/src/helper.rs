@@ -119,8 +119,10 @@ impl<'a> Helper<'a> {
         let mut upper = Area::new();
         let base = self.area + PARAMETERS;
         if let Some(file) = file {
-            let path = format!("/proc/self/fd/{file}\0");
-            self.parameters.path = base + upper.add(path.as_bytes(), 1);
+            let (path, shown) = names(library, file);
+            self.parameters.path = base + upper.add(&path, 1);
+            self.parameters.shown = base + upper.add(&shown, 1);
+            self.parameters.path_len = path.len() as u64;
             self.parameters.name = base + upper.add(library.entry.to_bytes_with_nul(), 1);
         }
         self.parameters.argument = base + upper.add(&argument, 16);
@@ -155,8 +157,7 @@ impl<'a> Helper<'a> {
 
     /// Gives the process a file that holds the library. Returns its descriptor.
     fn add_file(&mut self, library: &Library<'_>) -> Result<i32, Error> {
-        let name = format!("{}-{}", library.name, library.version);
-        let name = CString::new(name).map_err(|error| Error::Io {
+        let name = CString::new(file_name(library)).map_err(|error| Error::Io {
             what: "the library's name has a zero",
             source: error.into(),
         })?;
@@ -315,5 +316,57 @@ impl<'a> Helper<'a> {
             what: "the thread that was to load the library waited no longer",
             source: io::ErrorKind::TimedOut.into(),
         })
+    }
+}
+
+/// The name of the file that holds the library.
+fn file_name(library: &Library<'_>) -> String {
+    format!("{}-{}", library.name, library.version)
+}
+
+/// The path by which the linker finds the descriptor `file`, and the name of as many bytes that it
+/// has to keep instead.
+///
+/// Debuggers and programs open the names of libraries. The path would lead them to one of their own
+/// files, or to a pipe. The name is the one that the process's maps show, and no file's. The path
+/// is longer than it would have to be: a program does not ask for its own files by such a path.
+fn names(library: &Library<'_>, file: i32) -> (Vec<u8>, Vec<u8>) {
+    let mut shown = format!("/memfd:{} (deleted)\0", file_name(library)).into_bytes();
+    let (start, end) = ("/proc/self/fd/", format!("{file}\0"));
+    let room = shown.len().saturating_sub(start.len() + end.len());
+    let path = format!("{start}{}{end}", "./".repeat(room.div_ceil(2).max(1)));
+    shown.resize(path.len(), 0);
+    (path.into_bytes(), shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_that_is_kept_is_as_long_as_the_path() {
+        for (name, file) in [
+            ("", 3),
+            ("a", 12),
+            ("fgraph-agent", 7),
+            ("even-longer", 1234),
+        ] {
+            let library = Library {
+                name,
+                version: "12",
+                bytes: &[],
+                entry: c"",
+                calls: &[],
+                calls_elsewhere: &[],
+            };
+            let (path, shown) = names(&library, file);
+            assert_eq!(path.len(), shown.len());
+            let [path, shown] = [&path, &shown].map(|it| CStr::from_bytes_until_nul(it).unwrap());
+            assert!(path.to_bytes().ends_with(format!("./{file}").as_bytes()));
+            assert_eq!(
+                shown.to_str().unwrap(),
+                format!("/memfd:{name}-12 (deleted)")
+            );
+        }
     }
 }

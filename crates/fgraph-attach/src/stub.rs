@@ -65,6 +65,9 @@ pub(crate) const AREA: u64 = PAGE + STACK + UPPER;
 /// Where parameters are in the area.
 pub(crate) const PARAMETERS: u64 = PAGE + STACK;
 
+/// Bytes from the start of a `link_map` to the pointer to its name.
+const LINK_MAP_NAME: usize = 8;
+
 /// A control message of a socket with one descriptor, as the kernel writes it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,6 +123,10 @@ pub(crate) struct Parameters {
     pub(crate) is_alone: u64,
     /// The path of the library; 0 if it is loaded and `function` known.
     pub(crate) path: u64,
+    /// The name that the linker keeps for the library, of as many bytes as the path.
+    pub(crate) shown: u64,
+    /// Bytes of the path, with the zero at its end.
+    pub(crate) path_len: u64,
     /// The name of the function to call.
     pub(crate) name: u64,
     /// That function.
@@ -262,7 +269,19 @@ global_asm!(
     "call [rbx + {DLOPEN}]",
     "test rax, rax",
     "jz 7f",
-    "mov rdi, rax",
+    // The linker keeps the path, which soon leads to another file. The handle is a `link_map`.
+    "mov rdx, rax",
+    "mov rdi, [rdx + {LINK_MAP_NAME}]",
+    "mov rsi, [rbx + {PATH}]",
+    "mov rcx, [rbx + {PATH_LEN}]",
+    "repe cmpsb",
+    "jne 4f",
+    "mov rdi, [rdx + {LINK_MAP_NAME}]",
+    "mov rsi, [rbx + {SHOWN}]",
+    "mov rcx, [rbx + {PATH_LEN}]",
+    "rep movsb",
+    "4:",
+    "mov rdi, rdx",
     "mov rsi, [rbx + {NAME}]",
     "call [rbx + {DLSYM}]",
     "mov [rbx + {FUNCTION}], rax",
@@ -365,6 +384,9 @@ global_asm!(
     IS_ALONE = const offset_of!(Parameters, is_alone),
     CALL = const offset_of!(Parameters, call),
     PATH = const offset_of!(Parameters, path),
+    PATH_LEN = const offset_of!(Parameters, path_len),
+    SHOWN = const offset_of!(Parameters, shown),
+    LINK_MAP_NAME = const LINK_MAP_NAME,
     DLOPEN = const offset_of!(Parameters, dlopen),
     MODE = const offset_of!(Parameters, mode),
     NAME = const offset_of!(Parameters, name),

@@ -745,6 +745,21 @@ fn where_no_file_of_memory_is_executable_the_library_comes_from_a_disk() {
 }
 
 #[test]
+fn the_linker_keeps_no_path_that_leads_to_other_files() {
+    let programs = Programs::new();
+    let names = programs.compile("names", &[]);
+    let mut command = Command::new(names);
+    command.arg(programs.folder.path().join("library"));
+    let program = Program::start(command.stdin(Stdio::piped()));
+    let loads = [(); 2].map(|()| programs.load(program.id(), "x").unwrap());
+    assert_eq!(
+        loads.map(|it| (it.result, it.was_loaded)),
+        [(1, false), (2, true)]
+    );
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn another_version_is_named() {
     let programs = Programs::new();
     let sleeps = programs.compile("sleeps", &[]);

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use busy::Program;
-use fgraph_needs::{CC, MUSL_GCC, needs, skip};
+use fgraph_needs::{CC, GDB, MUSL_GCC, needs, skip};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 use fgraph_tracers::agent::{CALLS, OWN_CALLS};
@@ -51,6 +51,25 @@ fn a_program_that_runs_is_recorded_and_then_as_it_was() {
         assert!(entries > 100 && ends > 100, "{entries} {ends}");
         assert_eq!(program.changed(&text), None);
         assert!(program.comes_to(threads));
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_debugger_attaches_where_a_recorder_was() {
+    let program = Program::start(&needs!(CC.find()));
+    let gdb = needs!(GDB.find());
+    for _ in 0..2 {
+        let output = program.record(&["--time", "100ms", "-F", "work"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let mut debugger = Command::new("timeout");
+        debugger.args(["-s", "KILL", "30"]).arg(&gdb);
+        debugger.args(["-nx", "-batch", "-p", &program.child.id().to_string()]);
+        debugger.args(["-ex", "thread apply all bt", "-ex", "detach"]);
+        let output = debugger.stdin(Stdio::null()).output().unwrap();
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{shown}{}", said(&output));
+        assert!(shown.contains(" in works "), "{shown}");
     }
     assert_eq!(program.end().code(), Some(0));
 }
