@@ -184,6 +184,19 @@ pub fn load_with(
     prepare: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Vec<u8>>,
 ) -> Result<Loaded, Error> {
     process::check(pid)?;
+    let loaded = load_into(pid, library, prepare);
+    // Any step fails where the process ends meanwhile.
+    loaded.map_err(|error| match process::has_ended(pid) {
+        true => Error::Gone { pid },
+        false => error,
+    })
+}
+
+fn load_into(
+    pid: u32,
+    library: &Library<'_>,
+    prepare: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Vec<u8>>,
+) -> Result<Loaded, Error> {
     let memory = Memory::open(pid).map_err(|source| process::explain(pid, source))?;
     let target = Target::read(pid, &memory, library)?;
     target.check()?;

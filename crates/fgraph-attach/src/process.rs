@@ -43,6 +43,14 @@ pub(crate) fn check(pid: u32) -> Result<(), Error> {
     Err(Error::Unsuitable { pid, why })
 }
 
+/// True if the process is gone, or waits only for its parent to take note of its end.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.map_or(true, |status| {
+        matches!(field(&status, "State"), Some("Z" | "X"))
+    })
+}
+
 fn has_shadow_stack(status: &str) -> bool {
     let mut lines = status.lines();
     let features = lines.find_map(|line| line.strip_prefix("x86_Thread_features:"));

@@ -745,6 +745,25 @@ fn where_no_file_of_memory_is_executable_the_library_comes_from_a_disk() {
 }
 
 #[test]
+fn a_process_that_ends_meanwhile_is_gone() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let pid = program.id();
+    let loaded = load_with(pid, &library_that_calls(&programs, &[]), |_| {
+        // SAFETY: a system call.
+        assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
+        let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        while !status().contains("State:\tZ") {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Vec::new())
+    });
+    let error = loaded.unwrap_err();
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
+}
+
+#[test]
 fn the_linker_keeps_no_path_that_leads_to_other_files() {
     let programs = Programs::new();
     let names = programs.compile("names", &[]);
