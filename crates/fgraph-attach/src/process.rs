@@ -51,6 +51,13 @@ pub(crate) fn has_ended(pid: u32) -> bool {
     })
 }
 
+/// True if this is the number of a process, and this process has started it.
+pub(crate) fn is_own_child(thread: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let is = |name, number: u32| field(&status, name) == Some(number.to_string().as_str());
+    is("Tgid", thread) && is("PPid", process::id())
+}
+
 fn has_shadow_stack(status: &str) -> bool {
     let mut lines = status.lines();
     let features = lines.find_map(|line| line.strip_prefix("x86_Thread_features:"));

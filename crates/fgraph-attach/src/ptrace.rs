@@ -304,14 +304,18 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
+        let soon = Instant::now() + Duration::from_secs(1);
         // It can only be let go while it is stopped.
-        if !self.is_stopped {
-            let soon = Instant::now() + Duration::from_secs(1);
-            if self.interrupt().is_err() || !matches!(self.wait(soon), Ok(Some(_))) {
+        if self.is_stopped || self.interrupt().is_ok() && matches!(self.wait(soon), Ok(Some(_))) {
+            let signal = self.signal as usize;
+            if request(libc::PTRACE_DETACH, self.thread, 0, signal).is_ok() {
                 return;
             }
         }
-        let signal = self.signal as usize;
-        let _ = request(libc::PTRACE_DETACH, self.thread, 0, signal);
+        // It has ended. Its process cannot be waited for until this is known. A process that this
+        // one has started itself is left to the caller.
+        if !process::is_own_child(self.id()) {
+            let _ = self.wait(soon);
+        }
     }
 }
