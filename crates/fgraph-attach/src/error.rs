@@ -78,6 +78,8 @@ pub enum Unfit {
     Busy,
     /// In a signal handler, or so it looks by its stack.
     Handler,
+    /// The kernel sends it a signal for some system calls (`PR_SET_SYSCALL_USER_DISPATCH`).
+    Dispatches,
 }
 
 /// What keeps one process from looking into another.
@@ -191,6 +193,9 @@ impl fmt::Display for Unfit {
         f.write_str(match self {
             Self::Busy => "they allocate, load libraries, or wait for what must not be interrupted",
             Self::Handler => "the last one is in a signal handler, or looks so by its stack",
+            Self::Dispatches => {
+                "the kernel sends the last one a signal for system calls (syscall user dispatch)"
+            }
         })
     }
 }

@@ -284,7 +284,7 @@ impl Places<'_> {
     }
 
     fn next_call(&self, look: &Look, tracee: &mut Tracee) -> Option<Instant> {
-        if !tracee.stop(Instant::now() + STOPPING).ok()? || !self.sandboxes.may_hold(tracee) {
+        if !tracee.stop(Instant::now() + STOPPING).ok()? || !self.may_call(tracee) {
             return None;
         }
         let until = Instant::now() + PATIENCE;
@@ -299,7 +299,8 @@ impl Places<'_> {
             let since = Instant::now();
             let at = tracee.registers().ok()?;
             let is_safe = begins && SAFE.contains(&(at.orig_rax as c_long));
-            if is_safe && self.is_free(look, &at) {
+            // It may have changed this meanwhile.
+            if is_safe && self.is_free(look, &at) && self.may_call(tracee) {
                 return Some(since);
             }
         }
@@ -341,14 +342,21 @@ impl Places<'_> {
         }
         Ok(match tracee.registers() {
             Ok(at)
-                if is_right(&tracee, &at)
-                    && self.is_free(look, &at)
-                    && self.sandboxes.may_hold(&tracee) =>
+                if is_right(&tracee, &at) && self.is_free(look, &at) && self.may_call(&tracee) =>
             {
                 Held::of(look, tracee, since)
             }
             _ => None,
         })
+    }
+
+    /// True if the stopped thread may make system calls elsewhere than the program does.
+    fn may_call(&self, tracee: &Tracee) -> bool {
+        let dispatches = tracee.dispatches_calls();
+        if dispatches {
+            self.unfit.set(Unfit::Dispatches);
+        }
+        !dispatches && self.sandboxes.may_hold(tracee)
     }
 
     /// Whether a thread is neither in the linker nor in a signal handler.

@@ -209,6 +209,19 @@ impl Tracee {
         Ok(registers)
     }
 
+    /// True if the kernel sends the thread a signal for some system calls, by their addresses or a
+    /// switch in memory (`PR_SET_SYSCALL_USER_DISPATCH`). Kernels before Linux 6.4 do not tell.
+    pub(crate) fn dispatches_calls(&self) -> bool {
+        /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`.
+        const GET: libc::c_uint = 0x4211;
+        // The mode, which is 0 where there is none, the address of the switch, and the range of
+        // addresses.
+        let mut config = [0_u64; 4];
+        let address = (&raw mut config).expose_provenance();
+        let told = request(GET, self.thread, size_of_val(&config), address);
+        told.is_ok() && config[0] != 0
+    }
+
     pub(crate) fn set_registers(&self, registers: &user_regs_struct) -> io::Result<()> {
         let address = ptr::from_ref(registers).expose_provenance();
         request(libc::PTRACE_SETREGS, self.thread, 0, address).map(drop)

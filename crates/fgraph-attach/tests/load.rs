@@ -12,7 +12,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_attach::{Error, Library, Loaded, Obstacle, Unsuitable, load, load_with, unblock_traps};
+use fgraph_attach::{
+    Error, Library, Loaded, Obstacle, Unfit, Unsuitable, load, load_with, unblock_traps,
+};
 use tempfile::TempDir;
 
 /// A folder with the programs of this test.
@@ -742,6 +744,35 @@ fn where_no_file_of_memory_is_executable_the_library_comes_from_a_disk() {
     let error = programs.load_as(program.id(), "x", "2").unwrap_err();
     assert!(matches!(error, Error::OtherVersion { .. }), "{error}");
     assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_thread_whose_system_calls_the_kernel_dispatches_is_left_alone() {
+    let programs = Programs::new();
+    let dispatches = programs.compile("dispatches", &[]);
+    let start = |arguments: &[&str]| {
+        let mut command = Command::new(&dispatches);
+        Program::start(command.args(arguments).stdin(Stdio::piped()))
+    };
+    let (alone, with_another) = (start(&[]), start(&["thread"]));
+    let loaded = programs.load(alone.id(), "x");
+    let status = alone.end();
+    if status.code() == Some(77) {
+        return fgraph_needs::skip!("the kernel does not dispatch system calls");
+    }
+    assert_eq!(status.code(), Some(0), "{status} {loaded:?}");
+    let error = loaded.unwrap_err();
+    let why = Unfit::Dispatches;
+    assert!(
+        matches!(error, Error::Busy { why: found, .. } if found == why),
+        "{error}"
+    );
+    assert_eq!(programs.load(with_another.id(), "x").unwrap().result, 1);
+    assert_eq!(with_another.end().code(), Some(0));
+    // It may be held where nothing is dispatched, if it comes to such a place in time.
+    let now_and_then = start(&["now and then"]);
+    let _ = programs.load(now_and_then.id(), "x");
+    assert_eq!(now_and_then.end().code(), Some(0));
 }
 
 #[test]
