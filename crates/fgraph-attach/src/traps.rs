@@ -32,7 +32,21 @@ const GOING_ON: &[c_long] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
 ];
+
+/// System calls that end with `EINTR` when a thread is held in them, and may begin again: servers
+/// wait in them that block all signals. A time limit begins again, too.
+const BEGUN_AGAIN: &[c_long] = &[
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+];
+
+/// Bytes of the instruction `syscall`.
+const SYSCALL_LEN: u64 = 2;
 
 /// SIGTRAP and SIGILL.
 const TRAPS: u64 = 1 << (libc::SIGTRAP - 1) | 1 << (libc::SIGILL - 1);
@@ -41,8 +55,8 @@ const TRAPS: u64 = 1 << (libc::SIGTRAP - 1) | 1 << (libc::SIGILL - 1);
 /// says of how many threads.
 ///
 /// Left alone are threads that wait for signals, or in a system call that ends with `EINTR` when a
-/// thread is held. This takes some microseconds for each thread, and two milliseconds if a thread
-/// blocks the signals.
+/// thread is held, `epoll_wait` apart: it begins again, and so does its time limit. This takes some
+/// microseconds for each thread, and two milliseconds if a thread blocks the signals.
 ///
 /// # Errors
 ///
@@ -77,7 +91,7 @@ pub fn unblock_traps(pid: u32) -> Result<usize, Error> {
 fn may_be_held(pid: u32, thread: u32) -> bool {
     match process::doing(pid, thread) {
         Doing::Running => true,
-        Doing::Waiting { call, .. } => GOING_ON.contains(&call),
+        Doing::Waiting { call, .. } => GOING_ON.contains(&call) || BEGUN_AGAIN.contains(&call),
         Doing::Other => false,
     }
 }
@@ -87,9 +101,17 @@ fn unblock(pid: u32, thread: u32) -> std::io::Result<bool> {
     if !tracee.stop(Instant::now() + STOPPING)? {
         return Ok(false);
     }
-    let call = tracee.registers()?.orig_rax as i64;
+    let mut registers = tracee.registers()?;
+    let call = registers.orig_rax as i64;
+    let begins_again = BEGUN_AGAIN.contains(&call);
+    if begins_again && registers.rax as i64 == -i64::from(libc::EINTR) {
+        registers.rax = registers.orig_rax;
+        registers.rip -= SYSCALL_LEN;
+        registers.orig_rax = u64::MAX;
+        tracee.set_registers(&registers)?;
+    }
     // It may be in another one by now.
-    if call >= 0 && !GOING_ON.contains(&call) {
+    if call >= 0 && !GOING_ON.contains(&call) && !begins_again {
         return Ok(false);
     }
     let blocked = tracee.blocked()?;

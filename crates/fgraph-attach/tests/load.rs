@@ -338,7 +338,7 @@ fn threads_that_wait_do_not_block_traps_any_more() {
     };
     let until = Instant::now() + Duration::from_secs(20);
     let mut changed = 0;
-    // Until both threads are where they wait: then only who waits for signals blocks some.
+    // Until all threads are where they wait: then only the one that waits for signals blocks some.
     while changed == 0 || blocking() != 1 {
         assert!(Instant::now() < until, "{changed} {}", blocking());
         changed += unblock_traps(program.id()).unwrap();
