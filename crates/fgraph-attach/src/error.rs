@@ -127,6 +127,8 @@ pub enum Unsuitable {
     Architecture,
     /// It has no dynamic linker.
     Static,
+    /// Its dynamic linker is glibc's, but has not loaded the C library within two seconds.
+    Starting,
     /// Its C library is not glibc.
     NotGlibc {
         /// Its dynamic linker.
@@ -236,6 +238,7 @@ impl fmt::Display for Unsuitable {
             Self::NoProgram => f.write_str("has no program: it is the kernel's, or has ended"),
             Self::Architecture => f.write_str("is not a 64-bit program for x86-64"),
             Self::Static => f.write_str("is statically linked: it cannot load libraries"),
+            Self::Starting => f.write_str("is still starting: its linker loads libraries"),
             Self::NotGlibc { linker } => write!(f, "does not use glibc: its linker is {linker}"),
             Self::Stopped => f.write_str("is stopped: let it run first, with SIGCONT"),
             Self::Seccomp {

@@ -34,6 +34,7 @@ use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use helper::Helper;
@@ -52,6 +53,10 @@ pub use traps::unblock_traps;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long loading may take.
 const LOADING: Duration = Duration::from_secs(10);
+/// How long to wait for the C library of a program that has just been executed.
+const STARTING: Duration = Duration::from_secs(2);
+/// The time between two looks at such a program.
+const NAP: Duration = Duration::from_millis(5);
 /// `mov rax, SYS_rt_sigreturn; syscall`: where handlers of signals return to.
 const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// `syscall; ret`
@@ -197,9 +202,35 @@ fn load_into(
     library: &Library<'_>,
     prepare: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Vec<u8>>,
 ) -> Result<Loaded, Error> {
-    let memory = Memory::open(pid).map_err(|source| process::explain(pid, source))?;
-    let target = Target::read(pid, &memory, library)?;
-    target.check()?;
+    let until = Instant::now() + STARTING;
+    loop {
+        // Anew each time: a program that is executed has another memory.
+        let memory = Memory::open(pid).map_err(|source| process::explain(pid, source))?;
+        let target = Target::read(pid, &memory, library);
+        let target = target.and_then(|target| target.check().map(|()| target));
+        match target {
+            Ok(target) => return load_with_target(&target, library, prepare),
+            Err(error) if is_of_start(&error) && Instant::now() < until => thread::sleep(NAP),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Returns true for what is found of a program while it is executed and its linker works.
+fn is_of_start(error: &Error) -> bool {
+    match error {
+        Error::Unsuitable { why, .. } => *why == Unsuitable::Starting,
+        Error::Io { source, .. } => source.kind() == io::ErrorKind::UnexpectedEof,
+        _ => false,
+    }
+}
+
+fn load_with_target(
+    target: &Target<'_>,
+    library: &Library<'_>,
+    prepare: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Vec<u8>>,
+) -> Result<Loaded, Error> {
+    let pid = target.pid;
     let mut parameters = target.parameters(library)?;
     let mut calls = library.calls.to_vec();
     if parameters.pthread_create == 0 {
@@ -208,8 +239,8 @@ fn load_into(
     let sandboxes = Sandboxes::new(pid, &calls, library.calls_elsewhere);
     sandboxes.check()?;
     let held = target.places(&sandboxes).hold()?;
-    let (area, pause) = held.make_thread(&target, &mut parameters)?;
-    let mut helper = Helper::find(&target, area, parameters)?;
+    let (area, pause) = held.make_thread(target, &mut parameters)?;
+    let mut helper = Helper::find(target, area, parameters)?;
     let result = helper.load(library, prepare);
     let ended = match &result {
         // The thread is still at it.
@@ -307,7 +338,11 @@ impl<'a> Target<'a> {
         }
         if self.find(b"gnu_get_libc_version").is_none() {
             let linker = interpreter.clone();
-            return refuse(Unsuitable::NotGlibc { linker });
+            let is_glibc = file_name(&linker).starts_with("ld-linux");
+            return refuse(match is_glibc {
+                true => Unsuitable::Starting,
+                false => Unsuitable::NotGlibc { linker },
+            });
         }
         if fs::symlink_metadata(format!("/proc/{pid}/root/proc/self")).is_err() {
             return refuse(Unsuitable::NoProc);
@@ -446,8 +481,8 @@ mod tests {
             target.check()?;
             let mut parameters = target.parameters(&library)?;
             let held = target.places(&sandboxes).hold()?;
-            let (area, _) = held.make_thread(&target, &mut parameters)?;
-            Helper::find(&target, area, parameters)?.end()
+            let (area, _) = held.make_thread(target, &mut parameters)?;
+            Helper::find(target, area, parameters)?.end()
         };
         let until = Instant::now() + LOADING;
         // At first it has no C library yet.

@@ -348,6 +348,32 @@ fn threads_that_wait_do_not_block_traps_any_more() {
 }
 
 #[test]
+fn a_program_whose_linker_is_still_at_work_is_waited_for() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    // The linker waits for a writer before it loads the C library.
+    let preloaded = programs.folder.path().join("preloaded.so");
+    let made = Command::new("mkfifo").arg(&preloaded).status().unwrap();
+    assert!(made.success());
+    let mut command = Command::new(sleeps);
+    let command = command.arg("0").env("LD_PRELOAD", &preloaded);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::null());
+    let program = Program(command.stderr(Stdio::null()).spawn().unwrap());
+    let error = programs.load(program.id(), "x").unwrap_err();
+    let Error::Unsuitable { why, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*why, Unsuitable::Starting);
+    let loaded = thread::scope(|scope| {
+        let loading = scope.spawn(|| programs.load(program.id(), "x"));
+        drop(File::options().write(true).open(&preloaded).unwrap());
+        loading.join().unwrap()
+    });
+    assert_eq!(loaded.unwrap().result, 1);
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn python_goes_on() {
     let programs = Programs::new();
     let Ok(python) = fgraph_needs::PYTHON.find() else {
