@@ -29,7 +29,7 @@ use crate::sandbox::Sandboxes;
 /// How long a thread is followed to its next system call.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How long a thread may take to stop.
-pub(crate) const STOPPING: Duration = Duration::from_millis(200);
+const STOPPING: Duration = Duration::from_millis(200);
 /// How long to let threads run at most before they are looked at again: that costs them time.
 const MAX_NAP: Duration = Duration::from_millis(100);
 /// More of a stack is not looked through for signal handlers.

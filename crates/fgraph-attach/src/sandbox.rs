@@ -6,12 +6,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libc::{c_int, c_long};
 
 use crate::error::{Error, Unsuitable};
-use crate::place::STOPPING;
 use crate::process;
 use crate::ptrace::Tracee;
 use crate::seccomp::{Call, Fate, Filters, fate};
@@ -51,6 +50,10 @@ const VITAL: &[c_long] = &[
     libc::SYS_munmap,
     libc::SYS_exit,
 ];
+
+/// Longest time to wait until a thread stops whose filters are read. A busy machine may not let it
+/// run for a while, and filters that are not read are refused.
+const LOOKING: Duration = Duration::from_secs(5);
 
 /// Flags of a thread that the C library makes.
 const CLONE: c_int = libc::CLONE_VM
@@ -136,7 +139,7 @@ impl<'a> Sandboxes<'a> {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(Some(Vec::new())),
             tracee => tracee.map_err(|error| process::explain(self.pid, error))?,
         };
-        let is_stopped = tracee.stop(Instant::now() + STOPPING).unwrap_or(false);
+        let is_stopped = tracee.stop(Instant::now() + LOOKING).unwrap_or(false);
         Ok(is_stopped.then(|| tracee.filters().ok()).flatten())
     }
 
