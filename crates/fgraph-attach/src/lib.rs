@@ -481,8 +481,8 @@ mod tests {
             target.check()?;
             let mut parameters = target.parameters(&library)?;
             let held = target.places(&sandboxes).hold()?;
-            let (area, _) = held.make_thread(target, &mut parameters)?;
-            Helper::find(target, area, parameters)?.end()
+            let (area, _) = held.make_thread(&target, &mut parameters)?;
+            Helper::find(&target, area, parameters)?.end()
         };
         let until = Instant::now() + LOADING;
         // At first it has no C library yet.
