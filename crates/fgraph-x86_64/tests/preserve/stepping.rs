@@ -57,6 +57,8 @@ fn dwarf(register: usize) -> c_int {
 
 struct Walk {
     run: Run,
+    /// Of the frame beneath.
+    ip: usize,
     cfa: usize,
     /// Frames from the driver on.
     above: usize,
@@ -69,14 +71,16 @@ extern "C" fn each_frame(context: *mut c_void, walk: *mut c_void) -> c_int {
     // SAFETY: the unwinder passes its context and what was given to it.
     unsafe {
         let walk = &mut *walk.cast::<Walk>();
-        let cfa = _Unwind_GetCFA(context);
-        if cfa <= walk.cfa {
+        let (ip, cfa) = (_Unwind_GetIP(context), _Unwind_GetCFA(context));
+        // Where a body is back, or runs, the trampoline has nothing on the machine stack.
+        let may_stay = trampoline::own_text().contains(&walk.ip);
+        if cfa < walk.cfa || cfa == walk.cfa && !may_stay {
             walk.wrong = Some("a CFA that does not ascend");
         }
-        walk.cfa = cfa;
+        (walk.ip, walk.cfa) = (ip, cfa);
         if walk.above != 0 {
             walk.above += 1;
-        } else if walk.run.driver.contains(&_Unwind_GetIP(context)) {
+        } else if walk.run.driver.contains(&ip) {
             walk.above = 1;
             let has = CALLER_HAS.get();
             for register in CALLEE_SAVED {
@@ -105,6 +109,7 @@ extern "C" fn on_step(_: c_int, _: *mut c_void, context: *mut c_void) {
     let nested = run.nested;
     let mut walk = Walk {
         run,
+        ip: 0,
         cfa: 0,
         above: 0,
         wrong: None,
