@@ -286,7 +286,10 @@ impl<'a> Target<'a> {
         let linker = auxiliary_value(&auxiliary, libc::AT_BASE).and_then(has);
         let program = auxiliary_value(&auxiliary, libc::AT_PHDR).and_then(has);
         let Some(program) = program else {
-            let why = Unsuitable::Architecture;
+            let why = match process::is_x86_64(pid) {
+                true => Unsuitable::Starting,
+                false => Unsuitable::Architecture,
+            };
             return Err(Error::Unsuitable { pid, why });
         };
         let version = |module: &Module| {

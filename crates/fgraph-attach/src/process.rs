@@ -1,7 +1,7 @@
 //! What `/proc` says of a process and of its threads.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::process;
@@ -49,6 +49,18 @@ pub(crate) fn has_ended(pid: u32) -> bool {
     status.map_or(true, |status| {
         matches!(field(&status, "State"), Some("Z" | "X"))
     })
+}
+
+/// True if the program of a process is one for this architecture, by the header of its file.
+pub(crate) fn is_x86_64(pid: u32) -> bool {
+    const CLASS: usize = 4;
+    const MACHINE: usize = 18;
+    const CLASS_64: u8 = 2;
+    const X86_64: [u8; 2] = 62_u16.to_le_bytes();
+    let mut header = [0; 20];
+    let read = fs::File::open(format!("/proc/{pid}/exe"))
+        .and_then(|mut file| file.read_exact(&mut header));
+    read.is_ok() && header[CLASS] == CLASS_64 && header[MACHINE..] == X86_64
 }
 
 /// True if this is the number of a process, and this process has started it.
