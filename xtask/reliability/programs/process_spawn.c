@@ -177,17 +177,29 @@ KEPT static int works_often(void *unused) {
 }
 
 /* The same, with us at work at the same time. */
+KEPT static int at_once(char *stack) {
+    is_working = 1;
+    pid_t child = clone(works_often, stack + STACK, CLONE_VM | SIGCHLD, NULL);
+    int own = child > 0;
+    while (is_working)
+        own &= work(4) == 4 * 5 / 2;
+    return own && awaited(child) == 77;
+}
+
 KEPT static int beside(void) {
     char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int right = 0;
-    for (int i = 0; i < 10; i++) {
-        is_working = 1;
-        pid_t child = clone(works_often, stack + STACK, CLONE_VM | SIGCHLD, NULL);
-        int own = child > 0;
-        while (is_working)
-            own &= work(4) == 4 * 5 / 2;
-        right += own && awaited(child) == 77;
-    }
+    for (int i = 0; i < 10; i++)
+        right += at_once(stack);
+    return right;
+}
+
+/* The same, on an array in this frame. */
+KEPT static int within(void) {
+    char stack[STACK] __attribute__((aligned(64)));
+    int right = 0;
+    for (int i = 0; i < 10; i++)
+        right += at_once(stack);
     return right;
 }
 
@@ -246,6 +258,8 @@ int main(int argc, char **argv) {
         result = ten_right(clones);
     else if (!strcmp(what, "beside"))
         result = ten_right(beside);
+    else if (!strcmp(what, "within"))
+        result = ten_right(within);
     else if (!strcmp(what, "anew"))
         result = below(10, becomes_itself);
     sink = result;

@@ -36,7 +36,7 @@ use crate::process::ifunc;
 use crate::process::loader_event;
 use crate::process::modules::{self, ListedEntry};
 use crate::report::error::{RefusalReason, RefusedFunction};
-use crate::unwinding::{cancellation, stack_pointer};
+use crate::unwinding::{cancellation, shared_stack, stack_pointer};
 
 /// To look through the symbols of a module so often costs about as much as to demangle them.
 const MANY_SEARCHES: u32 = 16;
@@ -669,13 +669,14 @@ impl ModuleSites {
         }
     }
 
-    /// Has it learn the stack pointers of frames from us, and say before it cancels threads, once
-    /// it is relocated. This may wait for libraries to be loaded.
+    /// Has it learn the stack pointers of frames from us, and say before it cancels threads or
+    /// makes processes, once it is relocated. This may wait for libraries to be loaded.
     pub(crate) fn answer(&mut self) {
         if self.is_loaded && !self.is_answered && !loader_event::is_loading() {
             self.is_answered = true;
             let loaded = self.loaded.clone();
             stack_pointer::answer(&loaded, || self.image().ok());
+            shared_stack::heed(&loaded, || self.image().ok());
             self.may_cancel =
                 self.may_cancel && !cancellation::announce(&loaded, || self.image().ok());
         }

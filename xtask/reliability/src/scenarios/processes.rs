@@ -337,6 +337,17 @@ pub(super) const GROUP: Group = Group {
             }),
         },
         Scenario {
+            name: "clone with CLONE_VM on an array in a frame, and both are at work",
+            promise: "Neither is traced from then on; calls that are going on have no return.",
+            shown: Shown::By(Hostile {
+                args: &["within"],
+                unreturned: Any,
+                skipped: Any,
+                no_shadow_stack: Any,
+                ..SPAWN
+            }),
+        },
+        Scenario {
             name: "exec of itself and then of another program inside calls",
             promise: "Each program begins untraced; calls of the one before have no return.",
             shown: Shown::By(Hostile {
