@@ -372,6 +372,12 @@ fn prepare_unwinder() {
     unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
 }
 
+/// True for the word that an unwinder leaves where a call's return address was, when a trampoline
+/// catches in its caller's place: the call is not over then.
+pub fn is_caught(word: usize) -> bool {
+    word == code::catch()
+}
+
 /// The unwinder calls this for each trampoline frame that it goes through: as [`on_frame`], whose
 /// last argument is the address that this returns to.
 #[unsafe(naked)]

@@ -103,6 +103,7 @@ pub(crate) mod trampoline {
     pub(crate) use fgraph_x86_64::trampoline::{
         GetGr, GetIp, HELD_OFF, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
         add_unwinder, announce_cancellation, attaching, current, hold_cancellation, install,
-        look_at_callers, own_text, set_attaching, set_current, shims, trust_announcements,
+        is_caught, look_at_callers, own_text, set_attaching, set_current, shims,
+        trust_announcements,
     };
 }

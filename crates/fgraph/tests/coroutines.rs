@@ -2,13 +2,21 @@
 
 mod common;
 
+use std::arch::asm;
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::ffi::{c_int, c_void};
 use std::hint::black_box;
+use std::mem;
+use std::num::NonZeroUsize;
+use std::panic::{catch_unwind, resume_unwind};
+use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::thread;
 
 use common::{Count, numbers, scenario, user};
+use corosensei::stack::{Stack, StackPointer};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use fgraph::UserStatus;
 
@@ -155,6 +163,113 @@ fn a_call_that_returns_in_a_callback_on_a_higher_stack_leaves_the_callback_marke
             assert_eq!(numbers(around.counters()), [1, 0, 0, 0, 0]);
             assert_eq!(yields.both(), (1, 0));
             assert_eq!(yields.counters().missed, 1);
+        },
+    );
+}
+
+/// The stack that ends at this address, in a mapping with others.
+struct Piece(usize);
+
+impl Piece {
+    const LEN: usize = 256 << 10;
+}
+
+// SAFETY: `pieces` maps so many bytes below, for this one, and does not unmap them.
+unsafe impl Stack for Piece {
+    fn base(&self) -> StackPointer {
+        NonZeroUsize::new(self.0).unwrap()
+    }
+
+    fn limit(&self) -> StackPointer {
+        NonZeroUsize::new(self.0 - Self::LEN).unwrap()
+    }
+}
+
+/// Two stacks in one mapping, the lower one first.
+fn pieces() -> [Piece; 2] {
+    let (rights, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping.
+    let low = unsafe { libc::mmap(ptr::null_mut(), 2 * Piece::LEN, rights, flags, -1, 0) };
+    assert_ne!(low, libc::MAP_FAILED);
+    let low = low.expose_provenance();
+    [low + Piece::LEN, low + 2 * Piece::LEN].map(Piece)
+}
+
+/// Calls `has_resumer` each time it is resumed.
+static CALLER: AtomicPtr<Coroutine<(), (), Infallible, Piece>> = AtomicPtr::new(ptr::null_mut());
+
+/// The flag that has the processor stop after each instruction.
+const TRAP_FLAG: i64 = 0x100;
+
+/// False once the processor need not stop any more.
+static IS_STEPPING: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_step(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    if !IS_STEPPING.load(Ordering::Relaxed) {
+        // SAFETY: a handler with SA_SIGINFO gets the context of what was interrupted.
+        let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+        context.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
+        return;
+    }
+    // SAFETY: the coroutine that is never freed, which is not running.
+    unsafe { (*CALLER.load(Ordering::Relaxed)).resume(()) };
+}
+
+#[inline(never)]
+fn panics_in_steps() {
+    IS_STEPPING.store(true, Ordering::Relaxed);
+    // SAFETY: `on_step` handles the signal of each instruction.
+    unsafe {
+        asm!(
+            "pushfq",
+            "or dword ptr [rsp], {trap}",
+            "popfq",
+            trap = const TRAP_FLAG,
+        );
+    }
+    resume_unwind(Box::new(7));
+}
+
+#[test]
+fn a_handler_may_make_calls_on_another_stack_while_a_coroutine_panics() {
+    scenario(
+        "a_handler_may_make_calls_on_another_stack_while_a_coroutine_panics",
+        || {
+            // SAFETY: the handler has the signature that the flag asks for.
+            unsafe {
+                let mut action: libc::sigaction = mem::zeroed();
+                action.sa_sigaction = on_step as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                assert_eq!(libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()), 0);
+            }
+            let [low, high] = pieces();
+            let caller = Coroutine::with_stack(high, |yielder, ()| {
+                loop {
+                    has_resumer(1);
+                    yielder.suspend(());
+                }
+            });
+            CALLER.store(Box::leak(Box::new(caller)), Ordering::Relaxed);
+            // The frame that catches calls one of these; inlining decides which.
+            let filter = "*panics_in_steps *::do_call";
+            let panics = common::register(Count::default(), filter).unwrap();
+            let elsewhere = common::register(Count::default(), "has_resumer").unwrap();
+            let mut coroutine = Coroutine::with_stack(low, |_: &Yielder<(), ()>, ()| {
+                let caught = catch_unwind(panics_in_steps);
+                IS_STEPPING.store(false, Ordering::Relaxed);
+                caught.unwrap_err().downcast::<i32>().map(|n| *n).unwrap()
+            });
+            let result = coroutine.resume(());
+            assert_eq!(result.as_return(), Some(7));
+            let (entries, returns, unwound) = panics.all();
+            assert!(entries > 0 && (returns, unwound) == (entries, entries));
+            let (entries, returns) = elsewhere.both();
+            assert!(entries > 1000 && returns == entries, "{entries}");
+            assert_eq!(panics.status(), UserStatus::Active);
+            assert_eq!(numbers(panics.counters())[1..], [0; 4]);
         },
     );
 }
