@@ -1,6 +1,7 @@
 //! The recording that a subcommand reads, and the part of it that was asked for.
 
 use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use fgraph_symbols::filter::{Filter, FunctionFacts};
@@ -39,10 +40,8 @@ impl Input {
 
     /// As [`view`](Self::view), of a recording that may still be written.
     pub(crate) fn follow(&self, part: &Part) -> Result<View, Error> {
-        let recording = Recording::follow(&self.path).map_err(|error| Error::Input {
-            path: self.path.clone(),
-            error,
-        });
+        let recording =
+            Recording::follow(&self.path).map_err(|error| unreadable(&self.path, error));
         let view = View::of(recording?, part);
         view.map_err(|error| Error::source(&self.path, error))
     }
@@ -50,10 +49,18 @@ impl Input {
 
 /// Opens a recording.
 pub(crate) fn open(path: &Path) -> Result<Recording, Error> {
-    Recording::open(path).map_err(|error| Error::Input {
+    Recording::open(path).map_err(|error| unreadable(path, error))
+}
+
+/// Why the recording at `path` cannot be read.
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound && path == Path::new(DEFAULT) {
+        return Error::Nothing(format!("no {DEFAULT} here; run `fgraph record` first"));
+    }
+    Error::Input {
         path: path.to_owned(),
         error,
-    })
+    }
 }
 
 /// Which events of a recording are looked at.

@@ -1,4 +1,9 @@
-//! Functions as command lines name them.
+//! Functions and processes as command lines name them.
+
+/// The number of a process.
+pub(crate) fn process_number(text: &str) -> Result<u32, &'static str> {
+    text.parse().map_err(|_| "a process number is expected")
+}
 
 /// A function as `MODULE:NAME`, such as `libc:open*`, as words of a filter, each of which selects
 /// some; what is no such thing stays as it is.

@@ -326,13 +326,39 @@ fn what_is_no_recording_is_told_in_one_line() {
         for (name, why) in [
             ("absent", "No such file or directory"),
             ("empty", "0 bytes are no recording"),
-            ("text", "this is no recording"),
+            ("text", "not an fgraph recording"),
             ("newer", "a recording of version 9 with features 0x0"),
             (".", "Is a directory"),
         ] {
             let complaint = fails(&[view, name], &path, 3);
             assert_eq!(complaint, format!("fgraph: {name}: {why}\n"), "{view}");
         }
+    }
+}
+
+#[test]
+fn a_directory_without_a_recording_says_how_to_make_one() {
+    let (directory, _) = recording();
+    let empty = directory.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    for view in VIEWS {
+        let complaint = fails(&[view], &empty.join("fgraph.data"), 3);
+        let expected = "fgraph: no fgraph.data here; run `fgraph record` first\n";
+        assert_eq!(complaint, expected, "{view}");
+    }
+}
+
+#[test]
+fn a_process_is_expected_by_its_number() {
+    let (_directory, path) = recording();
+    for arguments in [&["record", "-p", "abc"][..], &["attach", "abc"]] {
+        let output = fgraph(arguments, &path);
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{complaint}");
+        assert!(
+            complaint.contains("a process number is expected"),
+            "{complaint}"
+        );
     }
 }
 

@@ -270,7 +270,11 @@ fn blocks_of_unknown_kinds_are_skipped_and_later_versions_refused() {
     let mut longer = bytes.clone();
     longer.splice(16..16, block);
     assert_eq!(text(&mut open(&longer).unwrap()), expected);
-    for (at, what) in [(0, "no recording"), (8, "version"), (12, "features")] {
+    for (at, what) in [
+        (0, "not an fgraph recording"),
+        (8, "version"),
+        (12, "features"),
+    ] {
         let mut other = bytes.clone();
         other[at] += 1;
         let error = open(&other).unwrap_err();

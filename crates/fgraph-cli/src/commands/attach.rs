@@ -27,7 +27,7 @@ pub(crate) struct Attach {
     #[arg(long)]
     stay: bool,
     /// The process
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = crate::target::process_number)]
     pid: u32,
 }
 
@@ -47,10 +47,10 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Error> {
 #[command(after_help = "Example:\n  fgraph detach 1234")]
 pub(crate) struct Detach {
     /// The process
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = crate::target::process_number)]
     pid: u32,
     /// Wait until standard input is closed, then end what this process has begun
-    #[arg(long, hide = true, value_name = "PID")]
+    #[arg(long, hide = true, value_name = "PID", value_parser = crate::target::process_number)]
     guard: Option<u32>,
 }
 
@@ -79,7 +79,7 @@ Examples:
 #[command(after_help = CTL)]
 pub(crate) struct Ctl {
     /// The process
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = crate::target::process_number)]
     pid: u32,
     #[command(subcommand)]
     what: What,

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE|GLOB", required_unless_present = "pid")]
     words: Vec<String>,
     /// The functions of all modules of a process
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short, long, value_name = "PID", value_parser = crate::target::process_number)]
     pid: Option<u32>,
     /// Only functions that cannot be traced
     #[arg(long)]

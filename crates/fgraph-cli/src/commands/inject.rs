@@ -52,7 +52,13 @@ pub(crate) struct Args {
     #[arg(long)]
     no_follow: bool,
     /// Take a process that runs already, and its forked children
-    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_parser = crate::target::process_number,
+        conflicts_with = "command"
+    )]
     pid: Option<u32>,
     /// The program and its arguments
     #[arg(required_unless_present = "pid", last = true)]

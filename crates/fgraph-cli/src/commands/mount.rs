@@ -30,7 +30,7 @@ Example:
   cat /mnt/trace")]
 pub(crate) struct Args {
     /// The process
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short, long, value_name = "PID", value_parser = crate::target::process_number)]
     pid: u32,
     /// The directory, which is there and empty
     #[arg(value_name = "DIR")]

@@ -59,7 +59,13 @@ pub(crate) struct Args {
     #[arg(value_name = "ACTION", required = true)]
     actions: Vec<String>,
     /// Probe a process that runs already
-    #[arg(short, long, value_name = "PID", conflicts_with_all = ["command", "input"])]
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_parser = crate::target::process_number,
+        conflicts_with_all = ["command", "input"]
+    )]
     pid: Option<u32>,
     /// Look at the calls of a recording
     #[arg(short, long, value_name = "FILE", conflicts_with = "command")]

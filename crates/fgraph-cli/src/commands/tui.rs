@@ -63,7 +63,13 @@ pub(crate) struct Args {
     #[arg(long)]
     no_follow: bool,
     /// Follow a process that runs already, and its forked children
-    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_parser = crate::target::process_number,
+        conflicts_with = "command"
+    )]
     pid: Option<u32>,
     /// Start a program, and follow it
     #[arg(last = true, value_name = "COMMAND")]

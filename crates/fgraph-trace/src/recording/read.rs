@@ -386,7 +386,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         let [version, features] =
             [8, 12].map(|at| u16::from_le_bytes([header[at], header[at + 1]]));
         if header[..8] != MAGIC {
-            return Err(invalid("this is no recording".to_owned()));
+            return Err(invalid("not an fgraph recording".to_owned()));
         }
         if version > VERSION || features != 0 {
             let what = format!("a recording of version {version} with features {features:#x}");
