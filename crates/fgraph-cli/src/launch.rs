@@ -34,7 +34,7 @@ use fgraph_tracers::agent::{self, RingsFile, Settings, Tool, Trigger};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
-use crate::target::words;
+use crate::target::{parse_pid, words};
 use crate::text::escaped;
 use attach::Attached;
 use counts::Counts;
@@ -135,13 +135,7 @@ pub(crate) struct Target {
     no_follow: bool,
     /// Take a process that runs already, and its forked children; at the end, its functions are as
     /// they were, and the agent stays in it, idle. When it executes another program, recording ends
-    #[arg(
-        short,
-        long,
-        value_name = "PID",
-        value_parser = crate::target::process_number,
-        conflicts_with = "command"
-    )]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
     #[arg(required_unless_present = "pid", trailing_var_arg = true)]

@@ -1,7 +1,7 @@
 //! Functions and processes as command lines name them.
 
-/// The number of a process.
-pub(crate) fn process_number(text: &str) -> Result<u32, &'static str> {
+/// Parses the number of a process.
+pub(crate) fn parse_pid(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "a process number is expected")
 }
 

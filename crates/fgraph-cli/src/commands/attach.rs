@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::launch::control::Controlled;
 use crate::launch::interrupt::Interrupts;
 use crate::output::Out;
+use crate::target::parse_pid;
 use crate::text::escaped;
 
 const ATTACH: &str = "\
@@ -27,7 +28,7 @@ pub(crate) struct Attach {
     #[arg(long)]
     stay: bool,
     /// The process
-    #[arg(value_name = "PID", value_parser = crate::target::process_number)]
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     pid: u32,
 }
 
@@ -47,10 +48,10 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Error> {
 #[command(after_help = "Example:\n  fgraph detach 1234")]
 pub(crate) struct Detach {
     /// The process
-    #[arg(value_name = "PID", value_parser = crate::target::process_number)]
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     pid: u32,
     /// Wait until standard input is closed, then end what this process has begun
-    #[arg(long, hide = true, value_name = "PID", value_parser = crate::target::process_number)]
+    #[arg(long, hide = true, value_name = "PID", value_parser = parse_pid)]
     guard: Option<u32>,
 }
 
@@ -79,7 +80,7 @@ Examples:
 #[command(after_help = CTL)]
 pub(crate) struct Ctl {
     /// The process
-    #[arg(value_name = "PID", value_parser = crate::target::process_number)]
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     pid: u32,
     #[command(subcommand)]
     what: What,

@@ -13,6 +13,7 @@ use fgraph_symbols::lines::Lines;
 use crate::error::Error;
 use crate::output::{Out, Style};
 use crate::sources;
+use crate::target::parse_pid;
 use crate::text::{cut, escaped, grouped};
 
 /// List the functions of a program or library: how each can be traced, or why it cannot
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE|GLOB", required_unless_present = "pid")]
     words: Vec<String>,
     /// The functions of all modules of a process
-    #[arg(short, long, value_name = "PID", value_parser = crate::target::process_number)]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pid: Option<u32>,
     /// Only functions that cannot be traced
     #[arg(long)]

@@ -15,7 +15,7 @@ use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
 use crate::output::Out;
 use crate::places;
-use crate::target::words;
+use crate::target::{parse_pid, words};
 use crate::text::grouped;
 
 const EXAMPLES: &str = "\
@@ -52,13 +52,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_follow: bool,
     /// Take a process that runs already, and its forked children
-    #[arg(
-        short,
-        long,
-        value_name = "PID",
-        value_parser = crate::target::process_number,
-        conflicts_with = "command"
-    )]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
     #[arg(required_unless_present = "pid", last = true)]

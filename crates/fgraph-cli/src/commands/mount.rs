@@ -16,6 +16,7 @@ use fuser::{
 use crate::error::Error;
 use crate::launch::control::Controlled;
 use crate::launch::interrupt::Interrupts;
+use crate::target::parse_pid;
 
 /// Show the files of tracefs for a process that runs, in a directory
 ///
@@ -30,7 +31,7 @@ Example:
   cat /mnt/trace")]
 pub(crate) struct Args {
     /// The process
-    #[arg(short, long, value_name = "PID", value_parser = crate::target::process_number)]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pid: u32,
     /// The directory, which is there and empty
     #[arg(value_name = "DIR")]

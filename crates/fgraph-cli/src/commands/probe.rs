@@ -27,7 +27,7 @@ use crate::launch::events::Events;
 use crate::launch::{self, Launched, interrupt::Interrupts};
 use crate::output::{Out, Style};
 use crate::places::Places;
-use crate::target;
+use crate::target::{self, parse_pid};
 use crate::text::{escaped, grouped, named, time};
 
 const HELP: &str = "\
@@ -63,7 +63,7 @@ pub(crate) struct Args {
         short,
         long,
         value_name = "PID",
-        value_parser = crate::target::process_number,
+        value_parser = parse_pid,
         conflicts_with_all = ["command", "input"]
     )]
     pid: Option<u32>,

@@ -24,6 +24,7 @@ use crate::launch::{Target, Which};
 use crate::screen::{Cursor, Looks, Pressed, Screen};
 use crate::stats::Stats;
 use crate::table::Table;
+use crate::target::parse_pid;
 use crate::text::{cut, escaped, grouped, percent, time};
 
 const KEYS: &str = "\
@@ -63,13 +64,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_follow: bool,
     /// Follow a process that runs already, and its forked children
-    #[arg(
-        short,
-        long,
-        value_name = "PID",
-        value_parser = crate::target::process_number,
-        conflicts_with = "command"
-    )]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pid: Option<u32>,
     /// Start a program, and follow it
     #[arg(last = true, value_name = "COMMAND")]
