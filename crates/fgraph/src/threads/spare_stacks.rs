@@ -26,13 +26,13 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use super::FGRAPH;
-use crate::arch::trampoline;
 use arrayvec::ArrayVec;
 use fgraph_core::dispatch;
 use fgraph_core::machine::Stack;
 use fgraph_core::thread::{StackProvider, Thread};
 use fgraph_core::version::{Version, Writer};
 
+use crate::arch::trampoline;
 use crate::os::{self, PAGE, memory};
 use crate::threads;
 use crate::threads::stack_bounds;
@@ -200,8 +200,8 @@ fn are_on_one(thread: &Thread, low: usize, high: usize) -> bool {
 fn is_gone(return_slot_addr: usize, return_address: usize) -> bool {
     match memory::peek(return_slot_addr) {
         // The return address is there until the trampoline has called the body, and who is
-        // interrupted in between may be away for long. An unwinder that is led to a trampoline
-        // leaves the address of where it is led to, and comes back for the frame.
+        // interrupted in between may be away for long. An unwinder that is led to `fgraph_catch`
+        // leaves its address there, and still needs the frame when it resumes.
         Ok(word) => {
             let is_live = FGRAPH.is_return_point(word) || trampoline::is_caught(word);
             !is_live && word != return_address
