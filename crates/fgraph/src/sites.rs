@@ -9,7 +9,10 @@ mod branch_targets;
 mod build;
 mod candidates;
 mod classify;
+mod entries;
 mod facts;
+mod function_names;
+mod function_plan;
 pub(crate) mod indices;
 mod listing;
 mod module;
@@ -17,11 +20,13 @@ mod names;
 mod parts;
 mod record;
 mod reliance;
+mod restartable;
 mod runtimes;
 mod selection;
 pub(crate) mod symbol_table;
 mod system_calls;
 mod toolchain;
+mod unpatchable;
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -49,19 +54,15 @@ pub(crate) use listing::list;
 pub(crate) use listing::of_file;
 pub(crate) use module::ModuleChange;
 use module::{KnownFile, ModuleSites};
+#[cfg(test)]
+pub(crate) use record::Original;
 pub(crate) use record::{
-    Original, is_function, is_hook, is_relay, original, patched_len, relay_of, relayed, short_jump,
-    system_call,
+    OFF, ON, is_function, is_hook, is_relay, original, patched_len, relay_of, relayed, short_jump,
 };
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;
 use runtimes::StackUse;
 pub(crate) use selection::{Change, Selection};
-
-/// The entry is as the compiler made it.
-pub(crate) const OFF: u8 = 0;
-/// The entry jumps to the stub, or traps for good.
-pub(crate) const ON: u8 = 1;
 
 /// All functions and sites.
 #[derive(Debug)]

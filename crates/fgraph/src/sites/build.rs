@@ -1,19 +1,20 @@
 //! Records, stubs and copies, made for all functions of a module at once.
 
-use core::fmt::Write as _;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use fgraph_core::site::{Module, Site, SiteName};
-use fgraph_symbols::filter::{Bits, NameIndex};
+use fgraph_symbols::filter::NameIndex;
 
-use super::classify::Plan;
-use super::facts::{FactsSymbols, ModuleFacts, SiteNames, names_of, write_name, written_names};
+use super::entries::{LookedAt, Subject};
+use super::facts::{FactsSymbols, ModuleFacts, SiteNames};
+use super::function_names::written_names;
+use super::function_plan::Planned;
 use super::indices::Indices;
-use super::module::Unpatchable;
 use super::names::Names;
 use super::parts::{Part, Parts};
-use super::{OFF, Original, is_relay, patched_len, system_call as number_of};
+use super::record::{OFF, Original, is_relay, patched_len, system_call as number_of};
+use super::unpatchable::Unpatchable;
 use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
@@ -73,16 +74,6 @@ pub(super) struct Prepared {
     pub(super) looked_at: Option<LookedAt>,
 }
 
-/// The functions of a module that sites were made of if they can be patched, while there are
-/// others.
-#[derive(Debug)]
-pub(super) struct LookedAt {
-    /// By index.
-    pub(super) functions: Bits,
-    /// Entries that belong to no function.
-    pub(super) others: Vec<usize>,
-}
-
 impl Prepared {
     /// Says whether the module is loaded.
     pub(super) fn set_loaded(&self, is_loaded: bool) {
@@ -96,66 +87,6 @@ impl Prepared {
                 false => part.relay_unwind.withdraw(),
             }
         }
-    }
-}
-
-/// What a site is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
-    /// This function of the module.
-    Function(usize),
-    /// An entry that only a list names, or the linker.
-    Listed,
-    /// A system call within this function.
-    SystemCall(usize),
-}
-
-impl Subject {
-    pub(super) fn is_system_call(self) -> bool {
-        matches!(self, Self::SystemCall(_))
-    }
-
-    /// All names of it, if it is at `address`.
-    pub(super) fn names(self, known: &ModuleFacts, address: usize) -> Vec<String> {
-        match self {
-            Self::Function(index) => names_of(known, index),
-            Self::Listed => {
-                let mut name = String::new();
-                let address = address.wrapping_sub(known.bias) as u64;
-                write_name(&known.functions, None, known.path, address, &mut name);
-                vec![name]
-            }
-            Self::SystemCall(index) => {
-                let mut names = names_of(known, index);
-                names.truncate(1);
-                let distance = address - known.address(index);
-                names.iter_mut().for_each(|name| {
-                    // Writing to a string does not fail.
-                    let _ = write!(name, "+{distance:#x}");
-                });
-                names
-            }
-        }
-    }
-}
-
-/// What is on its way to becoming a site.
-pub(super) struct Planned {
-    pub(super) subject: Subject,
-    pub(super) address: usize,
-    pub(super) plan: Plan,
-    /// Why it cannot get a jump; `None` if it can.
-    pub(super) no_jump: Option<RefusalReason>,
-    /// What is at its entry, as far as it goes.
-    pub(super) original: [u8; SITE_LEN],
-    /// What is at the start of the NOP before it, if that becomes the jump.
-    pub(super) relay: [u8; SITE_LEN],
-}
-
-impl Planned {
-    /// Address of what is patched.
-    pub(super) fn entry(&self) -> usize {
-        self.address + self.plan.lead
     }
 }
 
@@ -316,7 +247,12 @@ pub(super) fn build(
         let symbol = if let Subject::Function(index) = one.subject {
             own_names.clear();
             own_names.extend(known.functions.names(index));
-            names.push_written(written_names(known, index, &own_names));
+            names.push_written(written_names(
+                &known.functions,
+                known.path,
+                index,
+                &own_names,
+            ));
             own_names.first().map_or("", |name| name.symbol)
         } else {
             let all = one.subject.names(known, one.address);

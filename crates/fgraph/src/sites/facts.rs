@@ -1,7 +1,7 @@
 //! What is known of a module's functions for good. It is read from the module's file once, and kept
 //! when the module is gone, since names of its functions may be held.
 
-use core::fmt::{self, Write as _};
+use core::fmt;
 use core::ops::{Deref, Range};
 use std::io;
 use std::path::Path;
@@ -18,11 +18,13 @@ use fgraph_symbols::notrace::{self, Notrace};
 use fgraph_symbols::signature::Signature;
 
 use super::branch_targets::Entered;
-use super::classify::{Callers, ENTRY_BYTES};
+use super::classify::Callers;
+use super::function_names::{file_name, names_of, symbol, write_name};
 use super::names::Names;
+use super::record::{is_function, system_call};
 use super::reliance::Reliance;
+use super::restartable::{self, Sequence};
 use super::toolchain::{self, NotraceRules};
-use super::{is_function, system_call};
 use crate::os::memory;
 use crate::process::debug_file;
 #[cfg(feature = "dwarf")]
@@ -149,7 +151,7 @@ impl ModuleFacts {
         let address = self.address(index);
         let sequences = self.sequences.get_or_init(|| self.read_sequences());
         match sequences.iter().any(|sequence| sequence.concerns(address)) {
-            true => Some(RESTARTABLE),
+            true => Some(restartable::NOTRACE),
             false => self.notrace.of(&self.file, &self.functions, index, names),
         }
     }
@@ -166,7 +168,7 @@ impl ModuleFacts {
         if memory::read(self.bias.wrapping_add(range.start as usize), &mut list).is_err() {
             return Vec::new();
         }
-        list.chunks_exact(Sequence::LEN).map(Sequence::of).collect()
+        Sequence::list(&list)
     }
 
     /// Where functions are entered behind their first instruction. The first time all code is
@@ -254,6 +256,34 @@ impl ModuleFacts {
         let size = index.map_or(0, |index| self.functions.get(index).size as usize);
         let facts = FunctionFacts::new(names, self.path);
         with(&facts.with_symbols(&symbols).with_place(address, size))
+    }
+
+    /// All names of a function as programmers know them, the best first.
+    pub(super) fn names_of(&self, index: usize) -> Vec<String> {
+        names_of(&self.functions, self.path, index)
+    }
+
+    /// Whether `matcher` selects the function at `address`, by its index if it has one.
+    pub(super) fn is_selected(
+        &self,
+        index: Option<usize>,
+        address: usize,
+        matcher: &ModuleMatcher<'_, '_>,
+    ) -> Result<bool, FilterError> {
+        if matcher.is_everything() {
+            return Ok(true);
+        }
+        let names = match index {
+            Some(index) => self.names_of(index),
+            None => {
+                let (functions, in_file) = (&self.functions, address.wrapping_sub(self.bias));
+                let mut name = String::new();
+                write_name(functions, None, self.path, in_file as u64, &mut name);
+                vec![name]
+            }
+        };
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.facts(address, &names, |facts| matcher.matches(facts))
     }
 
     /// The names of the sites, by the parts in which they were made.
@@ -416,139 +446,6 @@ pub(super) fn parse(
     let debug = debug_file::find(path, &file);
     let functions = Functions::read(&file, debug.as_ref()).map_err(text)?;
     Ok((file, functions))
-}
-
-/// The name that a function goes by in the symbol table; empty if it has none.
-pub(super) fn symbol<'a>(functions: &Functions<'a>, index: usize) -> &'a str {
-    let name = functions.names(index).next();
-    name.map_or("", |name| name.symbol)
-}
-
-/// A path without its directories.
-pub(super) fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
-/// Writes the best name of a function of the module at `path`: `module+0x1234`, with its address in
-/// the file, if it has none.
-pub(super) fn write_name(
-    functions: &Functions<'_>,
-    index: Option<usize>,
-    path: &str,
-    address: u64,
-    out: &mut String,
-) {
-    let symbol = index.map_or("", |index| symbol(functions, index));
-    let file = file_name(path);
-    // Writing to a string does not fail.
-    let _ = if symbol.is_empty() {
-        write!(out, "{file}+{address:#x}")
-    } else {
-        demangle::demangle_to(symbol, out)
-    };
-}
-
-/// The names of a function as programmers know them, the best first, and behind them those with a
-/// version.
-pub(super) fn names_of(known: &ModuleFacts, index: usize) -> Vec<String> {
-    let names: Vec<_> = known.functions.names(index).collect();
-    let names = written_names(known, index, &names).map(|write| {
-        let mut name = String::new();
-        write(&mut name);
-        name
-    });
-    names.collect()
-}
-
-/// The [`names_of`] a function, which are these in symbol tables, each to be written behind a text.
-pub(super) fn written_names<'a>(
-    known: &'a ModuleFacts,
-    index: usize,
-    names: &'a [Name<'static>],
-) -> impl Iterator<Item = impl FnOnce(&mut String)> {
-    #[derive(Clone, Copy)]
-    enum Form {
-        Source,
-        WithVersion,
-    }
-    let plain = names.iter().map(|name| Some((name, Form::Source)));
-    let versioned = names.iter().filter(|name| name.version.is_some());
-    let versioned = versioned.map(|name| Some((name, Form::WithVersion)));
-    let unnamed = names.is_empty().then_some(None);
-    let all = plain.chain(versioned).chain(unnamed);
-    all.map(move |name| {
-        move |text: &mut String| {
-            // Writing to a string does not fail.
-            let _ = match name {
-                Some((name, Form::Source)) => demangle::demangle_to(name.symbol, text),
-                Some((name, Form::WithVersion)) => write!(text, "{name}"),
-                None => {
-                    let address = known.functions.get(index).address;
-                    write_name(&known.functions, Some(index), known.path, address, text);
-                    Ok(())
-                }
-            };
-        }
-    })
-}
-
-/// Whether `matcher` selects the function at `address`, by its index if it has one.
-pub(super) fn is_selected(
-    known: &ModuleFacts,
-    index: Option<usize>,
-    address: usize,
-    matcher: &ModuleMatcher<'_, '_>,
-) -> Result<bool, FilterError> {
-    if matcher.is_everything() {
-        return Ok(true);
-    }
-    let names = match index {
-        Some(index) => names_of(known, index),
-        None => {
-            let (functions, in_file) = (&known.functions, address.wrapping_sub(known.bias));
-            let mut name = String::new();
-            write_name(functions, None, known.path, in_file as u64, &mut name);
-            vec![name]
-        }
-    };
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    known.facts(address, &names, |facts| matcher.matches(facts))
-}
-
-const RESTARTABLE: Notrace = Notrace::Entirely(
-    "begins with a restartable sequence, which the kernel knows by its address, or ends one",
-);
-
-/// A restartable sequence (rseq): instructions from the start of which a thread goes on elsewhere
-/// that is interrupted in them. The kernel knows them by their addresses.
-#[derive(Debug)]
-struct Sequence {
-    text: Range<usize>,
-    /// Where a thread goes on that was interrupted.
-    abort: usize,
-}
-
-impl Sequence {
-    /// Bytes of a `struct rseq_cs`.
-    const LEN: usize = 32;
-
-    fn of(bytes: &[u8]) -> Self {
-        let word = |index: usize| {
-            let word = bytes.get(8 * index..).and_then(<[u8]>::first_chunk);
-            usize::from_ne_bytes(*word.unwrap_or(&[0; 8]))
-        };
-        Self {
-            text: word(1)..word(1).saturating_add(word(2)),
-            abort: word(3),
-        }
-    }
-
-    /// Whether the first instructions of the function at `address` are in it, or where it goes on.
-    fn concerns(&self, address: usize) -> bool {
-        let entry = address..address + ENTRY_BYTES;
-        let overlaps = self.text.start < entry.end && entry.start < self.text.end;
-        overlaps || entry.contains(&self.abort)
-    }
 }
 
 /// How many bytes behind `address` is the first one of the relocations at `places`, which are in

@@ -10,13 +10,13 @@ use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::filter::{FilterError, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
 
-use super::ON;
 use super::branch_targets::Entered;
 use super::candidates::gap;
 use super::candidates::{Candidates, Source};
 use super::classify::{self, Callers, Candidate, ENTRY_BYTES, classify};
-use super::facts::{ModuleFacts, is_selected, write_name};
-use super::facts::{parse, relocated_behind, symbol};
+use super::facts::{ModuleFacts, parse, relocated_behind};
+use super::function_names::{symbol, write_name};
+use super::record::ON;
 use super::toolchain::{NotraceRules, callers};
 use crate::os::memory;
 use crate::report::error::{FileError, RefusalReason};
@@ -54,13 +54,13 @@ impl ModuleListing {
         let pieces = matcher.pieces();
         for index in candidates.functions() {
             if known.may_be_mentioned(index, pieces.as_ref())
-                && is_selected(known, Some(index), known.address(index), matcher)?
+                && known.is_selected(Some(index), known.address(index), matcher)?
             {
                 functions.push(index as u32);
             }
         }
         for &address in candidates.others() {
-            if is_selected(known, None, address, matcher)? {
+            if known.is_selected(None, address, matcher)? {
                 others.push(address);
             }
         }

@@ -20,15 +20,18 @@ use fgraph_symbols::filter::ngrams::NgramBloom;
 use fgraph_symbols::filter::{Bits, FilterError, FunctionFacts, Matcher, ModuleMatcher, NameIndex};
 use fgraph_symbols::notrace::{self, Notrace};
 
-use super::build::{BuildContext, LookedAt, Planned, Prepared, Subject, build};
+use super::build::{BuildContext, Prepared, build};
 use super::candidates::{Candidates, Found, Source};
 use super::classify::{self, classify};
-use super::facts::{FileFacts, MAX_PARTS, ModuleFacts, names_of, parse};
+use super::entries::{Entry, LookedAt, Subject};
+use super::facts::{FileFacts, MAX_PARTS, ModuleFacts, parse};
+use super::function_plan::Planned;
 use super::listing::ModuleListing;
+use super::record::{OFF, ON, original, patched_len};
 use super::reliance::Reliance;
 use super::selection::{Change, Selection, SiteCatalog, UnpatchableCatalog, indices};
 use super::system_calls;
-use super::{OFF, ON, patched_len};
+use super::unpatchable::Unpatchable;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_calls::SystemCallError;
 use crate::os::maps::Protections;
@@ -40,16 +43,6 @@ use crate::unwinding::{cancellation, shared_stack, stack_pointer};
 
 /// To look through the symbols of a module so often costs about as much as to demangle them.
 const MANY_SEARCHES: u32 = 16;
-
-/// A function that has no site, and why.
-#[derive(Debug)]
-pub(super) struct Unpatchable {
-    /// All names of the function, as a site has them.
-    pub(super) names: Vec<String>,
-    pub(super) address: usize,
-    pub(super) is_system_call: bool,
-    reason: RefusalReason,
-}
 
 /// A module that is, or was, loaded.
 #[derive(Debug)]
@@ -87,76 +80,6 @@ pub(crate) struct ModuleSites {
     pub(crate) is_noted: bool,
     /// How many functions each user watched when it went.
     watched: [usize; MAX_USERS],
-}
-
-/// A place where a function is entered.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    address: usize,
-    /// A function of the module, or what only a list or the linker names.
-    subject: Subject,
-    /// Where its code ends at the latest.
-    limit: usize,
-}
-
-impl Entry {
-    /// Those of a module, by address.
-    fn all(known: &'static ModuleFacts, candidates: &Candidates) -> Vec<Self> {
-        let functions = candidates.functions().map(|index| Self {
-            address: known.address(index),
-            subject: Subject::Function(index),
-            limit: known
-                .bias
-                .wrapping_add(known.functions.get(index).limit as usize),
-        });
-        let others = candidates.others().iter().map(|&address| Self {
-            address,
-            subject: Subject::Listed,
-            limit: address,
-        });
-        let mut all: Vec<Self> = functions.chain(others).collect();
-        all.sort_by_key(|entry| entry.address);
-        all
-    }
-
-    /// How many of the first entries are so near to each other that what is patched at one may
-    /// depend on the others.
-    fn depend_on_each_other(entries: &[Self]) -> usize {
-        /// What is patched begins and ends no further than this from an entry: it is a landing pad
-        /// and a jump, or a jump in the padding before it.
-        const NEAR: usize = 32;
-        let mut end = 0;
-        let near = entries.iter().take_while(|entry| {
-            let is_near = end == 0 || entry.address < end;
-            end = end.max(entry.limit).max(entry.address.saturating_add(NEAR));
-            is_near
-        });
-        near.count()
-    }
-}
-
-impl LookedAt {
-    /// What was looked at `before`, and now.
-    fn new(before: Option<Self>, known: &ModuleFacts, now: &[Entry]) -> Self {
-        let mut this = before.unwrap_or_else(|| Self {
-            functions: Bits::new(known.functions.len()),
-            others: Vec::new(),
-        });
-        for entry in now {
-            match entry.subject {
-                Subject::Function(index) => this.functions.insert(index),
-                _ => this.others.push(entry.address),
-            }
-        }
-        this
-    }
-
-    fn has(&self, entry: &Entry) -> bool {
-        match entry.subject {
-            Subject::Function(index) => self.functions.contains(index),
-            _ => self.others.contains(&entry.address),
-        }
-    }
 }
 
 /// What is known of the file of a module that was loaded, so that it is not read again.
@@ -379,7 +302,7 @@ impl ModuleSites {
         let is_renewed = |site: &&Site| {
             // SAFETY: a module is loaded there.
             let now = |at| unsafe { ((site.entry + at) as *const u8).read_volatile() };
-            let original = super::original(site).bytes;
+            let original = original(site).bytes;
             is_on(site) && (0..patched_len(site)).all(|at| now(at) == original[at])
         };
         // Those that nobody selects are not patched.
@@ -440,7 +363,7 @@ impl ModuleSites {
             if is_done && !unknown {
                 continue;
             }
-            let names = names_of(known, index);
+            let names = known.names_of(index);
             if let Some(ngrams) = &mut ngrams {
                 names.iter().for_each(|name| ngrams.add(name));
             }
@@ -944,7 +867,7 @@ mod tests {
             assert!(module.ngrams.is_some());
             let known = module.known().unwrap();
             let some = (0..known.functions.len()).step_by(1 + known.functions.len() / 32);
-            for name in some.flat_map(|index| names_of(known, index)) {
+            for name in some.flat_map(|index| known.names_of(index)) {
                 assert!(is_wanted(&mut module, &exactly(&name)), "{name}");
             }
         }
@@ -965,7 +888,7 @@ mod tests {
             assert!(!is_wanted(&mut module, nothing));
             let known = module.known().unwrap();
             let some = (0..known.functions.len()).step_by(1 + known.functions.len() / 32);
-            for name in some.flat_map(|index| names_of(known, index)) {
+            for name in some.flat_map(|index| known.names_of(index)) {
                 assert!(is_wanted(&mut module, &exactly(&name)), "{name}");
                 let mut chars = name.chars();
                 chars.next();

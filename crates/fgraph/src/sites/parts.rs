@@ -13,7 +13,7 @@ use core::ops::Range;
 use fgraph_core::site::Site;
 
 use super::names::Names;
-use super::patched_len;
+use super::record::patched_len;
 use crate::arch::trap::TrapRange;
 use crate::code::arena::Unwind;
 

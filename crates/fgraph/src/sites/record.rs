@@ -10,6 +10,11 @@ use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::process::{loader_event, spawn_gate};
 
+/// The entry is as the compiler made it.
+pub(crate) const OFF: u8 = 0;
+/// The entry jumps to the stub, or traps for good.
+pub(crate) const ON: u8 = 1;
+
 /// How many bytes the jump of a site to its relay has.
 const SHORT_JUMP_LEN: usize = 2;
 

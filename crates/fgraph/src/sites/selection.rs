@@ -7,9 +7,9 @@ use core::ops::Range;
 use fgraph_symbols::filter::{Bits, Catalog, FunctionFacts};
 
 use super::facts::ModuleFacts;
-use super::module::Unpatchable;
 use super::parts::Parts;
-use super::{is_function, system_call};
+use super::record::{is_function, system_call};
+use super::unpatchable::Unpatchable;
 
 /// What one user's filter selects of a module.
 #[derive(Clone, Debug, Default)]

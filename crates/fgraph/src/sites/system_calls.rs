@@ -2,8 +2,9 @@
 
 use fgraph_symbols::elf::ElfFile;
 
-use super::build::{Planned, Subject};
 use super::classify::{Candidate, Plan, first_bytes};
+use super::entries::Subject;
+use super::function_plan::Planned;
 use crate::arch::cpu;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;

@@ -1,0 +1,81 @@
+//! The names of functions as programmers know them.
+
+use core::fmt::Write as _;
+
+use fgraph_symbols::demangle;
+use fgraph_symbols::functions::{Functions, Name};
+
+/// The name that a function goes by in the symbol table; empty if it has none.
+pub(super) fn symbol<'a>(functions: &Functions<'a>, index: usize) -> &'a str {
+    let name = functions.names(index).next();
+    name.map_or("", |name| name.symbol)
+}
+
+/// A path without its directories.
+pub(super) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Writes the best name of a function of the module at `path`: `module+0x1234`, with its address in
+/// the file, if it has none.
+pub(super) fn write_name(
+    functions: &Functions<'_>,
+    index: Option<usize>,
+    path: &str,
+    address: u64,
+    out: &mut String,
+) {
+    let symbol = index.map_or("", |index| symbol(functions, index));
+    let file = file_name(path);
+    // Writing to a string does not fail.
+    let _ = if symbol.is_empty() {
+        write!(out, "{file}+{address:#x}")
+    } else {
+        demangle::demangle_to(symbol, out)
+    };
+}
+
+/// The names of a function of the module at `path` as programmers know them, the best first, and behind them those with a
+/// version.
+pub(super) fn names_of(functions: &Functions<'_>, path: &str, index: usize) -> Vec<String> {
+    let names: Vec<_> = functions.names(index).collect();
+    let names = written_names(functions, path, index, &names).map(|write| {
+        let mut name = String::new();
+        write(&mut name);
+        name
+    });
+    names.collect()
+}
+
+/// The [`names_of`] a function, which are these in symbol tables, each to be written behind a text.
+pub(super) fn written_names<'a>(
+    functions: &'a Functions<'a>,
+    path: &'a str,
+    index: usize,
+    names: &'a [Name<'a>],
+) -> impl Iterator<Item = impl FnOnce(&mut String)> {
+    #[derive(Clone, Copy)]
+    enum Form {
+        Source,
+        WithVersion,
+    }
+    let plain = names.iter().map(|name| Some((name, Form::Source)));
+    let versioned = names.iter().filter(|name| name.version.is_some());
+    let versioned = versioned.map(|name| Some((name, Form::WithVersion)));
+    let unnamed = names.is_empty().then_some(None);
+    let all = plain.chain(versioned).chain(unnamed);
+    all.map(move |name| {
+        move |text: &mut String| {
+            // Writing to a string does not fail.
+            let _ = match name {
+                Some((name, Form::Source)) => demangle::demangle_to(name.symbol, text),
+                Some((name, Form::WithVersion)) => write!(text, "{name}"),
+                None => {
+                    let address = functions.get(index).address;
+                    write_name(functions, Some(index), path, address, text);
+                    Ok(())
+                }
+            };
+        }
+    })
+}
