@@ -14,8 +14,12 @@ mod facts;
 mod function_names;
 mod function_plan;
 pub(crate) mod indices;
+mod layout;
+mod linked_module;
 mod listing;
 mod module;
+mod module_plan;
+mod name_search;
 mod names;
 mod parts;
 mod record;
@@ -23,6 +27,7 @@ mod reliance;
 mod restartable;
 mod runtimes;
 mod selection;
+mod stage;
 pub(crate) mod symbol_table;
 mod system_calls;
 mod toolchain;
@@ -44,11 +49,12 @@ use crate::process::spawn_gate;
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
 use crate::unwinding::cancellation;
-use build::BuildContext;
 #[cfg(feature = "testing")]
 pub(crate) use classify::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use indices::Indices;
+use layout::BuildContext;
+use linked_module::LinkedModule;
 #[cfg(feature = "testing")]
 pub(crate) use listing::list;
 pub(crate) use listing::of_file;
@@ -142,7 +148,7 @@ impl Sites {
     /// To be called with the linker's lock held.
     fn compare(&mut self, may_be_gone: bool) {
         // One that was gone stays so: what is at its place now is another, with its own text.
-        let known: Vec<_> = self.loaded().map(ModuleSites::loaded).collect();
+        let known: Vec<_> = self.loaded().map(|module| &module.linked.loaded).collect();
         let modules::Comparison { stay, others } = modules::compare(&known, may_be_gone);
         let known = self.modules.iter_mut().filter(|known| known.is_loaded);
         for (known, stays) in known.zip(stay) {
@@ -172,17 +178,14 @@ impl Sites {
             let gone = |known: &&mut ModuleSites| !known.is_loaded && known.is(&module);
             match self.modules.iter_mut().find(gone) {
                 Some(known) if known.is_of(&module) => {
-                    known.come_back(module);
-                    known.may_cancel = may_cancel;
+                    known.come_back(module, may_cancel);
                 }
                 _ => {
                     let file = self.take_file(&module);
                     self.is_go |= module.is_program() && module.is_linked_by_go();
                     let notrace = runtimes::notrace(&module, self.is_go);
-                    let mut module = ModuleSites::new(module, file);
-                    module.notrace = notrace;
-                    module.may_cancel = may_cancel;
-                    self.modules.push(module);
+                    let linked = LinkedModule::new(module, notrace, may_cancel);
+                    self.modules.push(ModuleSites::new(linked, file));
                 }
             }
         }
@@ -197,7 +200,7 @@ impl Sites {
 
     fn publish_symbols(&mut self) {
         self.published = self.count_read();
-        symbol_table::publish(self.loaded());
+        symbol_table::publish(self.loaded().filter_map(ModuleSites::symbols));
     }
 
     /// The modules whose functions have been read.
@@ -252,7 +255,9 @@ impl Sites {
     ) -> Result<(), FilterError> {
         let (mut protections, lazy) = (None, self.is_lazy);
         for module in &mut self.modules {
-            module.answer();
+            if module.is_loaded {
+                module.linked.answer();
+            }
             let users = if module.is_new { users } else { &[] };
             // A predicate that panics selects nothing.
             let is_wanted = |user: &&Matcher<'_>| module.is_wanted(user, lazy).unwrap_or(false);
@@ -279,7 +284,7 @@ impl Sites {
                 module.leave();
             }
         }
-        if !self.loaded().any(|module| module.may_cancel) {
+        if !self.loaded().any(|module| module.linked.may_cancel) {
             // SAFETY: no module that is loaded may cancel threads.
             unsafe { trampoline::trust_announcements() };
         }
@@ -430,7 +435,7 @@ impl Sites {
             let mut gone = Vec::new();
             if self.generation != Some(generation) {
                 loader_event::set_pending();
-                let modules = self.loaded().filter(|module| !module.is_present());
+                let modules = self.loaded().filter(|module| !module.linked.is_present());
                 gone.extend(modules.flat_map(ModuleSites::parts));
             }
             work(&gone)
@@ -451,10 +456,12 @@ impl Sites {
 
     /// Returns the ranges of text of the modules that have sites, each with a part of these.
     pub(crate) fn changed_text(&self) -> impl Iterator<Item = (&'static [Site], Range<usize>)> {
-        let modules = self.loaded().filter(|module| module.loaded.has_file());
+        let modules = self
+            .loaded()
+            .filter(|module| module.linked.loaded.has_file());
         modules.flat_map(|module| {
             let part = module.parts().next();
-            let text = module.loaded.text();
+            let text = module.linked.loaded.text();
             text.filter_map(move |text| Some((part?, text)))
         })
     }

@@ -12,7 +12,7 @@ use fgraph_symbols::functions::Functions;
 use super::branch_targets::Entered;
 use super::classify::Candidate;
 use super::facts::ModuleFacts;
-use super::module::ModuleSites;
+use super::linked_module::LinkedModule;
 use super::reliance::Reliance;
 use super::toolchain::{OWN, is_own};
 use crate::arch::nop;
@@ -53,8 +53,8 @@ pub(super) struct Candidates {
 
 impl Candidates {
     pub(super) fn new(
-        module: &ModuleSites,
         known: &'static ModuleFacts,
+        module: &LinkedModule,
         protections: &Arc<Protections>,
     ) -> Self {
         let functions = &known.functions;
@@ -82,9 +82,9 @@ impl Candidates {
         listed.sort_unstable();
         let unnamed = |&event: &usize| {
             let in_file = event.wrapping_sub(known.bias) as u64;
-            module.has_event() && functions.index_at(in_file).is_none()
+            functions.index_at(in_file).is_none()
         };
-        let event = loader_event::event().filter(unnamed);
+        let event = module.event().filter(unnamed);
         let mut others: Vec<usize> = entries.into_iter().chain(event).collect();
         others.retain(|&at| start(at).is_none() && !trampoline::own_text().contains(&at));
         Self {

@@ -78,6 +78,8 @@ pub(crate) struct Plan {
     pub(crate) relay: Option<usize>,
     /// The trampoline for its calls.
     pub(crate) variant: Variant,
+    /// Why it gets a breakpoint and no jump.
+    pub(crate) no_jump: Option<RefusalReason>,
 }
 
 impl Plan {
@@ -154,6 +156,7 @@ pub(crate) fn classify(
             relay: None,
             window: None,
             variant,
+            no_jump: None,
         });
     }
     let lead = if entry.starts_with(&nop::ENDBR64) {
@@ -178,16 +181,14 @@ pub(crate) fn classify(
             to: entered.trailing_zeros() as usize,
         }),
     });
-    let (how, window, relay) = match jump {
-        Ok((window, relay)) => (TraceMethod::Relocated, window, relay),
+    let (how, window, relay, no_jump) = match jump {
+        Ok((window, relay)) => (TraceMethod::Relocated, window, relay, None),
         Err(reason) => {
             let plan = || relocate::plan_breakpoint(&code).and_then(check).ok();
-            let breakpoint = breakpoints.then(plan);
-            (
-                TraceMethod::Breakpoint,
-                breakpoint.flatten().ok_or(reason)?,
-                None,
-            )
+            match breakpoints.then(plan).flatten() {
+                Some(window) => (TraceMethod::Breakpoint, window, None, Some(reason)),
+                None => return Err(reason),
+            }
         }
     };
     if lead + window.len() > relocated {
@@ -203,6 +204,7 @@ pub(crate) fn classify(
         relay,
         window: Some(window),
         variant,
+        no_jump,
     })
 }
 

@@ -178,6 +178,13 @@ impl ModuleFacts {
         self.entered.get_or_init(find)
     }
 
+    /// Finds out which functions need more registers to survive, if that is not known; `is_padded`
+    /// says whether compilers have listed functions in the module.
+    pub(super) fn find_reliance(&self, is_padded: bool) {
+        let find = || Reliance::find(&self.file, &self.functions, self.callers(), is_padded);
+        self.reliance.get_or_init(find);
+    }
+
     /// Whether it is known where functions are entered.
     pub(super) fn has_entered(&self) -> bool {
         self.entered.get().is_some()

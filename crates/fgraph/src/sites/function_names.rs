@@ -35,8 +35,8 @@ pub(super) fn write_name(
     };
 }
 
-/// The names of a function of the module at `path` as programmers know them, the best first, and behind them those with a
-/// version.
+/// The names of a function of the module at `path` as programmers know them, the best first, and
+/// behind them those with a version.
 pub(super) fn names_of(functions: &Functions<'_>, path: &str, index: usize) -> Vec<String> {
     let names: Vec<_> = functions.names(index).collect();
     let names = written_names(functions, path, index, &names).map(|write| {

@@ -48,6 +48,14 @@ impl Original {
         let flags = [self.is_relay, self.is_system_call].map(u8::from);
         u64::from_le_bytes([a, b, c, d, e, self.patched_len, flags[0], flags[1]])
     }
+
+    /// The number of the system call that the site is: what the instruction there puts into a
+    /// register.
+    pub(crate) fn system_call(self) -> Option<u32> {
+        let [_, a, b, c, d] = self.bytes;
+        let number = u32::from_le_bytes([a, b, c, d]);
+        self.is_system_call.then_some(number)
+    }
 }
 
 /// Whether a site is the NOP before a function that becomes its jump, because the function's own
@@ -63,13 +71,9 @@ pub(crate) fn is_hook(site: &Site) -> bool {
     loader_event::is_event(address) || spawn_gate::functions().any(|hook| hook == address)
 }
 
-/// The number of the system call within a function that a site is: what the instruction there puts
-/// into a register.
+/// The number of the system call within a function that a site is.
 pub(crate) fn system_call(site: &Site) -> Option<u32> {
-    let original = Original::of(site);
-    let [_, a, b, c, d] = original.bytes;
-    let number = u32::from_le_bytes([a, b, c, d]);
-    original.is_system_call.then_some(number)
+    Original::of(site).system_call()
 }
 
 /// Whether a site is of a function, and that function's own.

@@ -4,12 +4,15 @@
 use core::iter;
 use core::ops::Range;
 
-use fgraph_symbols::filter::{Bits, Catalog, FunctionFacts};
+use fgraph_core::MAX_USERS;
+use fgraph_symbols::filter::{Bits, Catalog, FilterError, FunctionFacts, ModuleMatcher};
 
+use super::build::BuiltModule;
 use super::facts::ModuleFacts;
 use super::parts::Parts;
 use super::record::{is_function, system_call};
 use super::unpatchable::Unpatchable;
+use crate::report::error::{RefusalReason, RefusedFunction};
 
 /// What one user's filter selects of a module.
 #[derive(Clone, Debug, Default)]
@@ -36,8 +39,71 @@ pub(crate) enum Change {
 }
 
 impl Selection {
+    /// What a filter selects of a module that has sites, for a user that may have breakpoints or
+    /// not, and, added to `counts`, how many functions match each of its words.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate panics.
+    pub(super) fn new(
+        matcher: &ModuleMatcher<'_, '_>,
+        known: &'static ModuleFacts,
+        built: &mut BuiltModule,
+        breakpoints: bool,
+        counts: &mut [usize],
+    ) -> Result<Self, FilterError> {
+        let sites = SiteCatalog {
+            known,
+            parts: &built.parts,
+        };
+        let mut selection = Self {
+            sites: matcher.select(&sites, &mut built.index, counts)?,
+            ..Self::default()
+        };
+        if !breakpoints {
+            let breakpoints = built.breakpoints.iter().map(|(site, _)| *site);
+            selection.withhold(breakpoints, built.parts.len());
+        }
+        let unpatchable = UnpatchableCatalog {
+            known,
+            unpatchable: &built.unpatchable,
+        };
+        selection.unpatchable =
+            matcher.select(&unpatchable, &mut built.unpatchable_index, counts)?;
+        Ok(selection)
+    }
+
+    /// The functions of the module at `path` that it selects and that cannot be traced, or that
+    /// would get a breakpoint which the user may not have.
+    pub(super) fn refused(
+        &self,
+        built: &BuiltModule,
+        path: &str,
+    ) -> impl Iterator<Item = RefusedFunction> {
+        let refused = |name: &str, address, reason: &RefusalReason| RefusedFunction {
+            name: name.to_owned(),
+            module: path.to_owned(),
+            address,
+            reason: reason.clone(),
+        };
+        let withheld = self.withheld.as_ref();
+        let is_withheld = move |index: usize| withheld.is_some_and(|sites| sites.contains(index));
+        let with_breakpoint = built.breakpoints.iter();
+        let withheld = with_breakpoint.filter(move |(index, _)| is_withheld(*index));
+        let withheld = withheld.map(move |(index, reason)| {
+            let site = built.parts.site(*index);
+            refused(site.name.as_str(), site.address(), reason)
+        });
+        let unpatchable = indices(self.unpatchable.as_ref()).map(move |index| {
+            let one = &built.unpatchable[index];
+            let name = one.names.first().map_or("", String::as_str);
+            refused(name, one.address, &one.reason)
+        });
+        withheld.chain(unpatchable)
+    }
+
     /// Keeps those of its sites back that are among `breakpoints`. All sites are `count`.
-    pub(super) fn withhold(&mut self, breakpoints: impl Iterator<Item = usize>, count: usize) {
+    fn withhold(&mut self, breakpoints: impl Iterator<Item = usize>, count: usize) {
         let Some(sites) = &mut self.sites else { return };
         let mut withheld = Bits::new(count);
         breakpoints
@@ -47,9 +113,7 @@ impl Selection {
         self.withheld = (!withheld.is_empty()).then_some(withheld);
     }
 
-    /// Makes room for what has been added to the module: all sites are `sites` now, and all
-    /// functions that cannot be traced `unpatchable`.
-    pub(super) fn grow(&mut self, sites: usize, unpatchable: usize) {
+    fn grow(&mut self, sites: usize, unpatchable: usize) {
         for bits in [&mut self.sites, &mut self.withheld].into_iter().flatten() {
             bits.grow(sites);
         }
@@ -60,7 +124,7 @@ impl Selection {
 
     /// Changes the selection by `new`. Returns the sites that were selected and are not, or are and
     /// were not.
-    pub(super) fn change(&mut self, new: Self, change: Change) -> Option<Bits> {
+    fn change(&mut self, new: Self, change: Change) -> Option<Bits> {
         change_bits(&mut self.unpatchable, new.unpatchable, change);
         change_bits(&mut self.withheld, new.withheld, change);
         self.unreadable = match change {
@@ -69,6 +133,31 @@ impl Selection {
             Change::Remove => self.unreadable && !new.unreadable,
         };
         change_bits(&mut self.sites, new.sites, change)
+    }
+}
+
+/// What each user selects of a module.
+#[derive(Debug, Default)]
+pub(super) struct Selections([Selection; MAX_USERS]);
+
+impl Selections {
+    /// What the user in `slot` selects.
+    pub(super) fn of(&self, slot: usize) -> &Selection {
+        &self.0[slot]
+    }
+
+    /// Changes what the user in `slot` selects. Returns the sites that it selected and does not, or
+    /// does and did not.
+    pub(super) fn change(&mut self, slot: usize, new: Selection, change: Change) -> Option<Bits> {
+        self.0[slot].change(new, change)
+    }
+
+    /// Makes room for what has been added to the module: all sites are `sites` now, and all
+    /// functions that cannot be traced `unpatchable`.
+    pub(super) fn grow(&mut self, sites: usize, unpatchable: usize) {
+        for selection in &mut self.0 {
+            selection.grow(sites, unpatchable);
+        }
     }
 }
 

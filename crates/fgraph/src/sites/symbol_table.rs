@@ -11,19 +11,19 @@ use fgraph_core::site::Source;
 use fgraph_symbols::signature::Signature;
 
 use super::facts::ModuleFacts;
-use super::module::ModuleSites;
 
 /// The code of the modules whose functions have been read, in order.
 type Table = [(Range<usize>, &'static ModuleFacts)];
 
 static TABLE: Snapshot<Box<Table>> = Snapshot::new();
 
-/// Publishes the table of the modules that there are now, if it is another one.
-pub(super) fn publish<'a>(modules: impl Iterator<Item = &'a ModuleSites>) {
-    let symbols = modules.filter_map(ModuleSites::symbols);
-    let mut now: Vec<_> = symbols
-        .flat_map(|(known, text)| text.map(move |text| (text, known)))
-        .collect();
+/// Publishes the table of the modules that there are now, each with where its code is, if it is
+/// another one.
+pub(super) fn publish<T: Iterator<Item = Range<usize>>>(
+    modules: impl Iterator<Item = (&'static ModuleFacts, T)>,
+) {
+    let code = modules.flat_map(|(known, text)| text.map(move |text| (text, known)));
+    let mut now: Vec<_> = code.collect();
     now.sort_unstable_by_key(|(text, _)| text.start);
     type Row = (Range<usize>, &'static ModuleFacts);
     let is_same = |(a, b): (&Row, &Row)| a.0 == b.0 && ptr::eq(a.1, b.1);

@@ -4,7 +4,7 @@ use fgraph_symbols::elf::ElfFile;
 
 use super::classify::{Candidate, Plan, first_bytes};
 use super::entries::Subject;
-use super::function_plan::Planned;
+use super::function_plan::FunctionPlan;
 use crate::arch::cpu;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
@@ -29,7 +29,7 @@ pub(super) fn of(
     index: usize,
     function: &Candidate<'static>,
     blocks_signals: bool,
-) -> impl Iterator<Item = (Subject, usize, Result<Planned, RefusalReason>)> {
+) -> impl Iterator<Item = (Subject, usize, Result<FunctionPlan, RefusalReason>)> {
     let (function, subject) = (*function, Subject::SystemCall(index));
     let len = match function.size {
         0 => function.text.len(),
@@ -40,7 +40,7 @@ pub(super) fn of(
         let address = function.address + call.at;
         let number = call.number.map_err(RefusalReason::SystemCall);
         let fit = number.and_then(|_| check(&function, call.at, blocks_signals));
-        let plan = fit.map(|()| Planned {
+        let plan = fit.map(|()| FunctionPlan {
             subject,
             address,
             // One instruction is patched in place, as a NOP is. Nothing may change that the system
@@ -51,8 +51,8 @@ pub(super) fn of(
                 window: None,
                 relay: None,
                 variant: Variant::PreserveAll,
+                no_jump: None,
             },
-            no_jump: None,
             original: first_bytes(&function.text[call.at..]),
             relay: [0; SITE_LEN],
         });

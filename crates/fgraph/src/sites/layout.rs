@@ -1,0 +1,229 @@
+//! Where the stub and the relocated prologue of each planned function go.
+
+use core::ops::Range;
+use core::sync::atomic::AtomicBool;
+
+use super::facts::ModuleFacts;
+use super::function_plan::FunctionPlan;
+use super::indices::Indices;
+use super::module_plan::{ModulePlan, Refused};
+use crate::arch::relocate::Window;
+use crate::arch::stub::SITE_LEN;
+use crate::arch::system_call;
+use crate::arch::trampoline::Trampolines;
+use crate::code::arena::{self, Arena, CopyUnwind};
+use crate::code::stub_blocks::StubBlocks;
+use crate::code::text_writer::Text;
+use crate::report::error::RefusalReason;
+use crate::unwinding::registry::Place;
+
+/// What the making of sites needs, for all modules.
+#[derive(Debug)]
+pub(crate) struct BuildContext {
+    pub(crate) trampolines: Trampolines,
+    /// The headers of all arenas.
+    pub(crate) headers: Vec<usize>,
+    pub(crate) stub_blocks: StubBlocks,
+    pub(crate) indices: Indices,
+    /// For tests: threads between two instructions of a site are not heeded.
+    pub(crate) ignore_inner: bool,
+}
+
+impl BuildContext {
+    /// Where the stubs jump to from now on, those that are there included.
+    pub(super) fn set_trampolines(&mut self, trampolines: Trampolines) {
+        if self.trampolines == trampolines {
+            return;
+        }
+        self.trampolines = trampolines;
+        let headers = self.headers.iter().copied();
+        for header in headers.chain(self.stub_blocks.headers()) {
+            arena::reroute(header, &trampolines);
+        }
+    }
+}
+
+/// A place for the stub and the prologue of each function of a plan, and its number. Neither the
+/// program nor an unwinder knows of any of it yet.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) placed: Vec<Placed>,
+    /// Has the prologues in it.
+    pub(super) arena: Arena,
+    /// How to unwind from the prologues.
+    pub(super) unwind: CopyUnwind,
+    /// For what is written outside of the arena.
+    pub(super) text: Text,
+}
+
+/// A function, or a system call within one, that has its places.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) function: FunctionPlan,
+    /// The number of the function.
+    pub(super) index: u32,
+    pub(super) stub: usize,
+    /// Where its code goes on behind the jump: the relocated prologue, or what follows the NOP.
+    pub(super) body: usize,
+    /// Where a thread goes on that traps within the jump.
+    pub(super) inner: [u8; 4],
+    /// How many bytes are patched.
+    pub(super) patched_len: usize,
+}
+
+impl Layout {
+    /// Lays out a plan; `is_taken` says whether a range of addresses has a site in it already, and
+    /// `has_indices` whose numbers the module has, which is known once it has any. What finds no
+    /// place is refused. `None` if nothing does.
+    pub(super) fn new(
+        known: &ModuleFacts,
+        plan: &mut ModulePlan,
+        context: &mut BuildContext,
+        has_indices: &mut Option<&'static AtomicBool>,
+        is_taken: impl Fn(&Range<usize>) -> bool,
+    ) -> Option<Self> {
+        let (first, last) = (plan.functions.first()?, plan.functions.last()?);
+        let (stubs, prologues) = lengths(&plan.functions);
+        let arena = Arena::reserve(first.address, last.address, stubs, prologues);
+        let functions = core::mem::take(&mut plan.functions);
+        let mut refuse = |function: &FunctionPlan, reason| {
+            plan.refused.push(Refused {
+                subject: function.subject,
+                address: function.address,
+                reason,
+            });
+        };
+        let mut arena = match arena {
+            Ok(arena) => arena,
+            Err(reason) => {
+                for function in &functions {
+                    refuse(function, reason.clone());
+                }
+                return None;
+            }
+        };
+        let (mut next_stub, mut next_prologue) = (arena.stubs(), arena.copies());
+        let mut unwind = CopyUnwind::new(Place::Apart);
+        let mut text = Text::open_for(functions.len());
+        let mut placed: Vec<Placed> = Vec::with_capacity(functions.len());
+        let (mut indices, is_loaded) = context.indices.of(known.file.build_id(), *has_indices);
+        *has_indices = is_loaded;
+        let may_have_breakpoints = !known.blocks_signals();
+        for mut function in functions {
+            let entry = function.entry();
+            // A relay is a site of its own, before the function.
+            let end = placed.last().map_or(0, Placed::end);
+            let has_no_place = |nop: usize| {
+                let relay = entry - nop..entry - nop + SITE_LEN;
+                relay.start < end || is_taken(&relay)
+            };
+            if function.plan.relay.is_some_and(has_no_place) {
+                refuse(&function, RefusalReason::NoPlace);
+                continue;
+            }
+            let prologue = function.plan.window.as_ref().map(|window| {
+                let copy = window.relocate(next_prologue, arena.bytes(next_prologue));
+                copy.map(|copy| {
+                    (
+                        copy,
+                        if context.ignore_inner {
+                            1
+                        } else {
+                            window.boundaries()
+                        },
+                    )
+                })
+            });
+            let prologue = match prologue.transpose() {
+                Ok(prologue) => prologue,
+                Err(error) => {
+                    refuse(&function, RefusalReason::Displace(error));
+                    continue;
+                }
+            };
+            let address = function.address.wrapping_sub(known.bias) as u64;
+            let Some(index) = indices.get(address) else {
+                refuse(&function, RefusalReason::NoIndex);
+                continue;
+            };
+            let len = function.plan.variant.stub().stub_len();
+            let mut patched_len = function.plan.patched_len();
+            let (mut body, mut inner, mut place) = (entry + SITE_LEN, [0; 4], None);
+            if let Some((copy, starts)) = &prologue {
+                body = next_prologue;
+                if *starts != 1 {
+                    let blocks = &mut context.stub_blocks;
+                    place = blocks.take(entry, *starts, len, &mut text, &context.trampolines);
+                    if place.is_some() {
+                        for at in (1..SITE_LEN).filter(|at| starts >> at & 1 != 0) {
+                            inner[at - 1] = copy.resume[at];
+                        }
+                    } else if may_have_breakpoints {
+                        // The prologue serves as well.
+                        patched_len = 1;
+                        function.plan.no_jump = Some(RefusalReason::NoPlace);
+                    } else {
+                        refuse(&function, RefusalReason::NoPlace);
+                        continue;
+                    }
+                }
+                unwind.add(next_prologue, copy.len, &copy.rows);
+                next_prologue += copy.len;
+            }
+            if function.subject.is_system_call() {
+                unwind.add(next_prologue, system_call::LEN, &system_call::rows(entry));
+                (place, body) = (Some(next_prologue), next_prologue + system_call::BODY);
+                next_prologue += system_call::LEN;
+            }
+            let stub = place.unwrap_or_else(|| {
+                next_stub += len;
+                next_stub - len
+            });
+            placed.push(Placed {
+                function,
+                index,
+                stub,
+                body,
+                inner,
+                patched_len,
+            });
+        }
+        Some(Self {
+            placed,
+            arena,
+            unwind,
+            text,
+        })
+    }
+
+    /// Refuses all of it.
+    pub(super) fn refuse(placed: Vec<Placed>, plan: &mut ModulePlan, reason: &RefusalReason) {
+        plan.refused
+            .extend(placed.into_iter().map(|placed| Refused {
+                subject: placed.function.subject,
+                address: placed.function.address,
+                reason: reason.clone(),
+            }));
+    }
+}
+
+impl Placed {
+    /// Behind what is patched.
+    fn end(&self) -> usize {
+        self.function.entry() + self.patched_len
+    }
+}
+
+/// Bytes of the stubs and of the prologues of functions, at most.
+fn lengths(functions: &[FunctionPlan]) -> (usize, usize) {
+    let (mut stubs, mut prologues) = (0, 0);
+    for function in functions {
+        match function.subject.is_system_call() {
+            true => prologues += system_call::LEN,
+            false => stubs += function.plan.variant.stub().stub_len(),
+        }
+        let window = function.plan.window.as_ref();
+        prologues += window.map_or(0, Window::relocated_len);
+    }
+    (stubs, prologues)
+}

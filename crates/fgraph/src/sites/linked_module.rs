@@ -1,0 +1,128 @@
+//! A module as the linker has loaded it, and its file.
+
+use core::ops::Range;
+use std::io;
+
+use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::notrace::{self, Notrace};
+
+use super::facts::{FileFacts, ModuleFacts, parse};
+use crate::process::ifunc;
+use crate::process::loader_event;
+use crate::process::modules::{self, ListedEntry, LoadedModule};
+use crate::unwinding::{cancellation, shared_stack, stack_pointer};
+
+/// A module as the linker has loaded it.
+#[derive(Debug)]
+pub(super) struct LinkedModule {
+    pub(super) loaded: LoadedModule,
+    pub(super) path: String,
+    /// The rule for all of its functions that its file does not tell of.
+    pub(super) notrace: Option<Notrace>,
+    /// What compilers have listed as entries. Empty until they can be read, which is when the
+    /// module is relocated.
+    pub(super) listed: Vec<ListedEntry>,
+    /// Its file, once it has been read.
+    image: Option<&'static [u8]>,
+    /// Whether it calls us in place of others, as far as it can be made to.
+    is_answered: bool,
+    /// Whether it may cancel threads without a call of ours.
+    pub(super) may_cancel: bool,
+}
+
+impl LinkedModule {
+    pub(super) fn new(loaded: LoadedModule, notrace: Option<Notrace>, may_cancel: bool) -> Self {
+        Self {
+            path: loaded.path().to_string_lossy().into_owned(),
+            loaded,
+            notrace,
+            listed: Vec::new(),
+            image: None,
+            is_answered: false,
+            may_cancel,
+        }
+    }
+
+    /// It is loaded again, where it was.
+    pub(super) fn come_back(&mut self, loaded: LoadedModule, may_cancel: bool) {
+        self.loaded = loaded;
+        self.is_answered = false;
+        self.may_cancel = may_cancel;
+    }
+
+    /// The module's file, which is read once.
+    fn image(&mut self) -> io::Result<&'static [u8]> {
+        if self.image.is_none() {
+            self.image = Some(self.loaded.map()?);
+        }
+        Ok(self.image.unwrap_or_default())
+    }
+
+    /// Reads what is known of the module from its file.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be read.
+    pub(super) fn read(&mut self) -> Result<&'static ModuleFacts, String> {
+        let image = self.image();
+        let check = |file: &ElfFile<'_>| modules::check(&self.loaded, file);
+        let (file, mut functions) = parse(image, self.loaded.path(), check)?;
+        // The resolvers of a library that is not relocated cannot be run.
+        if !loader_event::is_loading() {
+            let targets = ifunc::targets(&self.loaded, &file, &functions);
+            functions.add_names(targets.map_err(|error| error.to_string())?);
+        }
+        let path = self.path.clone().leak();
+        let facts = FileFacts::new(path, file, functions, self.notrace);
+        let facts: &FileFacts = Box::leak(Box::new(facts));
+        Ok(facts.at(self.loaded.load_bias()))
+    }
+
+    /// Reads what compilers have listed. This may wait for libraries to be loaded.
+    pub(super) fn read_lists(&mut self, known: &ModuleFacts) {
+        if self.listed.is_empty() && !loader_event::is_loading() {
+            let listed = modules::listed_entries(&self.loaded, &known.file);
+            self.listed = listed.unwrap_or_default();
+        }
+    }
+
+    /// Has it learn the stack pointers of frames from us, and say before it cancels threads or
+    /// makes processes, once it is relocated. This may wait for libraries to be loaded.
+    pub(super) fn answer(&mut self) {
+        if self.is_answered || loader_event::is_loading() {
+            return;
+        }
+        self.is_answered = true;
+        let loaded = self.loaded.clone();
+        stack_pointer::answer(&loaded, || self.image().ok());
+        shared_stack::heed(&loaded, || self.image().ok());
+        self.may_cancel = self.may_cancel && !cancellation::announce(&loaded, || self.image().ok());
+    }
+
+    /// The function that the linker calls when libraries come or go, if it is in this module.
+    pub(super) fn event(&self) -> Option<usize> {
+        loader_event::event().filter(|&event| self.loaded.is_text(event))
+    }
+
+    /// Whether it is loaded. To be called with the linker's lock held.
+    pub(super) fn is_present(&self) -> bool {
+        modules::is_present(&self.loaded)
+    }
+
+    /// The code whose callees are traced with their returns: by address, without what a runtime
+    /// walks. That of functions which the program has generated is not known to be such.
+    pub(super) fn ordinary_code(&self, walked: &[Range<usize>]) -> Vec<Range<usize>> {
+        let mut ordinary = Vec::new();
+        let is_other = self.loaded.is_generated() || self.notrace == Some(notrace::MONO);
+        for text in self.loaded.text().filter(|_| !is_other) {
+            let mut start = text.start;
+            for walked in walked.iter().filter(|walked| text.contains(&walked.start)) {
+                ordinary.push(start..walked.start);
+                start = walked.end;
+            }
+            ordinary.push(start..text.end);
+        }
+        ordinary.retain(|range| !range.is_empty());
+        ordinary
+    }
+}
