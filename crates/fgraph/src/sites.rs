@@ -275,12 +275,12 @@ impl Sites {
             }
             module.read_lists();
             let lazily = lazy.then_some(&wanting[..]);
-            let context = &mut self.context;
             let now = || Arc::new(modules::protections());
             let protections = protections.get_or_insert_with(now);
-            let prepare = |module: &mut ModuleSites| module.prepare(context, protections, lazily);
-            let prepared = module.while_present(prepare);
-            if prepared.is_none() {
+            let Some(plan) = module.plan(protections, lazily) else {
+                continue;
+            };
+            if !module.build(plan, &mut self.context) {
                 module.leave();
             }
         }

@@ -10,7 +10,7 @@ use super::entries::{LookedAt, Subject};
 use super::facts::{FactsSymbols, ModuleFacts, SiteNames};
 use super::function_names::written_names;
 use super::layout::{BuildContext, Layout, Placed};
-use super::module_plan::ModulePlan;
+use super::module_plan::LivePlan;
 use super::names::Names;
 use super::parts::{Part, Parts};
 use super::record::{OFF, Original, is_relay, patched_len};
@@ -65,7 +65,7 @@ impl BuiltModule {
     pub(super) fn build(
         &mut self,
         known: &'static ModuleFacts,
-        mut plan: ModulePlan,
+        mut plan: LivePlan,
         context: &mut BuildContext,
     ) {
         let is_taken = |range: &Range<usize>| self.parts.overlap(range);
@@ -91,7 +91,7 @@ impl BuiltModule {
         &mut self,
         known: &'static ModuleFacts,
         layout: Layout,
-        plan: &mut ModulePlan,
+        plan: &mut LivePlan,
         context: &mut BuildContext,
     ) {
         let Layout {

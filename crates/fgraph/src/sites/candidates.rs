@@ -1,8 +1,4 @@
 //! The functions of a module as they are found, for a decision on each.
-//!
-//! # Safety
-//!
-//! The unsafe code reads text of a module that stays loaded meanwhile.
 
 use std::sync::Arc;
 
@@ -22,15 +18,6 @@ use crate::os::status;
 use crate::process::loader_event;
 use crate::process::modules::{ListedEntry, LoadedModule};
 use crate::report::error::RefusalReason;
-
-/// Where the code of a module is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// In memory: to be asked for only while the module cannot be unloaded.
-    Memory,
-    /// In its file, which may differ where the code was patched.
-    File,
-}
 
 /// A function, or why it may not be traced because of where it is.
 pub(super) type Found<'a> = Result<Candidate<'a>, RefusalReason>;
@@ -129,7 +116,7 @@ impl Candidates {
     }
 
     /// A function by its index.
-    pub(super) fn function(&self, index: usize, source: Source) -> Found<'static> {
+    pub(super) fn function(&self, index: usize) -> Found<'static> {
         let known = self.known;
         let function = known.functions.get(index);
         if function.is_resolver {
@@ -137,7 +124,7 @@ impl Candidates {
         }
         let address = known.address(index);
         let limit = known.bias.wrapping_add(function.limit as usize);
-        let text = self.text(address, limit, source)?;
+        let text = self.text(address, limit)?;
         let gap = gap(&known.functions, index).map(|gap| known.bias.wrapping_add(gap as usize));
         let mut names = known.functions.names(index);
         let name = names.next();
@@ -147,7 +134,6 @@ impl Candidates {
             address,
             size: function.size as usize,
             text,
-            file: self.file(address, text, source),
             relocated: known.relocated_behind(address),
             listed: self.listed.binary_search(&function.address).is_ok(),
             padding: gap
@@ -155,7 +141,7 @@ impl Candidates {
                     let relocated = known.relocated_behind(gap);
                     relocated.is_none_or(|distance| gap + distance >= address)
                 })
-                .and_then(|gap| self.text(gap, address, source).ok())
+                .and_then(|gap| self.text(gap, address).ok())
                 .unwrap_or_default(),
             entered: self
                 .entered
@@ -172,13 +158,12 @@ impl Candidates {
     }
 
     /// One of the entries that only a list or the linker names.
-    pub(super) fn other(&self, address: usize, source: Source) -> Found<'static> {
-        let text = self.text(address, address + 16, source)?;
+    pub(super) fn other(&self, address: usize) -> Found<'static> {
+        let text = self.text(address, address + 16)?;
         Ok(Candidate {
             address,
             size: 0,
             text,
-            file: self.file(address, text, source),
             relocated: self.known.relocated_behind(address),
             listed: loader_event::event() != Some(address),
             padding: &[],
@@ -191,38 +176,25 @@ impl Candidates {
         })
     }
 
-    /// The code from an address up to a limit, or to the end of its segment.
-    fn text(
-        &self,
-        address: usize,
-        limit: usize,
-        source: Source,
-    ) -> Result<&'static [u8], RefusalReason> {
+    /// The code from an address up to a limit, or to the end of its segment, as the file has it.
+    fn text(&self, address: usize, limit: usize) -> Result<&'static [u8], RefusalReason> {
         let end = self.loaded.text().find(|text| text.contains(&address));
         let end = end.ok_or(RefusalReason::NotText)?.end.min(limit);
-        match self.protections.of(address) {
-            Some(now) if !now.executable => return Err(RefusalReason::NotText),
-            Some(now) if now.writable => return Err(RefusalReason::Writable),
-            Some(now) if now.readable => {}
-            _ => return Err(RefusalReason::Unreadable),
-        }
-        match source {
-            Source::Memory => {
-                // SAFETY: readable text of a module that stays loaded while it is looked at.
-                Ok(unsafe { core::slice::from_raw_parts(address as *const u8, end - address) })
-            }
-            Source::File => self
-                .known
-                .bytes_at(address, end - address)
-                .ok_or(RefusalReason::NotText),
-        }
+        let text = self.known.bytes_at(address, end - address);
+        text.ok_or(RefusalReason::NotText)
     }
 
-    /// What the file has for code in memory.
-    fn file(&self, address: usize, text: &[u8], source: Source) -> Option<&'static [u8]> {
-        match source {
-            Source::Memory => self.known.bytes_at(address, text.len()),
-            Source::File => None,
+    /// Whether code in memory may be patched, by how it is mapped.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(super) fn check_mapping(&self, address: usize) -> Result<(), RefusalReason> {
+        match self.protections.of(address) {
+            Some(now) if !now.executable => Err(RefusalReason::NotText),
+            Some(now) if now.writable => Err(RefusalReason::Writable),
+            Some(now) if now.readable => Ok(()),
+            _ => Err(RefusalReason::Unreadable),
         }
     }
 }

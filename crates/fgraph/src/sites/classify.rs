@@ -27,10 +27,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) address: usize,
     /// Its bytes as far as the symbol table says; 0 if it does not.
     pub(crate) size: usize,
-    /// The text from there up to the next function.
+    /// The text from there up to the next function, as the file has it.
     pub(crate) text: &'a [u8],
-    /// The same bytes in the file, where they are to be had.
-    pub(crate) file: Option<&'a [u8]>,
     /// How many bytes behind the start the linker writes to its text or to what follows, if it
     /// does.
     pub(crate) relocated: Option<usize>,
@@ -63,6 +61,15 @@ pub(crate) enum Callers {
     LowRegisters,
     /// As `LowRegisters`, in opmasks and higher vector registers, too.
     AllRegisters,
+}
+
+impl<'a> Candidate<'a> {
+    /// The start of the text that is in memory as it is in the file, unless another tool has
+    /// changed it: the linker writes to nothing of it.
+    pub(crate) fn constant(&self) -> &'a [u8] {
+        let len = self.text.len().min(ENTRY_BYTES);
+        &self.text[..len.min(self.relocated.unwrap_or(usize::MAX))]
+    }
 }
 
 /// How a function is traced.
@@ -105,15 +112,6 @@ pub(crate) fn classify(
     }
     let relocated = function.relocated.unwrap_or(usize::MAX);
     let entry = &function.text[..function.text.len().min(ENTRY_BYTES)];
-    // What the linker writes differs from the file if it is there already.
-    let constant = &entry[..entry.len().min(relocated)];
-    if let Some(file) = function.file
-        && !file.starts_with(constant)
-    {
-        return Err(RefusalReason::Patched {
-            found: first_bytes(entry),
-        });
-    }
     let whole = relocate::Code {
         bytes: function.text,
         address: function.address,
@@ -261,7 +259,6 @@ mod tests {
             address: 0x40_0000,
             size: text.len(),
             text,
-            file: Some(text),
             listed: false,
             relocated: None,
             padding: &[],
@@ -443,18 +440,6 @@ mod tests {
         // adc eax, 7
         let refused = variant(&[nop, &[0x83, 0xd0, 7, 0xc3]].concat());
         assert!(matches!(refused, Err(RefusalReason::Notrace(_))));
-    }
-
-    #[test]
-    fn text_that_differs_from_the_file_is_left_alone() {
-        let patched = [&[0xe9, 1, 2, 3, 4], &CODE[5..]].concat();
-        let candidate = Candidate {
-            text: &patched,
-            ..candidate(&CODE, "f")
-        };
-        let refused = classify(&candidate, || Callers::Abi, true).unwrap_err();
-        let found = [0xe9, 1, 2, 3, 4];
-        assert_eq!(refused, RefusalReason::Patched { found });
     }
 
     #[test]

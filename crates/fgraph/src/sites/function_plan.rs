@@ -1,7 +1,7 @@
-//! How a function, or a system call within one, becomes a site.
+//! How a function, or a system call within one, becomes a site, or why it does not.
 
 use super::candidates::Found;
-use super::classify::{self, Callers, Plan, classify};
+use super::classify::{self, Callers, ENTRY_BYTES, Plan, classify, first_bytes};
 use super::entries::Subject;
 use crate::arch::stub::SITE_LEN;
 use crate::report::error::RefusalReason;
@@ -19,33 +19,139 @@ pub(super) struct FunctionPlan {
 }
 
 impl FunctionPlan {
-    /// The plan for what was found at an address. `callers` is asked only where it decides;
-    /// `breakpoints` says whether functions may get one.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be traced.
-    pub(super) fn new(
-        subject: Subject,
-        found: Found<'_>,
-        callers: impl Fn() -> Callers,
-        breakpoints: bool,
-    ) -> Result<Self, RefusalReason> {
-        let candidate = found?;
-        let plan = classify(&candidate, callers, breakpoints)?;
-        Ok(Self {
-            subject,
-            address: candidate.address,
-            original: classify::first_bytes(&candidate.text[plan.lead..]),
-            relay: plan.relay.map_or([0; SITE_LEN], |len| {
-                classify::first_bytes(&candidate.padding[candidate.padding.len() - len..])
-            }),
-            plan,
-        })
-    }
-
     /// Address of what is patched.
     pub(super) fn entry(&self) -> usize {
         self.address + self.plan.lead
+    }
+}
+
+/// What is decided of a function, or of a system call within one, from its file alone.
+#[derive(Debug)]
+pub(super) struct Decision {
+    pub(super) subject: Subject,
+    pub(super) address: usize,
+    /// The bytes from its address on that must be the same in memory.
+    pub(super) constant: &'static [u8],
+    pub(super) plan: Result<FunctionPlan, RefusalReason>,
+}
+
+impl Decision {
+    /// Decides for what was found at an address. `callers` is asked only where it matters;
+    /// `breakpoints` says whether functions may get one.
+    pub(super) fn new(
+        subject: Subject,
+        address: usize,
+        found: &Found<'static>,
+        callers: impl Fn() -> Callers,
+        breakpoints: bool,
+    ) -> Self {
+        let decide = |candidate: &classify::Candidate<'static>| {
+            let plan = classify(candidate, callers, breakpoints)?;
+            let padding = candidate.padding;
+            Ok(FunctionPlan {
+                subject,
+                address,
+                original: first_bytes(&candidate.text[plan.lead..]),
+                relay: plan.relay.map_or([0; SITE_LEN], |len| {
+                    first_bytes(&padding[padding.len() - len..])
+                }),
+                plan,
+            })
+        };
+        let found = found.as_ref();
+        Self {
+            subject,
+            address,
+            constant: found.map_or(&[], |candidate| candidate.constant()),
+            plan: found.map_err(RefusalReason::clone).and_then(decide),
+        }
+    }
+
+    /// Refuses what is not in memory as it is in the file: `mapping` says whether what is mapped
+    /// there may be patched, and `read` reads memory at an address, if it can be read. Otherwise
+    /// another tool has patched it.
+    pub(super) fn compare(
+        &mut self,
+        mapping: Result<(), RefusalReason>,
+        read: impl FnOnce(usize, &mut [u8]) -> bool,
+    ) {
+        let may_be_patched = match self.plan {
+            Err(RefusalReason::Resolver) => return,
+            Err(RefusalReason::Notrace(_)) => false,
+            Ok(_) => true,
+            Err(_) => !self.subject.is_system_call(),
+        };
+        if let Err(reason) = mapping {
+            self.plan = Err(reason);
+            return;
+        }
+        let mut now = [0; ENTRY_BYTES];
+        let now = &mut now[..self.constant.len()];
+        if may_be_patched && read(self.address, now) && now != self.constant {
+            let found = first_bytes(now);
+            self.plan = Err(RefusalReason::Patched { found });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_that_differs_from_the_file_is_left_alone() {
+        // push rbp; mov rbp, rsp; sub rsp, 16; leave; ret
+        const CODE: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x10, 0xc9, 0xc3];
+        const PATCHED: &[u8] = &[0xe9, 1, 2, 3, 4, 0x83, 0xec, 0x10, 0xc9, 0xc3];
+        let decide = |relocated, notrace| {
+            let found = Ok(classify::Candidate {
+                address: 0x40_0000,
+                size: CODE.len(),
+                text: CODE,
+                listed: false,
+                relocated,
+                padding: &[],
+                entered: 0,
+                code_is_relied_on: true,
+                convention_is_relied_on: false,
+                has_shadow_stacks: false,
+                symbol: "f",
+                notrace,
+            });
+            Decision::new(
+                Subject::Function(0),
+                0x40_0000,
+                &found,
+                || Callers::Abi,
+                true,
+            )
+        };
+        let reads = |text: &'static [u8]| {
+            move |_, into: &mut [u8]| {
+                into.copy_from_slice(&text[..into.len()]);
+                true
+            }
+        };
+        let mut same = decide(None, None);
+        same.compare(Ok(()), reads(CODE));
+        assert!(same.plan.is_ok());
+        let mut patched = decide(None, None);
+        patched.compare(Ok(()), reads(PATCHED));
+        let found = [0xe9, 1, 2, 3, 4];
+        assert_eq!(patched.plan.unwrap_err(), RefusalReason::Patched { found });
+        // Behind the start the linker may have written.
+        let mut relocated = decide(Some(0), None);
+        relocated.compare(Ok(()), reads(PATCHED));
+        assert_eq!(relocated.plan.unwrap_err(), RefusalReason::TextRelocation);
+        let mut unreadable = decide(None, None);
+        unreadable.compare(Ok(()), |_, _| false);
+        assert!(unreadable.plan.is_ok());
+        let mut unmapped = decide(None, None);
+        unmapped.compare(Err(RefusalReason::Writable), reads(CODE));
+        assert_eq!(unmapped.plan.unwrap_err(), RefusalReason::Writable);
+        let rule = fgraph_symbols::notrace::look_up("_start");
+        let mut never = decide(None, rule);
+        never.compare(Ok(()), reads(PATCHED));
+        assert!(matches!(never.plan, Err(RefusalReason::Notrace(_))));
     }
 }

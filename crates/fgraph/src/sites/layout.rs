@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicBool;
 use super::facts::ModuleFacts;
 use super::function_plan::FunctionPlan;
 use super::indices::Indices;
-use super::module_plan::{ModulePlan, Refused};
+use super::module_plan::{LivePlan, Refused};
 use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
@@ -77,7 +77,7 @@ impl Layout {
     /// place is refused. `None` if nothing does.
     pub(super) fn new(
         known: &ModuleFacts,
-        plan: &mut ModulePlan,
+        plan: &mut LivePlan,
         context: &mut BuildContext,
         has_indices: &mut Option<&'static AtomicBool>,
         is_taken: impl Fn(&Range<usize>) -> bool,
@@ -197,7 +197,7 @@ impl Layout {
     }
 
     /// Refuses all of it.
-    pub(super) fn refuse(placed: Vec<Placed>, plan: &mut ModulePlan, reason: &RefusalReason) {
+    pub(super) fn refuse(placed: Vec<Placed>, plan: &mut LivePlan, reason: &RefusalReason) {
         plan.refused
             .extend(placed.into_iter().map(|placed| Refused {
                 subject: placed.function.subject,

@@ -11,11 +11,13 @@ use fgraph_symbols::filter::{FilterError, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
 
 use super::branch_targets::Entered;
+use super::candidates::Candidates;
 use super::candidates::gap;
-use super::candidates::{Candidates, Source};
-use super::classify::{self, Callers, Candidate, ENTRY_BYTES, classify};
+use super::classify::{Callers, Candidate, Plan, classify};
+use super::entries::Subject;
 use super::facts::{ModuleFacts, parse, relocated_behind};
 use super::function_names::{symbol, write_name};
+use super::function_plan::Decision;
 use super::record::ON;
 use super::toolchain::{NotraceRules, callers};
 use crate::os::memory;
@@ -24,7 +26,7 @@ use crate::report::functions::SiteList;
 use crate::report::functions::{Listing, SiteInfo, TraceMethod};
 
 /// What can be done with a function, and whether its returns are told.
-type Decision = (Result<TraceMethod, RefusalReason>, bool);
+type How = (Result<TraceMethod, RefusalReason>, bool);
 
 /// The functions of a module that a filter has selected.
 #[derive(Debug)]
@@ -109,31 +111,18 @@ impl Listing for ModuleListing {
         SiteInfo { address, ..info }
     }
 
-    fn how(&self, place: usize) -> Decision {
+    fn how(&self, place: usize) -> How {
         let (index, address) = self.at(place);
-        let found = match index {
-            Some(index) => self.candidates.function(index, Source::File),
-            None => self.candidates.other(address, Source::File),
+        let (subject, found) = match index {
+            Some(index) => (Subject::Function(index), self.candidates.function(index)),
+            None => (Subject::Listed, self.candidates.other(address)),
         };
-        let candidate = match found {
-            Ok(candidate) => candidate,
-            Err(reason) => return (Err(reason), false),
-        };
-        let decision = decide(&candidate, || self.known.callers(), self.breakpoints);
-        if matches!(decision.0, Err(RefusalReason::Notrace(_))) || self.is_on(address) {
-            return decision;
-        }
-        let constant = candidate.relocated.unwrap_or(usize::MAX);
-        let entry = &candidate.text[..candidate.text.len().min(ENTRY_BYTES).min(constant)];
-        let mut now = [0; ENTRY_BYTES];
-        let now = &mut now[..entry.len()];
-        match memory::read(address, now) {
-            Ok(()) if now != entry => {
-                let found = classify::first_bytes(now);
-                (Err(RefusalReason::Patched { found }), false)
-            }
-            _ => decision,
-        }
+        let callers = || self.known.callers();
+        let mut decision = Decision::new(subject, address, &found, callers, self.breakpoints);
+        let is_on = self.is_on(address);
+        let read = |at, now: &mut [u8]| !is_on && memory::read(at, now).is_ok();
+        decision.compare(self.candidates.check_mapping(address), read);
+        how(decision.plan.map(|function| function.plan))
     }
 
     fn has_name(&self, place: usize) -> bool {
@@ -150,8 +139,11 @@ fn has_name(functions: &Functions<'_>, index: Option<usize>) -> bool {
     index.is_some_and(|index| functions.names(index).next().is_some())
 }
 
-fn decide(candidate: &Candidate<'_>, callers: impl Fn() -> Callers, breakpoints: bool) -> Decision {
-    let plan = classify(candidate, callers, breakpoints);
+fn decide(candidate: &Candidate<'_>, callers: impl Fn() -> Callers, breakpoints: bool) -> How {
+    how(classify(candidate, callers, breakpoints))
+}
+
+fn how(plan: Result<Plan, RefusalReason>) -> How {
     let returns = plan.as_ref().is_ok_and(|plan| plan.variant.returns());
     (plan.map(|plan| plan.how), returns)
 }
@@ -163,7 +155,7 @@ fn info(
     index: Option<usize>,
     path: &str,
     address: u64,
-    (how, returns): Decision,
+    (how, returns): How,
 ) -> SiteInfo {
     let mut name = String::new();
     write_name(functions, index, path, address, &mut name);
@@ -199,7 +191,7 @@ impl Listing for FileListing {
         self.all[place].clone()
     }
 
-    fn how(&self, place: usize) -> Decision {
+    fn how(&self, place: usize) -> How {
         let info = &self.all[place];
         (info.how.clone(), info.returns)
     }
@@ -245,7 +237,6 @@ pub(crate) fn list(
             address: function.address as usize,
             size: function.size as usize,
             text: text.unwrap_or_default(),
-            file: None,
             listed: false,
             relocated: relocated_behind(&relocations, function.address),
             padding: gap(functions, index)

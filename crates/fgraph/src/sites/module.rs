@@ -20,7 +20,7 @@ use fgraph_symbols::filter::{Bits, FilterError, Matcher};
 
 use super::build::BuiltModule;
 use super::candidates::Candidates;
-use super::entries::{Entry, LookedAt, Subject};
+use super::entries::{Entry, LookedAt};
 use super::facts::{FileFacts, MAX_PARTS, ModuleFacts};
 use super::layout::BuildContext;
 use super::linked_module::LinkedModule;
@@ -28,7 +28,6 @@ use super::listing::ModuleListing;
 use super::module_plan::ModulePlan;
 use super::name_search::NameSearch;
 use super::record::{OFF, ON, original, patched_len};
-use super::reliance::Reliance;
 use super::selection::{Change, Selection, Selections, indices};
 use super::stage::Stage;
 use crate::os::maps::Protections;
@@ -409,26 +408,17 @@ impl ModuleSites {
         }
     }
 
-    /// Runs `work` while the module cannot be unloaded; `None` if it is gone.
-    pub(crate) fn while_present<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> Option<R> {
-        let loaded = self.linked.loaded.clone();
-        modules::while_present(&loaded, || work(self))
-    }
-
-    /// Makes sites. To be called while the module cannot be unloaded.
+    /// What becomes of its functions; `None` if they cannot be read.
     ///
     /// With `lazily`, which are filters that select something of the module, only the functions
     /// count that these mention, if they are few.
-    pub(crate) fn prepare(
+    pub(super) fn plan(
         &mut self,
-        context: &mut BuildContext,
         protections: &Arc<Protections>,
         lazily: Option<&[&Matcher<'_>]>,
-    ) {
-        let Some(known) = self.known() else {
-            return;
-        };
-        let mut candidates = Candidates::new(known, &self.linked, protections);
+    ) -> Option<ModulePlan> {
+        let known = self.known()?;
+        let candidates = Candidates::new(known, &self.linked, protections);
         let all = Entry::all(known, &candidates);
         // The last part has all that is left.
         let lazily = lazily.filter(|_| known.site_names().count() + 1 < MAX_PARTS);
@@ -437,34 +427,39 @@ impl ModuleSites {
                 .iter()
                 .filter_map(|one| one.module(&self.linked.path));
             let matchers: Vec<_> = matchers.collect();
-            self.search.few(known, &all, &matchers, self.linked.event())
+            let event = self.linked.event();
+            self.search.few(known, &all, &matchers, event)
         });
-        match &few {
-            Some(few) => {
-                let functions = few.iter().filter_map(|entry| match entry.subject {
-                    Subject::Function(index) => Some(index),
-                    _ => None,
-                });
-                candidates = candidates.with_reliance(Reliance::unknown(&known.file));
-                candidates = candidates.only(functions);
-            }
-            None => known.find_reliance(!self.linked.listed.is_empty()),
-        }
-        let mut built = match mem::replace(&mut self.stage, Stage::Unread) {
-            Stage::Built(_, built) => built,
-            _ => BuiltModule::default(),
+        let done = self
+            .stage
+            .built()
+            .and_then(|built| built.looked_at.as_ref());
+        let is_padded = !self.linked.listed.is_empty();
+        Some(ModulePlan::new(
+            known, candidates, &all, few, done, is_padded,
+        ))
+    }
+
+    /// Makes the sites of a plan, and says whether the module is still there.
+    pub(super) fn build(&mut self, mut plan: ModulePlan, context: &mut BuildContext) -> bool {
+        let loaded = self.linked.loaded.clone();
+        let build = || {
+            let mut built = match mem::replace(&mut self.stage, Stage::Unread) {
+                Stage::Built(_, built) => built,
+                _ => BuiltModule::default(),
+            };
+            let (known, few) = (plan.known, plan.few.take());
+            // SAFETY: the module is present.
+            let live = unsafe { plan.in_memory(|range| built.parts.overlap(range)) };
+            built.build(known, live, context);
+            let done = built.looked_at.take();
+            built.looked_at = few.map(|few| LookedAt::new(done, known, &few));
+            let (sites, unpatchable) = (built.parts.len(), built.unpatchable.len());
+            self.selections.grow(sites, unpatchable);
+            self.search.applied(built.looked_at.is_none());
+            self.stage = Stage::Built(known, built);
         };
-        let done = built.looked_at.take();
-        let is_new = |entry: &&Entry| done.as_ref().is_none_or(|done| !done.has(entry));
-        let wanted = few.as_ref().unwrap_or(&all).iter().filter(is_new);
-        let is_taken = |range: &Range<usize>| built.parts.overlap(range);
-        let plan = ModulePlan::new(known, &candidates, wanted, is_taken);
-        built.build(known, plan, context);
-        built.looked_at = few.map(|few| LookedAt::new(done, known, &few));
-        let counts = (built.parts.len(), built.unpatchable.len());
-        self.selections.grow(counts.0, counts.1);
-        self.search.applied(built.looked_at.is_none());
-        self.stage = Stage::Built(known, built);
+        modules::while_present(&loaded, build).is_some()
     }
 
     /// The functions that `matcher` selects; `None` if there are none.

@@ -1,18 +1,123 @@
 //! What becomes of the functions of a module, before anything is done.
+//!
+//! # Safety
+//!
+//! The unsafe code reads text of a module that stays loaded meanwhile.
 
 use core::ops::Range;
+use core::ptr;
 
-use super::candidates::{Candidates, Source};
-use super::entries::{Entry, Subject};
+use super::candidates::Candidates;
+use super::entries::{Entry, LookedAt, Subject};
 use super::facts::ModuleFacts;
-use super::function_plan::FunctionPlan;
+use super::function_plan::{Decision, FunctionPlan};
+use super::reliance::Reliance;
 use super::system_calls;
 use crate::arch::system_calls::SystemCallError;
 use crate::report::error::RefusalReason;
 
-/// How functions of a module are traced, or why they cannot be: decided from their code alone.
-#[derive(Debug, Default)]
+/// What is decided of functions of a module, and of the system calls within them, from its file
+/// alone.
+#[derive(Debug)]
 pub(super) struct ModulePlan {
+    pub(super) known: &'static ModuleFacts,
+    candidates: Candidates,
+    decisions: Vec<Decision>,
+    /// The entries that it is of, if these are not all.
+    pub(super) few: Option<Vec<Entry>>,
+}
+
+impl ModulePlan {
+    /// Decides for `few` of the entries of a module or for `all`, but for those that are `done`.
+    /// `is_padded` says whether compilers have listed functions in it.
+    pub(super) fn new(
+        known: &'static ModuleFacts,
+        mut candidates: Candidates,
+        all: &[Entry],
+        few: Option<Vec<Entry>>,
+        done: Option<&LookedAt>,
+        is_padded: bool,
+    ) -> Self {
+        match &few {
+            Some(few) => {
+                let functions = few.iter().filter_map(|entry| match entry.subject {
+                    Subject::Function(index) => Some(index),
+                    _ => None,
+                });
+                candidates = candidates.with_reliance(Reliance::unknown(&known.file));
+                candidates = candidates.only(functions);
+            }
+            None => known.find_reliance(is_padded),
+        }
+        let entries = few.as_deref().unwrap_or(all).iter();
+        let entries = entries.filter(|entry| done.is_none_or(|done| !done.has(entry)));
+        Self {
+            decisions: decide(known, &candidates, entries),
+            known,
+            candidates,
+            few,
+        }
+    }
+
+    /// The part of the plan that holds for the module as it is in memory. `is_taken` says whether a
+    /// range of addresses has something in it that is patched already.
+    ///
+    /// # Safety
+    ///
+    /// The module must stay loaded until this returns.
+    pub(super) unsafe fn in_memory(self, is_taken: impl Fn(&Range<usize>) -> bool) -> LivePlan {
+        let mut live = LivePlan::default();
+        for mut decision in self.decisions {
+            let mapping = self.candidates.check_mapping(decision.address);
+            decision.compare(mapping, |address, now| {
+                let text = ptr::with_exposed_provenance::<u8>(address);
+                // SAFETY: readable text of a module that stays loaded.
+                unsafe { text.copy_to_nonoverlapping(now.as_mut_ptr(), now.len()) };
+                true
+            });
+            live.add(decision);
+        }
+        live.separate(is_taken);
+        live
+    }
+}
+
+/// Decides for these entries of a module and the system calls within them.
+fn decide<'a>(
+    known: &'static ModuleFacts,
+    candidates: &Candidates,
+    entries: impl Iterator<Item = &'a Entry>,
+) -> Vec<Decision> {
+    // Who may have the functions of these is asked when a filter selects them.
+    let blocks_signals = known.blocks_signals();
+    let (mut decisions, mut calls) = (Vec::new(), Vec::new());
+    for &Entry {
+        subject, address, ..
+    } in entries
+    {
+        let found = match subject {
+            Subject::Function(index) => candidates.function(index),
+            _ => candidates.other(address),
+        };
+        if let (Subject::Function(index), Ok(function)) = (subject, &found) {
+            calls.extend(system_calls::of(index, function, blocks_signals));
+        }
+        let callers = || known.callers();
+        decisions.push(Decision::new(
+            subject,
+            address,
+            &found,
+            callers,
+            !blocks_signals,
+        ));
+    }
+    decisions.append(&mut calls);
+    decisions
+}
+
+/// How functions of a module that is in memory are traced, or why they cannot be.
+#[derive(Debug, Default)]
+pub(super) struct LivePlan {
     /// In the order of what is patched, which does not overlap.
     pub(super) functions: Vec<FunctionPlan>,
     pub(super) refused: Vec<Refused>,
@@ -26,46 +131,13 @@ pub(super) struct Refused {
     pub(super) reason: RefusalReason,
 }
 
-impl ModulePlan {
-    /// The plan for these entries of a module and the system calls within them. `is_taken` says
-    /// whether a range of addresses has something in it that is patched already.
-    pub(super) fn new<'a>(
-        known: &'static ModuleFacts,
-        candidates: &Candidates,
-        entries: impl Iterator<Item = &'a Entry>,
-        is_taken: impl Fn(&Range<usize>) -> bool,
-    ) -> Self {
-        // Who may have the functions of these is asked when a filter selects them.
-        let blocks_signals = known.blocks_signals();
-        let mut this = Self::default();
-        let mut calls = Vec::new();
-        for &Entry {
-            subject, address, ..
-        } in entries
-        {
-            let found = match subject {
-                Subject::Function(index) => candidates.function(index, Source::Memory),
-                _ => candidates.other(address, Source::Memory),
-            };
-            if let (Subject::Function(index), Ok(function)) = (subject, &found) {
-                calls.extend(system_calls::of(index, function, blocks_signals));
-            }
-            let plan = FunctionPlan::new(subject, found, || known.callers(), !blocks_signals);
-            this.add(subject, address, plan);
-        }
-        for (subject, address, plan) in calls {
-            this.add(subject, address, plan);
-        }
-        this.separate(is_taken);
-        this
-    }
-
-    fn add(&mut self, subject: Subject, address: usize, plan: Result<FunctionPlan, RefusalReason>) {
-        match plan {
+impl LivePlan {
+    fn add(&mut self, decision: Decision) {
+        match decision.plan {
             Ok(plan) => self.functions.push(plan),
             Err(reason) => self.refused.push(Refused {
-                subject,
-                address,
+                subject: decision.subject,
+                address: decision.address,
                 reason,
             }),
         }

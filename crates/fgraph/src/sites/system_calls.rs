@@ -4,7 +4,7 @@ use fgraph_symbols::elf::ElfFile;
 
 use super::classify::{Candidate, Plan, first_bytes};
 use super::entries::Subject;
-use super::function_plan::FunctionPlan;
+use super::function_plan::{Decision, FunctionPlan};
 use crate::arch::cpu;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
@@ -23,13 +23,13 @@ pub(super) fn may_be_in(file: &ElfFile<'_>) -> bool {
     })
 }
 
-/// The system calls of a function, each with its address and what is to become of it.
+/// What is decided of the system calls of a function.
 /// `blocks_signals` says whether the module's functions run while all signals are blocked.
 pub(super) fn of(
     index: usize,
     function: &Candidate<'static>,
     blocks_signals: bool,
-) -> impl Iterator<Item = (Subject, usize, Result<FunctionPlan, RefusalReason>)> {
+) -> impl Iterator<Item = Decision> {
     let (function, subject) = (*function, Subject::SystemCall(index));
     let len = match function.size {
         0 => function.text.len(),
@@ -56,7 +56,13 @@ pub(super) fn of(
             original: first_bytes(&function.text[call.at..]),
             relay: [0; SITE_LEN],
         });
-        (subject, address, plan)
+        let text = &function.text[call.at..];
+        Decision {
+            subject,
+            address,
+            constant: &text[..text.len().min(system_call::behind(0))],
+            plan,
+        }
     })
 }
 
@@ -65,7 +71,6 @@ fn check(function: &Candidate<'_>, at: usize, blocks_signals: bool) -> Result<()
     let refused = |error| Err(RefusalReason::SystemCall(error));
     let len = system_call::behind(0);
     let end = at + len;
-    let is_same = |file: &[u8]| file.get(at..end) == function.text.get(at..end);
     if let Some(rule) = function.notrace {
         return refused(SystemCallError::Notrace(rule.reason()));
     }
@@ -74,10 +79,6 @@ fn check(function: &Candidate<'_>, at: usize, blocks_signals: bool) -> Result<()
     }
     if function.relocated.is_some_and(|relocated| relocated < end) {
         return Err(RefusalReason::TextRelocation);
-    }
-    if function.file.is_some_and(|file| !is_same(file)) {
-        let found = first_bytes(&function.text[at..]);
-        return Err(RefusalReason::Patched { found });
     }
     // Threads that block all signals run it: it is not patched where that takes a trap.
     if blocks_signals && (function.address + at) % PAGE + len > PAGE {
