@@ -1,10 +1,12 @@
 //! `cargo xtask tidy`: rules of the repository that no compiler checks.
 
+mod circles;
 mod crates;
 mod layers;
 mod lexer;
 mod lines;
 mod links;
+mod paths;
 mod table;
 mod tree;
 mod words;
@@ -45,6 +47,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     for table in table::LAYERS {
         findings.extend(layers::check(tree, table));
     }
+    findings.extend(circles::check(tree, table::CIRCLES));
     findings.extend(lines::check(tree));
     findings.extend(links::check(tree));
     findings.extend(words::check(tree, words::AVOIDED));

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::lexer::{self, Kind, Token};
+use super::lexer::Token;
+use super::paths::{code, paths, use_tree};
 use super::tree::{File, Finding, Tree};
 
 /// A crate in layers, each of which uses only those below it.
@@ -198,7 +199,7 @@ impl<'t> Crate<'t> {
         let mut edges = Vec::new();
         for (file, module) in &self.files {
             let tokens = code(&file.text);
-            for (line, path) in paths(&tokens, module) {
+            for (line, path, _) in paths(&tokens, module, |_| false) {
                 let Some(to) = self.resolve(&path) else {
                     continue;
                 };
@@ -255,163 +256,6 @@ fn renamed(lib: &str) -> BTreeMap<String, Vec<String>> {
         }
     }
     names
-}
-
-/// The tokens of `source` without its comments, its literals and what is for tests only.
-fn code(source: &str) -> Vec<Token<'_>> {
-    let mut tokens = lexer::tokens(source);
-    tokens.retain(|token| matches!(token.kind, Kind::Word | Kind::Mark));
-    let mut kept = Vec::with_capacity(tokens.len());
-    let mut at = 0;
-    while at < tokens.len() {
-        let is_test = ["#", "[", "cfg", "(", "test", ")", "]"]
-            .iter()
-            .zip(&tokens[at..])
-            .filter(|(text, token)| token.is(text))
-            .count()
-            == 7;
-        if is_test {
-            at = end_of_item(&tokens, at + 7);
-        } else {
-            kept.push(tokens[at]);
-            at += 1;
-        }
-    }
-    kept
-}
-
-/// Behind the item that begins at `at`: behind its block, or its semicolon.
-fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
-    let mut depth = 0usize;
-    while at < tokens.len() {
-        match tokens[at].text {
-            "{" | "(" | "[" => depth += 1,
-            "}" | ")" | "]" => {
-                depth = depth.saturating_sub(1);
-                if depth == 0 && tokens[at].text == "}" {
-                    return at + 1;
-                }
-            }
-            ";" if depth == 0 => return at + 1,
-            _ => {}
-        }
-        at += 1;
-    }
-    at
-}
-
-/// All paths in `tokens` that begin at the root of the crate, or that `super` leads there from
-/// `module`, without `crate`; each with the line it begins in.
-fn paths(tokens: &[Token<'_>], module: &[String]) -> Vec<(usize, Vec<String>)> {
-    let mut found = Vec::new();
-    // Modules written in this file that the current token is in, with the depth of their braces.
-    let mut inner: Vec<usize> = Vec::new();
-    let mut depth = 0;
-    let is_path = |at: usize| {
-        let mut next = tokens[at..].iter();
-        next.next().is_some_and(|token| token.is(":"))
-            && next.next().is_some_and(|token| token.is(":"))
-    };
-    let mut at = 0;
-    while at < tokens.len() {
-        let token = tokens[at];
-        match token.text {
-            "{" => {
-                if at >= 2 && tokens[at - 2].is("mod") {
-                    inner.push(depth);
-                }
-                depth += 1;
-            }
-            "}" => {
-                depth = usize::saturating_sub(depth, 1);
-                inner.pop_if(|outer| *outer == depth);
-            }
-            "crate" | "super" if is_path(at + 1) => {
-                let is_visibility = at > 0 && tokens[at - 1].is("in");
-                let mut up = 0;
-                let is_root = token.is("crate");
-                while at < tokens.len()
-                    && (tokens[at].is("super") || tokens[at].is("crate"))
-                    && is_path(at + 1)
-                {
-                    up += 1;
-                    at += 3;
-                }
-                let outer = (module.len() + inner.len()).saturating_sub(up);
-                if is_visibility || (!is_root && outer > 0) {
-                    continue;
-                }
-                let mut leaves = Vec::new();
-                at = use_tree(tokens, at, &[], &mut leaves);
-                let is_macro = tokens.get(at).is_some_and(|token| token.is("!"));
-                if !is_macro {
-                    found.extend(leaves.into_iter().map(|(line, path, _)| (line, path)));
-                }
-                continue;
-            }
-            _ => {}
-        }
-        at += 1;
-    }
-    found
-}
-
-/// A path at the end of a `use`: its line, its parts, and its new name.
-type Leaf = (usize, Vec<String>, Option<String>);
-
-/// Reads the tree of a `use`, or a plain path, at `at`, and returns where it ends.
-fn use_tree(
-    tokens: &[Token<'_>],
-    mut at: usize,
-    prefix: &[String],
-    leaves: &mut Vec<Leaf>,
-) -> usize {
-    let mut path = prefix.to_vec();
-    while let Some(token) = tokens.get(at) {
-        if token.is("{") {
-            at += 1;
-            while let Some(token) = tokens.get(at) {
-                match token.text {
-                    "}" => return at + 1,
-                    "," => at += 1,
-                    _ => {
-                        let end = use_tree(tokens, at, &path, leaves);
-                        if end == at {
-                            return at; // No tree of a `use`.
-                        }
-                        at = end;
-                    }
-                }
-            }
-            return at;
-        }
-        let is_part = token.kind == Kind::Word || token.is("*");
-        if !is_part {
-            // What goes on by other means: `a::b::<T>`.
-            if path.len() > prefix.len() {
-                leaves.push((token.line, path, None));
-            }
-            return at;
-        }
-        if !token.is("self") && !token.is("*") {
-            path.push(token.text.to_owned());
-        }
-        let line = token.line;
-        at += 1;
-        let goes_on = |at: usize| tokens.get(at).is_some_and(|token| token.is(":"));
-        if goes_on(at) && goes_on(at + 1) {
-            at += 2;
-            continue;
-        }
-        let mut name = None;
-        if tokens.get(at).is_some_and(|token| token.is("as")) {
-            name = tokens.get(at + 1).map(|token| token.text.to_owned());
-            at += 2;
-        }
-        leaves.push((line, path, name));
-        return at;
-    }
-    at
 }
 
 #[cfg(test)]
