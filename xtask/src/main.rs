@@ -1,6 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `ecosystem`, `hook`,
 //! `mutants`, `patch-test`, `pictures`, `reliability`, `roots`, `same-trees`, `scale`, `soak`,
-//! `tidy`, `versus`.
+//! `spawn-test`, `tidy`, `versus`.
 
 mod attach_test;
 mod cost;
@@ -17,6 +17,7 @@ mod roots;
 mod same_trees;
 mod scale;
 mod soak;
+mod spawn_test;
 mod tidy;
 mod toolchain;
 mod versus;
@@ -63,6 +64,8 @@ enum Command {
     Scale(scale::Options),
     /// Run the tests that `cargo test` ignores, because they take minutes
     Soak(soak::Options),
+    /// Attach to programs that start processes and detach, and see whether any process dies
+    SpawnTest(spawn_test::Options),
     /// Check what no compiler checks: layers, lengths of lines, words, names of files
     Tidy(tidy::Options),
     /// Measure what a watched call costs with fgraph, and with others that watch calls
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::SameTrees(options) => same_trees::run(&options),
         Command::Scale(options) => scale::run(&options),
         Command::Soak(options) => soak::run(&options),
+        Command::SpawnTest(options) => spawn_test::run(&options),
         Command::Tidy(options) => tidy::run(&options),
         Command::Versus(options) => versus::run(&options),
     };

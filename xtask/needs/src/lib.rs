@@ -148,6 +148,10 @@ pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
 pub const GIT: Need = program(&["git"], "git");
 /// The Java virtual machine, with the compiler of its language.
 pub const JAVA: Need = program(&["java"], "default-jdk-headless");
+/// A shell that starts commands by `vfork`.
+pub const DASH: Need = program(&["dash"], "dash");
+/// What builds programs by the rules of a file.
+pub const MAKE: Need = program(&["make"], "make");
 /// The compiler of Haskell.
 pub const GHC: Need = program(&["ghc"], "ghc");
 /// What removes symbols.
