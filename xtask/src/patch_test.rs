@@ -116,9 +116,11 @@ fn run_one(options: &Options, relocated: bool, seed: u64, seconds: u32) -> io::R
     // Without NOPs threads stand between two instructions: the more of them wait for a processor,
     // the more often. In chaos everybody waits for everybody as it is.
     let usual = if relocated && !options.chaos { 8 } else { 4 };
-    let users = match options.tracers {
-        true => options.users.min(13),
-        false => options.users,
+    // In chaos an actor watches the C library at times.
+    let users = match (options.chaos, options.tracers) {
+        (_, true) => options.users.min(12),
+        (true, false) => options.users.min(15),
+        (false, false) => options.users,
     };
     let settings = [
         ("threads", options.threads.unwrap_or(usual).into()),

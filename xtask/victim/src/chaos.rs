@@ -67,13 +67,16 @@ pub(crate) enum Act {
     Library,
     Descend,
     Context,
+    Vfork,
+    Execute,
+    Exchange,
 }
 
 /// An act's name, how often it is chosen, and what does it.
 type Performance = (&'static str, usize, fn(&Actor, &mut Rng));
 
 /// The acts, each at its place.
-const ACTS: [Performance; 12] = [
+const ACTS: [Performance; 15] = [
     ("calls", 20, call),
     ("threads", 12, short_threads::start_some),
     ("panics", 20, unwinding::unwind),
@@ -86,6 +89,9 @@ const ACTS: [Performance; 12] = [
     ("libraries", 2, libraries::load),
     ("descents", 4, limits::descend),
     ("contexts", 6, contexts::travel),
+    ("vforks", 1, processes::vfork),
+    ("executions", 1, processes::execute),
+    ("exchanges", 2, processes::exchange),
 ];
 
 static PERFORMED: [AtomicU64; ACTS.len()] = [const { AtomicU64::new(0) }; ACTS.len()];
@@ -111,8 +117,9 @@ fn call(actor: &Actor, rng: &mut Rng) {
 
 /// Prepares for all that goes on.
 pub(crate) fn prepare(options: &Options, library: &Path) -> Result<(), Box<dyn Error>> {
-    if options.tracers && options.users + tracers::USERS > fgraph::MAX_USERS {
-        return Err(format!("--tracers takes {} slots of users", tracers::USERS).into());
+    let tracers = if options.tracers { tracers::USERS } else { 0 };
+    if options.users + tracers + processes::USERS > fgraph::MAX_USERS {
+        return Err(format!("{} slots of users are taken", tracers + processes::USERS).into());
     }
     if options.threads > watchdog::MAX_ACTORS {
         return Err(format!("--threads must be at most {}", watchdog::MAX_ACTORS).into());

@@ -8,11 +8,15 @@
 //! A child has one thread, which calls functions that take no lock but the allocator's, and ends.
 
 use std::cell::Cell;
-use std::ffi::CStr;
-use std::{io, ptr};
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+use std::sync::Mutex;
+use std::{io, ptr, thread};
+
+use fgraph::{Entry, FgraphOps};
 
 use super::towers::Tower;
-use super::{Act, Actor};
+use super::{Act, Actor, controllers};
 use crate::failures::{self, Failure, note};
 use crate::rng::Rng;
 use crate::threads;
@@ -65,35 +69,168 @@ pub(crate) fn fork(actor: &Actor, rng: &mut Rng) {
     }
 }
 
-/// Starts a program at the bottom of a tower.
+/// Starts a program by `posix_spawn` at the bottom of a tower.
 pub(crate) fn spawn(actor: &Actor, rng: &mut Rng) {
-    const PROGRAM: &CStr = c"/bin/true";
-    let value = rng.next();
-    let bottom = || {
-        let mut child = 0;
-        let argv = [PROGRAM.as_ptr().cast_mut(), ptr::null_mut()];
-        let envp = [ptr::null_mut()];
+    start(actor, rng, Act::Spawn, |argv, envp| {
+        let mut child = -1;
+        let (actions, attributes) = (ptr::null(), ptr::null());
         // SAFETY: lists that end with null; no actions and no attributes.
-        let error = unsafe {
+        unsafe {
             libc::posix_spawn(
                 &mut child,
                 PROGRAM.as_ptr(),
-                ptr::null(),
-                ptr::null(),
-                argv.as_ptr(),
-                envp.as_ptr(),
-            )
-        };
-        match error {
-            0 => wait_for(child, Act::Spawn),
-            error => note(Failure::System, Act::Spawn as u64, error as u64),
+                actions,
+                attributes,
+                argv,
+                envp,
+            );
+        }
+        child
+    });
+}
+
+/// Starts a program by `vfork`, with all signals blocked, at the bottom of a tower.
+pub(crate) fn vfork(actor: &Actor, rng: &mut Rng) {
+    start(actor, rng, Act::Vfork, |argv, envp| {
+        let [mut all, mut before] = [MaybeUninit::uninit(); 2];
+        // SAFETY: the sets are written before they are read, and the lists end with null.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            let child = victim_vfork_and_execute(PROGRAM.as_ptr(), argv, envp);
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+            child
+        }
+    });
+}
+
+/// Executes a program in a forked child, at the bottom of a tower.
+pub(crate) fn execute(actor: &Actor, rng: &mut Rng) {
+    start(actor, rng, Act::Execute, |argv, envp| {
+        threads::fork();
+        // SAFETY: the child executes a program, by lists that end with null, or ends.
+        let child = unsafe { libc::fork() };
+        threads::forked();
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::execve(PROGRAM.as_ptr(), argv.cast(), envp.cast());
+                libc::_exit(127);
+            }
+        }
+        child
+    });
+}
+
+const PROGRAM: &CStr = c"/bin/true";
+
+/// A list of strings that ends with null.
+type Strings = *const *mut c_char;
+
+/// Has `by` start the program at the bottom of a tower, and waits for it.
+fn start(actor: &Actor, rng: &mut Rng, act: Act, by: impl Fn(Strings, Strings) -> libc::pid_t) {
+    let value = rng.next();
+    let bottom = || {
+        let argv = [PROGRAM.as_ptr().cast_mut(), ptr::null_mut()];
+        let envp = [ptr::null_mut()];
+        match by(argv.as_ptr(), envp.as_ptr()) {
+            -1 => refused(act),
+            child => wait_for(child, act),
         }
         value
     };
     let tower = Tower::of_all(rng, actor.sites, &bottom);
     let levels = rng.below(10);
     if tower.climb(levels) != tower.result(levels, value) {
-        note(Failure::Way, Act::Spawn as u64, levels as u64);
+        note(Failure::Way, act as u64, levels as u64);
+    }
+}
+
+// `vfork` returns twice, which no function of Rust may see.
+core::arch::global_asm!(
+    ".pushsection .text.fgraph_victim_assembly, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl victim_vfork_and_execute",
+    ".hidden victim_vfork_and_execute",
+    ".type victim_vfork_and_execute, @function",
+    "victim_vfork_and_execute:",
+    ".cfi_startproc",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    "push r12",
+    ".cfi_adjust_cfa_offset 8",
+    "push r13",
+    ".cfi_adjust_cfa_offset 8",
+    "mov rbx, rdi",
+    "mov r12, rsi",
+    "mov r13, rdx",
+    "call {vfork}",
+    "test eax, eax",
+    "jne 2f",
+    "mov rdi, rbx",
+    "mov rsi, r12",
+    "mov rdx, r13",
+    "call {execve}",
+    "mov edi, 127",
+    "call {exit}",
+    "2:",
+    "pop r13",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r12",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+    ".size victim_vfork_and_execute, . - victim_vfork_and_execute",
+    ".popsection",
+    vfork = sym vfork_of_the_c_library,
+    execve = sym libc::execve,
+    exit = sym libc::_exit,
+);
+
+unsafe extern "C" {
+    #[link_name = "vfork"]
+    fn vfork_of_the_c_library() -> libc::pid_t;
+    fn victim_vfork_and_execute(
+        program: *const c_char,
+        argv: Strings,
+        envp: Strings,
+    ) -> libc::pid_t;
+}
+
+/// Users that [`exchange`] registers at once.
+pub(crate) const USERS: usize = 1;
+
+/// Watches all functions of the C library for a moment, and stops: its text is exchanged twice.
+pub(crate) fn exchange(_: &Actor, _: &mut Rng) {
+    // Only one slot is left.
+    static ONE: Mutex<()> = Mutex::new(());
+    let Ok(_one) = ONE.try_lock() else {
+        return;
+    };
+    let switch = || {
+        let _turn = controllers::turn();
+        // SAFETY: the callback does nothing.
+        match unsafe { fgraph::register(Nobody, ":mod:libc.so*") } {
+            Ok(user) => drop(user),
+            Err(_) => note(Failure::Refused, Act::Exchange as u64, 0),
+        }
+    };
+    // The actor may have left a callback by a jump, and still count as inside of it.
+    let done = thread::scope(|scope| scope.spawn(switch).join());
+    done.unwrap_or_else(|_| note(Failure::Refused, Act::Exchange as u64, 1));
+}
+
+/// Takes no call.
+#[derive(Debug)]
+struct Nobody;
+
+impl FgraphOps for Nobody {
+    type Data = ();
+
+    fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> {
+        None
     }
 }
 
