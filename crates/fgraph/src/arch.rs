@@ -20,7 +20,7 @@ pub(crate) mod evex {
 
 /// Which bytes at the entry of a function may be patched.
 pub(crate) mod nop {
-    pub(crate) use fgraph_x86_64::nop::{ENDBR64, find, last_of};
+    pub(crate) use fgraph_x86_64::nop::{ENDBR64, find, last_of, last_with_room};
 }
 
 /// Moving the first instructions of a function out of the way.

@@ -149,12 +149,21 @@ pub fn find(bytes: &[u8]) -> Result<usize, NopError> {
 /// The length of the last NOP of `padding`; `None` unless it is all NOPs.
 #[must_use]
 pub fn last_of(padding: &[u8]) -> Option<usize> {
+    last_with_room(padding, 1)
+}
+
+/// Returns the distance from the end of `padding` to its last NOP of at least `len` bytes; `None`
+/// without one, or unless it is all NOPs.
+#[must_use]
+pub fn last_with_room(padding: &[u8], len: usize) -> Option<usize> {
     let mut rest = padding;
     let mut last = None;
     while !rest.is_empty() {
-        let len = nop_len(rest)?;
-        last = Some(len);
-        rest = &rest[len..];
+        let nop = nop_len(rest)?;
+        if nop >= len {
+            last = Some(rest.len());
+        }
+        rest = &rest[nop..];
     }
     last
 }
@@ -206,7 +215,7 @@ fn operand_len(bytes: &[u8]) -> Option<usize> {
 mod tests {
     extern crate std;
 
-    use super::{NopError, SITE_LEN, find, last_of, nop_len};
+    use super::{NopError, SITE_LEN, find, last_of, last_with_room, nop_len};
     use std::string::ToString;
     use std::vec::Vec;
 
@@ -332,6 +341,10 @@ mod tests {
         assert_eq!(last_of(&[]), None);
         assert_eq!(last_of(&[&[0xc3][..], &short].concat()), None);
         assert_eq!(last_of(&short[..5]), None);
+        let both = [&long[..], &short].concat();
+        assert_eq!(last_with_room(&both, 6), Some(6));
+        assert_eq!(last_with_room(&both, 7), Some(16));
+        assert_eq!(last_with_room(&both, 11), None);
     }
 
     #[test]

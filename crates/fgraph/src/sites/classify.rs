@@ -80,8 +80,8 @@ pub(crate) struct Plan {
     pub(crate) lead: usize,
     /// The instructions to displace; `None` for a NOP.
     pub(crate) window: Option<Window>,
-    /// Bytes of the NOP before the function that becomes the jump, if the entry is a short jump to
-    /// it.
+    /// Distance from the entry back to the NOP that becomes the jump, if the entry is a short jump
+    /// to it.
     pub(crate) relay: Option<usize>,
     /// The trampoline for its calls.
     pub(crate) variant: Variant,
@@ -206,14 +206,18 @@ pub(crate) fn classify(
     })
 }
 
-/// Plans for a short jump to the NOP before the function. A thread that comes by the NOP goes on
+/// The farthest that a short jump leads back from its own start.
+const SHORT_JUMP_REACH: usize = 126;
+
+/// Plans for a short jump to a NOP before the function. A thread that comes by the NOP goes on
 /// with the function, so it may be a jump to the stub as well.
 fn with_relay(
     function: &Candidate<'_>,
     code: &relocate::Code<'_>,
 ) -> Option<(Window, Option<usize>)> {
     let at_start = code.address == function.address;
-    let nop = nop::last_of(function.padding).filter(|&len| at_start && len >= SITE_LEN)?;
+    let in_reach = |&distance: &usize| at_start && distance <= SHORT_JUMP_REACH;
+    let nop = nop::last_with_room(function.padding, SITE_LEN).filter(in_reach)?;
     let window = relocate::plan_short(code).ok()?;
     let pushes = function.has_shadow_stacks && window.call().is_some();
     // One instruction of two bytes or more.
@@ -486,6 +490,9 @@ mod tests {
         let nop = [0x90, 0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];
         assert_eq!(with(&nop, 0b1000), Ok((Some(6), 2, 3)));
         assert_eq!(with(&nop, 0), Ok((None, 5, 7)));
+        // Shorter NOPs may follow.
+        let nops = [&nop[..], &[0x66, 0x90]].concat();
+        assert_eq!(with(&nops, 0b1000), Ok((Some(8), 2, 3)));
         let refused = Err(RefusalReason::Entered { to: 3 });
         assert_eq!(with(&[0x90; 7], 0b1000), refused, "too short");
         assert_eq!(with(&[], 0b1000), refused, "no padding");
