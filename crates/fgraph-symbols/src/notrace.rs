@@ -4,9 +4,12 @@
 //! What returns twice, or looks at its return address to see who called it, would be misled: such a
 //! function gets entry callbacks only. And some code only looks like a function: it is entered with
 //! something else than a return address on top of the stack, or with its arguments where no
-//! function has them. That is not touched at all. Nor is what the C library runs at the start and
-//! at the end of every thread, with all signals blocked: a thread that traps then is killed. Nor is
-//! code that a signal handler knows by its address.
+//! function has them. That is not touched at all. Nor is code that a signal handler knows by its
+//! address.
+//!
+//! The C library runs some functions at the start and at the end of every thread, and in processes
+//! that it starts, with all signals blocked: a thread that traps there is killed. These are traced
+//! only where a single instruction is exchanged for another one, with the text as a whole.
 
 /// What is left out, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +18,12 @@ pub enum Notrace {
     Entirely(&'static str),
     /// The return may not be traced.
     Return(&'static str),
+    /// No thread may trap there: a single instruction may be displaced, by an exchange of the text
+    /// as a whole.
+    Trap {
+        /// True if the return may be traced.
+        returns: bool,
+    },
 }
 
 impl Notrace {
@@ -23,6 +32,7 @@ impl Notrace {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Entirely(reason) | Self::Return(reason) => reason,
+            Self::Trap { .. } => BLOCKED,
         }
     }
 }
@@ -55,9 +65,8 @@ pub const MONO: Notrace =
 /// The rule for where a program begins.
 pub const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
-/// The rule for what [`runs_blocked`] in the C library.
-pub const BLOCKED: Notrace =
-    Entirely("runs in threads that block all signals, which a trap would kill");
+/// Why a function of [`Notrace::Trap`] is left alone.
+const BLOCKED: &str = "runs in threads that block all signals, which a trap would kill";
 const COMPARED: Notrace =
     Entirely("must stay where it is: the handler that cancels threads compares addresses with it");
 const SIGNAL: Notrace = Entirely("the kernel returns to it from signal handlers");
@@ -93,7 +102,7 @@ const TABLE: &[(&str, Notrace)] = &[
     ("__resms64*", NO_ABI), ("__rust_probestack", NO_ABI), ("__probestack", NO_ABI),
     ("rust_psm_replace_stack", NO_ABI), ("__vdso_sgx_enter_enclave", NO_ABI),
     ("__syscall_cancel_arch*", COMPARED), ("__syscall_cp_asm", COMPARED),
-    ("__tunable_get_val", BLOCKED),
+    ("__tunable_get_val", Entirely(BLOCKED)),
     ("__xray_*", NO_ABI), ("__restore_rt", SIGNAL), ("__restore", SIGNAL),
 ];
 
@@ -135,6 +144,15 @@ pub fn runs_blocked(symbol: &str) -> bool {
             | "__abort_lock_wrlock"
             | "__abort_lock_unlock"
     )
+}
+
+/// The rule for a function that [`runs_blocked`] or [`makes_stack_name`].
+#[must_use]
+pub fn rule_of_blocked(symbol: &str) -> Notrace {
+    let never_returns = matches!(symbol, "start_thread" | "__spawni_child");
+    Notrace::Trap {
+        returns: !never_returns && look_up(symbol).is_none(),
+    }
 }
 
 /// The version of symbols that came with the first glibc that names the stacks of threads, which
@@ -225,6 +243,8 @@ mod tests {
         assert!(!makes_stack_name("vsnprintf") && !makes_stack_name("memchr"));
         assert_eq!(look_up("create_thread"), None);
         assert_eq!(look_up("_setjmp"), Some(TWICE));
+        let returns = |symbol| rule_of_blocked(symbol) == Notrace::Trap { returns: true };
+        assert!(returns("create_thread") && !returns("_setjmp") && !returns("start_thread"));
     }
 
     #[test]

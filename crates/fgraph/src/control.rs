@@ -175,6 +175,14 @@ impl Control {
         self.sites.ignore_inner(steps.contains(Skip::INNER));
     }
 
+    /// Returns the number of instructions that the jump at `address` displaces; `None` without a
+    /// site there.
+    #[cfg(feature = "testing")]
+    pub(crate) fn displaced(&self, address: usize) -> Option<u32> {
+        let site = self.sites.iter().find(|site| site.address() == address)?;
+        Some(sites::original(site).starts.count_ones())
+    }
+
     /// Whether users that are registered from now on may have breakpoints.
     pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
         self.sites.breakpoints = allow;

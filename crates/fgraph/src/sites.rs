@@ -63,7 +63,8 @@ use module::{KnownFile, ModuleSites};
 #[cfg(test)]
 pub(crate) use record::Original;
 pub(crate) use record::{
-    OFF, ON, is_function, is_hook, is_relay, original, patched_len, relay_of, relayed, short_jump,
+    OFF, ON, is_exchanged, is_function, is_hook, is_relay, original, patched_len, relay_of,
+    relayed, short_jump,
 };
 #[cfg(feature = "testing")]
 pub(crate) use reliance::Reliance;

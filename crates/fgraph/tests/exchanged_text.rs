@@ -5,11 +5,14 @@ mod common;
 use std::fs;
 use std::hint::black_box;
 use std::process::Command;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread;
 
 use common::{Count, scenario};
-use fgraph::testing;
+use fgraph::{RefusalReason, testing};
+use fgraph_needs::skip;
 
 const C_LIBRARY: &str = ":mod:libc.so*";
 const NOTHING: &str = "nothing_has_this_name";
@@ -125,6 +128,77 @@ fn children_of_posix_spawn_survive_while_the_c_library_is_exchanged() {
                 common::set_filter(&user, NOTHING).unwrap();
             }
             assert_eq!(spawner.join().unwrap(), 0);
+        });
+    });
+}
+
+/// Locks a page of memory, without which all text is exchanged, while it is there.
+struct Locked(*mut libc::c_void);
+
+impl Locked {
+    const LEN: usize = 4096;
+
+    fn new() -> Option<Self> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping.
+        let page = unsafe { libc::mmap(ptr::null_mut(), Self::LEN, rights, flags, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        // SAFETY: the mapping above.
+        (unsafe { libc::mlock(page, Self::LEN) } == 0).then_some(Self(page))
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: a mapping of this one's own.
+        unsafe { libc::munmap(self.0, Self::LEN) };
+    }
+}
+
+#[test]
+fn functions_that_run_blocked_are_left_alone_where_text_cannot_be_exchanged() {
+    let name = "functions_that_run_blocked_are_left_alone_where_text_cannot_be_exchanged";
+    scenario(name, || {
+        let filter = "getpagesize sched_getcpu";
+        let (before, private) = (text_in_maps(), private_text());
+        unsafe extern "C" {
+            safe fn getpagesize() -> i32;
+        }
+        let calls = || {
+            // SAFETY: no memory is concerned.
+            let processor = unsafe { libc::sched_getcpu() };
+            black_box(getpagesize() + processor);
+        };
+        thread::scope(|scope| {
+            let (end, ended) = mpsc::channel::<()>();
+            scope.spawn(move || ended.recv());
+            let Some(locked) = Locked::new() else {
+                return skip!("memory cannot be locked here");
+            };
+            let user = common::register(Count::default(), filter).unwrap();
+            let report = user.report().unwrap();
+            assert_eq!(report.traced, 1);
+            assert_eq!(report.refused[0].name, "getpagesize");
+            assert_eq!(report.refused[0].reason, RefusalReason::NotExchanged);
+            calls();
+            assert_eq!(user.both(), (1, 1));
+            drop(locked);
+            let report = common::set_filter(&user, filter).unwrap();
+            assert_eq!((report.traced, report.refused), (2, vec![]));
+            calls();
+            assert_eq!(user.both(), (3, 3));
+            // The jump stays, and leads to nobody.
+            let locked = Locked::new();
+            drop(user);
+            calls();
+            drop(locked);
+            let user = common::register(Count::default(), filter).unwrap();
+            calls();
+            assert_eq!(user.both(), (2, 2));
+            drop(user);
+            assert_eq!((text_in_maps(), private_text()), (before, private));
+            drop(end);
         });
     });
 }

@@ -25,6 +25,12 @@ pub fn site_patches() -> u64 {
     SITE_PATCHES.load(Ordering::Relaxed)
 }
 
+/// Returns the number of instructions that the jump at `address` displaces; `None` where none is
+/// made.
+pub fn displaced(address: usize) -> Option<u32> {
+    control::lock().ok()?.control.displaced(address)
+}
+
 /// Leaves steps of the patching protocol out, so that a test can show that it would notice.
 pub fn leave_out(steps: Skip) -> Result<(), Error> {
     control::lock()?.control.leave_out(steps);

@@ -272,7 +272,7 @@ impl Control {
         let mut text = Text::open_for(batch.len());
         for piece in batch.pieces() {
             let written = self.sites.while_locked(|gone| {
-                let write = || os::with_traps(|| piece.write(&mut text, self.leave_out).0);
+                let write = || os::with_traps(|| piece.write(&mut text, self.leave_out, false).0);
                 (!piece.is_gone(gone)).then(write)
             });
             written.transpose().map_err(failure)?;
@@ -288,7 +288,15 @@ impl Control {
             return;
         }
         let restore = |range: Range<usize>| os::with_traps(|| writer::restore(range));
+        let stays = |text: &Range<usize>| {
+            let mut failed = self.failed.iter().map(|(site, _)| site);
+            failed.any(|site| is_on(site) && text.contains(&site.entry))
+        };
         for (sites, text) in self.sites.changed_text() {
+            // A jump that could not be taken away.
+            if stays(&text) {
+                continue;
+            }
             let restored = self.sites.while_locked(|gone| {
                 let is_gone = gone.iter().any(|gone| ptr::eq(*gone, sites));
                 (!is_gone).then(|| restore(text))

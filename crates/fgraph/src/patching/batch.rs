@@ -37,8 +37,17 @@ use crate::sites::{self, OFF, ON};
 /// calls of them may trap: a few milliseconds.
 const PIECE: usize = 1024;
 
-/// What is there instead, for each site of a piece that could not be changed.
-pub(crate) type Changed = Vec<Option<[u8; SITE_LEN]>>;
+/// Why a site was not changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Obstacle {
+    /// Other bytes are there.
+    Found([u8; SITE_LEN]),
+    /// A thread could trap there, which blocks all signals.
+    Trap,
+}
+
+/// Why not, for each site of a piece that was not changed.
+pub(crate) type Changed = Vec<Option<Obstacle>>;
 
 /// A site that a user wants and that could not be changed, and why.
 pub(crate) type FailedSite = (&'static Site, RefusedFunction);
@@ -205,15 +214,25 @@ impl Piece<'_> {
             .any(|sites| sites.as_ptr_range().contains(&site))
     }
 
-    /// Writes all changes in place. To be called while no module can be unloaded.
+    /// Writes all changes in place, but for those at which no thread may trap if `spares_those`. To
+    /// be called while no module can be unloaded.
     pub(crate) fn write(
         self,
         text: &mut Text,
         skip: Skip,
+        spares_those: bool,
     ) -> (Result<usize, PokeError<i32>>, Changed) {
-        let mut changed = self.all_changed();
+        let is_spared = |site: &Site| spares_those && sites::is_exchanged(site);
+        let spared = self.sites.iter().map(|site| is_spared(site));
+        let mut changed: Changed = spared
+            .map(|is_spared| is_spared.then_some(Obstacle::Trap))
+            .collect();
+        let written = (0..self.pokes.len()).filter(|&index| changed[index].is_none());
+        let (written, pokes): (Vec<usize>, Vec<Poke>) =
+            written.map(|index| (index, self.pokes[index])).unzip();
         let mut later = Vec::new();
         let refused = |index: usize, found| {
+            let index = written[index];
             if is_done(&self.pokes[index], found) {
                 return;
             }
@@ -224,13 +243,15 @@ impl Piece<'_> {
                 {
                     later.push((index, poke));
                 }
-                _ => changed[index] = Some(found),
+                _ => changed[index] = Some(Obstacle::Found(found)),
             }
         };
-        let mut result = poke::apply_with(text, self.pokes, refused, skip);
+        let mut result = poke::apply_with(text, &pokes, refused, skip);
         if let (Ok(done), false) = (&mut result, later.is_empty()) {
             let (indices, pokes): (Vec<usize>, Vec<Poke>) = later.into_iter().unzip();
-            let refused = |index: usize, found| changed[indices[index]] = Some(found);
+            let refused = |index: usize, found| {
+                changed[indices[index]] = Some(Obstacle::Found(found));
+            };
             match poke::apply_with(text, &pokes, refused, skip) {
                 Ok(more) => *done += more,
                 Err(error) => result = Err(error),
@@ -270,7 +291,7 @@ impl Piece<'_> {
                     pokes.push(poke);
                 }
                 None if is_done(poke, found) => {}
-                None => changed[index] = Some(found),
+                None => changed[index] = Some(Obstacle::Found(found)),
             }
         }
         if poke::check::<()>(&pokes).is_err() {
@@ -292,28 +313,36 @@ impl Piece<'_> {
     pub(crate) fn settle(self, changed: &Changed) -> (usize, Vec<FailedSite>) {
         let mut patched = 0;
         let mut refused = Vec::new();
-        for (site, &found) in self.sites.iter().zip(changed) {
-            match found {
-                None if is_on(site) => site.state.store(OFF, Ordering::Relaxed),
+        for (site, &obstacle) in self.sites.iter().zip(changed) {
+            let reason = match obstacle {
+                None if is_on(site) => {
+                    site.state.store(OFF, Ordering::Relaxed);
+                    continue;
+                }
                 None => {
                     site.state.store(ON, Ordering::Relaxed);
                     patched += usize::from(!is_ours(site));
+                    continue;
                 }
                 // Under a debugger's breakpoint our jump may still be; the stub finds that no user
                 // wants the call.
-                Some([INT3, ..]) if is_on(site) => {}
+                Some(Obstacle::Found([INT3, ..])) if is_on(site) => continue,
                 // Another patcher has replaced it.
-                Some(_) if is_on(site) => site.state.store(OFF, Ordering::Relaxed),
-                Some(found) => {
-                    let refusal = RefusedFunction {
-                        name: fgraph_core::Function::of(site).name().to_string(),
-                        module: site.module.path.to_owned(),
-                        address: site.entry,
-                        reason: RefusalReason::Changed { found },
-                    };
-                    refused.push((*site, refusal));
+                Some(Obstacle::Found(_)) if is_on(site) => {
+                    site.state.store(OFF, Ordering::Relaxed);
+                    continue;
                 }
-            }
+                Some(Obstacle::Found(found)) => RefusalReason::Changed { found },
+                // A jump that stays is put back by a later batch.
+                Some(Obstacle::Trap) => RefusalReason::NotExchanged,
+            };
+            let refusal = RefusedFunction {
+                name: fgraph_core::Function::of(site).name().to_string(),
+                module: site.module.path.to_owned(),
+                address: site.entry,
+                reason,
+            };
+            refused.push((*site, refusal));
         }
         (patched, refused)
     }
@@ -432,6 +461,7 @@ mod tests {
                     patched_len: SITE_LEN as u8,
                     is_relay: index == relay,
                     is_system_call: false,
+                    is_exchanged: false,
                 }
                 .to_word(),
             ),

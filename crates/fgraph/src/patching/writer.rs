@@ -70,7 +70,8 @@ impl Writer {
         {
             return Some(written);
         }
-        (may_trap || is_only_thread).then(|| piece.write(&mut self.text, self.skip))
+        let spares_those = !self.text.is_alone;
+        (may_trap || is_only_thread).then(|| piece.write(&mut self.text, self.skip, spares_those))
     }
 
     /// Exchanges the text of a piece; `None` if it is to be written in place.

@@ -295,6 +295,10 @@ pub enum RefusalReason {
         /// the first byte is looked at, and the others are those of the file.
         found: [u8; 5],
     },
+    /// Threads run it with all signals blocked, and a trap would kill them. Its text must be
+    /// exchanged as a whole, and cannot: a debugger has attached, the memory is locked, or the file
+    /// was replaced.
+    NotExchanged,
     /// No free memory within reach of a jump (2 GiB).
     OutOfReach,
     /// 2^24 functions have a [number](crate::Function::index) already.
@@ -371,6 +375,9 @@ impl fmt::Display for RefusalReason {
                 f.write_str("now holds")?;
                 show(f, found)
             }
+            Self::NotExchanged => f.write_str(
+                "runs in threads that block all signals, and its text cannot be exchanged",
+            ),
             Self::OutOfReach => f.write_str("no free memory within 2 GiB for its stub"),
             Self::NoIndex => f.write_str("16,777,216 functions have a number already"),
             Self::NoPlace => f.write_str("no free memory where its stub could be"),

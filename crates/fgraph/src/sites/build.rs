@@ -258,6 +258,7 @@ fn relay_record(one: &Placed, nop: usize, module: &'static Module) -> Site {
         patched_len: SITE_LEN as u8,
         is_relay: true,
         is_system_call: false,
+        is_exchanged: one.function.plan.is_exchanged,
     };
     Site {
         entry: entry - nop,
@@ -281,5 +282,6 @@ fn original(one: &Placed) -> Original {
         patched_len: one.patched_len as u8,
         is_relay: false,
         is_system_call: one.function.subject.is_system_call(),
+        is_exchanged: one.function.plan.is_exchanged,
     }
 }

@@ -7,6 +7,9 @@
 //!     with no room for a jump     -> its first instruction by a breakpoint, if that is allowed
 //!   neither                       -> refused, with the reason
 //! ```
+//!
+//! A function at which no thread may trap gets one of the first three only if a single instruction
+//! is displaced: none can be inside of it when the text changes.
 
 use crate::arch::nop;
 use crate::arch::relocate::{self, Convention, RelocateError, Window};
@@ -87,6 +90,8 @@ pub(crate) struct Plan {
     pub(crate) variant: Variant,
     /// Why it gets a breakpoint and no jump.
     pub(crate) no_jump: Option<RefusalReason>,
+    /// True if the text may be exchanged as a whole only, because no thread may trap there.
+    pub(crate) is_exchanged: bool,
 }
 
 impl Plan {
@@ -141,7 +146,11 @@ pub(crate) fn classify(
         Variant::Plain
     };
     let is_misled = || !is_rust(function.symbol) && relocate::is_misled_by_a_call(&whole);
-    if function.notrace.is_some() || convention.gives_flags || is_misled() {
+    let (is_exchanged, returns) = match function.notrace {
+        Some(Notrace::Trap { returns }) => (true, returns),
+        notrace => (false, notrace.is_none()),
+    };
+    if !returns || convention.gives_flags || is_misled() {
         variant = variant.entry_only();
     }
     if let Ok(lead) = nop::find(entry) {
@@ -155,6 +164,7 @@ pub(crate) fn classify(
             window: None,
             variant,
             no_jump: None,
+            is_exchanged,
         });
     }
     let lead = if entry.starts_with(&nop::ENDBR64) {
@@ -179,6 +189,16 @@ pub(crate) fn classify(
             to: entered.trailing_zeros() as usize,
         }),
     });
+    let jump = match function.notrace {
+        Some(rule @ Notrace::Trap { .. }) => {
+            let is_single = |(window, _): &(Window, _)| window.boundaries() == 1;
+            let single = jump.ok().filter(is_single);
+            let single = single.or_else(|| with_relay(function, &code));
+            // A breakpoint would trap.
+            Ok(single.ok_or(RefusalReason::Notrace(rule.reason()))?)
+        }
+        _ => jump,
+    };
     let (how, window, relay, no_jump) = match jump {
         Ok((window, relay)) => (TraceMethod::Relocated, window, relay, None),
         Err(reason) => {
@@ -203,6 +223,7 @@ pub(crate) fn classify(
         window: Some(window),
         variant,
         no_jump,
+        is_exchanged,
     })
 }
 
@@ -496,6 +517,37 @@ mod tests {
         let refused = Err(RefusalReason::Entered { to: 3 });
         assert_eq!(with(&[0x90; 7], 0b1000), refused, "too short");
         assert_eq!(with(&[], 0b1000), refused, "no padding");
+    }
+
+    #[test]
+    fn a_function_without_traps_displaces_a_single_instruction() {
+        // mov eax, 1; ret
+        const LONG: [u8; 6] = [0xb8, 1, 0, 0, 0, 0xc3];
+        // ret
+        const SHORT: [u8; 1] = [0xc3];
+        let plan = |text, padding| {
+            let candidate = Candidate {
+                padding,
+                notrace: Some(Notrace::Trap { returns: true }),
+                ..candidate(text, "f")
+            };
+            let plan = classify(&candidate, || Callers::Abi, true)?;
+            let len = plan.window.as_ref().map(Window::boundaries);
+            assert!(plan.is_exchanged);
+            Ok((len, plan.relay, plan.patched_len()))
+        };
+        let refused = Err(RefusalReason::Notrace(
+            Notrace::Trap { returns: true }.reason(),
+        ));
+        let padding = &NOP[..5];
+        assert_eq!(plan(&NOP, &[]), Ok((None, None, SITE_LEN)));
+        assert_eq!(plan(&LONG, &[]), Ok((Some(1), None, SITE_LEN)));
+        // sub rsp, 16; leave; ret
+        assert_eq!(plan(&CODE[4..], padding), Ok((Some(1), Some(5), 2)));
+        assert_eq!(plan(&CODE[4..], &[]), refused);
+        // push rbp
+        assert_eq!(plan(&CODE, padding), refused);
+        assert_eq!(plan(&SHORT, padding), refused);
     }
 
     #[test]

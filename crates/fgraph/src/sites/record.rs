@@ -29,24 +29,30 @@ pub(crate) struct Original {
     pub(crate) is_relay: bool,
     /// Whether the site is a system call within a function.
     pub(crate) is_system_call: bool,
+    /// Whether no thread may trap there, and text may be exchanged as a whole only.
+    pub(crate) is_exchanged: bool,
 }
 
 impl Original {
     pub(crate) fn of(site: &Site) -> Self {
         let word = site.runtime.load(Ordering::Relaxed);
-        let [a, b, c, d, e, patched_len, is_relay, is_system_call] = word.to_le_bytes();
+        let [a, b, c, d, e, patched_len, flags, _] = word.to_le_bytes();
+        let [is_relay, is_system_call, is_exchanged] = [1, 2, 4].map(|flag| flags & flag != 0);
         Self {
             bytes: [a, b, c, d, e],
             patched_len,
-            is_relay: is_relay != 0,
-            is_system_call: is_system_call != 0,
+            is_relay,
+            is_system_call,
+            is_exchanged,
         }
     }
 
     pub(crate) fn to_word(self) -> u64 {
         let [a, b, c, d, e] = self.bytes;
-        let flags = [self.is_relay, self.is_system_call].map(u8::from);
-        u64::from_le_bytes([a, b, c, d, e, self.patched_len, flags[0], flags[1]])
+        let flags = u8::from(self.is_relay)
+            | u8::from(self.is_system_call) << 1
+            | u8::from(self.is_exchanged) << 2;
+        u64::from_le_bytes([a, b, c, d, e, self.patched_len, flags, 0])
     }
 
     /// The number of the system call that the site is: what the instruction there puts into a
@@ -62,6 +68,11 @@ impl Original {
 /// entry has no room for it. The function's record is right behind that of the NOP.
 pub(crate) fn is_relay(site: &Site) -> bool {
     Original::of(site).is_relay
+}
+
+/// Whether no thread may trap at a site, and its text may be exchanged as a whole only.
+pub(crate) fn is_exchanged(site: &Site) -> bool {
+    Original::of(site).is_exchanged
 }
 
 /// Whether a site is of a function that fgraph hooks for itself: the linker's, which tells of

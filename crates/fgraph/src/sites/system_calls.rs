@@ -52,6 +52,7 @@ pub(super) fn of(
                 relay: None,
                 variant: Variant::PreserveAll,
                 no_jump: None,
+                is_exchanged: false,
             },
             original: first_bytes(&function.text[call.at..]),
             relay: [0; SITE_LEN],

@@ -175,7 +175,7 @@ impl NotraceRules {
             if notrace::runs_blocked(name.symbol) && self.blocks_signals(functions)
                 || notrace::makes_stack_name(name.symbol) && self.names_stacks(file, functions)
             {
-                return Some(notrace::BLOCKED);
+                return Some(notrace::rule_of_blocked(name.symbol));
             }
             notrace::look_up(name.symbol)
         })
@@ -228,7 +228,7 @@ fn unnamed(file: &ElfFile<'_>, functions: &Functions<'_>, blocks_signals: bool) 
         .filter_map(|name| notrace::look_up(name.symbol))
         .collect();
     let is_linker = || known.contains(&notrace::PARTIAL);
-    let is_entire = |known: &Notrace| matches!(known, Notrace::Entirely(_));
+    let is_entire = |known: &Notrace| !matches!(known, Notrace::Return(_));
     if blocks_signals || is_linker() || known.iter().any(is_entire) {
         return Some(Notrace::Entirely(BESIDE));
     }
