@@ -7,6 +7,7 @@
 
 mod branch_targets;
 mod build;
+mod candidate;
 mod candidates;
 mod classify;
 mod entries;
@@ -50,7 +51,7 @@ use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
 use crate::unwinding::cancellation;
 #[cfg(feature = "testing")]
-pub(crate) use classify::Callers;
+pub(crate) use candidate::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use indices::Indices;
 use layout::BuildContext;

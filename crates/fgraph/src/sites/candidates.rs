@@ -6,7 +6,7 @@ use fgraph_symbols::elf::EntryList;
 use fgraph_symbols::functions::Functions;
 
 use super::branch_targets::Entered;
-use super::classify::Candidate;
+use super::candidate::Candidate;
 use super::facts::ModuleFacts;
 use super::linked_module::LinkedModule;
 use super::reliance::Reliance;

@@ -18,7 +18,7 @@ use fgraph_symbols::notrace::{self, Notrace};
 use fgraph_symbols::signature::Signature;
 
 use super::branch_targets::Entered;
-use super::classify::Callers;
+use super::candidate::Callers;
 use super::function_names::{file_name, names_of, symbol, write_name};
 use super::names::Names;
 use super::record::{is_function, system_call};

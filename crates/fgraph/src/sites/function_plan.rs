@@ -1,7 +1,8 @@
 //! How a function, or a system call within one, becomes a site, or why it does not.
 
+use super::candidate::{Callers, Candidate, ENTRY_BYTES, first_bytes};
 use super::candidates::Found;
-use super::classify::{self, Callers, ENTRY_BYTES, Plan, classify, first_bytes};
+use super::classify::{Plan, classify};
 use super::entries::Subject;
 use crate::arch::stub::SITE_LEN;
 use crate::report::error::RefusalReason;
@@ -45,7 +46,7 @@ impl Decision {
         callers: impl Fn() -> Callers,
         breakpoints: bool,
     ) -> Self {
-        let decide = |candidate: &classify::Candidate<'static>| {
+        let decide = |candidate: &Candidate<'static>| {
             let plan = classify(candidate, callers, breakpoints)?;
             let padding = candidate.padding;
             Ok(FunctionPlan {
@@ -104,7 +105,7 @@ mod tests {
         const CODE: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x10, 0xc9, 0xc3];
         const PATCHED: &[u8] = &[0xe9, 1, 2, 3, 4, 0x83, 0xec, 0x10, 0xc9, 0xc3];
         let decide = |relocated, notrace| {
-            let found = Ok(classify::Candidate {
+            let found = Ok(Candidate {
                 address: 0x40_0000,
                 size: CODE.len(),
                 text: CODE,

@@ -11,9 +11,10 @@ use fgraph_symbols::filter::{FilterError, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
 
 use super::branch_targets::Entered;
+use super::candidate::{Callers, Candidate};
 use super::candidates::Candidates;
 use super::candidates::gap;
-use super::classify::{Callers, Candidate, Plan, classify};
+use super::classify::{Plan, classify};
 use super::entries::Subject;
 use super::facts::{ModuleFacts, parse, relocated_behind};
 use super::function_names::{symbol, write_name};

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::classify::{Callers, is_rust};
+use super::candidate::{Callers, is_rust};
 use crate::arch::reliance::{Code, ReliedOn, Search};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;

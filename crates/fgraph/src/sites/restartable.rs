@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use fgraph_symbols::notrace::Notrace;
 
-use super::classify::ENTRY_BYTES;
+use super::candidate::ENTRY_BYTES;
 
 /// The rule for functions whose entry such a sequence begins or ends at.
 pub(super) const NOTRACE: Notrace = Notrace::Entirely(

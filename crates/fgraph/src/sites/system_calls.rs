@@ -2,7 +2,8 @@
 
 use fgraph_symbols::elf::ElfFile;
 
-use super::classify::{Candidate, Plan, first_bytes};
+use super::candidate::{Candidate, first_bytes};
+use super::classify::Plan;
 use super::entries::Subject;
 use super::function_plan::{Decision, FunctionPlan};
 use crate::arch::cpu;

@@ -10,7 +10,7 @@ use fgraph_symbols::functions::{Functions, Name};
 use fgraph_symbols::ghc;
 use fgraph_symbols::notrace::{self, Notrace};
 
-use super::classify::Callers;
+use super::candidate::Callers;
 use crate::arch::cpu;
 use crate::arch::evex;
 use crate::arch::relocate;

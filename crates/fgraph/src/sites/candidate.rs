@@ -1,0 +1,90 @@
+//! A function as it is found.
+
+use fgraph_symbols::notrace::Notrace;
+
+use crate::arch::stub::SITE_LEN;
+
+/// The longest landing pad and window: `endbr64`, four bytes of other instructions, and the longest
+/// one.
+pub(super) const ENTRY_BYTES: usize = 4 + 4 + 15;
+
+/// A function as it is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    /// Where it starts, in memory.
+    pub(crate) address: usize,
+    /// Its bytes as far as the symbol table says; 0 if it does not.
+    pub(crate) size: usize,
+    /// The text from there up to the next function, as the file has it.
+    pub(crate) text: &'a [u8],
+    /// How many bytes behind the start the linker writes to its text or to what follows, if it
+    /// does.
+    pub(crate) relocated: Option<usize>,
+    /// Whether the compiler has listed it as one that is to be patched.
+    pub(crate) listed: bool,
+    /// The text between the end of the previous function and the start of this one, if that is
+    /// known.
+    pub(crate) padding: &'a [u8],
+    /// Bit *k* is set if another function leads to byte *k* behind the entry.
+    pub(crate) entered: u8,
+    /// Whether a caller that knows its code may rely on it.
+    pub(crate) code_is_relied_on: bool,
+    /// Whether a caller relies on a convention that keeps more than the ABI does.
+    pub(crate) convention_is_relied_on: bool,
+    /// Whether the processor keeps shadow stacks.
+    pub(crate) has_shadow_stacks: bool,
+    /// Its name in the symbol table; empty if it has none.
+    pub(crate) symbol: &'a str,
+    /// What must not be traced of it, whatever its code is.
+    pub(crate) notrace: Option<Notrace>,
+}
+
+/// What the code of a module may rely on beyond the ABI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Callers {
+    /// Nothing: no caller knows which registers a function leaves alone.
+    Abi,
+    /// A caller may keep values in any register up to vector register 15 that the called function
+    /// does not use (gcc's `-fipa-ra`).
+    LowRegisters,
+    /// As `LowRegisters`, in opmasks and higher vector registers, too.
+    AllRegisters,
+}
+
+impl<'a> Candidate<'a> {
+    /// The start of the text that is in memory as it is in the file, unless another tool has
+    /// changed it: the linker writes to nothing of it.
+    pub(crate) fn constant(&self) -> &'a [u8] {
+        let len = self.text.len().min(ENTRY_BYTES);
+        &self.text[..len.min(self.relocated.unwrap_or(usize::MAX))]
+    }
+}
+
+/// Whether rustc has compiled it, which has no callers that know more than the ABI.
+pub(crate) fn is_rust(symbol: &str) -> bool {
+    let symbol = symbol.split('.').next().unwrap_or(symbol);
+    let legacy = || {
+        let hash = symbol
+            .strip_prefix("_ZN")?
+            .strip_suffix('E')?
+            .rsplit_once("17h")?
+            .1;
+        Some(hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    symbol.starts_with("_R") || legacy().unwrap_or(false)
+}
+
+/// Whether it has arguments and results in more registers than the ABI says, as clang has it in the
+/// name of such functions.
+pub(super) fn is_regcall(symbol: &str) -> bool {
+    symbol.contains("__regcall3__")
+}
+
+/// The first bytes of an entry; zeros where it ends before.
+pub(crate) fn first_bytes(entry: &[u8]) -> [u8; SITE_LEN] {
+    let mut found = [0; SITE_LEN];
+    for (to, from) in found.iter_mut().zip(entry) {
+        *to = *from;
+    }
+    found
+}
