@@ -329,7 +329,7 @@ impl Step {
                 What::Entry { function, .. } => StepKind::Begin(function),
                 What::Return { function, .. } => StepKind::End(function, Ending::Returned),
                 What::Unwound { function } => StepKind::End(function, Ending::Unwound),
-                What::Lost { events } => StepKind::Lost(events),
+                What::Lost { events, .. } => StepKind::Lost(events),
                 What::Mark(_) => StepKind::Other,
             },
         }
@@ -616,14 +616,26 @@ mod tests {
         step(20, entry(3));
         step(23, entry(6));
         step(24, end(6));
-        step(30, What::Lost { events: 7 });
+        step(
+            30,
+            What::Lost {
+                events: 7,
+                ends: None,
+            },
+        );
         step(1000, entry(4));
         step(1100, end(4));
         step(1200, end(1));
         // Which one of the two ends is not known.
         step(2000, entry(5));
         step(2010, entry(5));
-        step(2030, What::Lost { events: 1 });
+        step(
+            2030,
+            What::Lost {
+                events: 1,
+                ends: None,
+            },
+        );
         step(3000, end(5));
         // The ends of 2 and 3 are among those that are missing.
         let call =

@@ -37,7 +37,7 @@ impl Found {
             let (function, is_entry) = match event.what {
                 What::Entry { function, .. } => (function, true),
                 What::Return { function, .. } | What::Unwound { function, .. } => (function, false),
-                What::Lost { events } => {
+                What::Lost { events, .. } => {
                     found.lost += events;
                     continue;
                 }

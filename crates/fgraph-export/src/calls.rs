@@ -364,7 +364,7 @@ impl Calls {
                 self.words.extend_from_slice(words);
                 Step::Mark
             }
-            What::Lost { events } => Step::Lost(events),
+            What::Lost { events, .. } => Step::Lost(events),
         };
         self.step(source, sink, (process, id), ticks, step)?;
         Ok(true)

@@ -169,6 +169,10 @@ pub enum What<'a> {
     Lost {
         /// How many.
         events: u64,
+        /// How many of them ended calls whose entries are among the events that were given: the
+        /// innermost calls of the thread. `None` if any number of calls may have ended, and calls
+        /// may have begun whose ends follow.
+        ends: Option<u64>,
     },
 }
 

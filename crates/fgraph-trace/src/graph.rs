@@ -291,7 +291,7 @@ impl FunctionGraph {
                 self.words.extend_from_slice(words);
                 self.mark(source, &head, out);
             }
-            What::Lost { events } => {
+            What::Lost { events, .. } => {
                 let cpu = Cpu(head.cpu);
                 push(out, format_args!("CPU:{cpu} [LOST {events} EVENTS]\n"));
                 // What returns next may not be what was last entered.

@@ -181,13 +181,18 @@ struct Pending {
     cpu: u32,
     /// How many events are missing here; 0 for an event that is there.
     lost: u64,
+    /// How many of the missing events ended calls, if that is known.
+    lost_ends: Option<u64>,
 }
 
 impl Pending {
     fn what<'a>(&self, words: &'a [u64]) -> What<'a> {
         match self.lost {
             0 => event::what(words, &self.place),
-            events => What::Lost { events },
+            events => What::Lost {
+                events,
+                ends: self.lost_ends,
+            },
         }
     }
 
@@ -225,6 +230,8 @@ struct Lane {
     /// How many events of the ring were given or are known to be missing.
     events: u64,
     dropped: u64,
+    /// How many of the dropped events ended calls, if that is known.
+    dropped_ends: Option<u64>,
     time: u64,
 }
 
@@ -274,6 +281,7 @@ impl Lane {
             thread: self.chunk.thread,
             cpu: self.walk.cpu,
             lost: 0,
+            lost_ends: None,
         };
     }
 
@@ -326,6 +334,14 @@ impl Lane {
         } else {
             lost.min(chunk.own_dropped)
         };
+        // A writer does not write the end of a call whose entry it has dropped: the ends that it
+        // has dropped are those of the innermost calls that were given.
+        let ends = match (self.dropped_ends, chunk.dropped_ends) {
+            (None, Some(ends)) if self.dropped == 0 => Some(ends),
+            (Some(before), Some(ends)) => ends.checked_sub(before),
+            _ => None,
+        };
+        let lost_ends = ends.filter(|_| is_same && lost == chunk.own_dropped);
         let loss = |of: &Chunk, lost| {
             (lost != 0).then_some(Pending {
                 place: Place::default(),
@@ -334,10 +350,12 @@ impl Lane {
                 thread: of.thread,
                 cpu: self.walk.cpu,
                 lost,
+                lost_ends,
             })
         };
         self.losses = [loss(before, lost - ours), loss(chunk, ours)];
         (self.events, self.dropped) = (chunk.events, chunk.dropped);
+        self.dropped_ends = chunk.dropped_ends;
     }
 }
 

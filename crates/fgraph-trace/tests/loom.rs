@@ -49,7 +49,7 @@ impl Seen {
                     assert_eq!(time, start + u64::from(function), "half an event");
                     self.functions.push(function);
                 }
-                What::Lost { events } => self.lost += events,
+                What::Lost { events, .. } => self.lost += events,
                 other => panic!("{other:?} was never written"),
             }
         }

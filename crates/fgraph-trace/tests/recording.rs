@@ -74,7 +74,7 @@ fn count(source: &mut impl Source) -> (u64, u64) {
     let (mut events, mut lost) = (0, 0);
     while let Some(event) = source.next().unwrap() {
         match event.what {
-            What::Lost { events } => lost += events,
+            What::Lost { events, .. } => lost += events,
             _ => events += 1,
         }
     }

@@ -46,7 +46,7 @@ fn read(source: &mut impl Source) -> Seen {
         assert!(event.time >= last, "{} after {last}", event.time);
         last = event.time;
         match event.what {
-            What::Lost { events } => seen.lost += events,
+            What::Lost { events, .. } => seen.lost += events,
             What::Entry { function, .. } => {
                 seen.events += 1;
                 seen.entries.push(function);
@@ -105,10 +105,90 @@ fn a_full_ring_drops_and_says_exactly_how_much_and_where() {
     assert!(writer.call(call(Kind::Entry, 7), held + 5));
     rings.finish();
     let lost = live.next().unwrap().unwrap();
-    assert_eq!((lost.what, lost.thread), (What::Lost { events: 5 }, 1));
+    let (events, ends) = (5, Some(0));
+    assert_eq!((lost.what, lost.thread), (What::Lost { events, ends }, 1));
     let seen = read(&mut live);
     assert_eq!((seen.entries, seen.lost), (vec![7], 0));
     assert!(live.is_over());
+}
+
+/// Losses of a source: how many events were read before each, how many are missing, and how many of
+/// these ended calls.
+fn losses(source: &mut impl Source) -> Vec<(u64, u64, Option<u64>)> {
+    let (mut found, mut events) = (Vec::new(), 0);
+    while let Some(event) = source.next().unwrap() {
+        match event.what {
+            What::Lost { events: lost, ends } => found.push((events, lost, ends)),
+            _ => events += 1,
+        }
+    }
+    found
+}
+
+#[test]
+fn ends_among_dropped_events_are_counted() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut drain = Drain::new(rings.clone(), Vec::new(), &Info::of_this_process()).unwrap();
+    let write = |kinds: &[Kind]| {
+        for &kind in kinds {
+            writer.call(call(kind, 1), 0);
+        }
+    };
+    let fill = || while writer.call(call(Kind::Entry, 1), 0) {};
+    fill();
+    write(&[Kind::Return, Kind::Unwound, Kind::Entry]);
+    drain.drain().unwrap();
+    write(&[Kind::Return]);
+    fill();
+    write(&[Kind::Return; 4]);
+    drain.drain().unwrap();
+    write(&[Kind::Return]);
+    fill();
+    write(&[Kind::Unwound]);
+    rings.finish();
+    let recording = drain.finish().unwrap();
+    // The newest sub-buffer is drained at the end only.
+    let expected = [
+        (4 * EVENTS, 4, Some(2)),
+        (7 * EVENTS, 5, Some(4)),
+        (10 * EVENTS, 2, Some(1)),
+    ];
+    let mut recording = Recording::read(Cursor::new(recording)).unwrap();
+    assert_eq!(losses(&mut recording), expected);
+}
+
+#[test]
+fn ends_among_overwritten_events_are_not_known() {
+    let rings = small(Mode::Overwrite);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    for n in 0..5 * EVENTS {
+        writer.call(call(Kind::Return, 1), n);
+    }
+    rings.finish();
+    let found = losses(&mut Live::watch(rings.clone()));
+    assert_eq!(found, [(0, EVENTS, None)]);
+}
+
+#[test]
+fn no_event_stands_between_a_dropped_one_and_the_place_of_the_loss() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut live = Live::consume(rings.clone()).unwrap();
+    for n in 0..4 * EVENTS - 1 {
+        writer.call(call(Kind::Entry, 1), n);
+    }
+    let long = Extras {
+        result: &[7],
+        ..Extras::default()
+    };
+    assert!(!writer.call_with(call(Kind::Return, 1), 4 * EVENTS, &long));
+    // One word is left, in which this one has room.
+    assert!(!writer.call(call(Kind::Return, 1), 4 * EVENTS));
+    read(&mut live);
+    assert!(writer.call(call(Kind::Return, 1), 5 * EVENTS));
+    rings.finish();
+    assert_eq!(losses(&mut live), [(0, 2, Some(2))]);
 }
 
 #[test]
@@ -230,7 +310,7 @@ fn what_a_thread_lost_before_it_ended_is_told_as_its_own() {
     rings.finish();
     let mut losses = Vec::new();
     while let Some(event) = consumer.next().unwrap() {
-        if let What::Lost { events } = event.what {
+        if let What::Lost { events, .. } = event.what {
             losses.push((event.thread, events));
         }
     }
@@ -287,7 +367,7 @@ fn read_unordered(source: &mut impl Source) -> Seen {
     let mut seen = Seen::default();
     while let Some(event) = source.next().unwrap() {
         match event.what {
-            What::Lost { events } => seen.lost += events,
+            What::Lost { events, .. } => seen.lost += events,
             _ => seen.events += 1,
         }
     }
@@ -579,7 +659,7 @@ fn the_last_seconds_of_a_thousand_threads_are_kept_in_little_memory() {
     while let Some(event) = recording.next().unwrap() {
         let of_thread = &mut found[event.thread as usize - 1];
         match event.what {
-            What::Lost { events } => of_thread.1 += events,
+            What::Lost { events, .. } => of_thread.1 += events,
             _ if of_thread.0 == 0 => (of_thread.0, of_thread.2) = (1, event.time),
             _ => of_thread.0 += 1,
         }

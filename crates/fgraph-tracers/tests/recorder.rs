@@ -526,7 +526,7 @@ fn events_of_all_threads_and_losses_add_up_to_the_calls() {
                     match event.what {
                         What::Entry { .. } => entries += 1,
                         What::Return { .. } => returns += 1,
-                        What::Lost { events } => lost += events,
+                        What::Lost { events, .. } => lost += events,
                         _ => {}
                     }
                 }
@@ -660,7 +660,7 @@ fn count(source: &mut impl Source) -> [u64; 3] {
         match event.what {
             What::Entry { .. } => counts[0] += 1,
             What::Return { .. } => counts[1] += 1,
-            What::Lost { events } => counts[2] += events,
+            What::Lost { events, .. } => counts[2] += events,
             _ => {}
         }
     }
@@ -696,7 +696,7 @@ fn a_recording_has_every_call_of_every_thread() {
                     assert_ne!(name, "write");
                     inner += u64::from(name == "recorded_inner");
                 }
-                What::Lost { events } => lost += events,
+                What::Lost { events, .. } => lost += events,
                 _ => {}
             }
         }

@@ -86,7 +86,7 @@ impl Tracers {
         let mut told = 0;
         while let Some(event) = live.next()? {
             told += match event.what {
-                What::Lost { events } => events,
+                What::Lost { events, .. } => events,
                 _ => 1,
             };
         }

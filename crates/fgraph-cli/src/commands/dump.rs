@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 words.extend_from_slice(mark);
                 Line::Mark
             }
-            What::Lost { events } => Line::Lost(events),
+            What::Lost { events, .. } => Line::Lost(events),
         };
         let time = view.clock().monotonic(ticks);
         let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);

@@ -52,7 +52,7 @@ impl Counts {
                 }
                 What::Return { .. } | What::Unwound { .. } => counts.ends += 1,
                 What::Mark(_) => counts.marks += 1,
-                What::Lost { events } => counts.lost = counts.lost.saturating_add(events),
+                What::Lost { events, .. } => counts.lost = counts.lost.saturating_add(events),
             }
         }
         Ok(counts)

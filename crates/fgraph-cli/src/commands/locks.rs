@@ -103,7 +103,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 locks.leave(thread, function, result, now);
             }
             Did::Unwound { function } => locks.leave(thread, function, None, now),
-            Did::Lost { events } => locks.lose(thread, events),
+            Did::Lost { events, .. } => locks.lose(thread, events),
             Did::Mark(_) => {}
         }
         for inversion in std::mem::take(&mut locks.inversions) {

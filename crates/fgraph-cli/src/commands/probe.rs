@@ -499,7 +499,7 @@ impl Probe {
                 };
                 self.end(source, key, function, end)?;
             }
-            Event::Lost { events } => self.lost = self.lost.saturating_add(events),
+            Event::Lost { events, .. } => self.lost = self.lost.saturating_add(events),
             Event::Mark(_) => {}
         }
         Ok(true)

@@ -110,7 +110,7 @@ fn show(
                 let line = mark_text(words);
                 writeln!(out, "{}", escaped(line.trim_end_matches('\n')))
             }
-            What::Lost { events } => {
+            What::Lost { events, .. } => {
                 lost = lost.saturating_add(events);
                 writeln!(
                     out,

@@ -315,7 +315,13 @@ mod tests {
         step(0, entry(1));
         step(10, entry(2));
         step(17, entry(3));
-        step(20, What::Lost { events: 5 });
+        step(
+            20,
+            What::Lost {
+                events: 5,
+                ends: None,
+            },
+        );
         for time in [100, 200, 300] {
             step(time, entry(2));
             step(time + 10, entry(3));

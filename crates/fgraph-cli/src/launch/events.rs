@@ -111,7 +111,7 @@ impl<'l> Events<'l> {
             let (process, thread) = (event.process, event.thread);
             let (words, lost) = match event.what {
                 What::Mark([_, words @ ..]) => (words.to_vec(), 0),
-                What::Lost { events } => (Vec::new(), events),
+                What::Lost { events, .. } => (Vec::new(), events),
                 _ => continue,
             };
             return Ok(Some(Found {

@@ -374,7 +374,10 @@ impl Source for Script {
                 }
                 What::Mark(&self.words)
             }
-            Step::Lost(events) => What::Lost { events: *events },
+            Step::Lost(events) => What::Lost {
+                events: *events,
+                ends: None,
+            },
         };
         Ok(Some(Event::new(TICKS + 2 * time, *process, *thread, what)))
     }

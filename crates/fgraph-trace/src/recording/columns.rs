@@ -42,6 +42,9 @@ pub(super) fn push_head(out: &mut Vec<u8>, chunk: &Chunk) {
     ] {
         push(out, number);
     }
+    if let Some(ends) = chunk.dropped_ends {
+        push(out, ends);
+    }
 }
 
 /// The most words of a chunk: those of the largest sub-buffer.
@@ -55,7 +58,7 @@ pub(super) fn longest_body(words: usize) -> usize {
 /// The reverse of [`push_head`], and how many words there are.
 pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
     let mut next = || pull(&mut head);
-    let chunk = Chunk {
+    let mut chunk = Chunk {
         ring: next()? as u32,
         sequence: next()?,
         offset: next()? as u32,
@@ -66,6 +69,7 @@ pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
         events: next()?,
         dropped: next()?,
         own_dropped: next()?,
+        dropped_ends: None,
         anchor: Anchor {
             ticks: next()?,
             monotonic: next()?,
@@ -74,6 +78,7 @@ pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
         words: Vec::new(),
     };
     let words = usize::try_from(next()?).ok()?;
+    chunk.dropped_ends = next();
     (words <= MAX_WORDS).then_some((chunk, words))
 }
 

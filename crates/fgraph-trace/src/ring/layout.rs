@@ -7,8 +7,8 @@ use super::Mode;
 use crate::clock::{Clock, ClockKind};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// `fgraphr2`, as the bytes of a file.
-const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr2");
+/// `fgraphr3`, as the bytes of a file.
+const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr3");
 
 /// Words of the header of all rings.
 pub(super) mod at {
@@ -44,6 +44,8 @@ pub(super) mod ring {
     pub(in super::super) const HEAD: usize = 1;
     /// How many events were dropped.
     pub(in super::super) const DROPPED: usize = 2;
+    /// How many of these were returns and unwound calls.
+    pub(in super::super) const DROPPED_ENDS: usize = 3;
     /// How many sub-buffers the consumer has given back. In a line of its own.
     pub(in super::super) const CONSUMED: usize = 8;
     pub(in super::super) const HEADER: usize = 16;
@@ -69,6 +71,8 @@ pub(super) mod sub {
     pub(in super::super) const TABLE: usize = 9;
     /// The processor that the thread ran on, from 1; 0 if that is not known.
     pub(in super::super) const CPU: usize = 10;
+    /// How many of the events in [`DROPPED`] were returns and unwound calls.
+    pub(in super::super) const DROPPED_ENDS: usize = 11;
     /// Words with events (low half), and how many of them are not the first of theirs (high half).
     /// The last word, so that it is directly before the first event.
     pub(in super::super) const USED: usize = 15;
@@ -218,7 +222,7 @@ impl Geometry {
         let load = |at: usize| header[at];
         if load(at::MAGIC) != MAGIC {
             return Err(invalid(
-                "no rings of version 2; the first word is",
+                "no rings of version 3; the first word is",
                 load(at::MAGIC),
             ));
         }

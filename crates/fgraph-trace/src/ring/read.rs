@@ -33,6 +33,8 @@ pub struct Chunk {
     pub dropped: u64,
     /// Events dropped that are of this thread, and directly before these.
     pub own_dropped: u64,
+    /// How many of the events in `dropped` were returns and unwound calls, if that is known.
+    pub dropped_ends: Option<u64>,
     /// What the clocks showed when the sub-buffer was opened.
     pub anchor: Anchor,
     /// The events, see [`event`](crate::event).
@@ -127,6 +129,7 @@ impl Cursor {
                 .wrapping_add(taken),
             dropped,
             own_dropped: dropped - self.dropped,
+            dropped_ends: Some(header[ring::DROPPED_ENDS].load(Ordering::Relaxed)),
             anchor: Anchor::default(),
             words: std::mem::take(&mut chunk.words),
         };
@@ -178,8 +181,9 @@ impl Cursor {
             sub::EVENTS,
             sub::DROPPED,
             sub::OWN_DROPPED,
+            sub::DROPPED_ENDS,
         ];
-        let [owner, time, events, dropped, own_dropped] = header.map(load);
+        let [owner, time, events, dropped, own_dropped, dropped_ends] = header.map(load);
         let [ticks, monotonic, realtime] = [0, 1, 2].map(|n| load(sub::ANCHOR + n));
         let cpu = load(sub::CPU);
         // Acquire: if any of what was loaded is of a later sub-buffer, its odd state or a later one
@@ -209,6 +213,7 @@ impl Cursor {
             events: events.wrapping_add(taken),
             dropped,
             own_dropped: if begin == 0 { own_dropped } else { 0 },
+            dropped_ends: Some(dropped_ends),
             anchor: Anchor {
                 ticks,
                 monotonic,

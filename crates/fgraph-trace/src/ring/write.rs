@@ -6,7 +6,7 @@ use core::ptr;
 use super::layout::{MORE_SHIFT, at, ring, sub};
 use super::{Mode, Rings};
 use crate::clock::{Anchor, ClockKind};
-use crate::event::{self, Extension, MAX_DELTA, MAX_MARK};
+use crate::event::{self, Extension, Kind, MAX_DELTA, MAX_MARK};
 use crate::primitive::{AtomicU64, Ordering, Step, fence, is_taken};
 
 /// What a thread that writes knows of its ring.
@@ -244,7 +244,7 @@ impl Writer {
             // SAFETY: handed on.
             let is_open = len <= rings.geometry.room() && unsafe { self.open(rings, now) };
             if !is_open {
-                return self.drop_event(rings);
+                return self.drop_event(rings, words);
             }
         }
         let used = self.used.get();
@@ -353,6 +353,10 @@ impl Writer {
             (sub::TIME, now),
             (sub::EVENTS, events),
             (sub::DROPPED, header[ring::DROPPED].load(Ordering::Relaxed)),
+            (
+                sub::DROPPED_ENDS,
+                header[ring::DROPPED_ENDS].load(Ordering::Relaxed),
+            ),
             (sub::OWN_DROPPED, self.dropped.get()),
             (sub::ANCHOR, anchor.ticks),
             (sub::ANCHOR + 1, anchor.monotonic),
@@ -375,18 +379,23 @@ impl Writer {
         true
     }
 
-    /// Counts an event that finds no room.
-    fn drop_event(&self, rings: &Rings) -> bool {
-        if let Some(dropped) = rings
-            .ring_header(self.ring.get().wrapping_sub(1))
-            .get(ring::DROPPED)
-        {
-            dropped.store(
-                dropped.load(Ordering::Relaxed).wrapping_add(1),
-                Ordering::Relaxed,
-            );
-            self.dropped.set(self.dropped.get().wrapping_add(1));
+    /// Counts an event that finds no room, and closes the sub-buffer: an event that needs less
+    /// room would stand before the place where readers are told of the loss.
+    fn drop_event(&self, rings: &Rings, words: &[u64]) -> bool {
+        self.room.set(u64::from(self.used.get() as u32));
+        let header = rings.ring_header(self.ring.get().wrapping_sub(1));
+        let count = |at: usize| {
+            if let Some(place) = header.get(at) {
+                let count = place.load(Ordering::Relaxed).wrapping_add(1);
+                place.store(count, Ordering::Relaxed);
+            }
+        };
+        count(ring::DROPPED);
+        let call = words.first().and_then(|&word| event::as_call(word));
+        if call.is_some_and(|(kind, _)| kind != Kind::Entry) {
+            count(ring::DROPPED_ENDS);
         }
+        self.dropped.set(self.dropped.get().wrapping_add(1));
         false
     }
 }

@@ -82,7 +82,7 @@ impl Calls {
                 Ok(function)
             }
             What::Mark(words) => Err(mark_text(words)),
-            What::Lost { events } => {
+            What::Lost { events, .. } => {
                 let _ = writeln!(out, "CPU:{cpu} [LOST {events} EVENTS]");
                 return Ok(true);
             }

@@ -102,7 +102,7 @@ impl Seen {
         loop {
             let (is_ours, is_entry) = match live.next() {
                 Ok(Some(event)) => match event.what {
-                    What::Lost { events } => {
+                    What::Lost { events, .. } => {
                         self.lost += events;
                         continue;
                     }

@@ -317,7 +317,7 @@ enum KeptWhat {
     Return(u32),
     Unwound(u32),
     Mark,
-    Lost(u64),
+    Lost(u64, Option<u64>),
 }
 
 impl Kept {
@@ -332,7 +332,7 @@ impl Kept {
             What::Return { function, result } => (KeptWhat::Return(function), result),
             What::Unwound { function } => (KeptWhat::Unwound(function), &[]),
             What::Mark(words) => (KeptWhat::Mark, words),
-            What::Lost { events } => (KeptWhat::Lost(events), &[]),
+            What::Lost { events, ends } => (KeptWhat::Lost(events, ends), &[]),
         };
         Self {
             time: event.time,
@@ -359,7 +359,7 @@ impl Kept {
             },
             KeptWhat::Unwound(function) => What::Unwound { function },
             KeptWhat::Mark => What::Mark(&self.words),
-            KeptWhat::Lost(events) => What::Lost { events },
+            KeptWhat::Lost(events, ends) => What::Lost { events, ends },
         }
     }
 }
