@@ -15,6 +15,7 @@ pub mod event;
 pub mod graph;
 pub mod live;
 pub mod names;
+pub mod pairing;
 pub mod primitive;
 pub mod recording;
 pub mod ring;

@@ -72,6 +72,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "ring",
             "names",
             "values",
+            "pairing",
             "event",
             "clock",
             "primitive",
