@@ -11,6 +11,7 @@
 //! ```
 //!
 //! A call whose end is [not recorded](What::Entry::is_entry_only) is a line without a duration.
+//! A call that is [lost](Ending::Lost) has no closing brace, and what follows is not in it.
 
 mod errno;
 
@@ -21,6 +22,7 @@ use std::io::{self, Write};
 use crate::clock::Clock;
 use crate::event::{What, mark_text};
 use crate::names::{FunctionName, Names};
+use crate::pairing::{Change, Ending, Pairing};
 use crate::source::{Source, SourceError};
 
 /// How results are written.
@@ -111,10 +113,9 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A call that is going on.
+/// What is kept of a call that goes on.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    function: u32,
     began: Moment,
     is_shown: bool,
 }
@@ -122,8 +123,8 @@ struct Call {
 /// What is known of a thread.
 #[derive(Debug, Default)]
 struct Thread {
-    calls: Vec<Call>,
-    /// How many of them are shown.
+    calls: Pairing<Call>,
+    /// How many of its calls are shown.
     shown: usize,
     /// How many of them are of functions that are asked for, and that are to be left out.
     wanted: usize,
@@ -132,8 +133,6 @@ struct Thread {
     is_leaf: bool,
 }
 
-/// Calls deeper than this lose the outermost ones: their returns may be missing.
-const MAX_CALLS: usize = 1 << 16;
 const INDENT: usize = 2;
 /// Calls that are nested deeper are not indented further, and have their depth before their names.
 const MAX_INDENTED: usize = 64;
@@ -291,12 +290,13 @@ impl FunctionGraph {
                 self.words.extend_from_slice(words);
                 self.mark(source, &head, out);
             }
-            What::Lost { events, .. } => {
+            What::Lost { events, ends } => {
                 let cpu = Cpu(head.cpu);
                 push(out, format_args!("CPU:{cpu} [LOST {events} EVENTS]\n"));
-                // What returns next may not be what was last entered.
                 if let Some(thread) = self.threads.get_mut(&(head.process, head.thread)) {
                     thread.is_leaf = false;
+                    thread.calls.lose(ends);
+                    thread.settle();
                 }
             }
         }
@@ -326,11 +326,15 @@ impl FunctionGraph {
             && thread.unwanted == 0
             && (options.max_depth == 0 || thread.shown < options.max_depth);
         let depth = thread.shown;
-        thread.push(Call {
-            function,
+        let call = Call {
             began: head.now,
             is_shown,
-        });
+        };
+        match is_entry_only {
+            true => thread.calls.enter_only(function, head.now.time, call),
+            false => thread.calls.enter(function, head.now.time, call),
+        }
+        thread.settle();
         let upcoming = source.upcoming();
         let end = upcoming.and_then(|next| match next.what {
             What::Return { function, result } => {
@@ -343,9 +347,6 @@ impl FunctionGraph {
             _ => None,
         });
         let leaf = end.filter(|&(of, _, _)| of == function && !is_entry_only);
-        if is_entry_only {
-            thread.pop(function);
-        }
         if !is_shown || options.threshold != 0 {
             return;
         }
@@ -406,7 +407,12 @@ impl FunctionGraph {
         out: &mut String,
     ) {
         let thread = self.threads.entry((head.process, head.thread)).or_default();
-        let call = thread.pop(function);
+        let how = match is_unwound {
+            true => Ending::Unwound,
+            false => Ending::Returned,
+        };
+        thread.calls.exit(function, head.now.time, how);
+        let call = thread.settle();
         if std::mem::take(&mut thread.is_leaf) || call.is_some_and(|call| !call.is_shown) {
             return;
         }
@@ -554,29 +560,25 @@ impl FunctionGraph {
 }
 
 impl Thread {
-    fn push(&mut self, call: Call) {
-        if self.calls.len() >= MAX_CALLS {
-            let gone = self.calls.drain(..MAX_CALLS / 2);
-            self.shown -= gone.filter(|call| call.is_shown).count();
+    /// Counts the calls that the last event has begun and ended, and gives the last one that has
+    /// ended.
+    fn settle(&mut self) -> Option<Call> {
+        let mut ended = None;
+        while let Some(change) = self.calls.change() {
+            match change {
+                Change::Began => {
+                    let call = self.calls.calls().last();
+                    self.shown += usize::from(call.is_some_and(|call| call.data.is_shown));
+                }
+                Change::Ended(call) => {
+                    self.shown -= usize::from(call.data.is_shown);
+                    self.wanted = self.wanted.saturating_sub(1);
+                    self.unwanted = self.unwanted.saturating_sub(1);
+                    ended = Some(call.data);
+                }
+            }
         }
-        self.shown += usize::from(call.is_shown);
-        self.calls.push(call);
-    }
-
-    /// Takes the innermost call of a function away, with all in it, whose returns are missing.
-    fn pop(&mut self, function: u32) -> Option<Call> {
-        let at = self
-            .calls
-            .iter()
-            .rposition(|call| call.function == function)?;
-        let mut found = None;
-        for call in self.calls.drain(at..).rev() {
-            self.shown -= usize::from(call.is_shown);
-            self.wanted = self.wanted.saturating_sub(1);
-            self.unwanted = self.unwanted.saturating_sub(1);
-            found = Some(call);
-        }
-        found
+        ended
     }
 }
 

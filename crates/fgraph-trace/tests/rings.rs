@@ -192,6 +192,41 @@ fn no_event_stands_between_a_dropped_one_and_the_place_of_the_loss() {
 }
 
 #[test]
+fn a_function_graph_goes_on_around_calls_whose_ends_were_dropped() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut live = Live::consume(rings.clone()).unwrap();
+    let mut graph = FunctionGraph::new(Options::default());
+    writer.call(call(Kind::Entry, 1), 0);
+    for function in [2, 2] {
+        writer.call(call(Kind::Entry, function), 1000);
+    }
+    while writer.call(call(Kind::Entry, 3), 2000) && writer.call(call(Kind::Return, 3), 2000) {}
+    // The last end of 3 has found no room. The end of the inner 2 finds none either.
+    writer.call(call(Kind::Return, 2), 3000);
+    let mut before = Vec::new();
+    graph.write_all(&mut live, &mut before).unwrap();
+    for (kind, function, time) in [
+        (Kind::Entry, 4, 5000),
+        (Kind::Return, 4, 6000),
+        (Kind::Return, 2, 7000),
+        (Kind::Return, 1, 9000),
+    ] {
+        writer.call(call(kind, function), time);
+    }
+    rings.finish();
+    let mut text = Vec::new();
+    graph.write_all(&mut live, &mut text).unwrap();
+    let expected = "\
+CPU:- [LOST 2 EVENTS]
+  1.000 us    |      function 4();
+  6.000 us    |    }
+  9.000 us    |  }
+";
+    assert_eq!(String::from_utf8(text).unwrap(), expected);
+}
+
+#[test]
 fn what_is_dropped_last_is_told_at_the_end() {
     let rings = small(Mode::Drop);
     let writer = rings.writer(PROCESS, 1).unwrap();
