@@ -7,6 +7,8 @@ use std::path::Path;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
 use fgraph_trace::names::{Names, process_id};
+pub(crate) use fgraph_trace::pairing::Ending;
+use fgraph_trace::pairing::{Change, EndedCall, OpenCall, Pairing};
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
@@ -83,25 +85,12 @@ pub(crate) struct Thread {
     /// Its name; empty if it is not known.
     pub(crate) name: String,
     /// Calls that go on.
-    calls: Vec<Open>,
+    calls: Pairing<Slot>,
     /// Index of the process's pages.
     pages: usize,
-    /// The time of its last event.
-    last: u64,
-    /// Whether events were lost behind that.
-    is_lost: bool,
 }
 
 impl Thread {
-    /// Events are lost behind the last one: any call may have ended there.
-    #[cold]
-    fn lose(&mut self) {
-        self.is_lost = true;
-        for open in &mut self.calls {
-            open.gap = open.gap.or(Some((self.last, open.inner)));
-        }
-    }
-
     /// Takes the name that a thread has now, which runs: programs name them after their first
     /// calls.
     pub(crate) fn rename(&mut self) {
@@ -122,51 +111,19 @@ impl fmt::Display for Thread {
     }
 }
 
-/// A call that goes on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Open {
-    pub(crate) slot: Slot,
-    function: u32,
-    /// In ticks.
-    pub(crate) begin: u64,
-    /// Ticks that the calls in it took, and those in which events of it were lost.
-    inner: u64,
-    /// Where events were lost first, and `inner` then: whether it went on after that is not known.
-    gap: Option<(u64, u64)>,
-}
+/// A call that goes on, with the slot of its function.
+pub(crate) type Open = OpenCall<Slot>;
+/// A call that has ended, with the slot of its function.
+pub(crate) type Call = EndedCall<Slot>;
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Returned,
-    Unwound,
-    /// Its end is not among the events.
-    Missing,
-    /// Its end was not to be recorded: how long it took is not known, and not counted.
-    EntryOnly,
-}
-
-/// A call that has ended. Times are in ticks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
-    pub(crate) slot: Slot,
-    pub(crate) begin: u64,
-    pub(crate) took: u64,
-    /// Without the calls in it.
-    pub(crate) own: u64,
-    pub(crate) ending: Ending,
-}
-
-impl Call {
-    /// Counts it. `is_outermost` says that it is in no other call that is counted there.
-    #[inline]
-    pub(crate) fn count(&self, clock: &Clock, is_outermost: bool, stats: &mut Stats) {
-        if self.ending == Ending::EntryOnly {
-            stats.add_untimed();
-            return;
-        }
-        let [took, own] = [self.took, self.own].map(|ticks| clock.nanoseconds(ticks));
-        stats.add(took, own, is_outermost);
+/// Counts a call. `is_outermost` says that it is in no other call that is counted there.
+#[inline]
+pub(crate) fn count(call: &Call, clock: &Clock, is_outermost: bool, stats: &mut Stats) {
+    let [ran, own] = [call.ran, call.own].map(|ticks| clock.nanoseconds(ticks));
+    match call.ending {
+        Ending::Returned | Ending::Unwound | Ending::Open => stats.add(ran, own, is_outermost),
+        Ending::Lost => stats.add_lost(ran, own, is_outermost),
+        Ending::EntryOnly => stats.add_untimed(),
     }
 }
 
@@ -184,11 +141,6 @@ pub(crate) trait Watch {
 
     /// A call ends; `stack` has those around it.
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call);
-
-    /// Events of a thread are lost: which of its calls go on is not known.
-    fn lose(&mut self, thread: usize) {
-        let _ = thread;
-    }
 }
 
 /// How many calls go on of each thread in each line of a table, to find those that are in no other
@@ -218,14 +170,6 @@ impl Active {
             *active == 0
         })
     }
-
-    /// The calls of a thread may be over: what comes next is in none of them.
-    #[cold]
-    pub(crate) fn lose(&mut self, thread: usize) {
-        if let Some(lines) = self.0.get_mut(thread) {
-            lines.fill(0);
-        }
-    }
 }
 
 /// Functions and threads that were met, and how much there was.
@@ -252,10 +196,6 @@ struct Pages(Vec<Option<Box<[Slot; PAGE]>>>);
 
 const PAGE: usize = 1024;
 const UNKNOWN: Slot = Slot::MAX;
-/// Where calls whose ends are missing pile up, the outermost are ended at this depth.
-const MAX_DEPTH: usize = 1 << 16;
-/// Where events were lost, in so many calls around one it is looked for others of its function.
-const NEAR: usize = 256;
 
 impl Pages {
     #[inline]
@@ -309,7 +249,7 @@ enum StepKind {
     /// A call that is entry only.
     Only(u32),
     End(u32, Ending),
-    Lost(u64),
+    Lost(u64, Option<u64>),
     Other,
 }
 
@@ -329,44 +269,24 @@ impl Step {
                 What::Entry { function, .. } => StepKind::Begin(function),
                 What::Return { function, .. } => StepKind::End(function, Ending::Returned),
                 What::Unwound { function } => StepKind::End(function, Ending::Unwound),
-                What::Lost { events, .. } => StepKind::Lost(events),
+                What::Lost { events, ends } => StepKind::Lost(events, ends),
                 What::Mark(_) => StepKind::Other,
             },
         }
     }
 }
 
-/// Ends the innermost call of a thread; `false` if there is none.
-#[inline]
-fn end(thread: &mut Thread, index: usize, ending: Ending, watch: &mut impl Watch) -> bool {
-    let Some(open) = thread.calls.pop() else {
-        return false;
-    };
-    let mut took = thread.last.saturating_sub(open.begin);
-    let (mut inner, mut after) = (open.inner, 0);
-    if let (Ending::Missing, Some((time, before))) = (ending, open.gap) {
-        // It is known to have gone on until then.
-        took = time.saturating_sub(open.begin);
-        (inner, after) = (before, inner.saturating_sub(before));
-    }
-    if let Some(caller) = thread.calls.last_mut() {
-        caller.inner = caller.inner.saturating_add(took).saturating_add(after);
-        // Of a call that went on there as well, this is time before.
-        if let Some((time, before)) = &mut caller.gap
-            && open.begin < *time
-        {
-            *before = before.saturating_add(took);
+impl Thread {
+    /// Hands the calls that its last event has begun and ended to `watch`.
+    #[inline]
+    fn settle(&mut self, index: usize, watch: &mut impl Watch) {
+        while let Some(change) = self.calls.change() {
+            match change {
+                Change::Began => watch.begin(index, self.calls.calls()),
+                Change::Ended(call) => watch.end(index, self.calls.calls(), &call),
+            }
         }
     }
-    let call = Call {
-        slot: open.slot,
-        begin: open.begin,
-        took,
-        own: took.saturating_sub(inner),
-        ending,
-    };
-    watch.end(index, &thread.calls, &call);
-    true
 }
 
 impl Followed {
@@ -381,11 +301,12 @@ impl Followed {
         } = step;
         match what {
             StepKind::Begin(_) | StepKind::Only(_) | StepKind::End(..) => {}
-            StepKind::Lost(events) => {
+            StepKind::Lost(events, ends) => {
                 self.lost = self.lost.saturating_add(events);
                 if let Some(&index) = self.by_id.get(&(process, id)) {
-                    self.threads[index].lose();
-                    watch.lose(index);
+                    let thread = &mut self.threads[index];
+                    thread.calls.lose(ends);
+                    thread.settle(index, watch);
                 }
                 return;
             }
@@ -397,94 +318,51 @@ impl Followed {
             _ => self.thread(process, id, names),
         };
         self.recent = Some(((process, id), index));
-        let thread = &mut self.threads[index];
-        if std::mem::take(&mut thread.is_lost)
-            && let Some(open) = thread.calls.last_mut()
-        {
-            open.inner += time.saturating_sub(thread.last);
-        }
-        thread.last = time;
         match &mut self.span {
             Some((_, last)) => *last = time.max(*last),
             None => self.span = Some((time, time)),
         }
         if let StepKind::Begin(function) | StepKind::Only(function) = what {
-            let mut slot = self.pages[thread.pages].get(function);
+            let mut slot = self.pages[self.threads[index].pages].get(function);
             if slot == UNKNOWN {
                 slot = self.slot(index, function, names, watch);
             }
             self.entries += 1;
-            let thread = &mut self.threads[index];
-            if thread.calls.len() >= MAX_DEPTH {
-                while end(thread, index, Ending::Missing, watch) {}
-            }
-            thread.calls.push(Open {
-                slot,
-                function,
-                begin: time,
-                inner: 0,
-                gap: None,
-            });
-            watch.begin(index, &thread.calls);
-            if let StepKind::Only(_) = what {
-                end(thread, index, Ending::EntryOnly, watch);
+            let calls = &mut self.threads[index].calls;
+            match what {
+                StepKind::Only(_) => calls.enter_only(function, time, slot),
+                _ => calls.enter(function, time, slot),
             }
         } else if let StepKind::End(function, ending) = what {
-            // Mostly the innermost one.
-            let is_it = |open: &Open| open.function == function;
-            if let Some(depth) = thread.calls.iter().rposition(is_it) {
-                while thread.calls.len() > depth + 1 {
-                    end(thread, index, Ending::Missing, watch);
-                }
-                let around = thread.calls[..depth].iter().rev().take(NEAR);
-                let is_lost = thread.calls[depth].gap.is_some();
-                if is_lost && around.into_iter().any(is_it) {
-                    // It may be the end of one of these.
-                    end(thread, index, Ending::Missing, watch);
-                    return;
-                }
-                // Those around a call that has gone on have done so, too.
-                let around = thread.calls.iter_mut().rev();
-                for open in around.take_while(|open| open.gap.is_some()) {
-                    open.gap = None;
-                }
-                end(thread, index, ending, watch);
-            }
+            self.threads[index].calls.exit(function, time, ending);
         }
+        self.threads[index].settle(index, watch);
     }
 
     /// Ends the calls that go on with the last event of their thread.
     pub(crate) fn finish(&mut self, watch: &mut impl Watch) {
         for (index, thread) in self.threads.iter_mut().enumerate() {
-            while end(thread, index, Ending::Missing, watch) {}
+            thread.calls.finish();
+            thread.settle(index, watch);
         }
     }
 
     /// Hands over the calls that go on, up to the last event of their thread: the number of the
     /// thread, in how many calls each is, and whether it is in no other one of its function.
     pub(crate) fn each_open(&self, mut found: impl FnMut(usize, usize, &Call, bool)) {
-        // When the call of a function ended, as far as is known, that ended last.
-        let mut met = HashMap::new();
+        let mut met = HashSet::new();
         for (index, thread) in self.threads.iter().enumerate() {
             met.clear();
-            for (depth, open) in thread.calls.iter().enumerate() {
-                let end = open.gap.map_or(thread.last, |(time, _)| time);
-                let took = end.saturating_sub(open.begin);
-                let in_it = thread.calls.get(depth + 1);
-                let in_it = in_it.filter(|inner| inner.begin < end);
-                let inner = in_it.map_or(0, |inner| end.saturating_sub(inner.begin));
-                let known = open.gap.map_or(open.inner, |(_, inner)| inner);
+            for (depth, (open, ran, own)) in thread.calls.so_far().enumerate() {
                 let call = Call {
-                    slot: open.slot,
+                    function: open.function,
                     begin: open.begin,
-                    took,
-                    own: took.saturating_sub(known.saturating_add(inner)),
-                    ending: Ending::Missing,
+                    ran,
+                    own,
+                    ending: Ending::Open,
+                    data: open.data,
                 };
-                let last = met.entry(open.slot).or_insert(open.begin);
-                let is_outermost = *last <= open.begin;
-                *last = end.max(*last);
-                found(index, depth, &call, is_outermost);
+                found(index, depth, &call, met.insert(open.data));
             }
         }
     }
@@ -502,10 +380,8 @@ impl Followed {
             process,
             id,
             name: names.thread(process, id).unwrap_or_default().to_owned(),
-            calls: Vec::new(),
+            calls: Pairing::new(),
             pages,
-            last: 0,
-            is_lost: false,
         });
         let index = self.threads.len() - 1;
         self.by_id.insert((process, id), index);
@@ -546,7 +422,7 @@ mod tests {
 
     /// Function, time, own time and ending of each call.
     #[derive(Default)]
-    struct Ended(Vec<(String, u64, u64, Ending)>, Vec<String>);
+    struct Ended(Vec<(String, Option<u64>, u64, Ending)>, Vec<String>);
 
     impl Watch for Ended {
         fn function(&mut self, function: &Function) {
@@ -554,13 +430,13 @@ mod tests {
         }
 
         fn end(&mut self, _: usize, _: &[Open], call: &Call) {
-            let name = self.1[call.slot as usize].clone();
-            self.0.push((name, call.took, call.own, call.ending));
+            let name = self.1[call.data as usize].clone();
+            self.0.push((name, call.duration(), call.own, call.ending));
         }
     }
 
     /// Follows events: thread, kind, function, and ticks since the beginning.
-    fn ended(events: &[(u32, Kind, u32, u64)]) -> Vec<(String, u64, u64, Ending)> {
+    fn ended(events: &[(u32, Kind, u32, u64)]) -> Vec<(String, Option<u64>, u64, Ending)> {
         let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
         let start = rings.clock().first().ticks;
         let writers = [1, 2].map(|thread| rings.writer(9, thread).unwrap());
@@ -574,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_whose_end_is_missing_ends_with_the_one_around_it() {
+    fn a_call_whose_end_is_missing_has_no_duration() {
         let found = ended(&[
             (1, Kind::Return, 8, 5),
             (1, Kind::Entry, 1, 10),
@@ -586,15 +462,15 @@ mod tests {
         let call =
             |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
         let expected = [
-            call(3, 30, 30, Ending::Missing),
-            call(2, 40, 10, Ending::Unwound),
-            call(1, 90, 50, Ending::Returned),
+            call(3, None, 0, Ending::Lost),
+            call(2, Some(40), 10, Ending::Unwound),
+            call(1, Some(90), 50, Ending::Returned),
         ];
         assert_eq!(found, expected);
     }
 
     #[test]
-    fn a_call_that_may_have_ended_where_events_were_lost_ends_there() {
+    fn calls_whose_ends_were_lost_have_no_durations_and_those_around_them_have() {
         let names = Names::default();
         let (mut followed, mut ended) = (Followed::default(), Ended::default());
         let mut step = |time, what| {
@@ -611,44 +487,31 @@ mod tests {
             function,
             result: &[],
         };
+        let lost = |ends| What::Lost { events: 7, ends };
         step(0, entry(1));
         step(10, entry(2));
         step(20, entry(3));
-        step(23, entry(6));
-        step(24, end(6));
-        step(
-            30,
-            What::Lost {
-                events: 7,
-                ends: None,
-            },
-        );
+        step(24, lost(Some(2)));
         step(1000, entry(4));
         step(1100, end(4));
         step(1200, end(1));
-        // Which one of the two ends is not known.
+        // Which calls end is not known.
         step(2000, entry(5));
         step(2010, entry(5));
-        step(
-            2030,
-            What::Lost {
-                events: 1,
-                ends: None,
-            },
-        );
+        step(2030, lost(None));
         step(3000, end(5));
-        // The ends of 2 and 3 are among those that are missing.
         let call =
             |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
         let expected = [
-            call(6, 1, 1, Ending::Returned),
-            call(4, 100, 100, Ending::Returned),
-            call(3, 4, 3, Ending::Missing),
-            call(2, 14, 10, Ending::Missing),
-            call(1, 1200, 110, Ending::Returned),
-            call(5, 0, 0, Ending::Missing),
+            call(3, None, 0, Ending::Lost),
+            call(2, None, 10, Ending::Lost),
+            call(4, Some(100), 100, Ending::Returned),
+            call(1, Some(1200), 110, Ending::Returned),
+            call(5, None, 0, Ending::Lost),
+            call(5, None, 10, Ending::Lost),
         ];
         assert_eq!(ended.0, expected);
+        assert_eq!(followed.lost, 14);
     }
 
     #[test]
@@ -677,9 +540,9 @@ mod tests {
         let call =
             |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
         let expected = [
-            call(2, 0, 0, Ending::EntryOnly),
-            call(3, 30, 30, Ending::Returned),
-            call(1, 100, 70, Ending::Returned),
+            call(2, None, 0, Ending::EntryOnly),
+            call(3, Some(30), 30, Ending::Returned),
+            call(1, Some(100), 70, Ending::Returned),
         ];
         assert_eq!(ended.0, expected);
         assert_eq!(followed.entries, 3);
@@ -695,12 +558,12 @@ mod tests {
         ]);
         let times: Vec<_> = found
             .iter()
-            .map(|(name, took, ..)| (&name[..], *took))
+            .map(|(name, took, own, ending)| (&name[..], *took, *own, *ending))
             .collect();
         let expected = [
-            ("function 3", 999_950),
-            ("function 2", 0),
-            ("function 1", 40),
+            ("function 3", Some(999_950), 999_950, Ending::Returned),
+            ("function 2", None, 0, Ending::Open),
+            ("function 1", None, 40, Ending::Open),
         ];
         assert_eq!(times, expected);
     }

@@ -33,6 +33,15 @@ impl Stats {
         self.times.add(took);
     }
 
+    /// Counts a call whose end was lost: it took these times, and maybe more.
+    pub(crate) fn add_lost(&mut self, ran: u64, own: u64, is_outermost: bool) {
+        self.hits += 1;
+        self.own = self.own.saturating_add(own);
+        if is_outermost {
+            self.total = self.total.saturating_add(ran);
+        }
+    }
+
     /// Counts a call whose time is not known.
     pub(crate) fn add_untimed(&mut self) {
         self.hits += 1;
@@ -40,7 +49,7 @@ impl Stats {
 
     /// One of the times as text; `-` if that of no call is known.
     pub(crate) fn text(&self, nanoseconds: u64) -> String {
-        if self.timed == 0 && self.hits != 0 {
+        if self.timed == 0 && self.hits != 0 && nanoseconds == 0 {
             return "-".to_owned();
         }
         time(nanoseconds)

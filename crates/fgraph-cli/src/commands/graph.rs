@@ -78,13 +78,13 @@ impl Watch for Graph {
             self.active.resize(thread + 1, 0);
         }
         let Some(open) = stack.last() else { return };
-        let place = if self.is_wanted[open.slot as usize] {
+        let place = if self.is_wanted[open.data as usize] {
             self.active[thread] += 1;
             Some((0, 0))
         } else {
             let caller = self.places[thread].last().copied().flatten();
             let near = caller.filter(|&(_, depth)| depth < self.depth);
-            near.map(|(node, depth)| (self.callees.child(node, open.slot), depth + 1))
+            near.map(|(node, depth)| (self.callees.child(node, open.data), depth + 1))
         };
         self.places[thread].push(place);
     }
@@ -93,8 +93,8 @@ impl Watch for Graph {
         let Some((node, _)) = self.places[thread].pop().flatten() else {
             return;
         };
-        let took = self.clock.nanoseconds(call.took);
-        if !self.is_wanted[call.slot as usize] {
+        let took = self.clock.nanoseconds(call.ran);
+        if !self.is_wanted[call.data as usize] {
             self.callees.add(node, took);
             return;
         }
@@ -106,7 +106,7 @@ impl Watch for Graph {
         }
         let mut node = 0;
         for caller in stack.iter().rev().take(self.depth) {
-            node = self.callers.child(node, caller.slot);
+            node = self.callers.child(node, caller.data);
             self.callers.add(node, took);
         }
     }

@@ -51,7 +51,12 @@ impl Watch for Usual {
     }
 
     fn end(&mut self, _: usize, _: &[Open], call: &Call) {
-        call.count(&self.clock, false, &mut self.stats[call.slot as usize]);
+        calls::count(
+            call,
+            &self.clock,
+            false,
+            &mut self.stats[call.data as usize],
+        );
     }
 }
 
@@ -71,10 +76,10 @@ impl Slow {
     pub(super) fn new(thread: usize, depth: usize, call: &Call) -> Self {
         Self {
             score: 0,
-            took: call.took,
+            took: call.ran,
             begin: call.begin,
             thread,
-            slot: call.slot,
+            slot: call.data,
             depth,
         }
     }
@@ -108,26 +113,25 @@ impl Watch for Slowest {
     }
 
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
-        let Some(from) = self.from[call.slot as usize] else {
+        let Some(from) = self.from[call.data as usize] else {
             return;
         };
-        let score = call.took.saturating_sub(from);
+        let score = call.ran.saturating_sub(from);
         let is_slower = match self.found.peek() {
             Some(Reverse(least)) => self.found.len() < self.number || score > least.score,
             None => true,
         };
-        // How long a call took whose end is missing is not known.
-        let is_known = self.wanted.is_some() || call.ending != Ending::Missing;
+        // A call that is asked for and goes on at the end has taken long until then.
+        let is_known = match call.ending {
+            Ending::Open => self.wanted.is_some(),
+            _ => call.duration().is_some(),
+        };
         if !is_slower || score == 0 || !is_known {
             return;
         }
         self.found.push(Reverse(Slow {
             score,
-            took: call.took,
-            begin: call.begin,
-            thread,
-            slot: call.slot,
-            depth: stack.len(),
+            ..Slow::new(thread, stack.len(), call)
         }));
         if self.found.len() > self.number {
             self.found.pop();
@@ -161,19 +165,19 @@ impl Watch for Trees<'_> {
             let end = slow.begin.saturating_add(slow.took);
             let is_in = slow.thread == thread
                 && call.begin >= slow.begin
-                && call.begin.saturating_add(call.took) <= end
+                && call.begin.saturating_add(call.ran) <= end
                 && stack.len() >= slow.depth;
             if !is_in {
                 continue;
             }
-            if call.took < self.least[at] || self.inner[at].len() >= MAX_LINES {
+            if call.ran < self.least[at] || self.inner[at].len() >= MAX_LINES {
                 self.left_out[at] += 1;
                 continue;
             }
             self.inner[at].push(Inner {
-                slot: call.slot,
+                slot: call.data,
                 begin: call.begin,
-                took: call.took,
+                took: call.ran,
                 own: call.own,
                 depth: stack.len() - slow.depth,
                 ending: call.ending,
@@ -288,18 +292,24 @@ fn write_tree(
 ) -> Result<(), Error> {
     inner.sort_by_key(|call| (call.begin, call.depth));
     for call in inner.iter() {
-        let (took, own) = (clock.nanoseconds(call.took), clock.nanoseconds(call.own));
+        let text = |ticks| time(clock.nanoseconds(ticks));
+        let (took, part, own) = match call.ending {
+            Ending::Lost => ["-", "-", "-"].map(str::to_owned).into(),
+            _ => (
+                text(call.took),
+                percent(call.took, slow.took),
+                text(call.own),
+            ),
+        };
         let how = match call.ending {
             Ending::Returned => "",
             Ending::Unwound => " (unwound)",
-            Ending::Missing => " (its end is missing)",
+            Ending::Open => " (its end is missing)",
+            Ending::Lost => " (its end was lost)",
             Ending::EntryOnly => " (entry only)",
         };
         let line = format!(
-            "{:>12} {:>5} %  self {:>12}  {}{}{how}",
-            time(took),
-            percent(call.took, slow.took),
-            time(own),
+            "{took:>12} {part:>5} %  self {own:>12}  {}{}{how}",
             "  ".repeat(call.depth),
             followed.functions[call.slot as usize].name,
         );

@@ -156,7 +156,7 @@ impl Watch for Profile {
 
     #[inline]
     fn begin(&mut self, thread: usize, stack: &[Open]) {
-        let Some(line) = stack.last().and_then(|open| self.line(thread, open.slot)) else {
+        let Some(line) = stack.last().and_then(|open| self.line(thread, open.data)) else {
             return;
         };
         self.active.begin(thread, line);
@@ -164,18 +164,14 @@ impl Watch for Profile {
 
     #[inline]
     fn end(&mut self, thread: usize, _: &[Open], call: &Call) {
-        let Some(line) = self.line(thread, call.slot) else {
+        let Some(line) = self.line(thread, call.data) else {
             return;
         };
         let is_outermost = self.active.end(thread, line);
         if self.stats.len() <= line {
             self.stats.resize_with(line + 1, Stats::default);
         }
-        call.count(&self.clock, is_outermost, &mut self.stats[line]);
-    }
-
-    fn lose(&mut self, thread: usize) {
-        self.active.lose(thread);
+        calls::count(call, &self.clock, is_outermost, &mut self.stats[line]);
     }
 }
 

@@ -105,7 +105,7 @@ impl Counted {
         Sum {
             hits: (ended.hits + open.hits).saturating_sub(before.hits),
             own,
-            // A thread's outermost call is known to have gone on up to where events were lost.
+            // While they go on, functions of one line count apart.
             total: total.max(own),
         }
     }
@@ -209,13 +209,13 @@ impl Top {
         self.lines()
             .for_each(|counted| counted.open = Sum::default());
         followed.each_open(|thread, depth, call, is_outermost| {
-            let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
+            let [took, own] = [call.ran, call.own].map(|ticks| self.clock.nanoseconds(ticks));
             let add = |counted: &mut Counted, is_outermost: bool| {
                 counted.open.hits += 1;
                 counted.open.own += own;
                 counted.open.total += if is_outermost { took } else { 0 };
             };
-            let line = self.line_of[call.slot as usize];
+            let line = self.line_of[call.data as usize];
             add(&mut self.functions[line], is_outermost);
             add(&mut self.threads[thread], depth == 0);
             if let Some((_, functions)) = self.chosen.as_mut().filter(|(of, _)| *of == thread) {
@@ -258,23 +258,19 @@ impl Watch for Top {
         if self.threads.len() <= thread {
             self.threads.resize_with(thread + 1, Counted::default);
         }
-        self.active.begin(thread, self.line_of[open.slot as usize]);
+        self.active.begin(thread, self.line_of[open.data as usize]);
     }
 
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
-        let line = self.line_of[call.slot as usize];
+        let line = self.line_of[call.data as usize];
         let is_outermost = self.active.end(thread, line);
         let clock = self.clock;
-        call.count(&clock, is_outermost, &mut self.functions[line].ended);
+        calls::count(call, &clock, is_outermost, &mut self.functions[line].ended);
         if let Some((_, functions)) = self.chosen.as_mut().filter(|(of, _)| *of == thread) {
-            call.count(&clock, is_outermost, &mut functions[line].ended);
+            calls::count(call, &clock, is_outermost, &mut functions[line].ended);
         }
         let thread = &mut self.threads[thread].ended;
-        call.count(&clock, stack.is_empty(), thread);
-    }
-
-    fn lose(&mut self, thread: usize) {
-        self.active.lose(thread);
+        calls::count(call, &clock, stack.is_empty(), thread);
     }
 }
 
@@ -331,7 +327,7 @@ mod tests {
         top.look(&followed);
         let sums: Vec<_> = top.functions.iter().map(Counted::sum).collect();
         let of = |at: usize| (sums[at].hits, sums[at].own, sums[at].total);
-        // The first call of 2 is known to have gone on until the last event before the loss.
+        // The first call of 2 went on until the last event before the loss at least.
         assert_eq!(of(1), (4, 7 + 3 * 20, 7 + 3 * 30));
         let thread = top.threads[0].sum();
         assert!(thread.total >= thread.own && thread.own >= 90, "{thread:?}");

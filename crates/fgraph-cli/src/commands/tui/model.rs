@@ -12,7 +12,7 @@ use fgraph_trace::{Event, Source};
 
 use super::super::outliers::Slow;
 use super::MAX_COLUMNS;
-use crate::calls::{Active, Call, Ending, Followed, Function, Open, Step, Watch};
+use crate::calls::{self, Active, Call, Followed, Function, Open, Step, Watch};
 use crate::stats::Stats;
 use crate::text::{cut, escaped, grouped};
 use crate::tree::Tree;
@@ -88,7 +88,7 @@ impl Watch for Counted {
         if self.places.len() <= thread {
             self.places.resize_with(thread + 1, Vec::new);
         }
-        let line = self.line_of[open.slot as usize];
+        let line = self.line_of[open.data as usize];
         let place = match self.places[thread].last().copied().unwrap_or(0) {
             NOWHERE => NOWHERE,
             parent if self.tree.nodes.len() < MAX_NODES => self.tree.child(parent, line as u32),
@@ -102,23 +102,18 @@ impl Watch for Counted {
     }
 
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
-        let took = self.clock.nanoseconds(call.took);
-        let line = self.line_of[call.slot as usize];
+        let took = self.clock.nanoseconds(call.ran);
+        let line = self.line_of[call.data as usize];
         let is_outermost = self.active.end(thread, line);
-        call.count(&self.clock, is_outermost, &mut self.stats[line]);
+        calls::count(call, &self.clock, is_outermost, &mut self.stats[line]);
         if let Some(node) = self.places[thread].pop().filter(|&node| node != NOWHERE) {
             self.tree.add(node, took);
         }
         let slowest = &mut self.slowest[line];
-        let is_slower = slowest.is_none_or(|slowest| call.took > slowest.took);
-        let is_known = !matches!(call.ending, Ending::Missing | Ending::EntryOnly);
-        if is_slower && is_known {
+        let is_slower = slowest.is_none_or(|slowest| call.ran > slowest.took);
+        if is_slower && call.duration().is_some() {
             *slowest = Some(Slow::new(thread, stack.len(), call));
         }
-    }
-
-    fn lose(&mut self, thread: usize) {
-        self.active.lose(thread);
     }
 }
 
@@ -213,8 +208,8 @@ impl Model {
         } = &mut self.counted;
         self.followed
             .each_open(|thread, depth, call, is_outermost| {
-                let [took, own] = [call.took, call.own].map(|ticks| self.clock.nanoseconds(ticks));
-                let line = line_of[call.slot as usize];
+                let [took, own] = [call.ran, call.own].map(|ticks| self.clock.nanoseconds(ticks));
+                let line = line_of[call.data as usize];
                 let total = if is_outermost { took } else { 0 };
                 stats[line].own += own;
                 stats[line].total += total;
