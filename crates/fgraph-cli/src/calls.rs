@@ -342,7 +342,7 @@ impl Followed {
     /// Ends the calls that go on with the last event of their thread.
     pub(crate) fn finish(&mut self, watch: &mut impl Watch) {
         for (index, thread) in self.threads.iter_mut().enumerate() {
-            thread.calls.finish();
+            thread.calls.finish(thread.calls.last());
             thread.settle(index, watch);
         }
     }

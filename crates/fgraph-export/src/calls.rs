@@ -7,6 +7,8 @@ use std::io;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::{What, mark_text};
 use fgraph_trace::names::{FunctionTypes, Names, executed_before, process_id};
+pub(crate) use fgraph_trace::pairing::Ending;
+use fgraph_trace::pairing::{Change, Pairing};
 use fgraph_trace::{Source, source::SourceError};
 
 use crate::symbols::{Symbol, Symbols, one_line, process_name, thread_name};
@@ -57,54 +59,48 @@ impl At<'_> {
     }
 }
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Returned,
-    /// By a panic, an exception or the end of its thread.
-    Unwound,
-    /// Its end is not among the events: a call around it ended, or too many are open.
-    Missing,
-    /// It still goes on where the events of its program end.
-    Open,
-    /// Its end was not to be recorded, and how long it took is not known: it has no duration.
-    EntryOnly,
-}
+/// How calls end, in the order of their numbers.
+pub(crate) const ENDINGS: [Ending; 5] = [
+    Ending::Returned,
+    Ending::Unwound,
+    Ending::Lost,
+    Ending::Open,
+    Ending::EntryOnly,
+];
 
-impl Ending {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Returned,
-        Self::Unwound,
-        Self::Missing,
-        Self::Open,
-        Self::EntryOnly,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Returned => "returned",
-            Self::Unwound => "unwound",
-            Self::Missing => "missing",
-            Self::Open => "open",
-            Self::EntryOnly => "entry_only",
-        }
+/// The name of an ending in all formats.
+pub(crate) fn ending_name(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Returned => "returned",
+        Ending::Unwound => "unwound",
+        Ending::Lost => "missing",
+        Ending::Open => "open",
+        Ending::EntryOnly => "entry_only",
     }
 }
 
-/// A call that has ended, at the time of the [`At`] that comes with it.
+/// A call that has ended, at the time of the [`At`] that comes with it. A call whose end is lost
+/// has ended at some time from then on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) symbol: Symbol,
     /// The function of the call around it.
     pub(crate) caller: Option<Symbol>,
     pub(crate) begin: u64,
-    /// In nanoseconds, with the calls in it.
-    pub(crate) duration: u64,
-    /// In nanoseconds, without the calls in it.
+    /// Nanoseconds that it ran for sure, with the calls in it.
+    pub(crate) ran: u64,
+    /// Nanoseconds that it ran for sure, without the calls in it.
     pub(crate) own: u64,
     /// The number of calls around it.
     pub(crate) depth: usize,
     pub(crate) ending: Ending,
+}
+
+impl Call {
+    /// In nanoseconds, with the calls in it; `None` if its end is lost.
+    pub(crate) fn duration(&self) -> Option<u64> {
+        (self.ending != Ending::Lost).then_some(self.ran)
+    }
 }
 
 /// What was recorded of a call's arguments or of its result.
@@ -253,32 +249,18 @@ pub struct Summary {
     pub lost: u64,
     /// Returns of calls whose entry is not among the events. They are left out.
     pub stray_returns: u64,
-    /// Calls whose end is not among the events, though something around them ended.
+    /// Calls whose end is not among the events, though something around them ended, or events were
+    /// lost.
     pub missing_returns: u64,
     /// Calls that go on where the events end.
     pub open_calls: u64,
 }
 
-/// A call that goes on.
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    function: u32,
-    symbol: Symbol,
-    begin: u64,
-    /// How long the calls in it took.
-    inner: u64,
-}
-
 #[derive(Debug)]
 struct State {
     thread: Thread,
-    open: Vec<Open>,
-    /// The time of its last event.
-    last: u64,
+    calls: Pairing<Symbol>,
 }
-
-/// Where calls whose returns are missing pile up, all are ended at this depth.
-const MAX_DEPTH: usize = 1 << 16;
 
 /// Follows the calls of all threads.
 #[derive(Debug, Default)]
@@ -305,7 +287,7 @@ enum Step {
     Entry(u32, bool),
     End(u32, Ending),
     Mark,
-    Lost(u64),
+    Lost(u64, Option<u64>),
 }
 
 /// Why an export does not go on.
@@ -364,7 +346,7 @@ impl Calls {
                 self.words.extend_from_slice(words);
                 Step::Mark
             }
-            What::Lost { events, .. } => Step::Lost(events),
+            What::Lost { events, ends } => Step::Lost(events, ends),
         };
         self.step(source, sink, (process, id), ticks, step)?;
         Ok(true)
@@ -394,72 +376,55 @@ impl Calls {
             let thread = Thread { index, process, id };
             self.states.push(State {
                 thread,
-                open: Vec::new(),
-                last: 0,
+                calls: Pairing::new(),
             });
         }
         if is_new && let Some(before) = self.processes.insert(process_id(process), process) {
             self.end_program(before, process, clock.monotonic(ticks), source, sink)?;
         }
         let state = &mut self.states[index];
-        let time = clock.monotonic(ticks).max(state.last);
-        state.last = time;
+        let time = clock.monotonic(ticks).max(state.calls.last());
         let (start, end) = self.span.unwrap_or((time, time));
         self.span = Some((start.min(time), end.max(time)));
-        if let Step::Entry(function, is_entry_only) = step {
+        let symbol = match step {
             // Before the steps look at the symbols.
-            let symbol = self.symbols.symbol(process, function, names);
-            let at = state.at(time, &self.symbols, names, &clock, &self.host);
-            if is_new {
-                sink.thread(&at)?;
-            }
-            if state.open.len() >= MAX_DEPTH {
-                self.summary.missing_returns += state.open.len() as u64;
-                while state.end(&at, Ending::Missing, &Values::default(), sink)? {}
-            }
-            self.summary.calls += 1;
-            state.open.push(Open {
-                function,
-                symbol,
-                begin: time,
-                inner: 0,
-            });
-            let types = names.types(process, function);
-            let arguments = Values::arguments(&self.words, &self.values, types);
-            sink.begin(&at, symbol, &arguments)?;
-            if is_entry_only {
-                state.end(&at, Ending::EntryOnly, &Values::default(), sink)?;
-            }
-            return Ok(());
-        }
+            Step::Entry(function, _) => Some(self.symbols.symbol(process, function, names)),
+            _ => None,
+        };
         let at = state.at(time, &self.symbols, names, &clock, &self.host);
         if is_new {
             sink.thread(&at)?;
         }
-        match step {
-            Step::Entry(..) => {}
-            Step::End(function, ending) => {
-                let is_it = |open: &Open| open.function == function;
-                let Some(depth) = state.open.iter().rposition(is_it) else {
-                    self.summary.stray_returns += 1;
-                    return Ok(());
-                };
-                while state.open.len() > depth + 1 {
-                    self.summary.missing_returns += 1;
-                    state.end(&at, Ending::Missing, &Values::default(), sink)?;
+        let before = state.calls.last();
+        let mut values = Values::default();
+        let types = |function| names.types(process, function);
+        match (step, symbol) {
+            (Step::Entry(function, is_entry_only), Some(symbol)) => {
+                values = Values::arguments(&self.words, &self.values, types(function));
+                match is_entry_only {
+                    true => state.calls.enter_only(function, time, symbol),
+                    false => state.calls.enter(function, time, symbol),
                 }
-                let types = names.types(process, function);
-                let result = Values::result(&self.words, &self.values, types);
-                state.end(&at, ending, &result, sink)?;
             }
-            Step::Mark => {
+            (Step::Entry(..), None) => {}
+            (Step::End(function, ending), _) => {
+                values = Values::result(&self.words, &self.values, types(function));
+                if !state.calls.exit(function, time, ending) {
+                    self.summary.stray_returns += 1;
+                }
+            }
+            (Step::Mark, _) => {
                 self.summary.marks += 1;
+                state.calls.note(time);
                 sink.mark(&at, &mark_text(&self.words))?;
             }
-            Step::Lost(events) => {
-                self.summary.lost = self.summary.lost.saturating_add(events);
-                sink.lost(&at, events)?;
-            }
+            (Step::Lost(_, ends), _) => state.calls.lose(ends),
+        }
+        state.settle(&at, before, &values, &mut self.summary, sink)?;
+        if let Step::Lost(events, _) = step {
+            self.summary.lost = self.summary.lost.saturating_add(events);
+            state.calls.note(time);
+            sink.lost(&at, events)?;
         }
         Ok(())
     }
@@ -481,16 +446,10 @@ impl Calls {
             if state.thread.process != before {
                 continue;
             }
-            self.summary.open_calls += state.open.len() as u64;
-            state.last = time.max(state.last);
-            let at = state.at(
-                state.last,
-                &self.symbols,
-                source.names(),
-                &clock,
-                &self.host,
-            );
-            while state.end(&at, Ending::Open, &Values::default(), sink)? {}
+            state.calls.finish(time);
+            let end = state.calls.last();
+            let at = state.at(end, &self.symbols, source.names(), &clock, &self.host);
+            state.settle(&at, end, &Values::default(), &mut self.summary, sink)?;
         }
         Ok(())
     }
@@ -504,9 +463,9 @@ impl Calls {
         let clock = self.clock.unwrap_or(*source.clock());
         let (start, end) = self.span.unwrap_or((0, 0));
         for state in &mut self.states {
-            self.summary.open_calls += state.open.len() as u64;
+            state.calls.finish(end);
             let at = state.at(end, &self.symbols, source.names(), &clock, &self.host);
-            while state.end(&at, Ending::Open, &Values::default(), &mut *sink)? {}
+            state.settle(&at, end, &Values::default(), &mut self.summary, &mut *sink)?;
         }
         let threads: Vec<Thread> = self.states.iter().map(|state| state.thread).collect();
         sink.finish(&Trace {
@@ -545,32 +504,51 @@ impl State {
         }
     }
 
-    /// Ends the innermost call; `false` if there is none.
-    fn end(
+    /// Hands over the calls that a step at `at` has begun and ended. Calls whose ends are lost end
+    /// at the step before. `values` are the arguments or the result of the call that it is of.
+    fn settle(
         &mut self,
         at: &At<'_>,
-        ending: Ending,
-        result: &Values<'_>,
+        before: u64,
+        values: &Values<'_>,
+        summary: &mut Summary,
         sink: &mut dyn Sink,
-    ) -> io::Result<bool> {
-        let Some(open) = self.open.pop() else {
-            return Ok(false);
-        };
-        let duration = at.time - open.begin;
-        let caller = self.open.last_mut().map(|caller| {
-            caller.inner += duration;
-            caller.symbol
-        });
-        let call = Call {
-            symbol: open.symbol,
-            caller,
-            begin: open.begin,
-            duration,
-            own: duration - open.inner,
-            depth: self.open.len(),
-            ending,
-        };
-        sink.end(at, &call, result)?;
-        Ok(true)
+    ) -> io::Result<()> {
+        let nothing = Values::default();
+        while let Some(change) = self.calls.change() {
+            let calls = self.calls.calls();
+            let around = calls.last().map(|call| call.data);
+            let call = match change {
+                Change::Began => {
+                    summary.calls += 1;
+                    if let Some(symbol) = around {
+                        sink.begin(at, symbol, values)?;
+                    }
+                    continue;
+                }
+                Change::Ended(call) => call,
+            };
+            let (mut at, mut result) = (*at, &nothing);
+            match call.ending {
+                Ending::Returned | Ending::Unwound => result = values,
+                Ending::Lost => {
+                    summary.missing_returns += 1;
+                    at.time = before;
+                }
+                Ending::Open => summary.open_calls += 1,
+                Ending::EntryOnly => {}
+            }
+            let call = Call {
+                symbol: call.data,
+                caller: around,
+                begin: call.begin,
+                ran: call.ran,
+                own: call.own,
+                depth: calls.len(),
+                ending: call.ending,
+            };
+            sink.end(&at, &call, result)?;
+        }
+        Ok(())
     }
 }

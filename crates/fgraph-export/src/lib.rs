@@ -22,9 +22,10 @@
 //! | `parquet` | Parquet, a row for each call, with the feature `fleet` | DuckDB, Spark, pandas |
 //! | `otlp` | OpenTelemetry's protobuf, with the feature `fleet` | collectors |
 //!
-//! In every format each call begins and ends once. A call whose end is not among the events ends
-//! with a call around it, or with the last event. A return without an entry is left out. The
-//! [`Summary`] counts both.
+//! In every format each call begins and ends once. A call that goes on at the last event ends with
+//! it. A call whose end is lost ends with the last event of its thread at which it went on for
+//! sure; formats with a place for that say that its end is `missing`. A return without an entry is
+//! left out. The [`Summary`] counts all of them.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -84,7 +85,8 @@ pub enum Format {
     /// A row for each call, at its end: process, thread, function, module, start by the monotonic
     /// clock, duration, own time (all in nanoseconds), depth from 0, caller, how it ended
     /// (`returned`, `unwound`, `missing` or `open`), and arguments and result as they were
-    /// recorded. A text that spreadsheets would take for a formula has an apostrophe before it.
+    /// recorded. A call whose end is missing has no duration. A text that spreadsheets would take
+    /// for a formula has an apostrophe before it.
     Csv,
     /// A row for each call, at its end: host, process, program, thread, function, module, start (in
     /// nanoseconds since 1970), duration, own time (both in nanoseconds), depth from 0, caller, how

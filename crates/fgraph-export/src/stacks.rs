@@ -87,7 +87,7 @@ impl Stacks {
         let current = &mut self.current[thread.index];
         let node = &mut self.nodes[*current as usize];
         node.calls += 1;
-        node.total += call.duration;
+        node.total += call.ran;
         node.own += call.own;
         *current = node.parent;
     }

@@ -84,9 +84,10 @@ pub const MAX_DEPTH: usize = 1 << 16;
 /// The calls of one thread.
 ///
 /// Each event of the thread goes to the method for it. Then [`change`](Self::change) is called
-/// until it gives nothing more. Times are in ticks; one that is before another one given earlier
-/// counts as that one. An event takes constant time, and a call that has lost its end some more;
-/// memory depends on how many calls go on. Nothing fails, whatever the events are.
+/// until it gives nothing more. Times are in ticks, or in another unit that all events have; one
+/// that is before another one given earlier counts as that one. An event takes constant time for
+/// each call that it begins or ends; an end without an entry looks through the calls that go on, of
+/// which there are at most [`MAX_DEPTH`]. Nothing fails, whatever the events are.
 ///
 /// ```
 /// use fgraph_trace::pairing::{Change, Ending, Pairing};
@@ -190,10 +191,8 @@ impl<T> Pairing<T> {
     /// Begins a call.
     #[inline]
     pub fn enter(&mut self, function: u32, time: u64, data: T) {
-        let before = self.advance(time);
-        if mem::take(&mut self.is_gap) {
-            self.skip(before);
-        }
+        let before = self.last;
+        self.note(time);
         if self.calls.len() >= MAX_DEPTH {
             self.lose_calls(self.calls.len(), before);
         }
@@ -247,9 +246,18 @@ impl<T> Pairing<T> {
         self.is_gap = true;
     }
 
-    /// Ends the calls that go on as [open](Ending::Open), at the thread's last event.
+    /// Takes note of another event of the thread: the calls that go on have run until then.
+    pub fn note(&mut self, time: u64) {
+        let before = self.advance(time);
+        if mem::take(&mut self.is_gap) {
+            self.skip(before);
+        }
+    }
+
+    /// Ends the calls that go on as [open](Ending::Open), at a time.
     #[cold]
-    pub fn finish(&mut self) {
+    pub fn finish(&mut self, time: u64) {
+        self.note(time);
         (self.ending, self.how) = (self.calls.len(), Ending::Open);
         self.lost_at = self.last;
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::text::{Out, push, push_fraction, quoted};
-use crate::calls::{At, Call, Ending, Sink, Trace, Values};
+use crate::calls::{At, Call, Ending, Sink, Trace, Values, ending_name};
 use crate::symbols::Symbol;
 
 pub(crate) struct Chrome {
@@ -98,7 +98,7 @@ impl Sink for Chrome {
         if call.ending != Ending::Returned || !result.is_empty() {
             self.line.extend_from_slice(b",\"args\":{");
             self.values(result, b'r');
-            let _ = write!(self.line, "\"ended\":\"{}\"}}", call.ending.name());
+            let _ = write!(self.line, "\"ended\":\"{}\"}}", ending_name(call.ending));
         }
         self.close()
     }

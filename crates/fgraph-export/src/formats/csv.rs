@@ -6,7 +6,7 @@ use std::io;
 use fgraph_trace::names::process_id;
 
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace, Values};
+use crate::calls::{At, Call, Sink, Trace, Values, ending_name};
 use crate::symbols::Symbol;
 
 pub(crate) struct Csv {
@@ -61,12 +61,13 @@ impl Csv {
         rows.write_field(&*cell(at.symbols.name(call.symbol)))?;
         rows.write_field(&*cell(at.symbols.module_of(call.symbol)))?;
         rows.write_field(buffer.format(call.begin))?;
-        rows.write_field(buffer.format(call.duration))?;
+        let duration = call.duration();
+        rows.write_field(duration.map_or("", |duration| buffer.format(duration)))?;
         rows.write_field(buffer.format(call.own))?;
         rows.write_field(buffer.format(call.depth))?;
         let caller = call.caller.map_or("", |caller| at.symbols.name(caller));
         rows.write_field(&*cell(caller))?;
-        rows.write_field(call.ending.name())?;
+        rows.write_field(ending_name(call.ending))?;
         rows.write_field(&*cell(&arguments))?;
         rows.write_field(&*cell(&written(result, false)))?;
         rows.write_record(None::<&[u8]>)

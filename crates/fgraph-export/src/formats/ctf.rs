@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::text::Appender;
-use crate::calls::{At, Call, Ending, Sink, Thread, Trace, Values};
+use crate::calls::{At, Call, ENDINGS, Sink, Thread, Trace, Values, ending_name};
 use crate::symbols::{Symbol, Symbols, base_name};
 
 const MAGIC: u32 = 0xc1fc_1fc1;
@@ -228,8 +228,8 @@ stream {{
 
 enum ending : uint8_t {{"
     );
-    for (n, ending) in Ending::ALL.iter().enumerate() {
-        let _ = write!(text, " {} = {n},", ending.name());
+    for (n, ending) in ENDINGS.into_iter().enumerate() {
+        let _ = write!(text, " {} = {n},", ending_name(ending));
     }
     text.push_str(" };\n\nenum function : uint32_t {\n");
     for (n, label) in labels(trace.symbols).iter().enumerate() {

@@ -200,18 +200,20 @@ impl Sink for Html {
         *active -= 1;
         row.calls += 1;
         row.own += call.own;
-        row.max = row.max.max(call.duration);
-        row.bits[(u64::BITS - call.duration.leading_zeros()) as usize] += 1;
-        if *active == 0 {
-            row.total += call.duration;
+        if let Some(duration) = call.duration() {
+            row.max = row.max.max(duration);
+            row.bits[(u64::BITS - duration.leading_zeros()) as usize] += 1;
         }
-        if call.duration < self.least {
+        if *active == 0 {
+            row.total += call.ran;
+        }
+        if call.ran < self.least {
             self.left_out += 1;
             return Ok(());
         }
         self.shown.push(Shown {
             begin: call.begin,
-            duration: call.duration,
+            duration: call.ran,
             thread: at.thread.index as u32,
             depth: call.depth as u32,
             symbol: call.symbol,

@@ -9,7 +9,7 @@ use fgraph_trace::names::{Names, process_id};
 use prost::Message;
 
 use super::text::Out;
-use crate::calls::{At, Call, Ending, Sink, Trace, Values};
+use crate::calls::{At, Call, Ending, Sink, Trace, Values, ending_name};
 use crate::symbols::{Symbol, process_name, thread_name};
 
 #[derive(Clone, PartialEq, Message)]
@@ -276,7 +276,7 @@ impl Sink for Otlp {
             .push(text("fgraph.module", at.symbols.module_of(call.symbol)));
         if call.ending != Ending::Returned {
             span.attributes
-                .push(text("fgraph.ended", call.ending.name()));
+                .push(text("fgraph.ended", ending_name(call.ending)));
         }
         span.attributes.extend(open.arguments);
         span.attributes.extend(values(result, "fgraph.", 'r'));

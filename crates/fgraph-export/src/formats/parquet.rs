@@ -12,7 +12,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace, Values};
+use crate::calls::{At, Call, Sink, Trace, Values, ending_name};
 use crate::symbols::{Symbol, Symbols, process_name};
 
 const SCHEMA: &str = "message calls {
@@ -23,7 +23,7 @@ const SCHEMA: &str = "message calls {
     required binary function (UTF8);
     required binary module (UTF8);
     required int64 start;
-    required int64 duration;
+    optional int64 duration;
     required int64 self;
     required int32 depth;
     optional binary caller (UTF8);
@@ -87,15 +87,14 @@ impl Parquet {
         columns.texts(&rows, |row| name(row.call.symbol).0.clone())?;
         columns.texts(&rows, |row| name(row.call.symbol).1.clone())?;
         columns.longs(&rows, |row| row.start)?;
-        columns.longs(&rows, |row| row.call.duration)?;
+        let durations = rows.iter().map(|row| row.call.duration());
+        columns.optional::<Int64Type>(durations.map(|it| it.map(u64::cast_signed)))?;
         columns.longs(&rows, |row| row.call.own)?;
         columns.ints(&rows, |row| row.call.depth as u32)?;
-        let callers = rows.iter().filter_map(|row| row.call.caller);
-        let callers: Vec<ByteArray> = callers.map(|caller| name(caller).0.clone()).collect();
-        let levels = rows.iter().map(|row| row.call.caller.is_some().into());
-        let levels: Vec<i16> = levels.collect();
-        columns.put::<ByteArrayType>(&callers, Some(&levels))?;
-        columns.texts(&rows, |row| row.call.ending.name().into())?;
+        let callers = rows.iter().map(|row| row.call.caller);
+        let callers = callers.map(|it| it.map(|caller| name(caller).0.clone()));
+        columns.optional::<ByteArrayType>(callers)?;
+        columns.texts(&rows, |row| ending_name(row.call.ending).into())?;
         columns.0.close().map(drop)
     }
 }
@@ -114,6 +113,16 @@ impl Columns<'_> {
         };
         column.typed::<T>().write_batch(values, levels, None)?;
         column.close()
+    }
+
+    fn optional<T: DataType>(
+        &mut self,
+        values: impl Iterator<Item = Option<T::T>>,
+    ) -> Result<(), ParquetError> {
+        let all: Vec<Option<T::T>> = values.collect();
+        let levels: Vec<i16> = all.iter().map(|value| value.is_some().into()).collect();
+        let values: Vec<T::T> = all.into_iter().flatten().collect();
+        self.put::<T>(&values, Some(&levels))
     }
 
     fn texts(&mut self, rows: &[Row], of: impl Fn(&Row) -> ByteArray) -> Result<(), ParquetError> {

@@ -6,7 +6,7 @@ use fgraph_trace::names::process_id;
 use prost::Message;
 
 use super::text::Out;
-use crate::calls::{At, Call, Ending, Sink, Thread, Trace, Values};
+use crate::calls::{At, Call, Ending, Sink, Thread, Trace, Values, ending_name};
 use crate::symbols::{Symbol, process_name, thread_name};
 
 #[derive(Clone, PartialEq, Message)]
@@ -334,7 +334,7 @@ impl Sink for Perfetto {
         if call.ending != Ending::Returned {
             debug_annotations.push(DebugAnnotation {
                 name: Some("ended".to_owned()),
-                string_value: Some(call.ending.name().to_owned()),
+                string_value: Some(ending_name(call.ending).to_owned()),
                 ..DebugAnnotation::default()
             });
         }

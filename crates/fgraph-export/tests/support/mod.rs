@@ -59,7 +59,8 @@ pub(crate) enum Step {
     Return(u32, Vec<u64>),
     Unwound(u32),
     Mark(String),
-    Lost(u64),
+    /// How many events, and how many of them ended calls.
+    Lost(u64, Option<u64>),
 }
 
 /// Events, each with its time in nanoseconds, process and thread.
@@ -80,8 +81,12 @@ pub(crate) struct Row {
     pub(crate) function: String,
     pub(crate) module: String,
     pub(crate) start: u64,
+    /// Until its end; if that is missing, until the last event of its thread before.
     pub(crate) duration: u64,
+    /// The time for sure without the calls in it.
     pub(crate) own: u64,
+    /// The time without the calls in it, as it is seen in a timeline.
+    pub(crate) seen: u64,
     pub(crate) depth: usize,
     pub(crate) caller: String,
     pub(crate) ended: &'static str,
@@ -184,9 +189,11 @@ impl Script {
             let step = match random(100) {
                 0 => Step::Mark(format!("mark \"{}\" größe; at {time}", all.len())),
                 1 => {
-                    // Ends are missing.
+                    // Ends are missing, and it is known or not how many.
+                    let ends = (stack.len() - stack.len() / 2) as u64;
                     stack.truncate(stack.len() / 2);
-                    Step::Lost(1 + random(50))
+                    let is_known = random(3) > 0;
+                    Step::Lost(ends + 1 + random(50), is_known.then_some(ends))
                 }
                 2 => Step::Return(13 + random(3) as u32, vec![]),
                 3 if stack.len() > 1 => {
@@ -194,7 +201,7 @@ impl Script {
                     for _ in 0..random(3) {
                         stack.pop();
                     }
-                    stack.pop().map_or(Step::Lost(1), Step::Unwound)
+                    stack.pop().map_or(Step::Lost(1, None), Step::Unwound)
                 }
                 n if stack.is_empty() || stack.len() < 12 && n < 55 => {
                     let last = stack.last().copied();
@@ -243,19 +250,45 @@ impl Script {
     /// The calls in the order in which they begin.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
-        let mut stacks: HashMap<u32, Vec<(u32, usize)>> = HashMap::new();
+        let mut stacks: HashMap<u32, (u64, Vec<(u32, usize)>)> = HashMap::new();
         let end = |rows: &mut Vec<Row>, row: usize, time: u64, ended: &'static str| {
             let row = &mut rows[row];
             row.duration = MONOTONIC + time - row.start;
             row.ended = ended;
         };
         for &(time, process, thread, ref step) in &self.events {
-            let stack = stacks.entry(thread).or_default();
-            let (index, ended) = match step {
+            let (before, stack) = stacks.entry(thread).or_default();
+            let before = std::mem::replace(before, time);
+            let missing = |rows: &mut Vec<Row>, row| end(rows, row, before, "missing");
+            let innermost = stack.last().map(|&(_, row)| row);
+            // The time since the event before belongs to the innermost call, if that is known.
+            let mut is_known = !matches!(step, Step::Lost(..));
+            let ended = match step {
+                Step::Return(index, _) => Some((index, "returned")),
+                Step::Unwound(index) => Some((index, "unwound")),
+                _ => None,
+            };
+            if let Some((index, ended)) = ended
+                && let Some(depth) = stack.iter().rposition(|(open, _)| open == index)
+            {
+                is_known = depth + 1 == stack.len();
+                stack
+                    .drain(depth + 1..)
+                    .for_each(|(_, row)| missing(&mut rows, row));
+                if let Some((_, row)) = stack.pop() {
+                    end(&mut rows, row, time, ended);
+                    if let Step::Return(_, result) = step {
+                        rows[row].result.clone_from(result);
+                    }
+                }
+            }
+            if let Some(innermost) = innermost.filter(|_| is_known) {
+                rows[innermost].own += time - before;
+            }
+            match step {
                 Step::Entry(index, arguments) | Step::Only(index, arguments) => {
                     let is_only = matches!(step, Step::Only(..));
                     let (function, module) = Self::function(process, *index);
-                    let parent = stack.last().map(|&(_, row)| row);
                     rows.push(Row {
                         process,
                         thread,
@@ -264,45 +297,41 @@ impl Script {
                         start: MONOTONIC + time,
                         duration: 0,
                         own: 0,
+                        seen: 0,
                         depth: stack.len(),
-                        caller: parent.map_or(String::new(), |row| rows[row].function.clone()),
+                        caller: innermost.map_or(String::new(), |row| rows[row].function.clone()),
                         ended: if is_only { "entry_only" } else { "open" },
                         arguments: arguments.clone(),
                         result: Vec::new(),
-                        parent,
+                        parent: innermost,
                     });
                     if !is_only {
                         stack.push((*index, rows.len() - 1));
                     }
-                    continue;
                 }
-                Step::Return(index, _) => (index, "returned"),
-                Step::Unwound(index) => (index, "unwound"),
-                Step::Mark(_) | Step::Lost(_) => continue,
-            };
-            if stack.iter().any(|(open, _)| open == index) {
-                while let Some((open, row)) = stack.pop() {
-                    if open == *index {
-                        end(&mut rows, row, time, ended);
-                        if let Step::Return(_, result) = step {
-                            rows[row].result.clone_from(result);
-                        }
-                        break;
-                    }
-                    end(&mut rows, row, time, "missing");
+                Step::Lost(_, ends) => {
+                    let ends = ends.map_or(stack.len(), |ends| ends as usize);
+                    stack
+                        .drain(stack.len().saturating_sub(ends)..)
+                        .for_each(|(_, row)| missing(&mut rows, row));
                 }
+                _ => {}
             }
         }
         let last = self.events.iter().map(|event| event.0).max().unwrap_or(0);
-        for (_, row) in stacks.into_values().flatten() {
-            end(&mut rows, row, last, "open");
+        for (before, stack) in stacks.into_values() {
+            if let Some(&(_, innermost)) = stack.last() {
+                rows[innermost].own += last - before;
+            }
+            for (_, row) in stack {
+                end(&mut rows, row, last, "open");
+            }
         }
         for at in 0..rows.len() {
-            rows[at].own += rows[at].duration;
+            let duration = rows[at].duration;
+            rows[at].seen = rows[at].seen.wrapping_add(duration);
             if let Some(parent) = rows[at].parent {
-                let duration = rows[at].duration;
-                // Its own duration comes later, or came before.
-                rows[parent].own = rows[parent].own.wrapping_sub(duration);
+                rows[parent].seen = rows[parent].seen.wrapping_sub(duration);
             }
         }
         rows
@@ -320,7 +349,7 @@ impl Script {
     /// Thread and number of events that are missing.
     pub(crate) fn lost(&self) -> Vec<(u32, u64)> {
         let lost = |event: &(u64, u32, u32, Step)| match event.3 {
-            Step::Lost(events) => Some((event.2, events)),
+            Step::Lost(events, _) => Some((event.2, events)),
             _ => None,
         };
         self.events.iter().filter_map(lost).collect()
@@ -329,7 +358,7 @@ impl Script {
     /// Thread and time of what is missing, and how many events that is.
     pub(crate) fn events_lost(&self) -> Vec<(u32, u64, u64)> {
         let lost = |event: &(u64, u32, u32, Step)| match event.3 {
-            Step::Lost(events) => Some((event.2, MONOTONIC + event.0, events)),
+            Step::Lost(events, _) => Some((event.2, MONOTONIC + event.0, events)),
             _ => None,
         };
         self.events.iter().filter_map(lost).collect()
@@ -374,9 +403,9 @@ impl Source for Script {
                 }
                 What::Mark(&self.words)
             }
-            Step::Lost(events) => What::Lost {
+            Step::Lost(events, ends) => What::Lost {
                 events: *events,
-                ends: None,
+                ends: *ends,
             },
         };
         Ok(Some(Event::new(TICKS + 2 * time, *process, *thread, what)))

@@ -23,6 +23,7 @@ enum Did {
     Return(u32),
     Unwind(u32),
     Lose(Option<u64>),
+    Note,
     Finish,
 }
 
@@ -36,7 +37,8 @@ fn ended(events: &[(u64, Did)]) -> Vec<Found> {
             Did::Return(function) => _ = pairing.exit(function, time, Ending::Returned),
             Did::Unwind(function) => _ = pairing.exit(function, time, Ending::Unwound),
             Did::Lose(ends) => pairing.lose(ends),
-            Did::Finish => pairing.finish(),
+            Did::Note => pairing.note(time),
+            Did::Finish => pairing.finish(time),
         }
         drain(&mut pairing, &mut found);
     }
@@ -96,12 +98,16 @@ fn all_calls_are_lost_in_a_gap_of_unknown_ends() {
         (1000, Did::Enter(2)),
         (1100, Did::Return(2)),
         (1200, Did::Return(1)),
-        (1300, Did::Finish),
+        (1300, Did::Enter(5)),
+        (1400, Did::Lose(Some(0))),
+        (1500, Did::Note),
+        (1600, Did::Finish),
     ]);
     let expected = [
         (2, None, 0, Ending::Lost),
         (1, None, 10, Ending::Lost),
         (2, Some(100), 100, Ending::Returned),
+        (5, None, 100, Ending::Open),
     ];
     assert_eq!(found, expected);
 }
@@ -114,12 +120,13 @@ fn calls_that_go_on_at_the_end_are_open() {
         (30, Did::Only(3)),
         (40, Did::Enter(4)),
         (45, Did::Return(4)),
-        (0, Did::Finish),
+        (50, Did::Note),
+        (60, Did::Finish),
     ]);
     let expected = [
         (3, None, 0, Ending::EntryOnly),
         (4, Some(5), 5, Ending::Returned),
-        (2, None, 30, Ending::Open),
+        (2, None, 45, Ending::Open),
         (1, None, 10, Ending::Open),
     ];
     assert_eq!(found, expected);
@@ -325,7 +332,7 @@ impl Truth {
         }
         let so_far: u64 = pairing.so_far().map(|(_, _, own)| own).sum();
         let known: u64 = ended.values().map(|call| call.own).sum();
-        pairing.finish();
+        pairing.finish(pairing.last());
         self.changes(&mut pairing, false, &mut ended)?;
         let own: u64 = ended.values().map(|call| call.own).sum();
         prop_assert_eq!(own, known + so_far);
