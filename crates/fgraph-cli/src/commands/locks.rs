@@ -12,6 +12,7 @@ use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What as Did;
 use fgraph_trace::names::Names;
+use fgraph_trace::pairing::{Change, Ending, Pairing};
 use fgraph_tracers::agent::Settings;
 use fgraph_tracers::locks::{Action, functions};
 
@@ -103,7 +104,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 locks.leave(thread, function, result, now);
             }
             Did::Unwound { function } => locks.leave(thread, function, None, now),
-            Did::Lost { events, .. } => locks.lose(thread, events),
+            Did::Lost { events, ends } => locks.lose(thread, events, ends),
             Did::Mark(_) => {}
         }
         for inversion in std::mem::take(&mut locks.inversions) {
@@ -183,20 +184,18 @@ struct Hold {
     depth: u32,
 }
 
-/// A call that goes on.
+/// What is kept of a call that goes on.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    function: u32,
     action: Action,
     lock: u64,
-    begin: u64,
     at: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     holds: Vec<Hold>,
-    calls: Vec<Call>,
+    calls: Pairing<Call>,
 }
 
 /// One lock was taken while another one was held.
@@ -279,31 +278,30 @@ impl Locks {
             Action::Try | Action::Contended => {}
         }
         let state = self.threads.entry(thread).or_default();
-        if state.calls.len() < 64 {
-            state.calls.push(Call {
-                function,
-                action,
-                lock,
-                begin,
-                at,
-            });
-        }
+        let call = Call { action, lock, at };
+        state.calls.enter(function, begin, call);
+        while state.calls.change().is_some() {}
     }
 
     fn leave(&mut self, thread: Thread, function: u32, result: Option<u64>, now: u64) {
         let Some(state) = self.threads.get_mut(&thread) else {
             return;
         };
-        let Some(depth) = state.calls.iter().rposition(|it| it.function == function) else {
+        // An unwound one ends as well.
+        state.calls.exit(function, now, Ending::Returned);
+        let mut ended = None;
+        while let Some(change) = state.calls.change() {
+            if let Change::Ended(call) = change {
+                ended = call.duration().map(|took| (took, call.data));
+            }
+        }
+        let Some((took, call)) = ended else {
             return;
         };
-        let call = state.calls[depth];
-        state.calls.truncate(depth);
-        if matches!(call.action, Action::Lock | Action::Contended) {
-            let waited = now.saturating_sub(call.begin);
-            if let Some(lock) = self.lock((thread.0, call.lock)) {
-                lock.waited.add(waited, call.at);
-            }
+        if matches!(call.action, Action::Lock | Action::Contended)
+            && let Some(lock) = self.lock((thread.0, call.lock))
+        {
+            lock.waited.add(took, call.at);
         }
         // A wait that fails, or that is cancelled, has taken its mutex again all the same.
         let is_taken = match call.action {
@@ -420,10 +418,15 @@ impl Locks {
         }
     }
 
-    /// Events of a thread are missing: what it holds is not known any more.
-    fn lose(&mut self, thread: Thread, events: u64) {
+    /// Events of a thread are missing, of which so many ended calls, if that is known: what it
+    /// holds is not known any more.
+    fn lose(&mut self, thread: Thread, events: u64, ends: Option<u64>) {
         self.lost = self.lost.saturating_add(events);
-        self.threads.remove(&thread);
+        if let Some(state) = self.threads.get_mut(&thread) {
+            state.holds.clear();
+            state.calls.lose(ends);
+            while state.calls.change().is_some() {}
+        }
     }
 
     fn lock(&mut self, name: Name) -> Option<&mut Lock> {
@@ -557,10 +560,24 @@ mod tests {
     fn what_is_held_is_not_known_after_a_loss() {
         use Action::{Lock, Unlock};
         let mut found = locks(&[(1, Lock, 7)]);
-        found.lose((1, 1), 3);
+        found.lose((1, 1), 3, None);
         assert_eq!(found.lost, 3);
-        assert!(found.threads.is_empty());
+        assert!(found.threads[&(1, 1)].holds.is_empty());
         let again = locks(&[(1, Unlock, 7)]);
         assert_eq!(again.locks.len(), 0);
+    }
+
+    #[test]
+    fn a_call_that_goes_on_after_a_loss_takes_its_lock() {
+        let (thread, names) = ((1, 1), Names::new(1));
+        for (ends, waits) in [(Some(0), 1), (Some(1), 0), (None, 0)] {
+            let mut found = locks(&[]);
+            found.enter(thread, 1, [7, 0], 0, 10, &names);
+            found.lose(thread, 1, ends);
+            found.leave(thread, 1, Some(0), 30);
+            let waited = found.locks.get(&(1, 7)).map_or(0, |lock| lock.waited.count);
+            let holds = found.threads[&thread].holds.len();
+            assert_eq!((waited, holds), (waits, waits as usize), "{ends:?}");
+        }
     }
 }

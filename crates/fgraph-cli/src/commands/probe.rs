@@ -15,6 +15,7 @@ use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::Source;
 use fgraph_trace::event::What as Event;
 use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::pairing::{Change, EndedCall, Ending, Pairing};
 use fgraph_trace::values::Operand;
 use fgraph_tracers::agent::Settings;
 
@@ -164,32 +165,25 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
     settings
 }
 
-/// A call that goes on.
+/// What is kept of a call that goes on.
 #[derive(Debug)]
-struct Open {
-    function: u32,
-    /// In ticks.
-    begin: u64,
+struct Kept {
     /// Where it returns to.
     caller: Option<u64>,
-    /// The function of the call around it.
-    around: Option<u32>,
     words: Vec<u64>,
     values: Vec<u64>,
 }
 
-/// How a call has ended.
-#[derive(Debug)]
-struct End {
-    /// In ticks.
-    now: u64,
+/// What a call gives back.
+#[derive(Debug, Default)]
+struct Given {
     result: Option<u64>,
     values: Vec<u64>,
 }
 
 /// A call with all that is known of it.
 struct Call<'c> {
-    open: &'c Open,
+    kept: &'c Kept,
     names: &'c [String],
     /// By their types; without these, registers are taken.
     arguments: Vec<Operand>,
@@ -222,7 +216,7 @@ impl Inputs for Call<'_> {
             return operand.number;
         }
         match input {
-            Input::Argument(number) => self.open.words.get(*number).copied().map(signed),
+            Input::Argument(number) => self.kept.words.get(*number).copied().map(signed),
             Input::Parameter(_) => None,
             Input::Result => self.register.map(signed),
         }
@@ -255,8 +249,6 @@ const MAX_VALUES: usize = 1 << 16;
 const SHOWN: usize = 20;
 /// The most calls inside one another that a thread's shadow stack has room for.
 const DEEPEST: usize = (1 << 12) - 1;
-/// Where so many calls of a thread are open, it is taken that ends are missing: all are over.
-const MAX_DEPTH: usize = 1 << 16;
 
 impl Tally {
     fn add(&mut self, what: &What, call: &Call<'_>) {
@@ -414,13 +406,13 @@ struct Probe {
     filter: Option<Filter>,
     /// Functions that were asked about.
     meant: HashMap<(u32, u32), bool>,
-    threads: HashMap<(u32, u32), Vec<Open>>,
+    threads: HashMap<(u32, u32), Pairing<Kept>>,
     places: Places,
     lost: u64,
     /// How often there was no room for calls that are deeper.
     full: u64,
-    /// Calls that were taken to be over because too many were open.
-    cut: u64,
+    /// Calls whose ends were lost.
+    ends_lost: u64,
     out: Out,
 }
 
@@ -436,7 +428,7 @@ impl Probe {
             places: Places::default(),
             lost: 0,
             full: 0,
-            cut: 0,
+            ends_lost: 0,
             out: Out::new(),
         }
     }
@@ -447,8 +439,9 @@ impl Probe {
         let Some(event) = source.next().map_err(failed)? else {
             return Ok(false);
         };
-        let (process, thread, now) = (event.process, event.thread, event.time);
-        let key = (process, thread);
+        let (key, now) = ((event.process, event.thread), event.time);
+        let calls = self.threads.entry(key).or_default();
+        let mut given = Given::default();
         match event.what {
             Event::Entry {
                 function,
@@ -456,52 +449,29 @@ impl Probe {
                 caller,
                 is_entry_only,
             } => {
-                let open = Open {
-                    function,
-                    begin: now,
+                let kept = Kept {
                     caller,
-                    around: None,
                     words: arguments.to_vec(),
                     values: event.values.to_vec(),
                 };
-                let depth = self.threads.get(&key).map_or(0, Vec::len);
-                if depth >= MAX_DEPTH {
-                    self.cut += depth as u64;
-                    self.end_all(source, key)?;
-                }
-                let calls = self.threads.entry(key).or_default();
-                let open = Open {
-                    around: calls.last().map(|open| open.function),
-                    ..open
-                };
                 match is_entry_only {
-                    true => self.count(source, key, &open, None)?,
-                    false => {
-                        calls.push(open);
-                        self.full += u64::from(calls.len() == DEEPEST);
-                    }
+                    true => calls.enter_only(function, now, kept),
+                    false => calls.enter(function, now, kept),
                 }
             }
             Event::Return { function, result } => {
-                let (result, values) = (result.first().copied(), event.values.to_vec());
-                let end = End {
-                    now,
-                    result,
-                    values,
-                };
-                self.end(source, key, function, end)?;
+                given.result = result.first().copied();
+                given.values = event.values.to_vec();
+                calls.exit(function, now, Ending::Returned);
             }
-            Event::Unwound { function } => {
-                let end = End {
-                    now,
-                    result: None,
-                    values: Vec::new(),
-                };
-                self.end(source, key, function, end)?;
+            Event::Unwound { function } => _ = calls.exit(function, now, Ending::Unwound),
+            Event::Lost { events, ends } => {
+                self.lost = self.lost.saturating_add(events);
+                calls.lose(ends);
             }
-            Event::Lost { events, .. } => self.lost = self.lost.saturating_add(events),
             Event::Mark(_) => {}
         }
+        self.settle(source, key, &given)?;
         Ok(true)
     }
 
@@ -510,7 +480,9 @@ impl Probe {
         let mut left: Vec<_> = self.threads.keys().copied().collect();
         left.sort_unstable();
         for key in left {
-            self.end_all(source, key)?;
+            let calls = self.threads.entry(key).or_default();
+            calls.finish(calls.last());
+            self.settle(source, key, &Given::default())?;
         }
         self.show()?;
         if self.lost > 0 {
@@ -520,9 +492,9 @@ impl Probe {
             let [times, deepest] = [self.full, DEEPEST as u64].map(grouped);
             say!("fgraph: {deepest} calls inside one another, the most that are seen: {times} x");
         }
-        if self.cut > 0 {
-            let [cut, most] = [self.cut, MAX_DEPTH as u64].map(grouped);
-            say!("fgraph: {cut} calls without duration and result: {most} of a thread were open");
+        if self.ends_lost > 0 {
+            let calls = grouped(self.ends_lost);
+            say!("fgraph: {calls} calls have no duration and no result: their ends were lost");
         }
         Ok(())
     }
@@ -534,34 +506,28 @@ impl Probe {
         self.show()
     }
 
-    /// Ends the innermost call of a function; those in it have lost their ends.
-    fn end(
+    /// Counts the calls of a thread that its last event has ended. `given` is what the event says
+    /// of a result.
+    fn settle(
         &mut self,
         source: &impl Source,
         key: (u32, u32),
-        function: u32,
-        end: End,
+        given: &Given,
     ) -> Result<(), Error> {
-        let Some(calls) = self.threads.get_mut(&key) else {
-            return Ok(());
-        };
-        let Some(depth) = calls.iter().rposition(|open| open.function == function) else {
-            return Ok(());
-        };
-        let mut ended = calls.split_off(depth);
-        for open in ended.drain(1..).rev() {
-            self.count(source, key, &open, None)?;
+        let mut calls = std::mem::take(self.threads.entry(key).or_default());
+        while let Some(change) = calls.change() {
+            let open = calls.calls();
+            match change {
+                Change::Began => self.full += u64::from(open.len() == DEEPEST),
+                Change::Ended(call) => {
+                    self.ends_lost += u64::from(call.ending == Ending::Lost);
+                    let around = open.last().map(|call| call.function);
+                    self.count(source, key, &call, around, given)?;
+                }
+            }
         }
-        ended
-            .iter()
-            .try_for_each(|open| self.count(source, key, open, Some(&end)))
-    }
-
-    /// Ends the calls of a thread whose ends are not known.
-    fn end_all(&mut self, source: &impl Source, key: (u32, u32)) -> Result<(), Error> {
-        let open = self.threads.remove(&key).unwrap_or_default();
-        let mut innermost_first = open.iter().rev();
-        innermost_first.try_for_each(|open| self.count(source, key, open, None))
+        self.threads.insert(key, calls);
+        Ok(())
     }
 
     /// Has the actions know a call.
@@ -569,19 +535,23 @@ impl Probe {
         &mut self,
         source: &impl Source,
         (process, thread): (u32, u32),
-        open: &Open,
-        end: Option<&End>,
+        ended: &EndedCall<Kept>,
+        around: Option<u32>,
+        given: &Given,
     ) -> Result<(), Error> {
-        let function = open.function;
+        let (function, kept) = (ended.function, &ended.data);
         let names = source.names();
         if !self.is_meant(names, process, function) {
             return Ok(());
         }
         let types = names.types(process, function);
         let layout = types.map(|types| &types.layout);
-        let (now, register, values) = match end {
-            Some(end) => (Some(end.now), end.result, &end.values[..]),
-            None => (None, None, &[][..]),
+        let took = ended
+            .duration()
+            .map(|took| source.clock().nanoseconds(took));
+        let (register, values) = match took {
+            Some(_) => (given.result, &given.values[..]),
+            None => (None, &[][..]),
         };
         let parameters: Vec<String> = layout.map_or(Vec::new(), |layout| {
             let names = layout
@@ -590,12 +560,10 @@ impl Probe {
                 .map(|argument| argument.name.clone());
             names.collect()
         });
-        let clock = source.clock();
-        let took = now.map(|now| clock.nanoseconds(now.saturating_sub(open.begin)));
         let call = Call {
-            open,
+            kept,
             names: &parameters,
-            arguments: layout.map_or(Vec::new(), |layout| layout.operands(&open.values)),
+            arguments: layout.map_or(Vec::new(), |layout| layout.operands(&kept.values)),
             register,
             result: layout.and_then(|layout| layout.result_operand(values)),
             duration: took,
@@ -616,7 +584,7 @@ impl Probe {
             };
             let key = match action.by {
                 None => String::new(),
-                Some(By::Caller) => match (open.caller, open.around) {
+                Some(By::Caller) => match (kept.caller, around) {
                     (Some(address), _) => self.places.caller(names, process, address),
                     (None, Some(around)) => {
                         let known = names.function(process, around);
@@ -636,12 +604,12 @@ impl Probe {
             };
             if action.what == What::Print {
                 let mut line = name().0.to_owned();
-                let arguments = layout.filter(|_| !open.values.is_empty());
+                let arguments = layout.filter(|_| !kept.values.is_empty());
                 // Writing to a string does not fail.
                 _ = match arguments {
-                    Some(layout) => write!(line, "({})", layout.arguments(&open.values)),
+                    Some(layout) => write!(line, "({})", layout.arguments(&kept.values)),
                     None => {
-                        let words = open.words.iter().map(|word| format!("{word:#x}"));
+                        let words = kept.words.iter().map(|word| format!("{word:#x}"));
                         write!(line, "({})", words.collect::<Vec<_>>().join(", "))
                     }
                 };
@@ -713,6 +681,14 @@ impl Probe {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use fgraph_trace::Live;
+    use fgraph_trace::clock::ClockKind;
+    use fgraph_trace::event::{Kind, call};
+    use fgraph_trace::names::DescriptionKind;
+    use fgraph_trace::ring::{RingOptions, Rings};
+
     use super::*;
 
     #[test]
@@ -739,6 +715,54 @@ mod tests {
         (0..3).for_each(|_| tally.count_value(text(7)));
         assert_eq!((tally.values.len(), tally.others), (MAX_VALUES, 5));
         assert_eq!(tally.values[&text(7)], 4);
+    }
+
+    #[test]
+    fn a_call_whose_end_was_lost_has_no_duration_and_those_around_it_have() {
+        let options = RingOptions {
+            rings: 1,
+            sub_buffers: 2,
+            sub_buffer_bytes: 256,
+            clock: Some(ClockKind::Monotonic),
+            ..RingOptions::default()
+        };
+        let rings = Arc::new(Rings::create(&options).unwrap());
+        for (index, name) in [(1, "outer"), (2, "inner"), (3, "leaf")] {
+            let fields = [9, index, 0, 0];
+            rings.describe(DescriptionKind::Function, fields, [name, ""]);
+        }
+        let action = "sum(duration) by function".to_owned();
+        let actions = vec![Action::parse(&action).unwrap()];
+        let args = Args {
+            function: "*".to_owned(),
+            actions: vec![action],
+            pid: None,
+            input: None,
+            time: None,
+            interval: None,
+            no_follow: false,
+            command: Vec::new(),
+        };
+        let (mut probe, path) = (Probe::new(&args, actions, None), Path::new("rings"));
+        let writer = rings.writer(9, 1).unwrap();
+        let mut live = Live::consume(rings.clone()).unwrap();
+        let write = |kind, function, time| writer.call(call(kind, function), time);
+        write(Kind::Entry, 1, 100);
+        write(Kind::Entry, 2, 200);
+        write(Kind::Entry, 2, 250);
+        while write(Kind::Entry, 3, 250) && write(Kind::Return, 3, 250) {}
+        write(Kind::Return, 2, 300);
+        while probe.step(&mut live, path).unwrap() {}
+        write(Kind::Return, 2, 450);
+        write(Kind::Return, 1, 1100);
+        rings.finish();
+        while probe.step(&mut live, path).unwrap() {}
+        let tally = |name: &str| {
+            let tally = &probe.actions[0].1[name];
+            (tally.count, tally.sum)
+        };
+        assert_eq!([tally("outer"), tally("inner")], [(1, 1000), (1, 250)]);
+        assert_eq!(probe.ends_lost, 2);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use fgraph_trace::Source;
 use fgraph_trace::event::What as Did;
 use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::pairing::{Change, Ending, OpenCall, Pairing};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
@@ -30,7 +31,7 @@ it ends. Of calls around each other that are late at once only the innermost is 
 
 /// Run a program and show calls that take too long, while they still run
 ///
-/// Calls of which events are lost are not followed. A call of a process in another namespace of
+/// Calls whose ends may be lost are not followed. A call of a process in another namespace of
 /// processes is shown when it ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -54,8 +55,6 @@ const EVENTS: usize = 1 << 12;
 const DELAY: u64 = 2_000_000;
 /// How many calls are shown of a thread with one that is late.
 const SHOWN: usize = 24;
-/// Where calls whose ends are missing pile up, nothing more is known of the thread.
-const MAX_DEPTH: usize = 1 << 16;
 
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     let failed = |error| Error::source("the rings", error);
@@ -80,12 +79,16 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
             };
             let (thread, now) = ((event.process, event.thread), event.time);
             match event.what {
+                Did::Entry {
+                    is_entry_only: true,
+                    ..
+                }
+                | Did::Mark(_) => {}
                 Did::Entry { function, .. } => watch.begin(thread, function, now),
                 Did::Return { function, .. } | Did::Unwound { function } => {
                     watch.end(thread, function, now, &events)?;
                 }
-                Did::Lost { .. } => _ = watch.threads.remove(&thread),
-                Did::Mark(_) => {}
+                Did::Lost { ends, .. } => watch.lose(thread, ends),
             }
             if nth + 1 == EVENTS {
                 (until, is_idle) = (now, false);
@@ -112,19 +115,14 @@ enum State {
     Around,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    function: u32,
-    begin: u64,
-    state: State,
-}
+type Open = OpenCall<State>;
 
 #[derive(Debug)]
 struct Watch {
     /// In ticks.
     limit: u64,
-    /// The calls that each thread is in, the outermost first.
-    threads: HashMap<(u32, u32), Vec<Open>>,
+    /// The calls that each thread is in.
+    threads: HashMap<(u32, u32), Pairing<State>>,
     out: Out,
 }
 
@@ -136,14 +134,15 @@ impl Watch {
             self.threads.retain(|(process, _), _| is_same(*process));
         }
         let calls = self.threads.entry(thread).or_default();
-        if calls.len() >= MAX_DEPTH {
-            calls.clear();
+        calls.enter(function, now, State::New);
+        while calls.change().is_some() {}
+    }
+
+    fn lose(&mut self, thread: (u32, u32), ends: Option<u64>) {
+        if let Some(calls) = self.threads.get_mut(&thread) {
+            calls.lose(ends);
+            while calls.change().is_some() {}
         }
-        calls.push(Open {
-            function,
-            begin: now,
-            state: State::New,
-        });
     }
 
     fn end(
@@ -156,18 +155,24 @@ impl Watch {
         let Some(calls) = self.threads.get_mut(&thread) else {
             return Ok(());
         };
-        let Some(depth) = calls.iter().rposition(|call| call.function == function) else {
+        // One that is unwound took as long.
+        calls.exit(function, now, Ending::Returned);
+        let mut ended = None;
+        while let Some(change) = calls.change() {
+            if let Change::Ended(call) = change {
+                ended = call.duration().map(|took| (took, call.data));
+            }
+        }
+        let Some((took, state)) = ended else {
             return Ok(());
         };
-        let call = calls[depth];
-        calls.truncate(depth);
-        let took = now.saturating_sub(call.begin);
-        if took <= self.limit || call.state == State::Around {
+        if took <= self.limit || state == State::Around {
             return Ok(());
         }
-        for around in calls.iter_mut().filter(|call| call.state == State::New) {
+        let is_new = |call: &&mut Open| call.data == State::New;
+        for around in calls.calls_mut().iter_mut().filter(is_new) {
             if now.saturating_sub(around.begin) > self.limit {
-                around.state = State::Around;
+                around.data = State::Around;
             }
         }
         let names = events.names();
@@ -184,20 +189,21 @@ impl Watch {
         let is_late = |call: &Open| until.saturating_sub(call.begin) > limit;
         let mut gone = Vec::new();
         for (&thread, calls) in &mut self.threads {
+            let calls = calls.calls_mut();
             let late = calls.partition_point(is_late);
             let Some((innermost, around)) = calls[..late].split_last_mut() else {
                 continue;
             };
-            if innermost.state != State::New {
+            if innermost.data != State::New {
                 continue;
             }
             if !is_there(thread) {
                 gone.push(thread);
                 continue;
             }
-            innermost.state = State::Shown;
-            for call in around.iter_mut().filter(|call| call.state == State::New) {
-                call.state = State::Around;
+            innermost.data = State::Shown;
+            for call in around.iter_mut().filter(|call| call.data == State::New) {
+                call.data = State::Around;
             }
             let call = *innermost;
             let line = describe(thread, &call, calls, until, events);
