@@ -611,6 +611,42 @@ fn nothing_can_be_exported_in_every_format() {
 }
 
 #[test]
+fn a_timeline_shows_what_its_pixels_have_room_for() {
+    const CALLS: u64 = 900_000;
+    let node = needs!(NODE.find());
+    let step = |time, step| (time, PARENT, PARENT, step);
+    let entry = |time, function| step(time, Step::Entry(function, vec![]));
+    let end = |time, function| step(time, Step::Return(function, vec![]));
+    // Short calls, a long one that begins in the same pixel, and many in that one.
+    let mut events = Vec::new();
+    for time in 0..10 {
+        events.extend([entry(10 * time, 5), end(10 * time + 5, 5)]);
+    }
+    events.push(entry(100, 1));
+    for call in 0..CALLS {
+        events.extend([entry(200 + 100 * call, 7), end(250 + 100 * call, 7)]);
+    }
+    events.push(entry(300 + 100 * CALLS, 12));
+    let lost = Step::Lost(7, Some(1));
+    events.extend([step(400 + 200 * CALLS, lost), end(400 + 200 * CALLS, 1)]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("page.html");
+    export(&mut Script::of(events), Format::Html, &path).unwrap();
+    let bars = read(&node, "page.js", &[path.to_str().unwrap()]);
+    let bars = bars.as_array().unwrap();
+    let of = |name: &'static str| bars.iter().filter(move |bar| bar["name"] == name);
+    let main: Vec<_> = of("main").collect();
+    let [begin, end] = ["begin", "end"].map(|at| main[0][at].as_f64().unwrap().round());
+    assert_eq!((main.len(), begin, end), (1, 0.0, 1000.0));
+    // Its calls take the first half: at most the first and the last one of each pixel are painted.
+    let count = of("<T as core::Trait>::f").count();
+    assert!((500..=1001).contains(&count), "{count}");
+    let lost = of("recursive").map(|bar| bar["lost"].as_u64());
+    assert_eq!(lost.collect::<Vec<_>>(), [Some(1)]);
+    assert_eq!(main[0]["lost"], 0);
+}
+
+#[test]
 fn rings_are_exported_while_they_are_written() {
     let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
     let writer = rings.writer(PARENT, 1).unwrap();

@@ -3,8 +3,8 @@
 //! The page is `html/page.html`; what stands in it for a `{{word}}` is written here. Data are JSON
 //! in which no `<` occurs, so that no name ends the element it stands in, and the page's script
 //! shows names as text only. The calls of the timeline are numbers of seven bits a byte, the lowest
-//! first, compressed: of each call its thread, time since the one before, duration, depth and
-//! function.
+//! first, compressed: of each call its thread, time since the one before, duration, depth, and
+//! twice its function, plus one if its end is lost.
 
 use std::io::{self, Write};
 
@@ -34,6 +34,7 @@ struct Shown {
     thread: u32,
     depth: u32,
     symbol: Symbol,
+    is_lost: bool,
 }
 
 /// What the table has of a function. Times are in nanoseconds.
@@ -106,7 +107,7 @@ impl Html {
                 call.begin - before.1,
                 call.duration,
                 call.depth.into(),
-                call.symbol.into(),
+                2 * u64::from(call.symbol) + u64::from(call.is_lost),
             ];
             numbers
                 .into_iter()
@@ -217,6 +218,7 @@ impl Sink for Html {
             thread: at.thread.index as u32,
             depth: call.depth as u32,
             symbol: call.symbol,
+            is_lost: call.duration().is_none(),
         });
         if self.shown.len() >= 2 * MAX_CALLS {
             self.thin_out();
@@ -317,6 +319,7 @@ mod tests {
                 thread: 0,
                 depth: 0,
                 symbol: 0,
+                is_lost: false,
             })
             .collect();
         html.thin_out();
