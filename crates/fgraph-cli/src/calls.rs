@@ -12,6 +12,7 @@ use fgraph_trace::pairing::{Change, EndedCall, OpenCall, Pairing};
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
+use crate::losses::Losses;
 use crate::stats::Stats;
 use crate::text::named;
 
@@ -179,7 +180,7 @@ pub(crate) struct Followed {
     pub(crate) threads: Vec<Thread>,
     pub(crate) entries: u64,
     pub(crate) events: u64,
-    pub(crate) lost: u64,
+    pub(crate) losses: Losses,
     /// Ticks of the first event and of the last one.
     pub(crate) span: Option<(u64, u64)>,
     slots: HashMap<Function, Slot>,
@@ -302,12 +303,16 @@ impl Followed {
         match what {
             StepKind::Begin(_) | StepKind::Only(_) | StepKind::End(..) => {}
             StepKind::Lost(events, ends) => {
-                self.lost = self.lost.saturating_add(events);
+                let mut from = self.span.map_or(time, |(first, _)| first);
                 if let Some(&index) = self.by_id.get(&(process, id)) {
                     let thread = &mut self.threads[index];
+                    let calls = thread.calls.calls().len();
+                    from = thread.calls.last();
                     thread.calls.lose(ends);
                     thread.settle(index, watch);
+                    self.losses.calls += (calls - thread.calls.calls().len()) as u64;
                 }
+                self.losses.add((process, id), events, from, time);
                 return;
             }
             StepKind::Other => return,
@@ -511,7 +516,7 @@ mod tests {
             call(5, None, 10, Ending::Lost),
         ];
         assert_eq!(ended.0, expected);
-        assert_eq!(followed.lost, 14);
+        assert_eq!((followed.losses.events(), followed.losses.calls), (14, 4));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod debuginfod;
 mod error;
 mod input;
 mod launch;
+mod losses;
 mod output;
 mod places;
 mod screen;

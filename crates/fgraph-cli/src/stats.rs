@@ -8,6 +8,8 @@ pub(crate) struct Stats {
     pub(crate) hits: u64,
     /// Calls among these whose times are known.
     timed: u64,
+    /// Calls among these whose ends were lost.
+    pub(crate) ends_lost: u64,
     /// Time in calls, that of calls within the same once.
     pub(crate) total: u64,
     /// Time in calls, without the calls in them.
@@ -36,6 +38,7 @@ impl Stats {
     /// Counts a call whose end was lost: it took these times, and maybe more.
     pub(crate) fn add_lost(&mut self, ran: u64, own: u64, is_outermost: bool) {
         self.hits += 1;
+        self.ends_lost += 1;
         self.own = self.own.saturating_add(own);
         if is_outermost {
             self.total = self.total.saturating_add(ran);

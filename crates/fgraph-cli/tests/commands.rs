@@ -9,7 +9,7 @@ use fgraph_needs::{CC, CHROMIUM, needs};
 
 mod support;
 
-use support::{other_machine, recording, recording_of};
+use support::{other_machine, recording, recording_of, recording_with_losses};
 
 /// The subcommands that take a recording and nothing else.
 const VIEWS: [&str; 5] = ["info", "report", "replay", "outliers", "dump"];
@@ -85,6 +85,39 @@ fn report_counts_calls_and_their_times() {
         lines[4].ends_with(r"evil\x1b]0;owned\x07</script>\u{202e} [program]"),
         "{text}"
     );
+}
+
+#[test]
+fn what_was_lost_is_said_and_calls_around_it_keep_their_durations() {
+    let (directory, path) = recording_with_losses();
+    let told = "fgraph: 2 events were lost, and with them 2 durations: \
+                2 of \\x1b[31mred 100/100, 300 ns to 10.000 us\n";
+    for arguments in [&["report"][..], &["graph", "parse"], &["outliers"]] {
+        let output = fgraph(arguments, &path);
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), told);
+    }
+    let report = text(&["report", "--sort", "total"], &path);
+    let row = |name: &str| {
+        let line = report.lines().find(|line| line.contains(name)).unwrap();
+        let fields: Vec<&str> = line.split("  ").map(str::trim).collect();
+        let fields: Vec<&str> = fields.into_iter().filter(|it| !it.is_empty()).collect();
+        // Total, longest, calls and name.
+        [2, 7, 8, 9].map(|at| fields[at].to_owned())
+    };
+    assert_eq!(row("main"), ["1.000 ms", "1.000 ms", "1", "main [program]"]);
+    let parse = "parse [program] (1 end lost)";
+    assert_eq!(row("parse"), ["9.900 us", "9.900 us", "2", parse]);
+    assert_eq!(row("read")[3], "read [program] (1 end lost)");
+    let info = text(&["info"], &path);
+    let told = "lost       2 events\n           2 of \\x1b[31mred 100/100, 300 ns to 10.000 us\n";
+    assert!(info.contains(told), "{info}");
+    let output = fgraph(&["export", "csv"], &path);
+    let told = String::from_utf8(output.stderr).unwrap();
+    let expected = "fgraph: 2 events were lost; the ends of 2 calls are missing";
+    assert!(told.lines().any(|line| line == expected), "{told}");
+    let rows = fs::read_to_string(directory.path().join("fgraph.csv")).unwrap();
+    let lost = rows.lines().filter(|row| row.contains(",missing,"));
+    assert_eq!(lost.count(), 2, "{rows}");
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "sources",
             "debuginfod",
             "calls",
+            "losses",
             "stats",
             "input",
             "table",

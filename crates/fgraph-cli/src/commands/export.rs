@@ -97,6 +97,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         let shown = path.display().to_string();
         let shown = crate::text::escaped(&shown);
         say!("{shown}: {} calls", grouped(summary.calls));
+        if summary.lost > 0 {
+            let [events, calls] = [summary.lost, summary.missing_returns].map(grouped);
+            say!("fgraph: {events} events were lost; the ends of {calls} calls are missing");
+        }
     }
     Ok(())
 }

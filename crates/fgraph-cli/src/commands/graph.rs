@@ -132,6 +132,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     };
     let failed = |error| Error::source(&args.input.path, error);
     let followed = calls::follow(&mut view, &mut graph).map_err(failed)?;
+    followed
+        .losses
+        .say(view.names(), view.clock(), view.first());
     if graph.hits == 0 {
         let what = format!("no call of {} is in the recording", args.function);
         return Err(Error::Nothing(what));

@@ -9,6 +9,7 @@ use fgraph_trace::event::What;
 use crate::calls::switched_off;
 use crate::error::Error;
 use crate::input::Input;
+use crate::losses::Losses;
 use crate::output::{Out, Style};
 use crate::sources;
 use crate::text::{escaped, grouped, size, time};
@@ -28,7 +29,9 @@ struct Counts {
     entry_only: u64,
     ends: u64,
     marks: u64,
-    lost: u64,
+    losses: Losses,
+    /// The time of the last event of each thread.
+    last: HashMap<(u32, u32), u64>,
     /// Ticks of the first event and of the last one.
     span: Option<(u64, u64)>,
     /// Entries of each thread of each process.
@@ -42,8 +45,9 @@ impl Counts {
         while let Some(event) = source.next().map_err(failed)? {
             let (first, last) = counts.span.unwrap_or((event.time, event.time));
             counts.span = Some((first.min(event.time), last.max(event.time)));
-            let entries = counts.threads.entry((event.process, event.thread));
-            let entries = entries.or_default();
+            let thread = (event.process, event.thread);
+            let before = counts.last.insert(thread, event.time);
+            let entries = counts.threads.entry(thread).or_default();
             match event.what {
                 What::Entry { is_entry_only, .. } => {
                     counts.entry_only += u64::from(is_entry_only);
@@ -52,7 +56,10 @@ impl Counts {
                 }
                 What::Return { .. } | What::Unwound { .. } => counts.ends += 1,
                 What::Mark(_) => counts.marks += 1,
-                What::Lost { events, .. } => counts.lost = counts.lost.saturating_add(events),
+                What::Lost { events, .. } => {
+                    let from = before.unwrap_or(first);
+                    counts.losses.add(thread, events, from, event.time);
+                }
             }
         }
         Ok(counts)
@@ -113,7 +120,14 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         row("entry only", &format!("{calls} calls, without an end"))?;
     }
     row("marks", &grouped(counts.marks))?;
-    row("lost", &format!("{} events", grouped(counts.lost)))?;
+    row(
+        "lost",
+        &format!("{} events", grouped(counts.losses.events())),
+    )?;
+    let first = counts.span.map_or(0, |(first, _)| first);
+    for line in counts.losses.lines(names, clock, first) {
+        row("", &line)?;
+    }
     for function in switched_off(names) {
         row("off", &function)?;
     }

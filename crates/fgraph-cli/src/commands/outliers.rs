@@ -218,6 +218,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     };
     let mut view = args.input.view(&args.part)?;
     let followed = calls::follow(&mut view, &mut trees).map_err(failed)?;
+    followed.losses.say(view.names(), &clock, first);
     let mut out = Out::new();
     if slow.is_empty() {
         out.line("no call is slower than its function usually is")?;

@@ -224,7 +224,11 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             stats.text(stats.percentile(990)),
             stats.text(stats.max),
             grouped(stats.hits),
-            named(&line.name, &line.module),
+            match (named(&line.name, &line.module), stats.ends_lost) {
+                (name, 0) => name,
+                (name, 1) => format!("{name} (1 end lost)"),
+                (name, ends) => format!("{name} ({} ends lost)", grouped(ends)),
+            },
         ]);
     }
     table.write(&mut out)?;
@@ -258,6 +262,9 @@ fn profile(args: &Args, input: &Input) -> Result<Vec<Line>, Error> {
     };
     let failed = |error| Error::source(&input.path, error);
     let followed = calls::follow(&mut view, &mut profile).map_err(failed)?;
+    followed
+        .losses
+        .say(view.names(), view.clock(), view.first());
     if args.by == By::Thread {
         let threads = followed.threads.iter();
         profile.lines = threads

@@ -65,7 +65,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 fn print(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     let mut events = Events::new(launched, interrupts)?.for_viewer();
     let mut top = Top::new(*events.clock());
-    calls::follow(&mut events, &mut top).map_err(|error| Error::source("the rings", error))?;
+    let followed = calls::follow(&mut events, &mut top);
+    let followed = followed.map_err(|error| Error::source("the rings", error))?;
+    let first = followed.span.map_or(0, |(first, _)| first);
+    followed.losses.say(events.names(), events.clock(), first);
     top.print(args.lines)
 }
 

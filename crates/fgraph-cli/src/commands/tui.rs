@@ -625,8 +625,9 @@ impl App {
     fn state(&self) -> String {
         let followed = &self.model.followed;
         let mut text = format!("{} calls", grouped(followed.entries));
-        if followed.lost > 0 {
-            text.push_str(&format!(", lost {}", grouped(followed.lost)));
+        let lost = followed.losses.events();
+        if lost > 0 {
+            text.push_str(&format!(", lost {}", grouped(lost)));
         }
         text.push_str(match (self.is_over, self.is_ending, self.is_paused) {
             (true, ..) if self.input.is_none() => ", ended",

@@ -63,6 +63,46 @@ impl Growing {
     }
 }
 
+/// A directory with a recording that lacks two events, the returns of `parse` and of the last call
+/// of `read` in it; it has the return of `main`, a millisecond after its entry.
+pub(crate) fn recording_with_losses() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fgraph.data");
+    let options = RingOptions {
+        clock: Some(ClockKind::Monotonic),
+        sub_buffers: 2,
+        sub_buffer_bytes: 256,
+        ..RingOptions::default()
+    };
+    let rings = Arc::new(Rings::create(&options).unwrap());
+    for (index, name) in [(1, "main"), (2, "parse"), (3, "read")] {
+        let fields = [PROCESS.into(), index, 0x1000 * index, 16];
+        let texts = [name, "/usr/bin/program"];
+        rings.describe(DescriptionKind::Function, fields, texts);
+    }
+    let fields = [PROCESS.into(), PROCESS.into(), 0, 0];
+    rings.describe(DescriptionKind::Thread, fields, ["\x1b[31mred", ""]);
+    let writer = rings.writer(PROCESS, PROCESS).unwrap();
+    let start = rings.clock().first().ticks;
+    let write = |kind, function, time| writer.call(call(kind, function), start + time);
+    write(Kind::Entry, 1, 0);
+    write(Kind::Entry, 2, 100);
+    write(Kind::Entry, 2, 200);
+    while write(Kind::Entry, 3, 300) && write(Kind::Return, 3, 300) {}
+    write(Kind::Return, 2, 400);
+    let info = Info {
+        process: PROCESS,
+        ..Info::default()
+    };
+    let mut drain = Drain::new(rings.clone(), File::create(&path).unwrap(), &info).unwrap();
+    drain.drain().unwrap();
+    write(Kind::Return, 2, 10_000);
+    write(Kind::Return, 1, 1_000_000);
+    rings.finish();
+    drain.finish().unwrap();
+    (directory, path)
+}
+
 /// A directory with a recording: `main` calls `parse` 20 times, which calls `read`; the last one
 /// is slow. Another thread calls a function with a hostile name.
 pub(crate) fn recording() -> (TempDir, PathBuf) {
