@@ -105,9 +105,9 @@ fn what_was_lost_is_said_and_calls_around_it_keep_their_durations() {
         [2, 7, 8, 9].map(|at| fields[at].to_owned())
     };
     assert_eq!(row("main"), ["1.000 ms", "1.000 ms", "1", "main [program]"]);
-    let parse = "parse [program] (1 end lost)";
+    let parse = "parse [program] (1 end missing)";
     assert_eq!(row("parse"), ["9.900 us", "9.900 us", "2", parse]);
-    assert_eq!(row("read")[3], "read [program] (1 end lost)");
+    assert_eq!(row("read")[3], "read [program] (1 end missing)");
     let info = text(&["info"], &path);
     let told = "lost       2 events\n           2 of \\x1b[31mred 100/100, 300 ns to 10.000 us\n";
     assert!(info.contains(told), "{info}");

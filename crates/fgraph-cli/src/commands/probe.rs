@@ -411,7 +411,7 @@ struct Probe {
     lost: u64,
     /// How often there was no room for calls that are deeper.
     full: u64,
-    /// Calls whose ends were lost.
+    /// Calls whose ends are missing.
     ends_lost: u64,
     out: Out,
 }
@@ -494,7 +494,7 @@ impl Probe {
         }
         if self.ends_lost > 0 {
             let calls = grouped(self.ends_lost);
-            say!("fgraph: {calls} calls have no duration and no result: their ends were lost");
+            say!("fgraph: {calls} calls have no duration and no result: their ends are missing");
         }
         Ok(())
     }

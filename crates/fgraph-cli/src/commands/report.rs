@@ -226,8 +226,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             grouped(stats.hits),
             match (named(&line.name, &line.module), stats.ends_lost) {
                 (name, 0) => name,
-                (name, 1) => format!("{name} (1 end lost)"),
-                (name, ends) => format!("{name} ({} ends lost)", grouped(ends)),
+                (name, 1) => format!("{name} (1 end missing)"),
+                (name, ends) => format!("{name} ({} ends missing)", grouped(ends)),
             },
         ]);
     }
