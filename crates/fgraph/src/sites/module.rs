@@ -18,7 +18,6 @@ use fgraph_core::site::Site;
 use fgraph_symbols::filter::ngrams::NgramBloom;
 use fgraph_symbols::filter::{Bits, FilterError, Matcher};
 
-use super::build::BuiltModule;
 use super::candidates::Candidates;
 use super::entries::{Entry, LookedAt};
 use super::facts::{FileFacts, MAX_PARTS, ModuleFacts};
@@ -446,7 +445,7 @@ impl ModuleSites {
         let build = || {
             let mut built = match mem::replace(&mut self.stage, Stage::Unread) {
                 Stage::Built(_, built) => built,
-                _ => BuiltModule::default(),
+                _ => Box::default(),
             };
             let (known, few) = (plan.known, plan.few.take());
             // SAFETY: the module is present.

@@ -12,7 +12,7 @@ pub(super) enum Stage {
     /// No filter has selected any of its functions.
     Read(&'static ModuleFacts),
     /// Sites are made of its functions, or of some of them.
-    Built(&'static ModuleFacts, BuiltModule),
+    Built(&'static ModuleFacts, Box<BuiltModule>),
 }
 
 impl Stage {
