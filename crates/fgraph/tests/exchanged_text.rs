@@ -202,3 +202,29 @@ fn functions_that_run_blocked_are_left_alone_where_text_cannot_be_exchanged() {
         });
     });
 }
+
+#[test]
+fn a_thread_that_blocks_sigtrap_and_sleeps_elsewhere_is_no_error() {
+    let name = "a_thread_that_blocks_sigtrap_and_sleeps_elsewhere_is_no_error";
+    scenario(name, || {
+        thread::scope(|scope| {
+            let (end, ended) = mpsc::channel::<()>();
+            let (say, said) = mpsc::channel();
+            scope.spawn(move || {
+                let all = !0_u64;
+                let null = ptr::null_mut::<libc::c_void>();
+                // SAFETY: the kernel reads the set, which the thread keeps to its end.
+                unsafe {
+                    libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all, null, 8);
+                }
+                say.send(()).unwrap();
+                ended.recv()
+            });
+            said.recv().unwrap();
+            let user = common::register(Count::default(), C_LIBRARY).unwrap();
+            assert!(user.report().unwrap().traced > 1000);
+            drop(user);
+            drop(end);
+        });
+    });
+}

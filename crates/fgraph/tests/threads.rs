@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::TryRecvError;
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
@@ -934,7 +935,7 @@ fn who_patches_needs_no_alternate_stack_that_can_be_written_to() {
     );
 }
 
-/// A thread that blocks SIGTRAP until it is told to end.
+/// Runs `work` while a thread blocks SIGTRAP and runs.
 fn while_blocked<R>(work: impl FnOnce(u32) -> R) -> R {
     let (sender, receiver) = std::sync::mpsc::channel();
     let (end, ended) = std::sync::mpsc::channel::<()>();
@@ -942,7 +943,9 @@ fn while_blocked<R>(work: impl FnOnce(u32) -> R) -> R {
         mask_sigtrap(libc::SIG_BLOCK);
         // SAFETY: no arguments.
         sender.send(unsafe { libc::gettid() as u32 }).unwrap();
-        let _ = ended.recv();
+        while ended.try_recv() == Err(TryRecvError::Empty) {
+            thread::yield_now();
+        }
         mask_sigtrap(libc::SIG_UNBLOCK);
     });
     let id = receiver.recv().unwrap();

@@ -201,11 +201,10 @@ impl Control {
         self.unfinished = true;
         batch.take_signals()?;
         let leaves_traps = batch.leaves_traps();
-        let mut is_checked = leaves_traps;
         let held_back = leaves_traps.then(spawn_gate::close);
-        if is_checked {
-            batch.check_signals()?;
-        }
+        let mut is_checked = leaves_traps && batch.check_signals()?;
+        // A thread that blocks traps is outside of all windows: an exchange does it no harm.
+        let is_some_blocked = leaves_traps && !is_checked;
         let mut left_out = false;
         let (mut patched, mut failed) = (0, Vec::new());
         let mut writer = Writer::new(&batch, self.leave_out);
@@ -220,13 +219,13 @@ impl Control {
             }
             let runs_blocked = self.sites.runs_blocked(piece.first_site());
             let mut write = |is_checked: bool| {
-                let write = || writer.write(piece, runs_blocked, is_checked);
+                let write = || writer.write(piece, runs_blocked || is_some_blocked, is_checked);
                 self.sites
                     .while_locked(|gone| (!piece.is_gone(gone)).then(|| os::with_traps(write)))
             };
             let mut written = write(is_checked);
             if let Some(None) = written {
-                batch.check_signals()?;
+                batch.check_all_signals()?;
                 is_checked = true;
                 written = write(true);
             }
@@ -268,7 +267,7 @@ impl Control {
             return Ok(());
         }
         batch.take_signals()?;
-        batch.check_signals()?;
+        batch.check_all_signals()?;
         let mut text = Text::open_for(batch.len());
         for piece in batch.pieces() {
             let written = self.sites.while_locked(|gone| {

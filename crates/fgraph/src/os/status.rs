@@ -85,10 +85,12 @@ pub(crate) enum Activity {
     /// It is in a system call that starts a process or a thread: in `vfork`, for as long as the
     /// child has the memory of its parent.
     StartsProcess,
-    /// It sleeps in the kernel, and goes on at this address.
+    /// It sleeps in the kernel.
     Asleep {
-        /// The address.
+        /// Address at which it goes on.
         at: usize,
+        /// Its stack pointer.
+        stack: usize,
     },
 }
 
@@ -110,9 +112,9 @@ impl Activity {
         if STARTS.contains(&number) {
             return Some(Self::StartsProcess);
         }
-        let at = words.next_back()?.strip_prefix("0x")?;
-        let at = usize::from_str_radix(at, 16).ok()?;
-        Some(Self::Asleep { at })
+        let mut last = || usize::from_str_radix(words.next_back()?.strip_prefix("0x")?, 16).ok();
+        let (at, stack) = (last()?, last()?);
+        Some(Self::Asleep { at, stack })
     }
 }
 
@@ -209,10 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_sleeps_goes_on_at_the_last_address_of_its_line() {
+    fn the_last_words_of_a_sleeping_threads_line_are_its_stack_and_where_it_goes_on() {
         let parse = |line: &str| Activity::parse(line.as_bytes());
         assert_eq!(parse("running\n"), Some(Activity::Runs));
-        let asleep = Some(Activity::Asleep { at: 0x7f12 });
+        let (at, stack) = (0x7f12, 0x7ffe);
+        let asleep = Some(Activity::Asleep { at, stack });
         assert_eq!(parse("-1 0x7ffe 0x7f12\n"), asleep);
         assert_eq!(parse("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffe 0x7f12\n"), asleep);
         for number in [56, 58, 435] {

@@ -118,18 +118,34 @@ impl Batch {
         !self.pokes.iter().all(leaves_none)
     }
 
+    /// Sees to it that no thread that blocks the traps of the batch meets one when its text is
+    /// exchanged. Returns true if none meets one when it is written in place either.
+    pub(crate) fn check_signals(&self) -> Result<bool, Error> {
+        let is_anywhere = self.adds_breakpoints();
+        self.check(|address| is_anywhere || is_inside(&self.pokes, address))
+    }
+
     /// Sees to it that no thread blocks the traps of the batch.
-    pub(crate) fn check_signals(&self) -> Result<(), Error> {
-        if let Some(thread) = blocked::unmask_everywhere() {
-            return Err(Error::SignalBlocked { thread });
-        }
+    pub(crate) fn check_all_signals(&self) -> Result<(), Error> {
+        self.check(|_| true).map(|_| ())
+    }
+
+    /// Sees to it that no thread that blocks the traps may be where `is_inside` says. Returns true
+    /// if none blocks them.
+    fn check(&self, is_inside: impl Fn(usize) -> bool) -> Result<bool, Error> {
+        let blocked = |thread| Error::SignalBlocked { thread };
+        let is_checked = blocked::unmask_everywhere(is_inside).map_err(blocked)?;
         // This thread is safe while it patches, and from then on as any other.
-        let stays = |(poke, site): (&Poke, &&Site)| poke.len == 1 && !is_on(site);
-        if self.pokes.iter().zip(&self.sites).any(stays) && signals::blocked_here() {
-            let thread = os::thread_id();
-            return Err(Error::SignalBlocked { thread });
+        match self.adds_breakpoints() && signals::blocked_here() {
+            true => Err(blocked(os::thread_id())),
+            false => Ok(is_checked),
         }
-        Ok(())
+    }
+
+    /// True if calls of a site trap from then on.
+    fn adds_breakpoints(&self) -> bool {
+        let mut all = self.pokes.iter().zip(&self.sites);
+        all.any(|(poke, site)| poke.len == 1 && !is_on(site))
     }
 
     /// Returns its sites in pieces that are written one after the other.
@@ -354,11 +370,14 @@ fn wait_until_none_inside(pokes: &[Poke], patience: Duration) {
     if pokes.iter().all(is_of_one_instruction) {
         return;
     }
-    blocked::wait_until_none_inside(patience, |address| {
-        let next = pokes.partition_point(|poke| poke.address < address);
-        let poke = next.checked_sub(1).map(|at| pokes[at]);
-        poke.is_some_and(|poke| address < poke.address + poke.len)
-    });
+    blocked::wait_until_none_inside(patience, |address| is_inside(pokes, address));
+}
+
+/// Whether an address is within what one of `pokes` changes, behind its first byte.
+fn is_inside(pokes: &[Poke], address: usize) -> bool {
+    let next = pokes.partition_point(|poke| poke.address < address);
+    let poke = next.checked_sub(1).map(|at| pokes[at]);
+    poke.is_some_and(|poke| address < poke.address + poke.len)
 }
 
 /// Whether a poke exchanges a single instruction for another one.

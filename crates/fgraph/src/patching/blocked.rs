@@ -7,30 +7,37 @@
 use std::time::Duration;
 
 use super::signals;
-use crate::os;
 use crate::os::status::{Activity, ThreadStatus, is_kernel_worker};
+use crate::os::{self, PAGE, memory};
 use crate::process::spawn_gate;
 
 /// Stops handlers of the program from blocking traps, as [`signals::unmask`] does, and waits until
-/// no thread does. Returns a thread that goes on blocking them, if there is any but this one.
+/// no thread that blocks them may be where `is_inside` says. Returns true if none blocks them at
+/// all.
 ///
 /// Threads that are being made or are at their end block all signals for a moment; these are waited
 /// for. Threads of the kernel's own block them for good, and never trap: they do not count, nor do
-/// threads that wait at the gate. `None` without `/proc`, where it cannot be known.
-pub(super) fn unmask_everywhere() -> Option<u32> {
+/// threads that wait at the gate. Nothing is known without `/proc`, and none counts.
+///
+/// # Errors
+///
+/// A thread that goes on blocking them and may be there.
+pub(super) fn unmask_everywhere(is_inside: impl Fn(usize) -> bool) -> Result<bool, u32> {
     /// Far longer than the moment takes, also for a thread that has to wait for a processor.
     const PATIENCE: Duration = Duration::from_secs(1);
     let own = ThreadStatus::own();
     signals::unmask_all(&own);
     if own.threads() == Some(1) {
-        return None;
+        return Ok(true);
     }
     let mut waiting: Vec<u32> = os::status::other_threads().collect();
     // Threads that begin to block traps meanwhile will stop as well.
-    wait(PATIENCE, || {
+    let found = wait(PATIENCE, || {
         waiting.retain(|&thread| !is_held_back(thread) && blocks_traps(thread));
-        waiting.first().copied()
-    })
+        let mut inside = waiting.iter().copied();
+        inside.find(|&thread| may_be_inside(thread, &is_inside))
+    });
+    found.map_or(Ok(waiting.is_empty()), Err)
 }
 
 /// Waits until no thread that blocks traps, nor a process in the same memory, may be inside of a
@@ -46,9 +53,36 @@ pub(super) fn wait_until_none_inside(patience: Duration, is_inside: impl Fn(usiz
 fn may_be_inside(thread: u32, is_inside: impl Fn(usize) -> bool) -> bool {
     match Activity::of(thread) {
         Some(Activity::StartsProcess) => true,
-        Some(Activity::Asleep { at }) => is_inside(at) && blocks_traps(thread),
+        Some(Activity::Asleep { at, stack }) => {
+            blocks_traps(thread) && (is_inside(at) || is_on_stack(stack, is_inside))
+        }
         Some(Activity::Runs) | None => blocks_traps(thread),
     }
+}
+
+/// True if a word of the frames from `stack` on is an address that `is_inside` says: a thread may
+/// return there, from a call within a window or from a signal handler that has interrupted it.
+fn is_on_stack(stack: usize, is_inside: impl Fn(usize) -> bool) -> bool {
+    /// Frames beyond this number of bytes are not looked at.
+    const DEPTH: usize = 1 << 20;
+    let mut at = stack;
+    while at < stack.saturating_add(DEPTH) {
+        let mut words = [0; PAGE];
+        let words = &mut words[..PAGE - at % PAGE];
+        if memory::read(at, words).is_err() {
+            // Behind the end of the stack.
+            return false;
+        }
+        let (words, _) = words.as_chunks();
+        if words
+            .iter()
+            .any(|&word| is_inside(usize::from_ne_bytes(word)))
+        {
+            return true;
+        }
+        at += PAGE - at % PAGE;
+    }
+    false
 }
 
 /// Calls `look` until it finds no thread, for as long as `patience` lasts. Returns the last result.
@@ -69,7 +103,7 @@ fn wait(patience: Duration, mut look: impl FnMut() -> Option<u32>) -> Option<u32
 
 /// True if a thread waits at the gate for processes that share the memory.
 fn is_held_back(thread: u32) -> bool {
-    matches!(Activity::of(thread), Some(Activity::Asleep { at }) if spawn_gate::has(at))
+    matches!(Activity::of(thread), Some(Activity::Asleep { at, .. }) if spawn_gate::has(at))
 }
 
 fn blocks_traps(thread: u32) -> bool {
@@ -80,6 +114,7 @@ fn blocks_traps(thread: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use core::ffi::c_void;
+    use core::hint::black_box;
     use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::sync::mpsc;
     use std::thread;
@@ -131,6 +166,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_sleeps_elsewhere_is_not_waited_for() {
+        const ON_STACK: usize = 0x1234_5678_9abc_def0;
         let (say, said) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         thread::scope(|scope| {
@@ -141,8 +177,11 @@ mod tests {
                 unsafe {
                     libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all, null, 8);
                 }
+                // As a return address would be.
+                let on_stack = black_box(ON_STACK);
                 say.send(os::thread_id()).unwrap();
                 ended.recv().unwrap();
+                black_box(&on_stack);
             });
             let sleeper = said.recv().unwrap();
             // It returns as soon as the thread sleeps.
@@ -150,6 +189,8 @@ mod tests {
             assert!(blocks_traps(sleeper));
             assert!(!may_be_inside(sleeper, |_| false));
             assert!(may_be_inside(sleeper, |_| true));
+            assert!(may_be_inside(sleeper, |address| address == ON_STACK));
+            assert_eq!(unmask_everywhere(|_| false), Ok(false));
             end.send(()).unwrap();
         });
     }

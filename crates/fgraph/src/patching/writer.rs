@@ -54,8 +54,8 @@ impl Writer {
     /// Writes a piece. Returns `None` if calls of it might trap and no thread `may_trap`, because
     /// it is not known that none blocks traps; some sites may have been changed then.
     ///
-    /// `runs_blocked` says whether threads run the module's code with all signals blocked. To be
-    /// called while no module can be unloaded.
+    /// `runs_blocked` says whether threads that block traps may run the module's code. To be called
+    /// while no module can be unloaded.
     pub(crate) fn write(
         &mut self,
         piece: Piece<'_>,

@@ -132,7 +132,7 @@ mod tests {
             gate(1, 2, 3, 4, 5, 6)
         });
         let thread = said.recv().unwrap();
-        let waits = || matches!(Activity::of(thread), Some(Activity::Asleep { at }) if has(at));
+        let waits = || matches!(Activity::of(thread), Some(Activity::Asleep { at, .. }) if has(at));
         // It does not wait for ever.
         while !waits() && !caller.is_finished() {
             os::nap();

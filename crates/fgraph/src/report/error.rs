@@ -31,7 +31,8 @@ pub enum Error {
     /// The machine or the kernel lacks something that fgraph cannot do without.
     Unsupported(Unsupported),
     /// A thread has SIGTRAP blocked. While sites are patched a thread may meet a breakpoint, and
-    /// the kernel kills the process if the thread blocks the signal. Nothing was patched.
+    /// the kernel kills the process if the thread blocks the signal. Nothing was patched. A thread
+    /// that sleeps in a system call may block it where the text is exchanged as a whole.
     ///
     /// The calling thread may have it blocked, unless [breakpoints](crate::allow_breakpoints) are
     /// to stay.
