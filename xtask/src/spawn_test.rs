@@ -111,8 +111,9 @@ struct Outcome {
     bad: u64,
     /// Times that the C library was switched on and off.
     switches: u64,
-    /// Attaches that were refused while the program was there.
+    /// Attaches that were refused while the program was there, and why the last one was.
     refused: u64,
+    refusal: Option<String>,
     /// What is wrong with the program itself.
     failure: Option<String>,
 }
@@ -142,6 +143,9 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         let Outcome { children, bad, .. } = outcome;
         let (switches, refused) = (outcome.switches, outcome.refused);
         println!("{name:12} children {children} bad {bad} switches {switches} refused {refused}");
+        if let Some(refusal) = &outcome.refusal {
+            println!("refused: {name}: {}", refusal.trim_end());
+        }
         if let Some(failure) = &outcome.failure {
             println!("failure: {name}: {failure}");
         }
@@ -230,7 +234,6 @@ fn observe(
         output.read_to_string(&mut rest).map(|_| rest)
     });
     let mut outcome = Outcome::default();
-    let mut refusal = None;
     let until = Instant::now() + Duration::from_secs(options.seconds.into()) + MARGIN;
     let status = loop {
         if let Some(status) = running.0.try_wait()? {
@@ -245,7 +248,7 @@ fn observe(
             Err(_) if running.0.try_wait()?.is_some() => {}
             Err(error) => {
                 outcome.refused += 1;
-                refusal = Some(error);
+                outcome.refusal = Some(error);
             }
         }
         thread::sleep(Duration::from_millis(5));
@@ -263,7 +266,7 @@ fn observe(
             if *bad > 0 {
                 outcome.failure = said.lines().next().map(str::to_owned);
             } else if outcome.switches == 0 {
-                outcome.failure = refusal.or(Some("ended before it was attached to".to_owned()));
+                outcome.failure = Some("was not attached to".to_owned());
             }
         }
         (Some(status), _) => {
