@@ -1,14 +1,13 @@
 //! Pairs the entries and the ends of a thread's calls, also where events are lost.
 //!
 //! All views and exports take their calls from here, so that they agree. The source of truth is the
-//! order of a thread's [events](What): a call ends with the end of its function that comes next in
-//! its thread, and all calls inside it have ended by then.
+//! order of a thread's [events](crate::event::What): a call ends with the end of its function that
+//! comes next in its thread, and all calls inside it have ended by then.
 //!
 //! Where events are lost, a [`What::Lost`] event says how many of them ended calls. These calls
 //! were the innermost ones: they are [lost](Ending::Lost), and the calls around them go on. If
 //! their number is not known, all calls of the thread are lost, for any of them may have ended.
 //!
-//! [`What`]: crate::event::What
 //! [`What::Lost`]: crate::event::What::Lost
 
 use std::mem;
@@ -247,6 +246,7 @@ impl<T> Pairing<T> {
     }
 
     /// Takes note of another event of the thread: the calls that go on have run until then.
+    #[inline]
     pub fn note(&mut self, time: u64) {
         let before = self.advance(time);
         if mem::take(&mut self.is_gap) {
