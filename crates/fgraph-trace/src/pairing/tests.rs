@@ -133,6 +133,32 @@ fn calls_that_go_on_at_the_end_are_open() {
 }
 
 #[test]
+fn time_stands_still_where_the_clock_goes_back() {
+    let found = ended(&[
+        (10, Did::Enter(1)),
+        (5, Did::Enter(2)),
+        (12, Did::Return(2)),
+        (11, Did::Return(1)),
+    ]);
+    let expected = [
+        (2, Some(2), 2, Ending::Returned),
+        (1, Some(2), 0, Ending::Returned),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn an_end_without_an_entry_ends_a_gap_and_no_call() {
+    let found = ended(&[
+        (0, Did::Enter(1)),
+        (40, Did::Lose(Some(0))),
+        (100, Did::Return(9)),
+        (110, Did::Return(1)),
+    ]);
+    assert_eq!(found, [(1, Some(110), 10, Ending::Returned)]);
+}
+
+#[test]
 fn calls_are_lost_where_too_many_pile_up() {
     let (mut pairing, mut found) = (Pairing::new(), Vec::new());
     for n in 0..=MAX_DEPTH as u32 {
