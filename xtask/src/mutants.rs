@@ -56,6 +56,11 @@ const SUBJECTS: &[Subject] = &[
         files: &["crates/fgraph-symbols/src/**/*.rs"],
         tests: &["--all-features", "--lib"],
     },
+    Subject {
+        package: "fgraph-trace",
+        files: &["crates/fgraph-trace/src/pairing.rs"],
+        tests: &["--lib", "pairing"],
+    },
 ];
 
 /// Seconds that the tests of one mutant may take: more is an endless loop.

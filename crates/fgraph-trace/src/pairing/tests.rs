@@ -186,6 +186,8 @@ fn calls_that_go_on_have_run_so_far() {
         .map(|(call, ran, own)| (call.data, ran, own));
     assert_eq!(so_far.collect::<Vec<_>>(), [(1, 40, 10), (2, 30, 25)]);
     assert_eq!(pairing.last(), 40);
+    pairing.calls_mut()[1].data = 7;
+    assert_eq!(pairing.calls()[1].data, 7);
 }
 
 /// What a thread does.
