@@ -66,7 +66,10 @@ impl ModulePlan {
     ///
     /// The module must stay loaded until this returns.
     pub(super) unsafe fn in_memory(self, is_taken: impl Fn(&Range<usize>) -> bool) -> LivePlan {
-        let mut live = LivePlan::default();
+        let mut live = LivePlan {
+            functions: Vec::with_capacity(self.decisions.len()),
+            refused: Vec::new(),
+        };
         for mut decision in self.decisions {
             let mapping = self.candidates.check_mapping(decision.address);
             decision.compare(mapping, |address, now| {
@@ -90,7 +93,8 @@ fn decide<'a>(
 ) -> Vec<Decision> {
     // Who may have the functions of these is asked when a filter selects them.
     let blocks_signals = known.blocks_signals();
-    let (mut decisions, mut calls) = (Vec::new(), Vec::new());
+    let most = entries.size_hint().1.unwrap_or(0);
+    let (mut decisions, mut calls) = (Vec::with_capacity(most), Vec::new());
     for &Entry {
         subject, address, ..
     } in entries
