@@ -8,7 +8,7 @@ use fgraph_trace::names::{Names, process_id};
 
 use crate::text::{escaped, grouped, time};
 
-/// What is missing of a thread.
+/// The events that are missing of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loss {
     events: u64,
@@ -17,7 +17,7 @@ struct Loss {
     to: u64,
 }
 
-/// What is missing of a recording.
+/// The events that are missing of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     /// By process and thread.
@@ -49,7 +49,7 @@ impl Losses {
         events.fold(0, u64::saturating_add)
     }
 
-    /// What is missing of each thread, most first: a line for each of the first few. Times are
+    /// The losses of each thread, most first: a line for each of the first few. Times are
     /// since `first`, in ticks. Names of threads are hostile text.
     pub(crate) fn lines(&self, names: &Names, clock: &Clock, first: u64) -> Vec<String> {
         let mut threads: Vec<_> = self.threads.iter().collect();

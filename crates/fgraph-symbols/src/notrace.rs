@@ -65,7 +65,7 @@ pub const MONO: Notrace =
 /// The rule for where a program begins.
 pub const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
-/// Why a function of [`Notrace::Trap`] is left alone.
+/// The reason why a function of [`Notrace::Trap`] is left alone.
 const BLOCKED: &str = "runs in threads that block all signals, which a trap would kill";
 const COMPARED: Notrace =
     Entirely("must stay where it is: the handler that cancels threads compares addresses with it");

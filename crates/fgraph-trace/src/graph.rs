@@ -113,7 +113,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What is kept of a call that goes on.
+/// The data that is kept of a call that goes on.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     began: Moment,

@@ -34,7 +34,7 @@ pub struct OpenCall<T> {
     pub function: u32,
     /// When it began, in ticks.
     pub begin: u64,
-    /// What the caller of [`Pairing::enter`] keeps of it.
+    /// The data that the caller of [`Pairing::enter`] keeps of it.
     pub data: T,
     /// Ticks since then that belong to calls in it, or to no call for sure.
     inner: u64,
@@ -50,12 +50,12 @@ pub struct EndedCall<T> {
     /// Ticks that it ran for sure, with the calls in it: all of them if its
     /// [duration](Self::duration) is known.
     pub ran: u64,
-    /// Ticks of these that it ran for sure without the calls in it. Those of all calls of a thread
-    /// add up to at most the time between its first event and its last one.
+    /// Ticks of these that it ran for sure without the calls in it. Over all calls of a
+    /// thread they add up to at most the time between its first event and its last one.
     pub own: u64,
     /// How it ended.
     pub ending: Ending,
-    /// What the caller of [`Pairing::enter`] has kept of it.
+    /// The data that the caller of [`Pairing::enter`] has kept of it.
     pub data: T,
 }
 
@@ -68,7 +68,7 @@ impl<T> EndedCall<T> {
     }
 }
 
-/// What an event means for the calls of its thread.
+/// The effect of an event on the calls of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<T> {
     /// A call has begun: the last one of [`Pairing::calls`].

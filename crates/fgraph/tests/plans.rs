@@ -1,5 +1,5 @@
-//! What is decided of all functions of libraries that others have built, from their files alone:
-//! as it was when `plans.txt` was written.
+//! The decisions about all functions of libraries that others have built, from their files alone,
+//! are those of `plans.txt`.
 //!
 //! A row holds for the file of its build id. Another version of a library is left out, and said so.
 //! `FGRAPH_WRITE_PLANS=1 cargo test -p fgraph --test plans` writes the rows of this machine.
@@ -66,7 +66,7 @@ fn build_id(path: &str) -> Option<String> {
     Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What is decided of the functions of a file.
+/// The decisions about the functions of a file.
 fn summary(path: &str) -> String {
     let sites = fgraph::sites_of_file(Path::new(path), true).unwrap();
     let (mut counts, mut entry_only, mut hash) = ([0_usize; 5], 0, 0xcbf2_9ce4_8422_2325_u64);

@@ -156,7 +156,7 @@ pub(super) fn use_tree(
         }
         let is_part = token.kind == Kind::Word || token.is("*");
         if !is_part {
-            // What goes on by other means: `a::b::<T>`.
+            // It goes on by other means: `a::b::<T>`.
             if path.len() > prefix.len() {
                 leaves.push((token.line, path, None));
             }

@@ -184,7 +184,7 @@ struct Hold {
     depth: u32,
 }
 
-/// What is kept of a call that goes on.
+/// The data that is kept of a call that goes on.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     action: Action,

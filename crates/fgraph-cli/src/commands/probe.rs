@@ -165,7 +165,7 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
     settings
 }
 
-/// What is kept of a call that goes on.
+/// The data that is kept of a call that goes on.
 #[derive(Debug)]
 struct Kept {
     /// Where it returns to.
@@ -174,7 +174,7 @@ struct Kept {
     values: Vec<u64>,
 }
 
-/// What a call gives back.
+/// The result of a call.
 #[derive(Debug, Default)]
 struct Given {
     result: Option<u64>,

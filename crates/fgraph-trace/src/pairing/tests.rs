@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a call came to: what was kept of it, its duration, its own time and its ending.
+/// The outcome of a call: the data that was kept of it, its duration, its own time and its ending.
 type Found = (u32, Option<u64>, u64, Ending);
 
 /// Hands over the changes of an event: the calls that end.
@@ -190,7 +190,7 @@ fn calls_that_go_on_have_run_so_far() {
     assert_eq!(pairing.calls()[1].data, 7);
 }
 
-/// What a thread does.
+/// A step of a thread.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Calls a function.
@@ -245,7 +245,7 @@ struct Call {
     is_recorded: bool,
 }
 
-/// What is written of a step, with the call that it is of.
+/// The event of a step, with the call that it is of.
 #[derive(Clone, Copy, Debug)]
 enum Written {
     Entry(usize),
@@ -254,7 +254,7 @@ enum Written {
     Lost(Option<u64>),
 }
 
-/// What a thread did, and what was written of it.
+/// The steps of a thread, and the events that were written of them.
 #[derive(Debug, Default)]
 struct Truth {
     calls: Vec<Call>,

@@ -37,7 +37,7 @@ use crate::sites::{self, OFF, ON};
 /// calls of them may trap: a few milliseconds.
 const PIECE: usize = 1024;
 
-/// Why a site was not changed.
+/// The reason why a site was not changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Obstacle {
     /// Other bytes are there.
@@ -46,7 +46,7 @@ pub(crate) enum Obstacle {
     Trap,
 }
 
-/// Why not, for each site of a piece that was not changed.
+/// The reason, for each site of a piece that was not changed.
 pub(crate) type Changed = Vec<Option<Obstacle>>;
 
 /// A site that a user wants and that could not be changed, and why.
@@ -373,7 +373,7 @@ fn wait_until_none_inside(pokes: &[Poke], patience: Duration) {
     blocked::wait_until_none_inside(patience, |address| is_inside(pokes, address));
 }
 
-/// Whether an address is within what one of `pokes` changes, behind its first byte.
+/// True if an address is within the bytes that one of `pokes` changes, behind the first one.
 fn is_inside(pokes: &[Poke], address: usize) -> bool {
     let next = pokes.partition_point(|poke| poke.address < address);
     let poke = next.checked_sub(1).map(|at| pokes[at]);

@@ -25,7 +25,7 @@ use crate::process::spawn_gate;
 use crate::report::error::RefusalReason;
 use crate::unwinding::registry::Place;
 
-/// What was made for a module: its sites, in parts, and what its functions without one lack.
+/// The sites of a module, in parts, and the functions that have none, with the reasons.
 #[derive(Debug, Default)]
 pub(super) struct BuiltModule {
     pub(super) parts: Parts,
@@ -60,8 +60,8 @@ impl BuiltModule {
         }
     }
 
-    /// Makes the sites of a plan, in addition to those that were made. What finds no place is
-    /// refused.
+    /// Makes the sites of a plan, in addition to those that were made. A function without a place
+    /// for its stub is refused.
     pub(super) fn build(
         &mut self,
         known: &'static ModuleFacts,
@@ -275,7 +275,7 @@ fn relay_record(one: &Placed, nop: usize, module: &'static Module) -> Site {
     }
 }
 
-/// What the compiler made at the entry of a function, or of a system call within one.
+/// The bytes that the compiler made at the entry of a function, or of a system call within one.
 fn original(one: &Placed) -> Original {
     Original {
         bytes: one.function.original,

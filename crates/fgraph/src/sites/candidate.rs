@@ -20,26 +20,26 @@ pub(crate) struct Candidate<'a> {
     /// How many bytes behind the start the linker writes to its text or to what follows, if it
     /// does.
     pub(crate) relocated: Option<usize>,
-    /// Whether the compiler has listed it as one that is to be patched.
+    /// True if the compiler has listed it as one that is to be patched.
     pub(crate) listed: bool,
     /// The text between the end of the previous function and the start of this one, if that is
     /// known.
     pub(crate) padding: &'a [u8],
     /// Bit *k* is set if another function leads to byte *k* behind the entry.
     pub(crate) entered: u8,
-    /// Whether a caller that knows its code may rely on it.
+    /// True if a caller that knows its code may rely on it.
     pub(crate) code_is_relied_on: bool,
-    /// Whether a caller relies on a convention that keeps more than the ABI does.
+    /// True if a caller relies on a convention that keeps more than the ABI does.
     pub(crate) convention_is_relied_on: bool,
-    /// Whether the processor keeps shadow stacks.
+    /// True if the processor keeps shadow stacks.
     pub(crate) has_shadow_stacks: bool,
     /// Its name in the symbol table; empty if it has none.
     pub(crate) symbol: &'a str,
-    /// What must not be traced of it, whatever its code is.
+    /// The rule that forbids to trace it or its returns, if there is one.
     pub(crate) notrace: Option<Notrace>,
 }
 
-/// What the code of a module may rely on beyond the ABI.
+/// The registers that code of a module may rely on beyond the ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Callers {
     /// Nothing: no caller knows which registers a function leaves alone.
@@ -60,7 +60,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Whether rustc has compiled it, which has no callers that know more than the ABI.
+/// True if rustc has compiled it: its callers know no more than the ABI.
 pub(crate) fn is_rust(symbol: &str) -> bool {
     let symbol = symbol.split('.').next().unwrap_or(symbol);
     let legacy = || {
@@ -74,8 +74,8 @@ pub(crate) fn is_rust(symbol: &str) -> bool {
     symbol.starts_with("_R") || legacy().unwrap_or(false)
 }
 
-/// Whether it has arguments and results in more registers than the ABI says, as clang has it in the
-/// name of such functions.
+/// True if it has arguments and results in more registers than the ABI says. clang marks such
+/// functions in their names.
 pub(super) fn is_regcall(symbol: &str) -> bool {
     symbol.contains("__regcall3__")
 }

@@ -184,7 +184,7 @@ impl Candidates {
         text.ok_or(RefusalReason::NotText)
     }
 
-    /// Whether code in memory may be patched, by how it is mapped.
+    /// Checks that code in memory may be patched, by how it is mapped.
     ///
     /// # Errors
     ///

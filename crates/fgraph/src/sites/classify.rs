@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) relay: Option<usize>,
     /// The trampoline for its calls.
     pub(crate) variant: Variant,
-    /// Why it gets a breakpoint and no jump.
+    /// The reason why it gets a breakpoint and no jump.
     pub(crate) no_jump: Option<RefusalReason>,
     /// True if the text may be exchanged as a whole only, because no thread may trap there.
     pub(crate) is_exchanged: bool,

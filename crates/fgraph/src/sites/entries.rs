@@ -8,7 +8,7 @@ use super::candidates::Candidates;
 use super::facts::ModuleFacts;
 use super::function_names::write_name;
 
-/// What a site is of.
+/// The thing that a site is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// This function of the module.
@@ -105,7 +105,7 @@ pub(super) struct LookedAt {
 }
 
 impl LookedAt {
-    /// What was looked at `before`, and now.
+    /// The functions that were looked at `before`, and now.
     pub(super) fn new(before: Option<Self>, known: &ModuleFacts, now: &[Entry]) -> Self {
         let mut this = before.unwrap_or_else(|| Self {
             functions: Bits::new(known.functions.len()),

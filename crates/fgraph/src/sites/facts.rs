@@ -270,7 +270,7 @@ impl ModuleFacts {
         names_of(&self.functions, self.path, index)
     }
 
-    /// Whether `matcher` selects the function at `address`, by its index if it has one.
+    /// True if `matcher` selects the function at `address`, by its index if it has one.
     pub(super) fn is_selected(
         &self,
         index: Option<usize>,

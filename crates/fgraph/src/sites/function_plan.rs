@@ -1,4 +1,4 @@
-//! How a function, or a system call within one, becomes a site, or why it does not.
+//! The plan for one function, or for a system call within one.
 
 use super::candidate::{Callers, Candidate, ENTRY_BYTES, first_bytes};
 use super::candidates::Found;
@@ -13,9 +13,9 @@ pub(super) struct FunctionPlan {
     pub(super) subject: Subject,
     pub(super) address: usize,
     pub(super) plan: Plan,
-    /// What is at its entry, as far as it goes.
+    /// The bytes at its entry, as far as it goes.
     pub(super) original: [u8; SITE_LEN],
-    /// What is at the start of the NOP before it, if that becomes the jump.
+    /// The first bytes of the NOP before it, if that becomes the jump.
     pub(super) relay: [u8; SITE_LEN],
 }
 
@@ -26,7 +26,7 @@ impl FunctionPlan {
     }
 }
 
-/// What is decided of a function, or of a system call within one, from its file alone.
+/// The decision about a function, or a system call within one, from its file alone.
 #[derive(Debug)]
 pub(super) struct Decision {
     pub(super) subject: Subject,

@@ -17,7 +17,7 @@ use crate::code::text_writer::Text;
 use crate::report::error::RefusalReason;
 use crate::unwinding::registry::Place;
 
-/// What the making of sites needs, for all modules.
+/// The memory and the numbers that sites of all modules share.
 #[derive(Debug)]
 pub(crate) struct BuildContext {
     pub(crate) trampolines: Trampolines,
@@ -48,7 +48,7 @@ impl BuildContext {
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) placed: Vec<Placed>,
-    /// Has the prologues in it.
+    /// The memory of the prologues.
     pub(super) arena: Arena,
     /// How to unwind from the prologues.
     pub(super) unwind: CopyUnwind,
@@ -73,8 +73,8 @@ pub(super) struct Placed {
 
 impl Layout {
     /// Lays out a plan; `is_taken` says whether a range of addresses has a site in it already, and
-    /// `has_indices` whose numbers the module has, which is known once it has any. What finds no
-    /// place is refused. `None` if nothing does.
+    /// `has_indices` whose numbers the module has, which is known once it has any. A function
+    /// without a place is refused. `None` if no function has one.
     pub(super) fn new(
         known: &ModuleFacts,
         plan: &mut LivePlan,

@@ -19,14 +19,14 @@ pub(super) struct LinkedModule {
     pub(super) path: String,
     /// The rule for all of its functions that its file does not tell of.
     pub(super) notrace: Option<Notrace>,
-    /// What compilers have listed as entries. Empty until they can be read, which is when the
+    /// The entries that compilers have listed. Empty until they can be read, which is when the
     /// module is relocated.
     pub(super) listed: Vec<ListedEntry>,
     /// Its file, once it has been read.
     image: Option<&'static [u8]>,
-    /// Whether it calls us in place of others, as far as it can be made to.
+    /// True if it calls us in place of others, as far as it can be made to.
     is_answered: bool,
-    /// Whether it may cancel threads without a call of ours.
+    /// True if it may cancel threads without a call of ours.
     pub(super) may_cancel: bool,
 }
 
@@ -104,7 +104,7 @@ impl LinkedModule {
         loader_event::event().filter(|&event| self.loaded.is_text(event))
     }
 
-    /// Whether it is loaded. To be called with the linker's lock held.
+    /// True if it is loaded. To be called with the linker's lock held.
     pub(super) fn is_present(&self) -> bool {
         modules::is_present(&self.loaded)
     }

@@ -291,7 +291,7 @@ impl ModuleSites {
         search.is_wanted(known, &matcher, looked_at, lazily, is_first)
     }
 
-    /// What is known of its functions, which are read if they have not been; `None` if they cannot
+    /// The facts about its functions, which are read if they have not been; `None` if they cannot
     /// be.
     fn known(&mut self) -> Option<&'static ModuleFacts> {
         if let Stage::Unread = self.stage {
@@ -407,7 +407,7 @@ impl ModuleSites {
         }
     }
 
-    /// What becomes of its functions; `None` if they cannot be read.
+    /// The plan for its functions; `None` if they cannot be read.
     ///
     /// With `lazily`, which are filters that select something of the module, only the functions
     /// count that these mention, if they are few.

@@ -1,4 +1,4 @@
-//! What becomes of the functions of a module, before anything is done.
+//! The plan for the functions of a module, before anything is changed.
 //!
 //! # Safety
 //!
@@ -16,7 +16,7 @@ use super::system_calls;
 use crate::arch::system_calls::SystemCallError;
 use crate::report::error::RefusalReason;
 
-/// What is decided of functions of a module, and of the system calls within them, from its file
+/// The decisions about functions of a module and the system calls within them, from its file
 /// alone.
 #[derive(Debug)]
 pub(super) struct ModulePlan {
@@ -91,7 +91,7 @@ fn decide<'a>(
     candidates: &Candidates,
     entries: impl Iterator<Item = &'a Entry>,
 ) -> Vec<Decision> {
-    // Who may have the functions of these is asked when a filter selects them.
+    // Breakpoints are planned for all users, and withheld from those that may not have them.
     let blocks_signals = known.blocks_signals();
     let most = entries.size_hint().1.unwrap_or(0);
     let (mut decisions, mut calls) = (Vec::with_capacity(most), Vec::new());
@@ -119,7 +119,7 @@ fn decide<'a>(
     decisions
 }
 
-/// How functions of a module that is in memory are traced, or why they cannot be.
+/// The plan for functions of a module as it is in memory, and the functions that are refused.
 #[derive(Debug, Default)]
 pub(super) struct LivePlan {
     /// In the order of what is patched, which does not overlap.

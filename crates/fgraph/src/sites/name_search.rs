@@ -13,7 +13,7 @@ use crate::process::modules::LoadedModule;
 /// To look through the symbols of a module so often costs about as much as to demangle them.
 const MANY_SEARCHES: u32 = 16;
 
-/// What the searches of a module's names for filters have found out for the next one.
+/// Results of earlier searches of a module's names, which make the next one faster.
 #[derive(Debug)]
 pub(super) struct NameSearch {
     /// Of all names; `None` until a filter has selected none of them.
@@ -35,7 +35,7 @@ impl NameSearch {
         }
     }
 
-    /// What is known of all names.
+    /// The pieces of all names, if they are known.
     pub(super) fn into_ngrams(self) -> Option<NgramBloom> {
         self.ngrams
     }
@@ -55,7 +55,7 @@ impl NameSearch {
         self.first_mentioned = 0;
     }
 
-    /// Whether a function of a module may be selected, by the pieces of the names and by where the
+    /// True if a function of a module may be selected, by the pieces of the names and by where the
     /// text is.
     pub(super) fn may_select(
         &self,
@@ -71,7 +71,7 @@ impl NameSearch {
         matcher.may_select(may_contain, may_begin)
     }
 
-    /// Whether sites have to be made before a filter can be applied: it selects, or with `lazily`
+    /// True if sites have to be made before a filter can be applied: it selects, or with `lazily`
     /// or where some were `looked_at` mentions, one of the other functions. `is_first` says whether
     /// the functions were read for this.
     ///
@@ -105,7 +105,7 @@ impl NameSearch {
                 names.iter().for_each(|name| ngrams.add(name));
             }
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            // What a word matches is counted, whether it is selected or not.
+            // A word counts each function that it matches, selected or not.
             let mut is_mentioned = false;
             let is_wanted = |facts: &FunctionFacts<'_>| {
                 is_mentioned = (lazily || looked_at.is_some()) && matcher.mentions(facts)?;

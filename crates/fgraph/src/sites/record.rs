@@ -29,7 +29,7 @@ pub(crate) struct Original {
     pub(crate) is_relay: bool,
     /// Whether the site is a system call within a function.
     pub(crate) is_system_call: bool,
-    /// Whether no thread may trap there, and text may be exchanged as a whole only.
+    /// True if no thread may trap there, and text may be exchanged as a whole only.
     pub(crate) is_exchanged: bool,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn is_relay(site: &Site) -> bool {
     Original::of(site).is_relay
 }
 
-/// Whether no thread may trap at a site, and its text may be exchanged as a whole only.
+/// True if no thread may trap at a site, and its text may be exchanged as a whole only.
 pub(crate) fn is_exchanged(site: &Site) -> bool {
     Original::of(site).is_exchanged
 }

@@ -40,7 +40,7 @@ impl Sequence {
         }
     }
 
-    /// Whether the first instructions of the function at `address` are in it, or where it goes on.
+    /// True if the first instructions of the function at `address` are in it, or where it goes on.
     pub(super) fn concerns(&self, address: usize) -> bool {
         let entry = address..address + ENTRY_BYTES;
         let overlaps = self.text.start < entry.end && entry.start < self.text.end;

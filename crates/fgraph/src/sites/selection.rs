@@ -39,8 +39,8 @@ pub(crate) enum Change {
 }
 
 impl Selection {
-    /// What a filter selects of a module that has sites, for a user that may have breakpoints or
-    /// not, and, added to `counts`, how many functions match each of its words.
+    /// The functions that a filter selects of a module that has sites, for a user that may have
+    /// breakpoints or not. Adds to `counts` how many functions match each of its words.
     ///
     /// # Errors
     ///
@@ -136,12 +136,12 @@ impl Selection {
     }
 }
 
-/// What each user selects of a module.
+/// The selection of each user in a module.
 #[derive(Debug, Default)]
 pub(super) struct Selections([Selection; MAX_USERS]);
 
 impl Selections {
-    /// What the user in `slot` selects.
+    /// The selection of the user in `slot`.
     pub(super) fn of(&self, slot: usize) -> &Selection {
         &self.0[slot]
     }

@@ -16,7 +16,7 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// What is known of its functions, if they have been read.
+    /// The facts about its functions, if they have been read.
     pub(super) fn known(&self) -> Option<&'static ModuleFacts> {
         match self {
             Self::Read(known) | Self::Built(known, _) => Some(known),
@@ -24,7 +24,7 @@ impl Stage {
         }
     }
 
-    /// What was made of them, if anything was.
+    /// The sites that were made of them, if any were.
     pub(super) fn built(&self) -> Option<&BuiltModule> {
         match self {
             Self::Built(_, built) => Some(built),

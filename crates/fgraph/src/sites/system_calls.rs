@@ -24,7 +24,7 @@ pub(super) fn may_be_in(file: &ElfFile<'_>) -> bool {
     })
 }
 
-/// What is decided of the system calls of a function.
+/// The decisions about the system calls of a function.
 /// `blocks_signals` says whether the module's functions run while all signals are blocked.
 pub(super) fn of(
     index: usize,
