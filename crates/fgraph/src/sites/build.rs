@@ -10,7 +10,7 @@ use super::entries::{LookedAt, Subject};
 use super::facts::{FactsSymbols, ModuleFacts, SiteNames};
 use super::function_names::written_names;
 use super::layout::{BuildContext, Layout, Placed};
-use super::module_plan::LivePlan;
+use super::module_plan::{LivePlan, Refused};
 use super::names::Names;
 use super::parts::{Part, Parts};
 use super::record::{OFF, Original, is_relay, patched_len};
@@ -113,7 +113,9 @@ impl BuiltModule {
         let finished =
             written.and_then(|()| arena.finish(&mut text, &context.trampolines, &unwind));
         if let Err(errno) = finished {
-            Layout::refuse(placed, plan, &RefusalReason::NotExecutable(errno));
+            let refuse =
+                |one: &Placed| Refused::new(&one.function, RefusalReason::NotExecutable(errno));
+            plan.refused.extend(placed.iter().map(refuse));
             return;
         }
         context.headers.push(header);
@@ -235,19 +237,8 @@ fn record(one: &Placed, module: &'static Module) -> Site {
         }
         body = spawn_gate::take_place_of(function.address, body).unwrap_or(body);
     }
-    Site {
-        entry: function.entry(),
-        body,
-        interest: AtomicU16::new(0),
-        lead: function.plan.lead as u8,
-        state: AtomicU8::new(OFF),
-        inner: one.inner,
-        name: SiteName::new(""),
-        index: one.index,
-        module,
-        stub: one.stub,
-        runtime: AtomicU64::new(original(one).to_word()),
-    }
+    let lead = function.plan.lead as u8;
+    site(one, module, function.entry(), body, lead, original(one))
 }
 
 /// The record of the NOP of `nop` bytes before a function that becomes its jump.
@@ -260,11 +251,23 @@ fn relay_record(one: &Placed, nop: usize, module: &'static Module) -> Site {
         is_system_call: false,
         is_exchanged: one.function.plan.is_exchanged,
     };
+    site(one, module, entry - nop, entry, 0, original)
+}
+
+/// A record, not patched and without a name, that shares the stub and the number of `one`.
+fn site(
+    one: &Placed,
+    module: &'static Module,
+    entry: usize,
+    body: usize,
+    lead: u8,
+    original: Original,
+) -> Site {
     Site {
-        entry: entry - nop,
-        body: entry,
+        entry,
+        body,
         interest: AtomicU16::new(0),
-        lead: 0,
+        lead,
         state: AtomicU8::new(OFF),
         inner: one.inner,
         name: SiteName::new(""),

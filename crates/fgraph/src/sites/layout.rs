@@ -86,13 +86,9 @@ impl Layout {
         let (stubs, prologues) = lengths(&plan.functions);
         let arena = Arena::reserve(first.address, last.address, stubs, prologues);
         let functions = core::mem::take(&mut plan.functions);
-        let mut refuse = |function: &FunctionPlan, reason| {
-            plan.refused.push(Refused {
-                subject: function.subject,
-                address: function.address,
-                reason,
-            });
-        };
+        let refused = &mut plan.refused;
+        let mut refuse =
+            |function: &FunctionPlan, reason| refused.push(Refused::new(function, reason));
         let mut arena = match arena {
             Ok(arena) => arena,
             Err(reason) => {
@@ -121,19 +117,14 @@ impl Layout {
                 refuse(&function, RefusalReason::NoPlace);
                 continue;
             }
-            let prologue = function.plan.window.as_ref().map(|window| {
-                let copy = window.relocate(next_prologue, arena.bytes(next_prologue));
-                copy.map(|copy| {
-                    (
-                        copy,
-                        if context.ignore_inner {
-                            1
-                        } else {
-                            window.boundaries()
-                        },
-                    )
-                })
-            });
+            let window = function.plan.window.as_ref();
+            let starts = match context.ignore_inner {
+                true => 1,
+                false => window.map_or(1, Window::boundaries),
+            };
+            let relocate =
+                |window: &Window| window.relocate(next_prologue, arena.bytes(next_prologue));
+            let prologue = window.map(relocate);
             let prologue = match prologue.transpose() {
                 Ok(prologue) => prologue,
                 Err(error) => {
@@ -149,11 +140,11 @@ impl Layout {
             let len = function.plan.variant.stub().stub_len();
             let mut patched_len = function.plan.patched_len();
             let (mut body, mut inner, mut place) = (entry + SITE_LEN, [0; 4], None);
-            if let Some((copy, starts)) = &prologue {
+            if let Some(copy) = &prologue {
                 body = next_prologue;
-                if *starts != 1 {
+                if starts != 1 {
                     let blocks = &mut context.stub_blocks;
-                    place = blocks.take(entry, *starts, len, &mut text, &context.trampolines);
+                    place = blocks.take(entry, starts, len, &mut text, &context.trampolines);
                     if place.is_some() {
                         for at in (1..SITE_LEN).filter(|at| starts >> at & 1 != 0) {
                             inner[at - 1] = copy.resume[at];
@@ -194,16 +185,6 @@ impl Layout {
             unwind,
             text,
         })
-    }
-
-    /// Refuses all of it.
-    pub(super) fn refuse(placed: Vec<Placed>, plan: &mut LivePlan, reason: &RefusalReason) {
-        plan.refused
-            .extend(placed.into_iter().map(|placed| Refused {
-                subject: placed.function.subject,
-                address: placed.function.address,
-                reason: reason.clone(),
-            }));
     }
 }
 

@@ -11,9 +11,8 @@ use fgraph_symbols::filter::{FilterError, ModuleMatcher};
 use fgraph_symbols::functions::Functions;
 
 use super::branch_targets::Entered;
-use super::candidate::{Callers, Candidate};
-use super::candidates::Candidates;
-use super::candidates::gap;
+use super::candidate::Candidate;
+use super::candidates::{Candidates, gap};
 use super::classify::{Plan, classify};
 use super::entries::Subject;
 use super::facts::{ModuleFacts, parse, relocated_behind};
@@ -26,7 +25,7 @@ use crate::report::error::{FileError, RefusalReason};
 use crate::report::functions::SiteList;
 use crate::report::functions::{Listing, SiteInfo, TraceMethod};
 
-/// What can be done with a function, and whether its returns are told.
+/// How a function can be traced, or why it cannot be, and whether its returns are told.
 type How = (Result<TraceMethod, RefusalReason>, bool);
 
 /// The functions of a module that a filter has selected.
@@ -138,10 +137,6 @@ impl Listing for ModuleListing {
 
 fn has_name(functions: &Functions<'_>, index: Option<usize>) -> bool {
     index.is_some_and(|index| functions.names(index).next().is_some())
-}
-
-fn decide(candidate: &Candidate<'_>, callers: impl Fn() -> Callers, breakpoints: bool) -> How {
-    how(classify(candidate, callers, breakpoints))
 }
 
 fn how(plan: Result<Plan, RefusalReason>) -> How {
@@ -256,7 +251,7 @@ pub(crate) fn list(
         } else if text.is_none() {
             (Err(RefusalReason::NotText), false)
         } else {
-            decide(&candidate, || callers, breakpoints)
+            how(classify(&candidate, || callers, breakpoints))
         };
         info(functions, Some(index), &path, function.address, decided)
     };

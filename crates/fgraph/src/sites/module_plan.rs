@@ -120,7 +120,7 @@ fn decide<'a>(
 }
 
 /// The plan for functions of a module as it is in memory, and the functions that are refused.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct LivePlan {
     /// In the order of what is patched, which does not overlap.
     pub(super) functions: Vec<FunctionPlan>,
@@ -133,6 +133,16 @@ pub(super) struct Refused {
     pub(super) subject: Subject,
     pub(super) address: usize,
     pub(super) reason: RefusalReason,
+}
+
+impl Refused {
+    pub(super) fn new(function: &FunctionPlan, reason: RefusalReason) -> Self {
+        Self {
+            subject: function.subject,
+            address: function.address,
+            reason,
+        }
+    }
 }
 
 impl LivePlan {
@@ -170,11 +180,7 @@ impl LivePlan {
                 }
                 _ => one.plan.no_jump.take().unwrap_or(RefusalReason::Overlap),
             };
-            refused.push(Refused {
-                subject: one.subject,
-                address: one.address,
-                reason,
-            });
+            refused.push(Refused::new(one, reason));
             false
         });
     }
