@@ -28,7 +28,7 @@ use tempfile::TempDir;
 
 use crate::cargo;
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Children that each program starts
@@ -114,7 +114,7 @@ struct Outcome {
     /// Attaches that were refused while the program was there, and why the last one was.
     refused: u64,
     refusal: Option<String>,
-    /// What is wrong with the program itself.
+    /// A fault of the program itself.
     failure: Option<String>,
 }
 

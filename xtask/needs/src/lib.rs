@@ -150,7 +150,7 @@ pub const GIT: Need = program(&["git"], "git");
 pub const JAVA: Need = program(&["java"], "default-jdk-headless");
 /// A shell that starts commands by `vfork`.
 pub const DASH: Need = program(&["dash"], "dash");
-/// What builds programs by the rules of a file.
+/// A program that builds others by the rules of a file.
 pub const MAKE: Need = program(&["make"], "make");
 /// The compiler of Haskell.
 pub const GHC: Need = program(&["ghc"], "ghc");

@@ -203,7 +203,7 @@ enum Step {
     Unwind(usize),
 }
 
-/// Whether the writer has room for an event.
+/// The room that the writer has for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Some,

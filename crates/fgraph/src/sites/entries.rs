@@ -59,7 +59,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Those of a module, by address.
+    /// The entries of a module, by address.
     pub(super) fn all(known: &'static ModuleFacts, candidates: &Candidates) -> Vec<Self> {
         let functions = candidates.functions().map(|index| Self {
             address: known.address(index),
@@ -81,8 +81,8 @@ impl Entry {
     /// How many of the first entries are so near to each other that what is patched at one may
     /// depend on the others.
     pub(super) fn depend_on_each_other(entries: &[Self]) -> usize {
-        /// What is patched begins and ends no further than this from an entry: it is a landing pad
-        /// and a jump, or a jump in the padding before it.
+        /// A patch begins and ends no further than this from an entry: it is a landing pad and a
+        /// jump, or a jump in the padding before it.
         const NEAR: usize = 32;
         let mut end = 0;
         let near = entries.iter().take_while(|entry| {
