@@ -25,8 +25,6 @@ use crate::text::escaped;
 const MOST: usize = 8;
 /// How long a client may take to send a line, and to take an answer.
 const SLOWEST: Duration = Duration::from_secs(10);
-/// How often it is looked for clients, and whether it is over.
-const NAP: Duration = Duration::from_millis(50);
 /// How long the command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -51,6 +49,7 @@ struct Shared {
 pub(super) struct Socket {
     shared: Arc<Shared>,
     path: PathBuf,
+    listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -74,12 +73,14 @@ impl Socket {
             clients: AtomicUsize::new(0),
             last: Mutex::new((Instant::now(), 0)),
         });
-        let theirs = Arc::clone(&shared);
+        let listener = Arc::new(listener);
+        let theirs = (Arc::clone(&listener), Arc::clone(&shared));
         let work = thread::Builder::new().name("fgraph-socket".to_owned());
-        let thread = work.spawn(move || accept(&listener, &theirs)).ok();
+        let thread = work.spawn(move || accept(&theirs.0, &theirs.1)).ok();
         Some(Self {
             shared,
             path,
+            listener,
             thread,
         })
     }
@@ -103,6 +104,8 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
+        // SAFETY: a system call. It ends the wait for a client.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RD) };
         let _ = fs::remove_file(&self.path);
         // Where nothing else is in it.
         let _ = self.path.parent().map(fs::remove_dir);
@@ -120,22 +123,13 @@ fn bind(directory: &Path, process: u32) -> Option<(UnixListener, PathBuf)> {
         // Of a recorder that was killed.
         let _ = fs::remove_file(&path);
     }
-    let listener = UnixListener::bind(&path).ok()?;
-    listener.set_nonblocking(true).ok()?;
-    Some((listener, path))
+    Some((UnixListener::bind(&path).ok()?, path))
 }
 
 fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     while !relaxed(&shared.is_over) {
         let Ok((client, _)) = listener.accept() else {
-            let mut poll = libc::pollfd {
-                fd: listener.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            // SAFETY: one entry.
-            let ready = unsafe { libc::poll(&mut poll, 1, NAP.as_millis() as i32) };
-            if ready > 0 {
+            if !relaxed(&shared.is_over) {
                 // There is a client that cannot be accepted: no descriptors are left, say.
                 thread::sleep(Duration::from_millis(1));
             }
