@@ -1,5 +1,7 @@
 //! The system calls that the functions of a module make themselves, and what is done with each.
 
+use std::sync::OnceLock;
+
 use fgraph_symbols::elf::ElfFile;
 
 use super::candidate::{Candidate, first_bytes};
@@ -76,7 +78,7 @@ fn check(function: &Candidate<'_>, at: usize, blocks_signals: bool) -> Result<()
     if let Some(rule) = function.notrace {
         return refused(SystemCallError::Notrace(rule.reason()));
     }
-    if !cpu::has_lahf() {
+    if !has_lahf() {
         return refused(SystemCallError::Flags);
     }
     if function.relocated.is_some_and(|relocated| relocated < end) {
@@ -87,4 +89,11 @@ fn check(function: &Candidate<'_>, at: usize, blocks_signals: bool) -> Result<()
         return refused(SystemCallError::TwoPages);
     }
     Ok(())
+}
+
+/// True if the processor can save the flags with `lahf`.
+fn has_lahf() -> bool {
+    // A hypervisor answers this, which takes tens of microseconds.
+    static HAS_LAHF: OnceLock<bool> = OnceLock::new();
+    *HAS_LAHF.get_or_init(cpu::has_lahf)
 }
