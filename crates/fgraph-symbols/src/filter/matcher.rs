@@ -196,7 +196,8 @@ impl<'f> Matcher<'f> {
             matching: matching.collect(),
         };
         let may_match = |step: &MatcherStep<'_>| {
-            step.adds && (step.everything.is_some() || step.trace.is_active(&module))
+            let is_active = step.everything.is_some() || step.trace.is_active(&module);
+            step.adds && is_active && !step.notrace.is_for_all(&module)
         };
         self.steps.iter().any(may_match).then_some(module)
     }
@@ -206,6 +207,12 @@ impl<'f> List<'f> {
     /// Whether a pattern is for this module.
     fn is_active(&self, module: &ModuleMatcher<'_, '_>) -> bool {
         self.entries().any(|entry| module.has(entry))
+    }
+
+    /// True if a pattern matches all functions of this module.
+    fn is_for_all(&self, module: &ModuleMatcher<'_, '_>) -> bool {
+        let mut others = self.others.iter().filter(|entry| module.has(**entry));
+        others.any(|entry| entry.what.matches_everything())
     }
 
     fn entries(&self) -> impl Iterator<Item = Entry<'f>> {
@@ -219,10 +226,7 @@ impl<'f> List<'f> {
         module: &ModuleMatcher<'_, '_>,
         function: &FunctionFacts<'_>,
     ) -> Result<bool, FilterError> {
-        let is_for_all =
-            |entry: &Entry<'_>| matches!(entry.what, What::Glob(glob) if glob.matches_everything());
-        let mut others = self.others.iter().filter(|entry| module.has(**entry));
-        Ok(others.any(is_for_all) || self.mentions(module, function)?)
+        Ok(self.is_for_all(module) || self.mentions(module, function)?)
     }
 
     /// Whether a function matches a pattern that does not match all of them.
