@@ -60,9 +60,37 @@ const TRIES: usize = 1 << 12;
 #[derive(Debug)]
 struct Block {
     base: usize,
-    /// Which of its bytes are taken, a bit each. The pages of this that are never touched take no
-    /// memory either.
-    taken: Vec<u64>,
+    taken: Taken,
+}
+
+/// Which bytes of a block are taken, a bit each.
+#[derive(Debug)]
+struct Taken {
+    /// By page; `None` where nothing is taken.
+    pages: Vec<Option<Box<[u64; WORDS]>>>,
+}
+
+/// Words of bits for a page.
+const WORDS: usize = PAGE / 64;
+
+impl Taken {
+    fn nothing() -> Self {
+        Self {
+            pages: vec![None; BLOCK / PAGE],
+        }
+    }
+
+    /// The bits of 64 bytes.
+    fn word(&self, index: usize) -> u64 {
+        let page = self.pages[index / WORDS].as_ref();
+        page.map_or(0, |page| page[index % WORDS])
+    }
+
+    /// The same, to be changed.
+    fn word_mut(&mut self, index: usize) -> &mut u64 {
+        let page = &mut self.pages[index / WORDS];
+        &mut page.get_or_insert_with(|| Box::new([0; WORDS]))[index % WORDS]
+    }
 }
 
 impl Block {
@@ -80,8 +108,8 @@ impl Block {
             return None;
         }
         arena::register_unwind(place);
-        let mut taken = vec![0; BLOCK / 64];
-        taken[(place - base) / 64..][..PAGE / 64].fill(u64::MAX);
+        let mut taken = Taken::nothing();
+        taken.pages[(place - base) / PAGE] = Some(Box::new([u64::MAX; WORDS]));
         Some(Self { base, taken })
     }
 
@@ -103,12 +131,12 @@ impl Block {
             u64::MAX << from & u64::MAX >> (64 - to.min(64))
         };
         for word in words.clone().rev() {
-            let taken = self.taken[word] & bits(word);
+            let taken = self.taken.word(word) & bits(word);
             if taken != 0 {
                 return Err(self.base + 64 * word + taken.ilog2() as usize + 1);
             }
         }
-        words.for_each(|word| self.taken[word] |= bits(word));
+        words.for_each(|word| *self.taken.word_mut(word) |= bits(word));
         Ok(())
     }
 }
@@ -299,7 +327,7 @@ mod tests {
         const LEN: usize = 24;
         let mut block = Block {
             base: 7 * BLOCK,
-            taken: vec![0; BLOCK / 64],
+            taken: Taken::nothing(),
         };
         let mut taken = vec![false; BLOCK];
         for round in 0..20_000 {
@@ -323,7 +351,8 @@ mod tests {
                 "{offset}"
             );
         }
-        let bits: u32 = block.taken.iter().map(|word| word.count_ones()).sum();
+        let words = (0..BLOCK / 64).map(|word| block.taken.word(word));
+        let bits: u32 = words.map(u64::count_ones).sum();
         assert_eq!(bits as usize, taken.iter().filter(|&&is| is).count());
     }
 
