@@ -124,6 +124,33 @@ impl<'a> ElfFile<'a> {
             })
     }
 
+    /// All bytes of the file but those of sections for debuggers, `.debug_*`.
+    pub fn bytes_but_debug(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let bytes = self.bytes;
+        let is_debug = |section: &&SectionHeader64<Le>| {
+            let name = self.sections.section_name(Le, section).unwrap_or_default();
+            let is_loaded = section.sh_flags(Le).contains(elf::SHF_ALLOC);
+            !is_loaded && (name.starts_with(b".debug_") || name.starts_with(b".zdebug_"))
+        };
+        let debug = self.sections.iter().filter(is_debug);
+        let mut debug: Vec<Range<usize>> = debug
+            .filter_map(|section| {
+                let (start, len) = section.file_range(Le)?;
+                let start = usize::try_from(start).ok()?;
+                let end = start.checked_add(usize::try_from(len).ok()?)?;
+                (end <= bytes.len()).then_some(start..end)
+            })
+            .collect();
+        debug.sort_unstable_by_key(|range| range.start);
+        let end = bytes.len()..bytes.len();
+        let mut at = 0;
+        debug.into_iter().chain([end]).filter_map(move |debug| {
+            let before = at..debug.start;
+            at = at.max(debug.end);
+            bytes.get(before).filter(|bytes| !bytes.is_empty())
+        })
+    }
+
     /// The program headers as they stand in the file.
     #[must_use]
     pub fn program_headers(&self) -> &'a [u8] {

@@ -28,6 +28,7 @@
 
 mod collect;
 mod names;
+mod saved;
 
 use core::ops::Range;
 

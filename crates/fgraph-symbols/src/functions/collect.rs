@@ -16,6 +16,9 @@ struct RawSymbol {
     pub(super) name: Option<NameRef>,
 }
 
+/// Functions by address, and the names of all.
+type Places = (Vec<Start>, Vec<NameRef>);
+
 impl<'a> Functions<'a> {
     /// Reads the symbol tables of a file and of the debug file that belongs to it.
     ///
@@ -24,32 +27,13 @@ impl<'a> Functions<'a> {
     /// If a symbol table of `file` or its names are not inside the file. A debug file of which this
     /// is so is left out.
     pub fn read(file: &ElfFile<'a>, debug: Option<&ElfFile<'a>>) -> Result<Self, ElfError> {
-        let symtab = file.symbol_table(SymbolSource::Symtab)?;
-        let dynsym = file.symbol_table(SymbolSource::Dynsym)?;
-        let debug = debug
-            .and_then(|debug| debug.symbol_table(SymbolSource::Symtab).ok())
-            .unwrap_or_default();
-        let text = file.text();
-        let mut this = Self {
-            starts: Vec::new(),
-            names: Vec::new(),
-            others: Vec::new(),
-            base: text.first().map_or(0, |range| range.start),
-            text,
-            strings: [symtab.strings(), dynsym.strings(), debug.strings()],
-            versions: file.versions(),
-            added: Vec::new(),
-            stripped: symtab.is_empty() && debug.is_empty(),
-        };
+        let (mut this, tables) = Self::without_functions(file, debug)?;
         let mut found = Vec::new();
-        for (strings, table) in [
-            (Strings::Symtab, symtab),
-            (Strings::Dynsym, dynsym),
-            (Strings::Debug, debug),
-        ] {
+        let strings = [Strings::Symtab, Strings::Dynsym, Strings::Debug];
+        for (strings, table) in strings.into_iter().zip(tables) {
             this.take(strings, &table, &mut found);
         }
-        this.arrange(found);
+        this.set_places(this.arranged(found));
         if this.stripped {
             this.take_unnamed(file);
         }
@@ -60,6 +44,31 @@ impl<'a> Functions<'a> {
         others.shrink_to_fit();
         this.others = others;
         Ok(this)
+    }
+
+    /// No functions yet, and the symbol tables: `.symtab`, `.dynsym`, and that of the debug file.
+    pub(super) fn without_functions(
+        file: &ElfFile<'a>,
+        debug: Option<&ElfFile<'a>>,
+    ) -> Result<(Self, [SymbolTable<'a>; 3]), ElfError> {
+        let symtab = file.symbol_table(SymbolSource::Symtab)?;
+        let dynsym = file.symbol_table(SymbolSource::Dynsym)?;
+        let debug = debug
+            .and_then(|debug| debug.symbol_table(SymbolSource::Symtab).ok())
+            .unwrap_or_default();
+        let text = file.text();
+        let this = Self {
+            starts: Vec::new(),
+            names: Vec::new(),
+            others: Vec::new(),
+            base: text.first().map_or(0, |range| range.start),
+            text,
+            strings: [symtab.strings(), dynsym.strings(), debug.strings()],
+            versions: file.versions(),
+            added: Vec::new(),
+            stripped: symtab.is_empty() && debug.is_empty(),
+        };
+        Ok((this, [symtab, dynsym, debug]))
     }
 
     /// Takes in a symbol table: functions into `found`, the rest into `others`.
@@ -123,7 +132,8 @@ impl<'a> Functions<'a> {
         (self.others).extend(parts.into_iter().map(|(part, _)| part.offset));
         if !functions.is_empty() {
             let functions = functions.into_iter().map(|(function, _)| function);
-            self.arrange(self.found().chain(functions).collect());
+            let found = self.found(|_| true).chain(functions).collect();
+            self.set_places(self.arranged(found));
         }
     }
 
@@ -136,8 +146,17 @@ impl<'a> Functions<'a> {
         (address < range.end).then(|| (offset, range.end - address))
     }
 
-    /// Makes functions of what was found, in place of those that are there.
-    fn arrange(&mut self, mut found: Vec<RawSymbol>) {
+    /// Takes these functions in place of those that are there.
+    fn set_places(&mut self, (mut starts, mut names): Places) {
+        link_enclosing(&mut starts);
+        starts.shrink_to_fit();
+        names.shrink_to_fit();
+        self.starts = starts;
+        self.names = names;
+    }
+
+    /// The functions of what was found.
+    fn arranged(&self, mut found: Vec<RawSymbol>) -> Places {
         // The same name at the same place is in several tables, and may have its version in one of
         // them only. So one without goes behind all that have one, and is the same as the last.
         let name = |found: &RawSymbol| found.name.and_then(|name| self.name(name));
@@ -192,11 +211,7 @@ impl<'a> Functions<'a> {
             }
             names.extend(found.name);
         }
-        link_enclosing(&mut starts);
-        starts.shrink_to_fit();
-        names.shrink_to_fit();
-        self.starts = starts;
-        self.names = names;
+        (starts, names)
     }
 
     /// Gives names to functions, such as those of an IFUNC to the function that it resolved to.
@@ -209,7 +224,7 @@ impl<'a> Functions<'a> {
         if names.peek().is_none() {
             return;
         }
-        let mut found: Vec<RawSymbol> = self.found().collect();
+        let mut found = Vec::new();
         for (address, name) in names {
             let Some((offset, _)) = self.place(address) else {
                 continue;
@@ -227,12 +242,41 @@ impl<'a> Functions<'a> {
                 }),
             });
         }
-        self.arrange(found);
+        // Only the places that get a name are put in order again.
+        let mut places: Vec<u32> = found.iter().map(|found| found.offset).collect();
+        places.sort_unstable();
+        let has_new = |start: &Start| places.binary_search(&start.offset).is_ok();
+        found.extend(self.found(has_new));
+        let (new, new_names) = self.arranged(found);
+        let (mut starts, mut names) = Places::default();
+        let mut add = |start: Start, of_start: &[NameRef]| {
+            starts.push(Start {
+                names: names.len() as u32,
+                ..start
+            });
+            names.extend_from_slice(of_start);
+        };
+        let mut new = new.iter().peekable();
+        let ends = self.starts.iter().map(Some).chain([None]);
+        for (index, old) in ends.enumerate() {
+            let is_before = |new: &&Start| old.is_none_or(|old| new.offset <= old.offset);
+            while let Some(start) = new.next_if(is_before) {
+                let end = new.peek().map(|next| next.names as usize);
+                let of_start = start.names as usize..end.unwrap_or(new_names.len());
+                add(*start, &new_names[of_start]);
+            }
+            if let Some(old) = old.filter(|old| !has_new(old)) {
+                add(*old, self.name_refs(index));
+            }
+        }
+        self.set_places((starts, names));
     }
 
-    /// What was found, as far as it is told by the functions that were made of it.
-    fn found(&self) -> impl Iterator<Item = RawSymbol> {
-        self.starts.iter().enumerate().flat_map(|(index, start)| {
+    /// What was found at the places of functions, as far as it is told by these.
+    fn found(&self, is_wanted: impl Fn(&Start) -> bool) -> impl Iterator<Item = RawSymbol> {
+        let starts = self.starts.iter().enumerate();
+        let wanted = starts.filter(move |(_, start)| is_wanted(start));
+        wanted.flat_map(|(index, start)| {
             let names = self.name_refs(index);
             // One without a name must not get lost.
             let unnamed = names.is_empty().then_some(None);

@@ -413,3 +413,48 @@ fn damaged_files_never_panic() {
     let good = file(&rows, &rows[..1]);
     testing::read_damaged(&good);
 }
+
+/// The file of the program that runs, and its functions, of which there are many.
+pub(super) fn of_this_program() -> (ElfFile<'static>, Functions<'static>) {
+    let program = std::fs::read("/proc/self/exe").unwrap();
+    let words: Vec<u64> = program
+        .chunks(8)
+        .map(|bytes| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_ne_bytes(word)
+        })
+        .collect();
+    let bytes = object::pod::bytes_of_slice(words.leak());
+    let file = ElfFile::parse(&bytes[..program.len()]).unwrap();
+    let functions = Functions::read(&file, None).unwrap();
+    assert!(functions.len() > 100);
+    (file, functions)
+}
+
+#[test]
+fn names_that_are_added_leave_other_functions_as_they_are() {
+    let (_, before) = of_this_program();
+    let mut after = before.clone();
+    let name = Name {
+        symbol: "added",
+        version: None,
+    };
+    // In the middle of functions as well.
+    let places = (0..before.len()).step_by(7);
+    let places = places.map(|index| before.address(index) + index as u64 % 2);
+    let places: Vec<u64> = places.collect();
+    after.add_names(places.iter().map(|&at| (at, name)));
+    for index in 0..before.len() {
+        let now = after.index_at(before.address(index)).unwrap();
+        let is_named = places.contains(&before.address(index));
+        let names = after.names(now).skip(usize::from(is_named));
+        assert!(names.eq(before.names(index)));
+        assert_eq!(after.get(now).size, before.get(index).size);
+    }
+    for &place in &places {
+        let index = after.index_at(place).unwrap();
+        assert_eq!(after.names(index).next(), Some(name));
+        assert_eq!(after.containing(place), Some(index));
+    }
+}
