@@ -10,7 +10,7 @@ pub use fgraph_x86_64::system_calls::SystemCallError;
 
 /// What the machine has.
 pub(crate) mod cpu {
-    pub(crate) use fgraph_x86_64::cpu::{has_lahf, thread_pointer, vector_bytes};
+    pub(crate) use fgraph_x86_64::cpu::{has_lahf, opmask_bytes, thread_pointer, vector_bytes};
 }
 
 /// Functions that use the registers that only the widest vector extension has.
@@ -25,6 +25,7 @@ pub(crate) mod nop {
 
 /// Moving the first instructions of a function out of the way.
 pub(crate) mod relocate {
+    pub(crate) use fgraph_x86_64::relocate::plan_again;
     pub(crate) use fgraph_x86_64::relocate::{
         Code, Convention, InboundBranch, RelocateError, Window, branches_to, first_jump,
         is_misled_by_a_call, plan, plan_breakpoint, plan_short, uses_frame_pointer_of_caller,

@@ -66,7 +66,9 @@ mod unwinding;
 #[doc(hidden)]
 pub use api::testing;
 
-pub use api::functions::{allow_breakpoints, lazy_sites, sites, sites_of, sites_of_file};
+pub use api::functions::{
+    allow_breakpoints, keep_plans, lazy_sites, sites, sites_of, sites_of_file,
+};
 pub use api::generated::{GeneratedFunctions, RemoveError, add_functions};
 pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
@@ -86,6 +88,7 @@ pub use fgraph_core::{
 pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use fgraph_symbols::signature;
 pub use process::generated::GeneratedFunction;
+pub use process::plan_store::PlanStore;
 pub use report::error::{
     Error, FileError, FilterReport, GeneratedError, RefusalReason, RefusedFunction, StopReason,
     Unsupported, WordReport,

@@ -8,4 +8,5 @@ pub(crate) mod image;
 pub(crate) mod linker;
 pub(crate) mod loader_event;
 pub(crate) mod modules;
+pub(crate) mod plan_store;
 pub(crate) mod spawn_gate;

@@ -27,6 +27,8 @@ mod record;
 mod reliance;
 mod restartable;
 mod runtimes;
+mod saved_plan;
+mod saving;
 mod selection;
 mod stage;
 pub(crate) mod symbol_table;

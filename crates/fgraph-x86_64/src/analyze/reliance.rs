@@ -177,13 +177,26 @@ impl<'a> Search<'a> {
 }
 
 /// Functions of which more is expected than the ABI says.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReliedOn {
     /// The addresses of the functions that are relied upon, in order.
     functions: Vec<usize>,
 }
 
 impl ReliedOn {
+    /// The functions at these addresses.
+    #[must_use]
+    pub fn new(mut functions: Vec<usize>) -> Self {
+        functions.sort_unstable();
+        Self { functions }
+    }
+
+    /// The addresses of the functions, in order.
+    #[must_use]
+    pub fn functions(&self) -> &[usize] {
+        &self.functions
+    }
+
     /// Whether more than the ABI is expected of the function at `address`.
     #[must_use]
     pub fn contains(&self, address: usize) -> bool {

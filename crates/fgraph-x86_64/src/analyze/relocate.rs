@@ -330,6 +330,14 @@ pub fn plan_breakpoint(code: &Code<'_>) -> Result<Window, RelocateError> {
     plan_patch(code, 1)
 }
 
+/// Plans again for a patch of so many bytes that displaces the first `len` bytes: what leads into
+/// these was looked at before, and is not now. `None` for code of which they would not be displaced.
+#[must_use]
+pub fn plan_again(code: &Code<'_>, patched: usize, len: usize) -> Option<Window> {
+    let window = decode(code, patched, patched.max(len)).ok()?;
+    (window.len() == len).then_some(window)
+}
+
 /// Plans for a patch of that many bytes.
 fn plan_patch(code: &Code<'_>, patched: usize) -> Result<Window, RelocateError> {
     let window = decode(code, patched, patched)?;

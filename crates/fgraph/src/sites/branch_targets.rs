@@ -7,7 +7,7 @@ use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
 
 /// The functions of a module that branches of other functions lead into the first bytes of.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Entered {
     /// By index of the function: bit *k* is set if a branch leads to byte *k* behind the entry (and
     /// behind an `endbr64`).
@@ -69,6 +69,16 @@ impl Entered {
             same
         });
         Self { masks }
+    }
+
+    /// What was found, by index of the function.
+    pub(super) fn new(masks: Vec<(usize, u8)>) -> Self {
+        Self { masks }
+    }
+
+    /// The functions that are entered, by index, and where each is.
+    pub(super) fn masks(&self) -> &[(usize, u8)] {
+        &self.masks
     }
 
     /// Where function `index` is entered.

@@ -2,6 +2,7 @@
 
 use fgraph_symbols::notrace::Notrace;
 
+use crate::arch::relocate::Code;
 use crate::arch::stub::SITE_LEN;
 
 /// The longest landing pad and window: `endbr64`, four bytes of other instructions, and the longest
@@ -52,6 +53,15 @@ pub(crate) enum Callers {
 }
 
 impl<'a> Candidate<'a> {
+    /// Its code without the `lead` first bytes.
+    pub(super) fn code_behind(&self, lead: usize) -> Code<'a> {
+        Code {
+            bytes: &self.text[lead..],
+            address: self.address + lead,
+            size: self.size.saturating_sub(lead),
+        }
+    }
+
     /// The start of the text that is in memory as it is in the file, unless another tool has
     /// changed it: the linker writes to nothing of it.
     pub(crate) fn constant(&self) -> &'a [u8] {

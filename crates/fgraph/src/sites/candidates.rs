@@ -8,6 +8,7 @@ use fgraph_symbols::functions::Functions;
 use super::branch_targets::Entered;
 use super::candidate::Candidate;
 use super::facts::ModuleFacts;
+use super::function_plan::Decision;
 use super::linked_module::LinkedModule;
 use super::reliance::Reliance;
 use super::toolchain::{OWN, is_own};
@@ -115,8 +116,40 @@ impl Candidates {
         &self.others
     }
 
+    /// The decision about a function that another process has made, if that says all of it.
+    pub(super) fn saved(&self, index: usize) -> Option<Decision> {
+        let saved = self.known.saved_decision(index)?;
+        let window = saved.plan.filter(|_| !saved.has_system_calls)?;
+        Decision::restore(index, &self.code(index).ok()?, window)
+    }
+
     /// A function by its index.
     pub(super) fn function(&self, index: usize) -> Found<'static> {
+        let known = self.known;
+        let code = self.code(index)?;
+        let address = known.functions.address(index);
+        let mut names = known.functions.names(index);
+        let name = names.next();
+        // It decides only by which trampoline functions go, so who lists them does not need it.
+        let reliance = known.reliance.get().or(self.reliance.as_ref());
+        Ok(Candidate {
+            listed: self.listed.binary_search(&address).is_ok(),
+            entered: self
+                .entered
+                .as_ref()
+                .unwrap_or_else(|| known.entered())
+                .of(index),
+            code_is_relied_on: reliance.is_none_or(|reliance| reliance.by_code(address)),
+            convention_is_relied_on: reliance
+                .is_some_and(|reliance| reliance.by_convention(address)),
+            symbol: name.map_or("", |name| name.symbol),
+            notrace: known.notrace(index, name.into_iter().chain(names)),
+            ..code
+        })
+    }
+
+    /// A function by its index, as far as its code tells.
+    fn code(&self, index: usize) -> Found<'static> {
         let known = self.known;
         let function = known.functions.get(index);
         if function.is_resolver {
@@ -124,48 +157,36 @@ impl Candidates {
         }
         let address = known.address(index);
         let limit = known.bias.wrapping_add(function.limit as usize);
-        let text = self.text(address, limit)?;
         let gap = gap(&known.functions, index).map(|gap| known.bias.wrapping_add(gap as usize));
-        let mut names = known.functions.names(index);
-        let name = names.next();
-        // It decides only by which trampoline functions go, so who lists them does not need it.
-        let reliance = known.reliance.get().or(self.reliance.as_ref());
+        let padding = gap
+            .filter(|&gap| {
+                let relocated = known.relocated_behind(gap);
+                relocated.is_none_or(|distance| gap + distance >= address)
+            })
+            .and_then(|gap| self.text(gap, address).ok());
         Ok(Candidate {
-            address,
             size: function.size as usize,
-            text,
-            relocated: known.relocated_behind(address),
-            listed: self.listed.binary_search(&function.address).is_ok(),
-            padding: gap
-                .filter(|&gap| {
-                    let relocated = known.relocated_behind(gap);
-                    relocated.is_none_or(|distance| gap + distance >= address)
-                })
-                .and_then(|gap| self.text(gap, address).ok())
-                .unwrap_or_default(),
-            entered: self
-                .entered
-                .as_ref()
-                .unwrap_or_else(|| known.entered())
-                .of(index),
-            code_is_relied_on: reliance.is_none_or(|reliance| reliance.by_code(function.address)),
-            convention_is_relied_on: reliance
-                .is_some_and(|reliance| reliance.by_convention(function.address)),
-            has_shadow_stacks: status::has_shadow_stacks(),
-            symbol: name.map_or("", |name| name.symbol),
-            notrace: known.notrace(index, name.into_iter().chain(names)),
+            padding: padding.unwrap_or_default(),
+            ..self.code_at(address, limit)?
         })
     }
 
     /// One of the entries that only a list or the linker names.
     pub(super) fn other(&self, address: usize) -> Found<'static> {
-        let text = self.text(address, address + 16)?;
+        Ok(Candidate {
+            listed: loader_event::event() != Some(address),
+            ..self.code_at(address, address + 16)?
+        })
+    }
+
+    /// The code from an address up to a limit.
+    fn code_at(&self, address: usize, limit: usize) -> Found<'static> {
         Ok(Candidate {
             address,
             size: 0,
-            text,
+            text: self.text(address, limit)?,
             relocated: self.known.relocated_behind(address),
-            listed: loader_event::event() != Some(address),
+            listed: false,
             padding: &[],
             entered: 0,
             code_is_relied_on: true,

@@ -12,6 +12,7 @@
 //! is displaced: none can be inside of it when the text changes.
 
 use super::candidate::{Callers, Candidate, ENTRY_BYTES, is_regcall, is_rust};
+use super::saved_plan::SavedWindow;
 use crate::arch::nop;
 use crate::arch::relocate::{self, Convention, RelocateError, Window};
 use crate::arch::stub::SITE_LEN;
@@ -40,6 +41,39 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The plan that another process has made and saved; `None` if the function's code is not such
+    /// that it can have been made.
+    pub(super) fn restore(function: &Candidate<'_>, saved: SavedWindow) -> Option<Self> {
+        let (lead, relay) = (saved.lead.into(), usize::from(saved.relay));
+        let entry = &function.text[..function.text.len().min(ENTRY_BYTES)];
+        let mut plan = Self {
+            how: TraceMethod::Nop,
+            lead,
+            window: None,
+            relay: None,
+            variant: *Variant::ALL.get(usize::from(saved.variant))?,
+            no_jump: None,
+            is_exchanged: saved.is_exchanged,
+        };
+        let mut end = lead + SITE_LEN;
+        if saved.len == 0 {
+            (nop::find(entry) == Ok(lead)).then_some(())?;
+        } else {
+            (lead == landing_pad(entry)).then_some(())?;
+            plan.how = TraceMethod::Relocated;
+            plan.relay = (relay != 0).then_some(relay);
+            let code = function.code_behind(lead);
+            let window = relocate::plan_again(&code, plan.patched_len(), saved.len.into())?;
+            end = lead + window.len();
+            let pushes = function.has_shadow_stacks && window.call().is_some();
+            let has_nop = plan.relay.is_none()
+                || nop::last_with_room(function.padding, SITE_LEN) == plan.relay;
+            (has_nop && !pushes).then_some(())?;
+            plan.window = Some(window);
+        }
+        (end <= function.relocated.unwrap_or(usize::MAX)).then_some(plan)
+    }
+
     /// How many bytes are patched.
     pub(crate) fn patched_len(&self) -> usize {
         match self.how {
@@ -112,16 +146,8 @@ pub(crate) fn classify(
             is_exchanged,
         });
     }
-    let lead = if entry.starts_with(&nop::ENDBR64) {
-        nop::ENDBR64.len()
-    } else {
-        0
-    };
-    let code = relocate::Code {
-        bytes: &function.text[lead..],
-        address: function.address + lead,
-        size: function.size.saturating_sub(lead),
-    };
+    let lead = landing_pad(entry);
+    let code = function.code_behind(lead);
     let check = |window: Window| match window.call().filter(|_| function.has_shadow_stacks) {
         Some(at) => Err(RelocateError::ShadowStack { at }),
         None => Ok(window),
@@ -170,6 +196,14 @@ pub(crate) fn classify(
         no_jump,
         is_exchanged,
     })
+}
+
+/// Bytes of the `endbr64` that an entry begins with.
+fn landing_pad(entry: &[u8]) -> usize {
+    match entry.starts_with(&nop::ENDBR64) {
+        true => nop::ENDBR64.len(),
+        false => 0,
+    }
 }
 
 /// The farthest that a short jump leads back from its own start.

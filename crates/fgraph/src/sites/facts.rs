@@ -24,6 +24,8 @@ use super::names::Names;
 use super::record::{is_function, system_call};
 use super::reliance::Reliance;
 use super::restartable::{self, Sequence};
+use super::saved_plan::{SavedDecision, SavedFacts};
+use super::saving::Saving;
 use super::toolchain::{self, NotraceRules};
 use crate::os::memory;
 use crate::process::debug_file;
@@ -58,6 +60,10 @@ pub(super) struct FileFacts {
     /// Which functions need more registers to survive; found out when sites are made.
     pub(super) reliance: OnceLock<Reliance>,
     pub(super) file: ElfFile<'static>,
+    /// What is kept of the file for other processes; `None` if nothing is.
+    pub(super) saving: Option<Saving>,
+    /// What another process has decided about its functions, by index.
+    decisions: OnceLock<Vec<SavedDecision>>,
     /// Read when a line is first asked for; `None` if there are none.
     #[cfg(feature = "dwarf")]
     lines: OnceLock<Option<Mutex<Lines>>>,
@@ -81,6 +87,7 @@ impl FileFacts {
         file: ElfFile<'static>,
         functions: Functions<'static>,
         notrace: Option<Notrace>,
+        saving: Option<Saving>,
     ) -> Self {
         Self {
             path,
@@ -93,6 +100,8 @@ impl FileFacts {
             entered: OnceLock::new(),
             reliance: OnceLock::new(),
             file,
+            saving,
+            decisions: OnceLock::new(),
             #[cfg(feature = "dwarf")]
             lines: OnceLock::new(),
         }
@@ -149,14 +158,48 @@ impl ModuleFacts {
         names: impl Iterator<Item = Name<'static>>,
     ) -> Option<Notrace> {
         let address = self.address(index);
-        let sequences = self.sequences.get_or_init(|| self.read_sequences());
-        match sequences.iter().any(|sequence| sequence.concerns(address)) {
+        match self
+            .sequences()
+            .iter()
+            .any(|sequence| sequence.concerns(address))
+        {
             true => Some(restartable::NOTRACE),
             false => self.notrace.of(&self.file, &self.functions, index, names),
         }
     }
 
-    /// The restartable sequences of the module, while it is loaded.
+    /// The restartable sequences of the module, which is loaded when this is called first.
+    pub(super) fn sequences(&self) -> &[Sequence] {
+        self.sequences.get_or_init(|| self.read_sequences())
+    }
+
+    /// What is to be saved of what is known, but for the context and the decisions; `None` as long
+    /// as that is too little.
+    pub(super) fn saved_facts(&self) -> Option<SavedFacts> {
+        Some(SavedFacts {
+            context: 0,
+            callers: *self.callers.get()?,
+            entered: self.entered.get()?.clone(),
+            reliance: self.reliance.get().cloned(),
+            decisions: Vec::new(),
+        })
+    }
+
+    /// Takes over what another process has found out, as far as it is not known.
+    pub(super) fn restore(&self, facts: SavedFacts) {
+        let _ = self.callers.set(facts.callers);
+        let _ = self.entered.set(facts.entered);
+        let _ = facts.reliance.map(|reliance| self.reliance.set(reliance));
+        if !facts.decisions.is_empty() {
+            let _ = self.decisions.set(facts.decisions);
+        }
+    }
+
+    /// What another process has decided about a function.
+    pub(super) fn saved_decision(&self, index: usize) -> Option<SavedDecision> {
+        self.decisions.get()?.get(index).copied()
+    }
+
     fn read_sequences(&self) -> Vec<Sequence> {
         /// More than any module has.
         const MAX: usize = 1 << 20;
@@ -436,8 +479,7 @@ impl Symbols for FactsSymbols {
     }
 }
 
-/// The file at `path`, which has been read, if `check` finds no fault in it, and the functions of
-/// it and of its debug file.
+/// The file at `path`, which has been read, if `check` finds no fault in it, and its debug file.
 ///
 /// # Errors
 ///
@@ -446,13 +488,11 @@ pub(super) fn parse(
     bytes: io::Result<&'static [u8]>,
     path: &Path,
     check: impl FnOnce(&ElfFile<'_>) -> Result<(), ElfError>,
-) -> Result<(ElfFile<'static>, Functions<'static>), String> {
+) -> Result<(ElfFile<'static>, Option<ElfFile<'static>>), String> {
     let text = |error: ElfError| error.to_string();
     let file = ElfFile::parse(bytes.map_err(|error| error.to_string())?).map_err(text)?;
     check(&file).map_err(text)?;
-    let debug = debug_file::find(path, &file);
-    let functions = Functions::read(&file, debug.as_ref()).map_err(text)?;
-    Ok((file, functions))
+    Ok((file, debug_file::find(path, &file)))
 }
 
 /// How many bytes behind `address` is the first one of the relocations at `places`, which are in

@@ -4,6 +4,7 @@ use super::candidate::{Callers, Candidate, ENTRY_BYTES, first_bytes};
 use super::candidates::Found;
 use super::classify::{Plan, classify};
 use super::entries::Subject;
+use super::saved_plan::SavedWindow;
 use crate::arch::stub::SITE_LEN;
 use crate::report::error::RefusalReason;
 
@@ -20,6 +21,19 @@ pub(super) struct FunctionPlan {
 }
 
 impl FunctionPlan {
+    fn new(subject: Subject, candidate: &Candidate<'_>, plan: Plan) -> Self {
+        let padding = candidate.padding;
+        Self {
+            subject,
+            address: candidate.address,
+            original: first_bytes(&candidate.text[plan.lead..]),
+            relay: plan.relay.map_or([0; SITE_LEN], |len| {
+                first_bytes(&padding[padding.len() - len..])
+            }),
+            plan,
+        }
+    }
+
     /// Address of what is patched.
     pub(super) fn entry(&self) -> usize {
         self.address + self.plan.lead
@@ -48,16 +62,7 @@ impl Decision {
     ) -> Self {
         let decide = |candidate: &Candidate<'static>| {
             let plan = classify(candidate, callers, breakpoints)?;
-            let padding = candidate.padding;
-            Ok(FunctionPlan {
-                subject,
-                address,
-                original: first_bytes(&candidate.text[plan.lead..]),
-                relay: plan.relay.map_or([0; SITE_LEN], |len| {
-                    first_bytes(&padding[padding.len() - len..])
-                }),
-                plan,
-            })
+            Ok(FunctionPlan::new(subject, candidate, plan))
         };
         let found = found.as_ref();
         Self {
@@ -66,6 +71,23 @@ impl Decision {
             constant: found.map_or(&[], |candidate| candidate.constant()),
             plan: found.map_err(RefusalReason::clone).and_then(decide),
         }
+    }
+
+    /// The decision about the function at `index` that another process has made; `None` if the code
+    /// is not such that it can have been made.
+    pub(super) fn restore(
+        index: usize,
+        code: &Candidate<'static>,
+        saved: SavedWindow,
+    ) -> Option<Self> {
+        let subject = Subject::Function(index);
+        let plan = Plan::restore(code, saved)?;
+        Some(Self {
+            subject,
+            address: code.address,
+            constant: code.constant(),
+            plan: Ok(FunctionPlan::new(subject, code, plan)),
+        })
     }
 
     /// Refuses what is not in memory as it is in the file: `mapping` says whether what is mapped

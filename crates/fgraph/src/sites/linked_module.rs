@@ -3,10 +3,12 @@
 use core::ops::Range;
 use std::io;
 
-use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::elf::{ElfError, ElfFile};
+use fgraph_symbols::functions::Functions;
 use fgraph_symbols::notrace::{self, Notrace};
 
 use super::facts::{FileFacts, ModuleFacts, parse};
+use super::saving::Saving;
 use crate::process::ifunc;
 use crate::process::loader_event;
 use crate::process::modules::{self, ListedEntry, LoadedModule};
@@ -66,14 +68,28 @@ impl LinkedModule {
     pub(super) fn read(&mut self) -> Result<&'static ModuleFacts, String> {
         let image = self.image();
         let check = |file: &ElfFile<'_>| modules::check(&self.loaded, file);
-        let (file, mut functions) = parse(image, self.loaded.path(), check)?;
+        let text = |error: ElfError| error.to_string();
+        let (file, debug) = parse(image, self.loaded.path(), check)?;
+        let saving = Saving::start(&self.path, &file, debug.as_ref(), self.notrace);
+        let (mut saving, saved) = saving.unzip();
+        let mut functions = match saved.flatten() {
+            Some(functions) => functions,
+            None => {
+                let functions = Functions::read(&file, debug.as_ref()).map_err(text)?;
+                saving
+                    .iter_mut()
+                    .for_each(|it| it.add_functions(&functions));
+                functions
+            }
+        };
         // The resolvers of a library that is not relocated cannot be run.
         if !loader_event::is_loading() {
-            let targets = ifunc::targets(&self.loaded, &file, &functions);
-            functions.add_names(targets.map_err(|error| error.to_string())?);
+            let targets = ifunc::targets(&self.loaded, &file, &functions).map_err(text)?;
+            saving.iter_mut().for_each(|it| it.add_names(&targets));
+            functions.add_names(targets);
         }
         let path = self.path.clone().leak();
-        let facts = FileFacts::new(path, file, functions, self.notrace);
+        let facts = FileFacts::new(path, file, functions, self.notrace, saving);
         let facts: &FileFacts = Box::leak(Box::new(facts));
         Ok(facts.at(self.loaded.load_bias()))
     }

@@ -208,7 +208,9 @@ impl Listing for FileListing {
 /// Why the file cannot be read.
 pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileError> {
     let read = parse(crate::process::image::read_file(path), path, |_| Ok(()));
-    let (file, functions) = read.map_err(FileError)?;
+    let (file, debug) = read.map_err(FileError)?;
+    let functions = Functions::read(&file, debug.as_ref());
+    let functions = functions.map_err(|error| FileError(error.to_string()))?;
     Ok(list(&file, &functions, path, breakpoints))
 }
 

@@ -433,10 +433,13 @@ impl ModuleSites {
             .stage
             .built()
             .and_then(|built| built.looked_at.as_ref());
-        let is_padded = !self.linked.listed.is_empty();
-        Some(ModulePlan::new(
-            known, candidates, &all, few, done, is_padded,
-        ))
+        let listed = &self.linked.listed[..];
+        let found = known.saving.as_ref().and_then(|it| it.take(known, listed));
+        found.into_iter().for_each(|facts| known.restore(facts));
+        let is_padded = !listed.is_empty();
+        let plan = ModulePlan::new(known, candidates, &all, few, done, is_padded);
+        plan.save(listed);
+        Some(plan)
     }
 
     /// Makes the sites of a plan, and says whether the module is still there.

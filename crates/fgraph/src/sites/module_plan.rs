@@ -14,6 +14,7 @@ use super::function_plan::{Decision, FunctionPlan};
 use super::reliance::Reliance;
 use super::system_calls;
 use crate::arch::system_calls::SystemCallError;
+use crate::process::modules::ListedEntry;
 use crate::report::error::RefusalReason;
 
 /// The decisions about functions of a module and the system calls within them, from its file
@@ -21,8 +22,8 @@ use crate::report::error::RefusalReason;
 #[derive(Debug)]
 pub(super) struct ModulePlan {
     pub(super) known: &'static ModuleFacts,
-    candidates: Candidates,
-    decisions: Vec<Decision>,
+    pub(super) candidates: Candidates,
+    pub(super) decisions: Vec<Decision>,
     /// The entries that it is of, if these are not all.
     pub(super) few: Option<Vec<Entry>>,
 }
@@ -44,6 +45,11 @@ impl ModulePlan {
                     Subject::Function(index) => Some(index),
                     _ => None,
                 });
+                if known.saving.is_some() {
+                    // They are kept.
+                    known.callers();
+                    known.entered();
+                }
                 candidates = candidates.with_reliance(Reliance::unknown(&known.file));
                 candidates = candidates.only(functions);
             }
@@ -56,6 +62,15 @@ impl ModulePlan {
             known,
             candidates,
             few,
+        }
+    }
+
+    /// Saves the plan for other processes, if that is wanted and there is something new in it;
+    /// `listed` are the entries that compilers have listed.
+    pub(super) fn save(&self, listed: &[ListedEntry]) {
+        let decisions = self.few.is_none().then_some(&self.decisions[..]);
+        if let Some(saving) = &self.known.saving {
+            saving.save(self.known, listed, decisions);
         }
     }
 
@@ -99,6 +114,12 @@ fn decide<'a>(
         subject, address, ..
     } in entries
     {
+        if let Subject::Function(index) = subject
+            && let Some(decision) = candidates.saved(index)
+        {
+            decisions.push(decision);
+            continue;
+        }
         let found = match subject {
             Subject::Function(index) => candidates.function(index),
             _ => candidates.other(address),

@@ -19,7 +19,7 @@ const MIN_GAP: u64 = 64;
 
 /// The functions of a module whose callers may rely on more than the ABI; `None` if it is not
 /// known which.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reliance {
     /// The functions whose callers rely on what their code leaves alone.
     by_code: Option<ReliedOn>,
@@ -82,6 +82,19 @@ impl Reliance {
             by_code,
             by_convention: Some(by_convention.unwrap_or_default()),
         }
+    }
+
+    /// What was found: the functions that are relied on for their code, and for their convention.
+    pub(super) fn new([by_code, by_convention]: [Option<Vec<usize>>; 2]) -> Self {
+        Self {
+            by_code: by_code.map(ReliedOn::new),
+            by_convention: by_convention.map(ReliedOn::new),
+        }
+    }
+
+    /// The same, as [`new`](Self::new) takes them.
+    pub(super) fn parts(&self) -> [Option<&[usize]>; 2] {
+        [&self.by_code, &self.by_convention].map(|part| part.as_ref().map(ReliedOn::functions))
     }
 
     /// What holds of a file whose code has not been looked at: what looking could show counts as

@@ -40,6 +40,11 @@ impl Sequence {
         }
     }
 
+    /// Where it begins, where it ends, and where a thread goes on that was interrupted.
+    pub(super) fn places(&self) -> [usize; 3] {
+        [self.text.start, self.text.end, self.abort]
+    }
+
     /// True if the first instructions of the function at `address` are in it, or where it goes on.
     pub(super) fn concerns(&self, address: usize) -> bool {
         let entry = address..address + ENTRY_BYTES;
