@@ -24,7 +24,7 @@ use fgraph_tracers::agent::{Reply, Request, Settings};
 
 use crate::controlled;
 use crate::faulting::Faulting;
-use crate::{AGENT, Agent, Reader, begin, reason};
+use crate::{AGENT, Agent, Reader, begin, keep_plans, reason};
 
 pub(crate) type Failed = Box<dyn error::Error>;
 
@@ -104,6 +104,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     let rings = Arc::new(Rings::open_shared(file)?);
     // Few functions of a library that is large.
     fgraph::lazy_sites(true)?;
+    keep_plans(settings);
     let faulting = Faulting::watch().ok();
     fgraph::lazy_sites(false)?;
     let (tool, triggers) = begin(settings, &rings)?;

@@ -30,11 +30,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
-use fgraph::{Filter, Untraced};
+use fgraph::{Filter, PlanStore, Untraced};
 use fgraph_trace::names::{DescriptionKind, process_number};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
-use fgraph_tracers::agent::{self, Settings, Tool, Work, is_there};
+use fgraph_tracers::agent::{self, PlanDirectory, Settings, Tool, Work, is_there};
 use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
 use fgraph_tracers::stack::StackTracer;
@@ -152,6 +152,7 @@ fn run(
 ) -> Result<(), Box<dyn error::Error>> {
     // The program waits for this, and may be over soon.
     fgraph::lazy_sites(true)?;
+    keep_plans(settings);
     // Before the recorder, whose filter may select functions that this one needs.
     let executed = match settings.follow {
         true => Some(Executed::start(settings, library, Arc::clone(rings))?),
@@ -184,6 +185,14 @@ const TYPES: Duration = Duration::from_secs(2);
 
 /// What works at once: a tool, and what tells of calls.
 type Begun = (Box<dyn Work>, Vec<Trigger>);
+
+/// Keeps plans of modules where the recorder says.
+fn keep_plans(settings: &Settings) {
+    let directory = settings.plans.as_deref().and_then(PlanDirectory::open);
+    let store = directory.map(|directory| Arc::new(directory) as Arc<dyn PlanStore>);
+    // SAFETY: the recorder has made the directory for this build of the agent.
+    unsafe { fgraph::keep_plans(store) };
+}
 
 /// Starts what is asked for, which writes to these rings. Tells the recorder if that fails.
 fn begin(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error::Error>> {

@@ -1,6 +1,7 @@
 //! The subcommands, each in a file of its own.
 
 pub(crate) mod attach;
+pub(crate) mod cache;
 pub(crate) mod completions;
 pub(crate) mod coverage;
 pub(crate) mod dump;
@@ -74,6 +75,7 @@ pub(crate) enum Command {
     Detach(attach::Detach),
     Ctl(attach::Ctl),
     Mount(mount::Args),
+    Cache(cache::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -105,6 +107,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Detach(args) => attach::detach(&args),
         Command::Ctl(args) => attach::ctl(&args),
         Command::Mount(args) => mount::run(&args),
+        Command::Cache(args) => cache::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

@@ -13,6 +13,8 @@ use std::sync::{Mutex, PoisonError};
 
 use fgraph_symbols::lines;
 
+use crate::launch::directory::caches;
+
 /// The option of subcommands that may ask servers.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Debuginfod {
@@ -100,10 +102,7 @@ fn servers() -> Vec<String> {
 fn cache() -> Option<PathBuf> {
     let variable = |name: &str| env::var_os(name).map(PathBuf::from);
     let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
-    let of_user = || {
-        let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-        Some(caches?.join("debuginfod_client"))
-    };
+    let of_user = || Some(caches()?.join("debuginfod_client"));
     absolute("DEBUGINFOD_CACHE_PATH").or_else(of_user)
 }
 

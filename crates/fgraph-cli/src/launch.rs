@@ -10,6 +10,7 @@ mod gone;
 mod guard;
 pub(crate) mod interrupt;
 mod library;
+pub(crate) mod plan_cache;
 mod process;
 mod reader;
 mod socket;
@@ -133,6 +134,9 @@ pub(crate) struct Target {
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
+    /// Neither use nor keep what is known of files from earlier programs: see `fgraph cache`
+    #[arg(long)]
+    no_cache: bool,
     /// Take a process that runs already, and its forked children; at the end, its functions are as
     /// they were, and the agent stays in it, idle. When it executes another program, recording ends
     #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
@@ -210,6 +214,7 @@ impl Target {
     pub(crate) fn new(no_follow: bool, pid: Option<u32>, command: &[OsString]) -> Self {
         Self {
             no_follow,
+            no_cache: false,
             pid,
             command: command.to_owned(),
         }
@@ -228,6 +233,7 @@ impl Target {
     pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
         let settings = Settings {
             follow: !self.no_follow,
+            plans: (!self.no_cache).then(plan_cache::directory).flatten(),
             ..settings
         };
         Program::find(self.pid, &self.command, settings)
@@ -670,6 +676,7 @@ impl Launched {
         self.finish();
         // Recording is over.
         self.socket = None;
+        plan_cache::trim();
         self.say_refused(&self.rings.names());
         let is_refused = self.refused > 0 && Counts::of(&self.rings).calls == 0;
         let (is_attached, is_left) = (self.is_attached(), interrupts.count() > 1);

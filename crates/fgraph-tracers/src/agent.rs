@@ -9,10 +9,12 @@
 mod calls;
 mod file;
 mod line;
+mod plans;
 mod request;
 
 use std::fmt::Display;
 use std::io;
+use std::path::PathBuf;
 
 use fgraph::{Error, Filter, FilterError, FilterReport, Function};
 
@@ -22,6 +24,7 @@ use crate::threads::{Rule, parse_rule};
 pub use calls::{CALLS, OWN_CALLS};
 pub use file::RingsFile;
 pub use line::{Answer, Line, LineError};
+pub use plans::{KeptPlan, PlanDirectory};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 
 /// The variable that holds the settings.
@@ -243,6 +246,8 @@ pub struct Settings {
     pub callers: bool,
     /// Whether only the first call of each function is recorded, without its return.
     pub once: bool,
+    /// The directory in which plans of modules are kept, if they are: see [`PlanDirectory`].
+    pub plans: Option<PathBuf>,
 }
 
 /// Calls that readers are told of, see [`trigger`](crate::trigger).
@@ -302,6 +307,10 @@ impl Settings {
         }
         field("callers", &self.callers);
         field("once", &self.once);
+        // A path that is no text has no field.
+        if let Some(plans) = self.plans.as_ref().and_then(|path| path.to_str()) {
+            field("plans", &plans);
+        }
         fields.join(&SEPARATOR.to_string())
     }
 
@@ -340,6 +349,7 @@ impl Settings {
                 "text" => settings.texts.push(value.to_owned()),
                 "callers" => settings.callers = value.parse().ok()?,
                 "once" => settings.once = value.parse().ok()?,
+                "plans" => settings.plans = Some(value.into()),
                 _ => return None,
             }
         }

@@ -30,9 +30,18 @@ pub(super) fn temporary() -> Option<PathBuf> {
     secure(&std::env::temp_dir()).or_else(|| secure(Path::new("/tmp")))
 }
 
+/// The directory in which this user's programs have their caches.
+pub(crate) fn caches() -> Option<PathBuf> {
+    let absolute = |name| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
+}
+
 /// The directory of this name that only we have the rights of, made if it is not there. `None` if
 /// another user has rights in it, or could replace it.
-fn own(parent: &Path, name: &str) -> Option<PathBuf> {
+pub(super) fn own(parent: &Path, name: &str) -> Option<PathBuf> {
     let directory = secure(parent)?.join(name);
     let _ = DirBuilder::new().mode(0o700).create(&directory);
     // A link may lead to another user's directory.

@@ -1,0 +1,76 @@
+//! `fgraph cache`: what is kept of the files of programs and libraries.
+
+use std::time::SystemTime;
+
+use fgraph_tracers::agent::KeptPlan;
+
+use crate::error::Error;
+use crate::launch::plan_cache;
+use crate::output::Out;
+use crate::table::Table;
+use crate::text::{escaped, size};
+
+/// List or clear the plans that are kept of programs and libraries
+///
+/// To trace a function, fgraph reads the symbols and the code of its file. It keeps the result in
+/// `fgraph/plans` in XDG_CACHE_HOME or `~/.cache`, 256 MiB at most, and the next program that loads
+/// the file starts faster. A file that has changed gets another plan.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Subcommand)]
+enum Action {
+    /// List the plans, those that were used last first
+    List,
+    /// Remove all plans
+    Clear,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let mut plans = plan_cache::plans();
+    match args.action.unwrap_or(Action::List) {
+        Action::List => {
+            plans.sort_by_key(|plan| core::cmp::Reverse(plan.used));
+            list(&plans)
+        }
+        Action::Clear => clear(&plans),
+    }
+}
+
+fn list(plans: &[KeptPlan]) -> Result<(), Error> {
+    let mut out = Out::new();
+    let now = SystemTime::now();
+    let mut table = Table::new(&[("size", 0), ("hours ago", 1), ("file", 0)]);
+    for plan in plans {
+        let age = now.duration_since(plan.used).unwrap_or_default();
+        let module = plan.module.as_deref().unwrap_or("(not written to its end)");
+        let hours = age.as_secs() / 3600;
+        table.row(vec![
+            size(plan.len),
+            hours.to_string(),
+            escaped(module).into_owned(),
+        ]);
+    }
+    if !plans.is_empty() {
+        table.write(&mut out)?;
+    }
+    let all = plans.iter().map(|plan| plan.len).sum();
+    out.line(format_args!("{} plans, {}", plans.len(), size(all)))?;
+    out.finish()
+}
+
+fn clear(plans: &[KeptPlan]) -> Result<(), Error> {
+    for plan in plans {
+        plan_cache::remove(plan).map_err(|error| Error::Write {
+            path: plan.path.clone(),
+            error,
+        })?;
+    }
+    let all = plans.iter().map(|plan| plan.len).sum();
+    let mut out = Out::new();
+    out.line(format_args!("{} plans removed, {}", plans.len(), size(all)))?;
+    out.finish()
+}

@@ -1,0 +1,287 @@
+//! The directory in which plans of modules are kept.
+//!
+//! The recorder makes the directory and says where it is; agents read and write plans. Each build
+//! of the agent has a directory of its own, since the plans of another build would be others.
+//!
+//! ```text
+//!   plans/                   this user's, with no rights for others
+//!     <build of the agent>/
+//!       libc.so.6-<key>      a plan
+//!       .<key>.<process>     a plan that is being written
+//! ```
+//!
+//! A directory or a file that is not such is not used: then agents make plans anew, which takes
+//! longer, and nothing else is different.
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use fgraph::PlanStore;
+
+/// A plan is not longer than this in bytes.
+const LONGEST: u64 = 1 << 28;
+
+/// The time of a plan's last use is as exact as this.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The directory of plans for one build of the agent.
+#[derive(Clone, Debug)]
+pub struct PlanDirectory {
+    path: PathBuf,
+}
+
+/// A plan in a [`PlanDirectory`].
+#[derive(Clone, Debug)]
+pub struct KeptPlan {
+    /// The file.
+    pub path: PathBuf,
+    /// The name of the module's file; `None` for what is being written, or was not written to its
+    /// end.
+    pub module: Option<String>,
+    /// Its length in bytes.
+    pub len: u64,
+    /// When it was used last, to the hour.
+    pub used: SystemTime,
+}
+
+impl PlanDirectory {
+    /// The directory at a path; `None` if it is not there, not this user's, or if others have
+    /// rights in it.
+    #[must_use]
+    pub fn open(path: &Path) -> Option<Self> {
+        let found = fs::symlink_metadata(path).ok()?;
+        let is_ours = found.is_dir() && found.mode() & 0o077 == 0 && found.uid() == user();
+        is_ours.then(|| Self {
+            path: path.to_owned(),
+        })
+    }
+
+    /// The plans that are there.
+    ///
+    /// # Errors
+    ///
+    /// If the directory cannot be read.
+    pub fn plans(&self) -> io::Result<Vec<KeptPlan>> {
+        let mut plans = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            // It may be gone by now.
+            let Ok(found) = entry.metadata() else {
+                continue;
+            };
+            plans.push(KeptPlan {
+                path: entry.path(),
+                module: module_of(&entry.file_name()),
+                len: found.len(),
+                used: found.modified()?,
+            });
+        }
+        Ok(plans)
+    }
+
+    fn file(&self, module: &str, key: u128) -> PathBuf {
+        self.path.join(format!("{}-{key:032x}", plain(module)))
+    }
+
+    fn read(&self, module: &str, key: u128) -> io::Result<Vec<u8>> {
+        let mut options = OpenOptions::new();
+        // To open a pipe would wait for its other end.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let path = self.file(module, key);
+        let mut file = options.read(true).custom_flags(flags).open(path)?;
+        let found = file.metadata()?;
+        let is_ours = found.is_file() && found.uid() == user() && found.nlink() == 1;
+        if !is_ours || found.len() > LONGEST {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut plan = Vec::with_capacity(found.len() as usize);
+        Read::by_ref(&mut file)
+            .take(LONGEST)
+            .read_to_end(&mut plan)?;
+        let now = SystemTime::now();
+        let age = found
+            .modified()
+            .ok()
+            .and_then(|at| now.duration_since(at).ok());
+        if age.is_some_and(|age| age > HOUR) {
+            // What was not used for the longest time is removed first.
+            let _ = file.set_modified(now);
+        }
+        Ok(plan)
+    }
+
+    fn write(&self, module: &str, key: u128, plan: &[u8]) -> io::Result<()> {
+        let new = self
+            .path
+            .join(format!(".{key:032x}.{}", std::process::id()));
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        let written = file.write_all(plan);
+        let done = written.and_then(|()| fs::rename(&new, self.file(module, key)));
+        if done.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        done
+    }
+}
+
+// SAFETY: `save` alone writes there, as long as each build has its own directory. Nothing is called
+// but the standard library.
+unsafe impl PlanStore for PlanDirectory {
+    fn load(&self, module: &str, key: u128) -> Option<Vec<u8>> {
+        is_free().then(|| self.read(module, key).ok())?
+    }
+
+    fn save(&self, module: &str, key: u128, plan: &[u8]) {
+        if is_free() && may_write(plan.len() as u64) {
+            let _ = self.write(module, key, plan);
+        }
+    }
+}
+
+/// The name of a module's file, as far as it can be the start of a name of a plan.
+fn plain(module: &str) -> String {
+    const LONGEST: usize = 64;
+    let name = Path::new(module).file_name().unwrap_or_default();
+    let name = name.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+    let chars = name.chars().take(LONGEST);
+    let name: String = chars.map(|c| if is_plain(c) { c } else { '_' }).collect();
+    // What begins with a dot is being written.
+    name.trim_start_matches('.').to_owned()
+}
+
+fn module_of(name: &OsStr) -> Option<String> {
+    let (module, key) = name.to_str()?.rsplit_once('-')?;
+    let is_key = key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_key && !module.starts_with('.')).then(|| module.to_owned())
+}
+
+fn user() -> u32 {
+    // SAFETY: it only asks.
+    unsafe { libc::geteuid() }
+}
+
+/// True if the process is in no sandbox that may end it for a system call.
+fn is_free() -> bool {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else {
+        return false;
+    };
+    let mut lines = status.lines();
+    let mode = lines.find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_none_or(|mode| mode.trim() == "0")
+}
+
+/// True if this process may write a file of so many bytes: one that is too long ends it by a
+/// signal.
+fn may_write(len: u64) -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a place for the limit.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    got == 0 && len <= limit.rlim_cur
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    const KEY: u128 = 0x0123_4567_89ab_cdef;
+    const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
+
+    fn directory() -> (tempfile::TempDir, PlanDirectory) {
+        let folder = tempfile::tempdir().unwrap();
+        let private = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(folder.path(), private).unwrap();
+        let directory = PlanDirectory::open(folder.path()).unwrap();
+        (folder, directory)
+    }
+
+    #[test]
+    fn a_plan_that_was_saved_is_found_by_its_key() {
+        let (_folder, plans) = directory();
+        assert_eq!(plans.load(LIBC, KEY), None);
+        plans.save(LIBC, KEY, b"one");
+        plans.save(LIBC, KEY, b"two");
+        assert_eq!(plans.load(LIBC, KEY).as_deref(), Some(&b"two"[..]));
+        assert_eq!(plans.load(LIBC, KEY + 1), None);
+        plans.save("/tmp/..a b/.-x\n", KEY, b"three");
+        assert_eq!(
+            plans.load("/tmp/..a b/.-x\n", KEY).as_deref(),
+            Some(&b"three"[..])
+        );
+        let mut modules: Vec<_> = plans.plans().unwrap();
+        modules.sort_by(|a, b| a.path.cmp(&b.path));
+        let modules: Vec<_> = modules.iter().map(|plan| plan.module.as_deref()).collect();
+        assert_eq!(modules, [Some("-x_"), Some("libc.so.6")]);
+    }
+
+    #[test]
+    fn a_directory_that_others_have_rights_in_is_not_used() {
+        let (folder, _) = directory();
+        for mode in [0o755, 0o770, 0o701] {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert!(PlanDirectory::open(folder.path()).is_none(), "{mode:o}");
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let link = folder.path().join("link");
+        symlink(folder.path(), &link).unwrap();
+        assert!(PlanDirectory::open(&link).is_none());
+        assert!(PlanDirectory::open(&folder.path().join("absent")).is_none());
+    }
+
+    #[test]
+    fn a_plan_that_is_a_link_or_has_one_is_not_used() {
+        let (folder, plans) = directory();
+        plans.save(LIBC, KEY, b"plan");
+        let file = plans.file(LIBC, KEY);
+        let other = folder.path().join("other");
+        fs::hard_link(&file, &other).unwrap();
+        assert_eq!(plans.load(LIBC, KEY), None);
+        fs::remove_file(&file).unwrap();
+        symlink(&other, &file).unwrap();
+        assert_eq!(plans.load(LIBC, KEY), None);
+        // It takes the place of the link, and leaves alone where that leads.
+        plans.save(LIBC, KEY, b"new");
+        assert_eq!(plans.load(LIBC, KEY).as_deref(), Some(&b"new"[..]));
+        assert_eq!(fs::read(&other).unwrap(), b"plan");
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert_eq!(plans.load(LIBC, KEY), None);
+        plans.save(LIBC, KEY, b"no place");
+        let left = plans.plans().unwrap();
+        assert!(
+            left.iter()
+                .all(|plan| plan.module.is_some() || plan.path == other),
+            "{left:?}"
+        );
+    }
+
+    #[test]
+    fn two_writers_of_a_plan_leave_a_whole_one() {
+        let (_folder, plans) = directory();
+        let texts = [vec![1; 1 << 20], vec![2; 1 << 20]];
+        std::thread::scope(|scope| {
+            for text in &texts {
+                scope.spawn(|| (0..20).for_each(|_| plans.save(LIBC, KEY, text)));
+            }
+            for _ in 0..100 {
+                let found = plans.load(LIBC, KEY);
+                assert!(found.is_none_or(|found| texts.contains(&found)));
+            }
+        });
+        assert!(texts.contains(&plans.load(LIBC, KEY).unwrap()));
+    }
+}
