@@ -89,7 +89,7 @@ impl TextExchange {
         }
         let move_text = mover()?;
         let file = File::open(&old.path).ok()?;
-        let pagemap = File::open("/proc/thread-self/pagemap").ok()?;
+        let pagemap = open_pagemap()?;
         let len = file.metadata().ok()?.len();
         // A page behind the end of the file cannot be read.
         if len.next_multiple_of(PAGE as u64) < (old.offset + old.range.len()) as u64 {
@@ -197,17 +197,7 @@ impl TextExchange {
 
     /// Says of each page of `range` whether it is private.
     fn private(&self, range: Range<usize>) -> Option<Vec<bool>> {
-        const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-        const OF_FILE: u64 = 1 << 61;
-        let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];
-        let at = range.start / PAGE * size_of::<u64>();
-        self.pagemap.read_exact_at(&mut entries, at as u64).ok()?;
-        let (entries, _) = entries.as_chunks();
-        let is_private = |entry: &[u8; 8]| {
-            let entry = u64::from_ne_bytes(*entry);
-            entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0
-        };
-        Some(entries.iter().map(is_private).collect())
+        private(&self.pagemap, range)
     }
 
     /// Makes the new text of `part` what the old one is, but for the bytes of `pokes`. Returns
@@ -309,6 +299,31 @@ impl Drop for TextExchange {
             self.unmap(rest);
         }
     }
+}
+
+fn open_pagemap() -> Option<File> {
+    File::open("/proc/thread-self/pagemap").ok()
+}
+
+/// True if a page of `range` is private, as far as `/proc` says.
+pub(crate) fn has_private(range: &Range<usize>) -> bool {
+    let private = open_pagemap().and_then(|pagemap| private(&pagemap, range.clone()));
+    private.is_some_and(|private| private.contains(&true))
+}
+
+/// Says of each page of `range` whether it is private.
+fn private(pagemap: &File, range: Range<usize>) -> Option<Vec<bool>> {
+    const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+    const OF_FILE: u64 = 1 << 61;
+    let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];
+    let at = range.start / PAGE * size_of::<u64>();
+    pagemap.read_exact_at(&mut entries, at as u64).ok()?;
+    let (entries, _) = entries.as_chunks();
+    let is_private = |entry: &[u8; 8]| {
+        let entry = u64::from_ne_bytes(*entry);
+        entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0
+    };
+    Some(entries.iter().map(is_private).collect())
 }
 
 /// The text of the page at `page`, with the new bytes of `pokes`.

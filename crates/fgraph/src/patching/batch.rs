@@ -208,6 +208,33 @@ impl Piece<'_> {
         self.pokes[0].address..last.address + last.len
     }
 
+    /// Parts it at `address`, where a mapping ends; the second part is `None` if no site is behind
+    /// that. Returns `None` if a site reaches across, or the function of a relay is behind it.
+    pub(crate) fn split_at(self, address: usize) -> Option<(Self, Option<Self>)> {
+        let at = self.pokes.partition_point(|poke| poke.address < address);
+        let last = at.checked_sub(1)?;
+        if self.pokes[last].address + self.pokes[last].len > address {
+            return None;
+        }
+        if at == self.sites.len() {
+            return Some((self, None));
+        }
+        let ((sites, later_sites), (pokes, later_pokes)) =
+            (self.sites.split_at(at), self.pokes.split_at(at));
+        let within = Self {
+            sites,
+            pokes,
+            limit: address,
+            ..self
+        };
+        let later = Self {
+            sites: later_sites,
+            pokes: later_pokes,
+            ..self
+        };
+        (!sites::is_relay(sites[last])).then_some((within, Some(later)))
+    }
+
     /// Returns the number of pages that have a site of the batch in its module.
     pub(crate) fn pages_of_module(self) -> usize {
         self.pages_of_module

@@ -14,9 +14,9 @@ use core::ptr;
 
 use super::batch::{Batch, Changed, Piece};
 use crate::arch::poke::{PokeError, Skip, Text as _};
-use crate::code::text_exchange::{ExchangeError, TextExchange};
+use crate::code::text_exchange::{self, ExchangeError, TextExchange};
 use crate::code::text_writer::Text;
-use crate::os;
+use crate::os::{self, maps::FileMapping};
 use fgraph_core::site::Module;
 
 /// Pages with a site, from which on an exchange may take less time than writing in place.
@@ -74,40 +74,54 @@ impl Writer {
         (may_trap || is_only_thread).then(|| piece.write(&mut self.text, self.skip, spares_those))
     }
 
-    /// Exchanges the text of a piece; `None` if it is to be written in place.
+    /// Exchanges the text of a piece; `None` if it is to be written in place, of which a part may
+    /// have been exchanged then.
     fn exchange(&mut self, piece: Piece<'_>, runs_blocked: bool) -> Option<Written> {
-        let range = piece.range();
         let module = piece.first_site().module;
         let is_in_place = |known: &Module| ptr::eq(known, module);
         if !self.skip.is_empty() || self.in_place.is_some_and(is_in_place) {
             return None;
         }
-        let has = |exchange: &TextExchange| exchange.range().contains(&range.start);
-        if !self.exchange.as_ref().is_some_and(has) {
-            self.exchange = begin(piece, runs_blocked);
-        }
-        let done = self.exchange.take().and_then(|mut exchange| {
-            let is_within = range.end <= exchange.range().end;
-            let written = is_within.then(|| piece.exchange(&mut self.text, &mut exchange))?;
-            match written {
-                Ok((done, changed)) => {
-                    self.exchange = Some(exchange);
-                    Some((self.text.sync().map_err(sync_error).map(|()| done), changed))
-                }
-                Err(ExchangeError::Refused) => None,
-                Err(ExchangeError::Lost(error)) => {
-                    let address = range.start;
-                    Some((
-                        Err(PokeError::Stuck { address, error }),
-                        piece.all_changed(),
-                    ))
-                }
-            }
-        });
-        if done.is_none() {
+        let written = self.exchange_each(piece, runs_blocked);
+        if written.is_none() {
+            self.exchange = None;
             self.in_place = Some(module);
         }
-        done
+        written
+    }
+
+    /// Exchanges the text of a piece, which is in several mappings if the program has given advice
+    /// for a part of its text.
+    fn exchange_each(&mut self, piece: Piece<'_>, runs_blocked: bool) -> Option<Written> {
+        let (mut all, mut all_changed) = (0, Changed::new());
+        let mut rest = Some(piece);
+        while let Some(piece) = rest {
+            let start = piece.range().start;
+            let has = |exchange: &TextExchange| exchange.range().contains(&start);
+            if !self.exchange.as_ref().is_some_and(has) {
+                self.exchange = begin(piece, runs_blocked);
+            }
+            let exchange = self.exchange.as_mut()?;
+            let (within, others) = piece.split_at(exchange.range().end)?;
+            let (done, changed) = match within.exchange(&mut self.text, exchange) {
+                Ok(written) => written,
+                Err(ExchangeError::Refused) => return None,
+                Err(ExchangeError::Lost(error)) => {
+                    self.exchange = None;
+                    let error = PokeError::Stuck {
+                        address: start,
+                        error,
+                    };
+                    all_changed.extend(piece.all_changed());
+                    return Some((Err(error), all_changed));
+                }
+            };
+            all += done;
+            all_changed.extend(changed);
+            rest = others;
+        }
+        let done = self.text.sync().map_err(sync_error).map(|()| all);
+        Some((done, all_changed))
     }
 }
 
@@ -116,20 +130,25 @@ impl Writer {
 ///
 /// Text that cannot be exchanged stays as it is: the file's bytes, in memory of the process.
 pub(crate) fn restore(range: Range<usize>) -> Result<(), PokeError<i32>> {
-    let begun = (!os::is_debugged()).then(|| TextExchange::begin(range.start));
-    let Some(mut exchange) = begun.flatten() else {
-        return Ok(());
-    };
-    if exchange.private_pages() == Some(0) {
+    if os::is_debugged() {
         return Ok(());
     }
-    match exchange.advance(&mut Text::open(), usize::MAX, &[], |_| true, || ()) {
-        Err(ExchangeError::Lost(error)) => Err(PokeError::Stuck {
-            address: range.start,
-            error,
-        }),
-        _ => Ok(()),
+    let (mut text, mut start) = (Text::open(), range.start);
+    // It is in several mappings if the program has given advice for a part of it.
+    while let Some(mapping) = FileMapping::at(start).filter(|_| start < range.end) {
+        let begun = text_exchange::has_private(&mapping.range).then(|| TextExchange::begin(start));
+        if let Some(mut exchange) = begun.flatten()
+            && let Err(ExchangeError::Lost(error)) =
+                exchange.advance(&mut text, usize::MAX, &[], |_| true, || ())
+        {
+            return Err(PokeError::Stuck {
+                address: start,
+                error,
+            });
+        }
+        start = mapping.range.end;
     }
+    Ok(())
 }
 
 fn sync_error(error: i32) -> PokeError<i32> {
