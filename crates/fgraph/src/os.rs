@@ -4,6 +4,7 @@
 //!
 //! The unsafe code calls libc functions that take no pointers, or pointers to live locals.
 
+pub(crate) mod advice;
 pub(crate) mod maps;
 pub(crate) mod membarrier;
 pub(crate) mod memory;

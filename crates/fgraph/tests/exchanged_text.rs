@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::hint::black_box;
+use std::ops::Range;
 use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -132,27 +133,29 @@ fn children_of_posix_spawn_survive_while_the_c_library_is_exchanged() {
     });
 }
 
-/// Locks a page of memory, without which all text is exchanged, while it is there.
-struct Locked(*mut libc::c_void);
+/// The C library's text in locked memory. It is not exchanged meanwhile: no more memory may be
+/// locked.
+struct Locked(Range<usize>);
 
 impl Locked {
-    const LEN: usize = 4096;
-
     fn new() -> Option<Self> {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping.
-        let page = unsafe { libc::mmap(ptr::null_mut(), Self::LEN, rights, flags, -1, 0) };
-        assert_ne!(page, libc::MAP_FAILED);
-        // SAFETY: the mapping above.
-        (unsafe { libc::mlock(page, Self::LEN) } == 0).then_some(Self(page))
+        let text = text_in_maps().remove(0);
+        let (start, rest) = text.split_once('-').unwrap();
+        let (end, _) = rest.split_once(' ').unwrap();
+        let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+        let range = start..end;
+        common::limit_locks(range.len());
+        let start = ptr::without_provenance(range.start);
+        // SAFETY: locking changes no memory.
+        (unsafe { libc::mlock(start, range.len()) } == 0).then_some(Self(range))
     }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // SAFETY: a mapping of this one's own.
-        unsafe { libc::munmap(self.0, Self::LEN) };
+        let start = ptr::without_provenance(self.0.start);
+        // SAFETY: locking changes no memory.
+        unsafe { libc::munlock(start, self.0.len()) };
     }
 }
 

@@ -5,7 +5,8 @@
 //! old text.
 //!
 //! ```text
-//!   1  mmap       the same part of the same file, anywhere: private, read and execute
+//!   1  mmap       the same part of the same file, anywhere: private, read and execute,
+//!                 with the advice, the locks and the protection key of the old mapping
 //!   2  write      each page that is to differ from the file: no thread runs there
 //!   3  compare    with the old text, for what a uprobe has changed meanwhile
 //!   4  mremap     over the old text
@@ -34,15 +35,18 @@
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
+use std::sync::{Mutex, PoisonError};
 
 use super::text_writer::Text;
 use crate::arch::move_text::{self, Move, MoveText};
 use crate::arch::poke::{Poke, Text as _};
-use crate::os::maps::FileMapping;
-use crate::os::{self, PAGE, memory};
+use crate::os::advice::Advice;
+use crate::os::maps::{FileId, FileMapping};
+use crate::os::{PAGE, memory, status::ThreadStatus};
 
 /// Pages that differ from the file in one part of a move. The kernel takes about half a
 /// microsecond for each.
@@ -51,12 +55,16 @@ const PART: usize = 2048;
 /// Times that the new text is compared with the old one, before the exchange is given up.
 const TRIES: usize = 3;
 
+/// The advice that the program has given for each mapping that was exchanged, by its address.
+static KNOWN: Mutex<BTreeMap<usize, (FileId, Advice)>> = Mutex::new(BTreeMap::new());
+
 /// New text for a mapping, whose parts take the place of the old text one after the other.
 #[derive(Debug)]
 pub(crate) struct TextExchange {
     old: FileMapping,
     file: File,
     pagemap: File,
+    advice: Advice,
     /// Address of the new mapping, as if all of it were still there.
     new: usize,
     /// Address up to which the old text has been exchanged.
@@ -77,8 +85,9 @@ pub(crate) enum ExchangeError {
 
 impl TextExchange {
     /// Maps the text around `address` anew. Returns `None` where that is impossible: the memory is
-    /// not of a file, the file does not go by its path any more, `/proc` cannot be seen, or text
-    /// cannot be written through it.
+    /// not of a file, the file does not go by its path any more, `/proc` cannot be seen, text
+    /// cannot be written through it, or the new text cannot have the advice, the locks and the
+    /// protection key of the old one.
     ///
     /// `address` must be in a module's text, which stays loaded for as long as this is used.
     pub(crate) fn begin(address: usize) -> Option<Self> {
@@ -109,17 +118,66 @@ impl TextExchange {
         if new == libc::MAP_FAILED {
             return None;
         }
-        let this = Self {
+        let mut this = Self {
             done: old.range.start,
             new: new.expose_provenance(),
             old,
             file,
             pagemap,
+            advice: Advice::default(),
             move_text,
         };
         // A path may lead to another file: after `chroot`, or if the file was replaced.
         let mapped = FileMapping::at(this.new)?;
-        (mapped.file == this.old.file && !this.is_locked()).then_some(this)
+        let is_same = mapped.file == this.old.file;
+        (is_same && this.keep_advice().is_some()).then_some(this)
+    }
+
+    /// Gives the new text the advice of the old one. Returns `None` if that is impossible.
+    fn keep_advice(&mut self) -> Option<()> {
+        let has_locks = ThreadStatus::own().locked() != Some(0);
+        self.advice = match has_locks {
+            true => Advice::at(self.old.range.start)?,
+            false => self.advice()?,
+        };
+        if !self.advice.can_be_given() {
+            return None;
+        }
+        let new = self.new..self.new + self.old.range.len();
+        if has_locks && !self.advice.is_locked() {
+            // All new mappings of the program may be (`mlockall`).
+            // SAFETY: our own mapping.
+            unsafe { libc::munlock(ptr::without_provenance(new.start), new.len()) };
+        }
+        self.advice.give(new)
+    }
+
+    /// Finds the advice of the old text, where the process has locked no memory.
+    fn advice(&self) -> Option<Advice> {
+        /// Pages that are looked at at once.
+        const ROW: usize = 128 * PAGE;
+        let Range { start, mut end } = self.old.range;
+        while start < end {
+            let row = end.saturating_sub(ROW).max(start)..end;
+            let clean = self
+                .private(row.clone())?
+                .iter()
+                .rposition(|private| !private);
+            if let Some(clean) = clean {
+                return Advice::of_page(row.start + clean * PAGE).or_else(|| Advice::at(start));
+            }
+            end = row.start;
+        }
+        // All pages have jumps from an earlier exchange, or are another tool's.
+        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get(&start).filter(|(file, _)| *file == self.old.file);
+        known.map_or_else(|| Advice::at(start), |(_, advice)| Some(*advice))
+    }
+
+    /// Notes the advice of text that has been exchanged.
+    fn note_advice(&self) {
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(self.old.range.start, (self.old.file.clone(), self.advice));
     }
 
     /// Addresses of the mapping's text.
@@ -248,6 +306,7 @@ impl TextExchange {
         // for those that the poke protocol may exchange.
         unsafe { (self.move_text)(&mut job) };
         if job.moved == job.to {
+            self.note_advice();
             self.done = part.end;
             return Ok(());
         }
@@ -271,6 +330,8 @@ impl TextExchange {
             }
         }
         self.unmap(part.clone());
+        // Without it the text runs as well.
+        let _ = self.advice.give(part.clone());
         self.done = part.end;
         Ok(())
     }
@@ -284,11 +345,6 @@ impl TextExchange {
         let new = ptr::without_provenance_mut(self.new_at(part.start));
         // SAFETY: a part of our own mapping that was not moved.
         unsafe { libc::munmap(new, part.len()) };
-    }
-
-    /// Whether the program has locked memory, which a new mapping would not be.
-    fn is_locked(&self) -> bool {
-        os::status::ThreadStatus::own().locked() != Some(0)
     }
 }
 

@@ -297,8 +297,8 @@ pub enum RefusalReason {
         found: [u8; 5],
     },
     /// Threads run it with all signals blocked, and a trap would kill them. Its text must be
-    /// exchanged as a whole, and cannot: a debugger has attached, the memory is locked, or the file
-    /// was replaced.
+    /// exchanged as a whole, and cannot: a debugger has attached, the file was replaced, it is
+    /// sealed, or it is locked and no more memory may be locked.
     NotExchanged,
     /// No free memory within reach of a jump (2 GiB).
     OutOfReach,

@@ -150,6 +150,26 @@ pub(crate) fn while_threads_come_and_go(task: fn(), work: impl FnOnce()) {
     });
 }
 
+/// Allows the process to lock no more memory than `bytes`.
+pub(crate) fn limit_locks(bytes: usize) {
+    const CAP_IPC_LOCK: u32 = 14;
+    const VERSION_3: u32 = 0x2008_0522;
+    let limit = libc::rlimit {
+        rlim_cur: bytes as u64,
+        rlim_max: bytes as u64,
+    };
+    // Effective, permitted and inherited, of the first and of the second 32 capabilities.
+    let (header, mut sets) = ([VERSION_3, 0], [[0_u32; 3]; 2]);
+    // SAFETY: live locals of the sizes that the kernel wants.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+        assert_eq!(libc::syscall(libc::SYS_capget, &header, &mut sets), 0);
+        sets[0][0] &= !(1 << CAP_IPC_LOCK);
+        sets[0][1] &= !(1 << CAP_IPC_LOCK);
+        assert_eq!(libc::syscall(libc::SYS_capset, &header, &sets), 0);
+    }
+}
+
 /// Runs a command to its end, or kills it when the time is up.
 pub(crate) fn bounded(command: &mut Command) -> Output {
     let mut child = command
