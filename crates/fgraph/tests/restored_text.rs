@@ -1,0 +1,134 @@
+//! Text of all modules is their files' again when the last user has gone.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+
+use common::{Count, Library, scenario};
+use fgraph_needs::{CC, Missing, needs};
+
+const EVERYTHING: &str = "*";
+const C: &str = "
+    int restored_sum(int n) {
+        int sum = 0;
+        for (int i = 0; i <= n; i++) sum += i;
+        return sum;
+    }
+";
+
+/// A mapping of text of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mapping {
+    /// Its line in the maps.
+    line: String,
+    /// Kilobytes that are this process's own.
+    private: String,
+}
+
+/// Returns the mappings of all text that is of files.
+fn text() -> Vec<Mapping> {
+    let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut mappings = Vec::new();
+    let mut text = None;
+    for line in smaps.lines() {
+        if line.contains(" r-xp ") {
+            text = line.contains(" /").then(|| line.to_owned());
+        } else if let Some(private) = line.strip_prefix("Anonymous:")
+            && let Some(line) = text.take()
+        {
+            let private = private.trim().to_owned();
+            mappings.push(Mapping { line, private });
+        }
+    }
+    mappings
+}
+
+/// The mappings of the file whose path has `name` in it.
+fn of<'a>(name: &str, text: &'a [Mapping]) -> Vec<&'a Mapping> {
+    let is_of = |mapping: &&Mapping| mapping.line.contains(name);
+    text.iter().filter(is_of).collect()
+}
+
+fn build(name: &str) -> Result<PathBuf, Missing> {
+    common::build_library(name, &CC, "restored.c", C, &[])
+}
+
+fn call(library: &Library) {
+    // SAFETY: its signature.
+    let sum: extern "C" fn(i32) -> i32 = unsafe { library.get("restored_sum") };
+    assert_eq!(sum(4), 10);
+}
+
+/// Traces everything, and compares the text after that with the text before.
+fn is_restored(name: &str) {
+    let path = needs!(build(name));
+    // The first user makes memory for stubs.
+    let first = common::register(Count::default(), "nothing_has_this_name").unwrap();
+    drop(first);
+    let library = Library::open(&path);
+    let before = text();
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    let all = ["/libc.so", "/ld-linux", "/librestored", program];
+    for module in all {
+        let [mapping] = &of(module, &before)[..] else {
+            panic!("{module}: {before:?}");
+        };
+        assert_eq!(mapping.private, "0 kB");
+    }
+    for filter in [EVERYTHING, "restored_sum getpagesize", EVERYTHING] {
+        let user = common::register(Count::default(), filter).unwrap();
+        call(&library);
+        let during = text();
+        for module in all {
+            let is_private = |mapping: &&Mapping| mapping.private != "0 kB";
+            let private = of(module, &during).into_iter().filter(is_private);
+            let is_traced = filter == EVERYTHING || module == "/libc.so";
+            assert!(!is_traced || private.count() > 0, "{module}");
+        }
+        assert!(user.unregister().unwrap().both().0 > 0);
+        assert_eq!(text(), before, "{filter}");
+    }
+    call(&library);
+}
+
+#[test]
+fn text_of_all_modules_is_their_files_again() {
+    let name = "text_of_all_modules_is_their_files_again";
+    scenario(name, || is_restored(name));
+}
+
+#[test]
+fn text_of_all_modules_is_their_files_again_beside_a_thread() {
+    let name = "text_of_all_modules_is_their_files_again_beside_a_thread";
+    scenario(name, || {
+        thread::scope(|scope| {
+            let (end, ended) = mpsc::channel::<()>();
+            scope.spawn(move || ended.recv());
+            is_restored(name);
+            drop(end);
+        });
+    });
+}
+
+#[test]
+fn text_of_a_library_that_came_later_is_its_files_again() {
+    let name = "text_of_a_library_that_came_later_is_its_files_again";
+    scenario(name, || {
+        let path = needs!(build(name));
+        let user = common::register(Count::default(), EVERYTHING).unwrap();
+        let library = Library::open(&path);
+        call(&library);
+        assert_ne!(of("/librestored", &text())[0].private, "0 kB");
+        drop(user);
+        let after = text();
+        let [mapping] = &of("/librestored", &after)[..] else {
+            panic!("{after:?}");
+        };
+        assert_eq!(mapping.private, "0 kB");
+        call(&library);
+    });
+}
