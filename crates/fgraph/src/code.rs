@@ -3,4 +3,5 @@
 pub(crate) mod arena;
 pub(crate) mod stub_blocks;
 pub(crate) mod text_exchange;
+pub(crate) mod text_restore;
 pub(crate) mod text_writer;

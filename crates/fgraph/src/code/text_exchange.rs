@@ -99,11 +99,7 @@ impl TextExchange {
         let move_text = mover()?;
         let file = File::open(&old.path).ok()?;
         let pagemap = open_pagemap()?;
-        let len = file.metadata().ok()?.len();
-        // A page behind the end of the file cannot be read.
-        if len.next_multiple_of(PAGE as u64) < (old.offset + old.range.len()) as u64 {
-            return None;
-        }
+        can_be_mapped(&file, &old).then_some(())?;
         // SAFETY: a new mapping.
         let new = unsafe {
             libc::mmap(
@@ -357,18 +353,19 @@ impl Drop for TextExchange {
     }
 }
 
-fn open_pagemap() -> Option<File> {
+pub(super) fn open_pagemap() -> Option<File> {
     File::open("/proc/thread-self/pagemap").ok()
 }
 
-/// True if a page of `range` is private, as far as `/proc` says.
-pub(crate) fn has_private(range: &Range<usize>) -> bool {
-    let private = open_pagemap().and_then(|pagemap| private(&pagemap, range.clone()));
-    private.is_some_and(|private| private.contains(&true))
+/// True if all pages of a mapping are in `file`: one behind its end cannot be read.
+pub(super) fn can_be_mapped(file: &File, mapping: &FileMapping) -> bool {
+    let end = (mapping.offset + mapping.range.len()) as u64;
+    file.metadata()
+        .is_ok_and(|file| file.len().next_multiple_of(PAGE as u64) >= end)
 }
 
 /// Says of each page of `range` whether it is private.
-fn private(pagemap: &File, range: Range<usize>) -> Option<Vec<bool>> {
+pub(super) fn private(pagemap: &File, range: Range<usize>) -> Option<Vec<bool>> {
     const PRESENT_OR_SWAPPED: u64 = 3 << 62;
     const OF_FILE: u64 = 1 << 61;
     let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];

@@ -3,7 +3,6 @@
 //! A change of a filter is worked out for each module from what its words select, and touches only
 //! the sites that it makes a difference for: those alone are looked at from then on.
 
-use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,11 +13,12 @@ use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
 use super::{Control, users};
+use crate::code::text_restore;
 use crate::code::text_writer::Text;
 use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
-use crate::patching::writer::{self, Writer};
+use crate::patching::writer::Writer;
 use crate::process::spawn_gate::{self, Closed};
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::{self, Change};
@@ -283,27 +283,17 @@ impl Control {
 impl Control {
     /// Makes the text of all modules their files' again, once no user is left.
     pub(super) fn restore_text(&self) {
-        if self.unfinished || self.filters.iter().any(Option::is_some) {
+        // Beside a debugger pages may change at any time.
+        let has_user = self.filters.iter().any(Option::is_some);
+        if self.unfinished || has_user || os::is_debugged() {
             return;
         }
-        let restore = |range: Range<usize>| os::with_traps(|| writer::restore(range));
-        let stays = |text: &Range<usize>| {
-            let mut failed = self.failed.iter().map(|(site, _)| site);
-            failed.any(|site| is_on(site) && text.contains(&site.entry))
-        };
         for (sites, text) in self.sites.changed_text() {
-            // A jump that could not be taken away.
-            if stays(&text) {
-                continue;
-            }
-            let restored = self.sites.while_locked(|gone| {
-                let is_gone = gone.iter().any(|gone| ptr::eq(*gone, sites));
-                (!is_gone).then(|| restore(text))
+            self.sites.while_locked(|gone| {
+                if !gone.iter().any(|gone| ptr::eq(*gone, sites)) {
+                    text_restore::restore(text);
+                }
             });
-            if let Some(Err(error)) = restored {
-                // Stops fgraph.
-                let _ = failure(error);
-            }
         }
     }
 }

@@ -9,14 +9,13 @@
 //! Text of which threads run parts with all signals blocked, as they do in the C library, is
 //! exchanged wherever that is possible. Other text is exchanged where that takes less time.
 
-use core::ops::Range;
 use core::ptr;
 
 use super::batch::{Batch, Changed, Piece};
 use crate::arch::poke::{PokeError, Skip, Text as _};
-use crate::code::text_exchange::{self, ExchangeError, TextExchange};
+use crate::code::text_exchange::{ExchangeError, TextExchange};
 use crate::code::text_writer::Text;
-use crate::os::{self, maps::FileMapping};
+use crate::os;
 use fgraph_core::site::Module;
 
 /// Pages with a site, from which on an exchange may take less time than writing in place.
@@ -123,32 +122,6 @@ impl Writer {
         let done = self.text.sync().map_err(sync_error).map(|()| all);
         Some((done, all_changed))
     }
-}
-
-/// Makes the text in `range` the file's again, but for what another tool has changed. To be called
-/// while no module can be unloaded, and no site in it is patched.
-///
-/// Text that cannot be exchanged stays as it is: the file's bytes, in memory of the process.
-pub(crate) fn restore(range: Range<usize>) -> Result<(), PokeError<i32>> {
-    if os::is_debugged() {
-        return Ok(());
-    }
-    let (mut text, mut start) = (Text::open(), range.start);
-    // It is in several mappings if the program has given advice for a part of it.
-    while let Some(mapping) = FileMapping::at(start).filter(|_| start < range.end) {
-        let begun = text_exchange::has_private(&mapping.range).then(|| TextExchange::begin(start));
-        if let Some(mut exchange) = begun.flatten()
-            && let Err(ExchangeError::Lost(error)) =
-                exchange.advance(&mut text, usize::MAX, &[], |_| true, || ())
-        {
-            return Err(PokeError::Stuck {
-                address: start,
-                error,
-            });
-        }
-        start = mapping.range.end;
-    }
-    Ok(())
 }
 
 fn sync_error(error: i32) -> PokeError<i32> {

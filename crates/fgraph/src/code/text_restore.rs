@@ -1,0 +1,124 @@
+//! Giving up memory of text that has the file's bytes again.
+//!
+//! A page that a jump was written to is private to the process, also when the jump is gone. If it
+//! has the bytes of the file, the kernel is told that it is not needed any more (`madvise`): the
+//! next thread that runs there gets the file's page. The mapping stays as it is, with all that the
+//! program has said of it. A page that differs from the file stays: another tool has written there,
+//! it has text relocations, or a jump that could not be taken away.
+//!
+//! # Safety
+//!
+//! The unsafe code maps a file to read it, and has the kernel forget pages that it finds there.
+
+use core::ops::Range;
+use core::ptr;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+
+use super::text_exchange::{self, can_be_mapped};
+use super::text_writer::Text;
+use crate::arch::poke::Text as _;
+use crate::os::PAGE;
+use crate::os::maps::FileMapping;
+
+/// `MADV_DONTNEED_LOCKED` of Linux 5.18: like `MADV_DONTNEED`, also of locked memory.
+const MADV_DONTNEED_LOCKED: i32 = 24;
+
+/// Makes the private pages in `range` the file's that have its bytes. To be called while no module
+/// can be unloaded, and no other thread changes text.
+///
+/// All stay as they are where the file does not go by its path any more, or `/proc` cannot be seen.
+pub(crate) fn restore(range: Range<usize>) {
+    let mut start = range.start;
+    // It is in several mappings if the program has given advice for a part of it.
+    while let Some(mapping) = FileMapping::at(start).filter(|_| start < range.end) {
+        if !mapping.protection.writable && mapping.protection.readable {
+            let _ = restore_mapping(&mapping);
+        }
+        start = mapping.range.end;
+    }
+}
+
+fn restore_mapping(mapping: &FileMapping) -> Option<()> {
+    let private = text_exchange::private(&text_exchange::open_pagemap()?, mapping.range.clone())?;
+    if !private.contains(&true) {
+        return Some(());
+    }
+    let file = FileCopy::of(mapping)?;
+    let mut text = Text::open();
+    let is_files = |(index, is_private)| {
+        let (mut own, mut files) = ([0; PAGE], [0; PAGE]);
+        is_private
+            && text
+                .read(mapping.range.start + index * PAGE, &mut own)
+                .is_ok()
+            && text.read(file.start + index * PAGE, &mut files).is_ok()
+            && own == files
+    };
+    let is_files: Vec<bool> = private.into_iter().enumerate().map(is_files).collect();
+    let mut start = mapping.range.start;
+    for pages in is_files.chunk_by(|a, b| a == b) {
+        let end = start + pages.len() * PAGE;
+        if pages[0] {
+            forget(start..end);
+        }
+        start = end;
+    }
+    Some(())
+}
+
+/// Has the kernel read the pages in `range` from their file when they are needed next.
+fn forget(range: Range<usize>) {
+    let start = ptr::without_provenance_mut(range.start);
+    // SAFETY: the pages have the bytes of their file, and are never written but by this thread,
+    // which is told to change text, and by other tools.
+    unsafe {
+        if libc::madvise(start, range.len(), libc::MADV_DONTNEED) != 0
+            && libc::madvise(start, range.len(), MADV_DONTNEED_LOCKED) == 0
+        {
+            // Locked pages are in memory.
+            libc::madvise(start, range.len(), libc::MADV_POPULATE_READ);
+        }
+    }
+}
+
+/// The part of a file that a mapping is of, mapped anew to be read.
+#[derive(Debug)]
+struct FileCopy {
+    start: usize,
+    len: usize,
+}
+
+impl FileCopy {
+    /// Returns `None` where that is impossible, or the path of the mapping leads to another file.
+    fn of(mapping: &FileMapping) -> Option<Self> {
+        let file = File::open(&mapping.path).ok()?;
+        can_be_mapped(&file, mapping).then_some(())?;
+        let (len, offset) = (mapping.range.len(), mapping.offset as i64);
+        let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
+        // SAFETY: a new mapping.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                read,
+                private,
+                file.as_raw_fd(),
+                offset,
+            )
+        };
+        let this = (start != libc::MAP_FAILED).then(|| Self {
+            start: start.expose_provenance(),
+            len,
+        })?;
+        let mapped = FileMapping::at(this.start)?;
+        (mapped.file == mapping.file).then_some(this)
+    }
+}
+
+impl Drop for FileCopy {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`, and nothing else knows of it.
+        unsafe { libc::munmap(ptr::without_provenance_mut(self.start), self.len) };
+    }
+}
