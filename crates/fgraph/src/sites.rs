@@ -257,7 +257,7 @@ impl Sites {
         users: &[Matcher<'_>],
         new: Option<&Matcher<'_>>,
     ) -> Result<(), FilterError> {
-        let (mut protections, lazy) = (None, self.is_lazy);
+        let (mut all, lazy) = (None, self.is_lazy);
         for module in &mut self.modules {
             if module.is_loaded {
                 module.linked.answer();
@@ -279,9 +279,8 @@ impl Sites {
             }
             module.read_lists();
             let lazily = lazy.then_some(&wanting[..]);
-            let now = || Arc::new(modules::protections());
-            let protections = protections.get_or_insert_with(now);
-            let Some(plan) = module.plan(protections, lazily) else {
+            let protections = modules::protections_of(&module.linked.loaded, &mut all);
+            let Some(plan) = module.plan(&protections, lazily) else {
                 continue;
             };
             if !module.build(plan, &mut self.context) {

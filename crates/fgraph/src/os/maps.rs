@@ -41,9 +41,21 @@ struct Query {
 impl Query {
     /// Asks about the mapping at `address`. `name` gets its name, with a zero behind it.
     fn of(maps: &File, address: usize, name: &mut [u8]) -> io::Result<Self> {
+        Self::with(maps, address, 0, name)
+    }
+
+    /// Asks about the mapping at `address`, or the next one behind it if there is none.
+    fn from(maps: &File, address: usize) -> io::Result<Self> {
+        /// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`
+        const OR_NEXT: u64 = 0x10;
+        Self::with(maps, address, OR_NEXT, &mut [])
+    }
+
+    fn with(maps: &File, address: usize, flags: u64, name: &mut [u8]) -> io::Result<Self> {
         const PROCMAP_QUERY: libc::Ioctl = 0xc068_6611_u32 as libc::Ioctl;
         let mut query = Self {
             size: size_of::<Self>() as u64,
+            flags,
             address: address as u64,
             name_len: name.len() as u32,
             name: if name.is_empty() {
@@ -127,6 +139,28 @@ impl Protections {
         Self {
             ranges: lines.filter_map(mapping).collect(),
         }
+    }
+
+    /// Those of now in `ranges`, which are in order. Returns `None` in a process that cannot see
+    /// `/proc`, or with a kernel before 6.11, which says it of all memory at once only.
+    pub(crate) fn within(ranges: impl Iterator<Item = Range<usize>>) -> Option<Self> {
+        let maps = File::open("/proc/thread-self/maps").ok()?;
+        let mut this = Self::default();
+        let mut known = 0;
+        for range in ranges {
+            let mut at = range.start.max(known);
+            while at < range.end {
+                let query = match Query::from(&maps, at) {
+                    Ok(query) => query,
+                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Some(this),
+                    Err(_) => return None,
+                };
+                let [start, end] = query.range.map(|address| address as usize);
+                this.ranges.push((start..end, query.protection()));
+                (at, known) = (end, end);
+            }
+        }
+        Some(this)
     }
 
     pub(crate) fn as_loaded(segments: impl Iterator<Item = (Range<usize>, u32)>) -> Self {
@@ -247,9 +281,8 @@ impl FileMapping {
 /// Whether the file that is mapped at `address` is no longer there by its name: removed, or
 /// replaced by another one. `false` in a process that cannot see `/proc`.
 pub(crate) fn is_deleted(address: usize) -> bool {
-    let maps = Maps::now();
-    let line = maps.line_at(address);
-    line.is_some_and(|line| line.ends_with(b" (deleted)"))
+    let mapping = FileMapping::at(address);
+    mapping.is_some_and(|mapping| mapping.path.as_os_str().as_bytes().ends_with(b" (deleted)"))
 }
 
 /// What a line of `/proc/self/maps` says: `55d0a000-55d0b000 r-xp ...`.
@@ -343,6 +376,26 @@ mod tests {
         ] {
             assert_eq!(mapping(line.as_bytes()), None, "{line}");
         }
+    }
+
+    #[test]
+    fn memory_of_ranges_is_protected_as_all_memory_is() {
+        let code = memory_of_ranges_is_protected_as_all_memory_is as *const () as usize;
+        let local = 0;
+        let stack = (&raw const local).addr();
+        let mut ranges = [code, stack].map(|at| at - PAGE..at + PAGE);
+        ranges.sort_unstable_by_key(|range| range.start);
+        let none = [1..2, 1..3 * PAGE];
+        let Some(within) = Protections::within(none.into_iter().chain(ranges)) else {
+            return skip!("the kernel says it of all memory at once only");
+        };
+        let all = Protections::now(core::iter::empty());
+        for address in [code, stack] {
+            assert_eq!(within.of(address), all.of(address));
+        }
+        assert_eq!(within.of(code), Some(TEXT));
+        assert_eq!(within.of(1), None);
+        assert!(within.ranges.is_sorted_by_key(|(range, _)| range.start));
     }
 
     #[test]

@@ -33,12 +33,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use libc::{Elf64_Phdr, dl_phdr_info};
 use object::elf;
 
 use crate::os::PAGE;
-use crate::os::maps::{self, FileId, Maps, Protections};
+use crate::os::maps::{self, FileId, FileMapping, Maps, Protections};
 use crate::process::generated;
 use crate::process::image::read_file;
 use crate::process::linker::{self, DlHandle};
@@ -427,7 +428,8 @@ pub(crate) fn while_listed<R>(module: &LoadedModule, work: impl FnOnce() -> R) -
 
 /// Whether a module is loaded, from the same file. The linker's lock may be held.
 pub(crate) fn is_present(module: &LoadedModule) -> bool {
-    let is_it = |file: &MappedFile| Maps::now().file_at(module.headers).as_ref() == Some(&file.id);
+    let id = || FileMapping::at(module.headers).map(|mapping| mapping.file);
+    let is_it = |file: &MappedFile| id().as_ref() == Some(&file.id);
     is_described(module) && module.file.as_ref().is_none_or(is_it)
 }
 
@@ -536,6 +538,20 @@ pub(crate) fn compare(known: &[&LoadedModule], may_be_gone: bool) -> Comparison 
 /// program headers of all modules say.
 pub(crate) fn protections() -> Protections {
     Protections::now(loaded().0.iter().flat_map(LoadedModule::segments))
+}
+
+/// Returns what may be done with the memory of a module now. Where that is only known of all memory
+/// at once, it is in `all` from then on.
+pub(crate) fn protections_of(
+    module: &LoadedModule,
+    all: &mut Option<Arc<Protections>>,
+) -> Arc<Protections> {
+    let mut segments: Vec<_> = module.segments().map(|(range, _)| range).collect();
+    segments.sort_unstable_by_key(|range| range.start);
+    match Protections::within(segments.into_iter()) {
+        Some(own) => Arc::new(own),
+        None => all.get_or_insert_with(|| Arc::new(protections())).clone(),
+    }
 }
 
 /// The functions that the linker found for the module's own calls of IFUNCs, each with its

@@ -10,7 +10,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os::PAGE;
-use crate::os::maps::Protections;
+use crate::os::maps::{Protection, Protections};
 use crate::process::modules::{self, LoadedModule};
 use fgraph_symbols::elf::{ElfError, ElfFile};
 
@@ -85,7 +85,8 @@ pub(super) unsafe fn change(
     choose: impl FnOnce(usize) -> Option<usize>,
 ) -> Option<()> {
     let page = slot / PAGE * PAGE;
-    let protection = Protections::now(core::iter::empty()).of(slot)?;
+    let of_all = |_| Protections::now(core::iter::empty()).of(slot);
+    let protection = Protection::at(slot).unwrap_or_else(of_all)?;
     if !slot.is_multiple_of(align_of::<usize>()) {
         return None;
     }
