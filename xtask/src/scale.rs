@@ -54,7 +54,10 @@ enum Limit {
 /// Threads that come and go, after a thousand to begin with.
 const ENDED: [usize; 3] = [1_000, 10_000, 100_000];
 
-const ROWS: [Row; 14] = [
+/// Libraries that are loaded beside the others where that is timed.
+const LOADED: usize = 21;
+
+const ROWS: [Row; 17] = [
     Row {
         name: "reload-functions",
         what: "dlopen and dlclose, functions traced",
@@ -68,6 +71,13 @@ const ROWS: [Row; 14] = [
         sizes: [4, 40, 400],
         unit: "us",
         limit: Limit::Value(400.0),
+    },
+    Row {
+        name: "load-libraries",
+        what: "dlopen, libraries traced one by one",
+        sizes: [25, 100, 400],
+        unit: "us",
+        limit: Limit::Value(500.0),
     },
     Row {
         name: "reload-memory",
@@ -110,6 +120,20 @@ const ROWS: [Row; 14] = [
         sizes: [1_370, 13_700, 137_000],
         unit: "us",
         limit: Limit::Growth(0.1),
+    },
+    Row {
+        name: "exchange-twentieth",
+        what: "longest move, pages of which 1/20 private",
+        sizes: PAGES,
+        unit: "us",
+        limit: Limit::Value(1500.0),
+    },
+    Row {
+        name: "exchange-all",
+        what: "longest move, private pages",
+        sizes: PAGES,
+        unit: "us",
+        limit: Limit::Value(2000.0),
     },
     Row {
         name: "ended-recorder",
@@ -155,6 +179,9 @@ const ROWS: [Row; 14] = [
     },
 ];
 
+/// Pages of text that is exchanged: 4, 20 and 100 MiB.
+const PAGES: [usize; 3] = [1_024, 5_120, 25_600];
+
 /// What a row has come to.
 #[derive(Debug)]
 struct Figures {
@@ -192,6 +219,8 @@ impl Row {
         self.sizes.iter().try_for_each(|&size| match self.name {
             "reload-functions" | "hook" => libraries::functions(directory, size),
             "reload-libraries" | "reload-memory" | "unwind" => libraries::alike(directory, size),
+            "load-libraries" => libraries::alike(directory, size + LOADED),
+            "exchange-twentieth" | "exchange-all" => libraries::pages(directory, size),
             "aliases" => libraries::aliases(directory, size),
             _ => Ok(()),
         })

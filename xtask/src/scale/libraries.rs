@@ -52,6 +52,38 @@ pub(super) fn aliases(directory: &Path, count: usize) -> io::Result<()> {
     make(directory, &format!("aliases-{count}"), &text, &[])
 }
 
+/// A library with as many pages of text, each with a function at its start.
+pub(super) fn pages(directory: &Path, count: usize) -> io::Result<()> {
+    let text = format!(
+        r#"asm(".text\n"
+    ".altmacro\n"
+    ".macro define name, number\n"
+    ".p2align 12\n"
+    ".globl exchanged_\\name\\number\n"
+    ".type exchanged_\\name\\number, @function\n"
+    "exchanged_\\name\\number:\n"
+    "leaq (%rdi, %rdi, 2), %rax\n"
+    "addq %rdi, %rax\n"
+    "ret\n"
+    ".size exchanged_\\name\\number, . - exchanged_\\name\\number\n"
+    ".endm\n"
+    ".set count, 0\n"
+    ".rept {count}\n"
+    ".if count - count / 20 * 20\n"
+    "define , %count\n"
+    ".else\n"
+    "define twentieth_, %count\n"
+    ".endif\n"
+    ".set count, count + 1\n"
+    ".endr\n"
+    ".p2align 12\n"
+    ".purgem define\n"
+    ".noaltmacro\n");
+"#
+    );
+    make(directory, &format!("exchanged-{count}"), &text, &[])
+}
+
 /// A number of functions, of some sizes. Compilers take minutes for very many of them, so the
 /// assembler repeats what they would make of one.
 fn source(name: &str, count: usize) -> String {

@@ -24,6 +24,12 @@ const RELOADED: &str = "reloaded_*";
 /// One of them.
 const CALLED: &CStr = c"reloaded_0";
 
+/// The functions of every twentieth page of the library with one on each, and all of them.
+const TWENTIETH: &str = "exchanged_twentieth_*";
+const EACH: &str = "exchanged_*";
+
+/// Libraries that are loaded one by one where that is timed.
+const LOADED: usize = 21;
 /// How often a library is loaded and unloaded where that is timed.
 const RELOADS: usize = 101;
 /// How often it is where memory counts, after as many to begin with.
@@ -47,6 +53,8 @@ pub(crate) enum Row {
     ReloadFunctions,
     /// The same where so many libraries are traced.
     ReloadLibraries,
+    /// `dlopen` of a library that is traced, beside so many others.
+    Load,
     /// What memory grows by when a traced library is loaded again and again.
     ReloadMemory,
     /// Unwinding where so many libraries are traced.
@@ -59,6 +67,10 @@ pub(crate) enum Row {
     Aliases,
     /// Tracing so many functions, per function.
     Hook,
+    /// The longest move of text of so many pages, of which every twentieth has a traced function.
+    ExchangeTwentieth,
+    /// The same where each page has one.
+    ExchangeAll,
     /// What memory grows by when so many threads come and go under a tracer.
     Ended(Tracer),
 }
@@ -73,15 +85,18 @@ pub(crate) struct Place {
 }
 
 impl Row {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::ReloadFunctions,
         Self::ReloadLibraries,
+        Self::Load,
         Self::ReloadMemory,
         Self::Unwind,
         Self::Threads,
         Self::Mappings,
         Self::Aliases,
         Self::Hook,
+        Self::ExchangeTwentieth,
+        Self::ExchangeAll,
         Self::Ended(Tracer::Recorder),
         Self::Ended(Tracer::Profiler),
         Self::Ended(Tracer::SharedProbe),
@@ -94,12 +109,15 @@ impl Row {
         let name = match self {
             Self::ReloadFunctions => "reload-functions",
             Self::ReloadLibraries => "reload-libraries",
+            Self::Load => "load-libraries",
             Self::ReloadMemory => "reload-memory",
             Self::Unwind => "unwind",
             Self::Threads => "threads",
             Self::Mappings => "mappings",
             Self::Aliases => "aliases",
             Self::Hook => "hook",
+            Self::ExchangeTwentieth => "exchange-twentieth",
+            Self::ExchangeAll => "exchange-all",
             Self::Ended(Tracer::SharedProbe) => "ended-probe",
             Self::Ended(tracer) => return format!("ended-{tracer}"),
         };
@@ -118,6 +136,11 @@ impl Row {
                 place.open_libraries()?;
                 let _user = place.trace(STAYING)?;
                 place.reload()
+            }
+            Self::Load => {
+                let _user = place.trace_what_comes(STAYING)?;
+                place.open_libraries()?;
+                place.load()
             }
             Self::ReloadMemory => {
                 place.open_libraries()?;
@@ -153,6 +176,8 @@ impl Row {
                 let all = place.hook(&format!("functions-{}.so", place.size))?;
                 Ok(all / place.size as u64)
             }
+            Self::ExchangeTwentieth => place.exchange(TWENTIETH),
+            Self::ExchangeAll => place.exchange(EACH),
             Self::Ended(tracer) => {
                 let _tracer = place.is_traced.then(|| tracer.set_up()).transpose()?;
                 come_and_go(ENDED)?;
@@ -171,16 +196,21 @@ fn nanoseconds(time: Duration) -> u64 {
 impl Place {
     /// Traces, if that is asked for.
     fn trace(&self, filter: &str) -> Result<Option<Handle<Declining>>> {
-        let user = self
-            .is_traced
-            .then(|| fgraph_bench::register(Declining, filter));
-        let user = user.transpose()?;
+        let user = self.trace_what_comes(filter)?;
         if let Some(user) = &user
             && user.report()?.traced == 0
         {
             return Err("nothing is traced".into());
         }
         Ok(user)
+    }
+
+    /// The same where nothing of that may be loaded yet.
+    fn trace_what_comes(&self, filter: &str) -> Result<Option<Handle<Declining>>> {
+        let user = self
+            .is_traced
+            .then(|| fgraph_bench::register(Declining, filter));
+        Ok(user.transpose()?)
     }
 
     fn open(&self, name: &str) -> Result<*mut c_void> {
@@ -232,6 +262,42 @@ impl Place {
             shortest = shortest.min(start.elapsed());
         }
         Ok(nanoseconds(shortest))
+    }
+
+    /// The median of what `dlopen` takes of libraries that were not loaded before.
+    fn load(&self) -> Result<u64> {
+        let mut times = Vec::new();
+        for number in self.size..self.size + LOADED {
+            let path = self.path(&format!("library-{number}.so"))?;
+            let start = Instant::now();
+            open(&path)?;
+            times.push(start.elapsed());
+        }
+        times.sort_unstable();
+        Ok(nanoseconds(times[LOADED / 2]))
+    }
+
+    /// The longest time that text is moved for at once when functions that `filter` selects are
+    /// traced and left, all of whose pages are in memory.
+    fn exchange(&self, filter: &str) -> Result<u64> {
+        let library = self.open(&format!("exchanged-{}.so", self.size))?;
+        // SAFETY: the handle is open, and the name ends with a zero byte.
+        let first = unsafe { libc::dlsym(library, c"exchanged_twentieth_0".as_ptr()) };
+        if first.is_null() {
+            return Err("the library does not have its first function".into());
+        }
+        // Text of the only thread is not exchanged.
+        spawn(|| {
+            loop {
+                thread::park();
+            }
+        })?;
+        for page in 0..self.size {
+            // SAFETY: each page of the library has a function.
+            black_box(unsafe { first.cast::<u8>().add(page * PAGE).read_volatile() });
+        }
+        drop(self.trace(filter)?);
+        Ok(nanoseconds(fgraph::status()?.longest_exchange))
     }
 
     /// Bytes that many times of `dlopen` and `dlclose` leave behind.

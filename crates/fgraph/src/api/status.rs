@@ -2,11 +2,13 @@
 
 use core::fmt;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 
 use crate::arch::trampoline;
 use crate::threads::FGRAPH;
 use fgraph_core::Counters;
 
+use crate::code::text_exchange;
 use crate::code::text_writer::{Text, TextMethod};
 use crate::control;
 use crate::os;
@@ -30,6 +32,9 @@ pub struct Status {
     pub scalar: usize,
     /// How the program's text is written.
     pub text: TextMethod,
+    /// The longest time that text was moved for at once, where it was exchanged as a whole. Threads
+    /// that needed a page of it may have waited for as long.
+    pub longest_exchange: Duration,
     /// What was not traced, for all users and threads together.
     pub counters: Counters,
     /// Calls that were not traced because their thread found no memory for its state.
@@ -81,6 +86,7 @@ pub fn status() -> Result<Status, Error> {
         users,
         scalar,
         text: Text::method(),
+        longest_exchange: text_exchange::longest_move(),
         counters,
         // Relaxed: a plain count.
         unattached: FGRAPH.unattached.load(Ordering::Relaxed),

@@ -34,7 +34,8 @@
 
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -46,7 +47,7 @@ use crate::arch::move_text::{self, Move, MoveText};
 use crate::arch::poke::{Poke, Text as _};
 use crate::os::advice::Advice;
 use crate::os::maps::{FileId, FileMapping};
-use crate::os::{PAGE, memory, status::ThreadStatus};
+use crate::os::{self, PAGE, memory, status::ThreadStatus};
 
 /// Pages that differ from the file in one part of a move. The kernel takes about half a
 /// microsecond for each.
@@ -54,6 +55,9 @@ const PART: usize = 2048;
 
 /// Times that the new text is compared with the old one, before the exchange is given up.
 const TRIES: usize = 3;
+
+/// Nanoseconds that the longest move has taken.
+static LONGEST_MOVE: AtomicU64 = AtomicU64::new(0);
 
 /// The advice that the program has given for each mapping that was exchanged, by its address.
 static KNOWN: Mutex<BTreeMap<usize, (FileId, Advice)>> = Mutex::new(BTreeMap::new());
@@ -298,9 +302,13 @@ impl TextExchange {
             moved: 0,
             mapped: 0,
         };
+        let start = os::now();
         // SAFETY: a part of our own mapping, and text of a loaded module with the same bytes but
         // for those that the poke protocol may exchange.
         unsafe { (self.move_text)(&mut job) };
+        let took = (os::now() - start).as_nanos() as u64;
+        // Relaxed: a plain figure.
+        LONGEST_MOVE.fetch_max(took, Ordering::Relaxed);
         if job.moved == job.to {
             self.note_advice();
             self.done = part.end;
@@ -351,6 +359,12 @@ impl Drop for TextExchange {
             self.unmap(rest);
         }
     }
+}
+
+/// Returns the longest time that the kernel has taken to move a part. Threads that fetch an
+/// instruction there for the first time may have waited for as long.
+pub(crate) fn longest_move() -> Duration {
+    Duration::from_nanos(LONGEST_MOVE.load(Ordering::Relaxed))
 }
 
 pub(super) fn open_pagemap() -> Option<File> {
