@@ -1,14 +1,17 @@
 //! `cargo xtask attach-test`: the command attaches to a hostile program and detaches, many times.
 //!
 //! The threads of the program do nothing but what takes the locks of allocator, linker and
-//! unwinder, and fork. Each cycle records it for a moment; each tenth recorder is killed
-//! meanwhile. After each one no thread is stopped or traced, the text has the bytes that it had,
-//! and the number of descriptors is what it was. The number of the agent's mappings is after the
-//! last cycle what it was after the first ones.
+//! unwinder, fork, and start programs by `posix_spawn`, `system` and `vfork`. Each cycle records it
+//! for a moment, every second one with all libraries; each tenth recorder is killed meanwhile.
+//! After each one no thread is stopped or traced, the text has the bytes that it had, in the same
+//! mappings and with as many private pages, and the number of descriptors is what it was. The
+//! number of the agent's mappings is after the last cycle what it was after the first ones.
 //!
 //! How long threads are held depends on who else wants the processors and the locks that making a
 //! thread takes, which the busy threads do: it is measured with threads that mostly wait, too, and
 //! so is how long the program itself takes to make a thread beside the busy ones.
+
+mod memory;
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -34,6 +37,9 @@ pub(crate) struct Options {
     /// The command `fgraph`; without it, it is built
     #[arg(long, value_name = "PATH")]
     fgraph: Option<PathBuf>,
+    /// Measure instead what stays in the memory of redis-server
+    #[arg(long)]
+    memory: bool,
 }
 
 const PROGRAM: &str = include_str!("attach_test/program.cpp");
@@ -53,17 +59,25 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         Some(path) => path.clone(),
         None => cargo::build_bin("fgraph-cli", "fgraph")?,
     };
+    if options.memory {
+        return memory::run(&fgraph);
+    }
     let built = Built::new()?;
     let mut failures = Vec::new();
     let (mut killed, mut pauses) = (0, Vec::new());
     let mut victim = Victim::start(&built, &["0", "1"])?;
-    let (text, descriptors) = (victim.text()?, victim.count("fd")?);
+    let before = State::of(&victim)?;
     let mut mappings = 0;
     for cycle in 0..options.cycles {
         let is_killed = cycle % 10 == 9;
         killed += u32::from(is_killed);
-        let done = victim.cycle(&fgraph, &built, is_killed, &mut pauses);
-        let done = done.and_then(|()| victim.settle(&text, descriptors));
+        let filter: &[&str] = match cycle % 4 {
+            // Of the recorders that are killed, every second one has each filter.
+            0 | 3 => &["-F", "work"],
+            _ => &["--libs"],
+        };
+        let done = victim.cycle(&fgraph, &built, filter, is_killed, &mut pauses);
+        let done = done.and_then(|()| victim.settle(&before));
         if let Err(error) = done {
             failures.push(format!("cycle {cycle}: {error}"));
         }
@@ -74,6 +88,10 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
             mappings = victim.agents_mappings()?;
         }
     }
+    let mut after = victim.mapped_text().unwrap_or_default();
+    let path = |(line, _): &(String, u64)| line.split(' ').next_back().map(str::to_owned);
+    let paths: Vec<_> = before.mapped.iter().map(path).collect();
+    after.retain(|text| paths.contains(&path(text)));
     let left = victim.agents_mappings().unwrap_or(0);
     if left != mappings {
         failures.push(format!("{left} mappings of the agent, {mappings} before"));
@@ -82,7 +100,8 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let mut waiting = Victim::start(&built, &[&THREADS.to_string(), "0"])?;
     let (mut first, mut waiting_pauses) = (Vec::new(), Vec::new());
     for _ in 0..MEASURED {
-        let done = waiting.cycle(&fgraph, &built, false, &mut waiting_pauses);
+        let filter = ["-F", "work"];
+        let done = waiting.cycle(&fgraph, &built, &filter, false, &mut waiting_pauses);
         failures.extend(done.err());
     }
     for _ in 0..MEASURED {
@@ -98,6 +117,11 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     println!("cycles {}", options.cycles);
     println!("recorders killed {killed}");
     println!("failures {}", failures.len());
+    for (when, text) in [("before", &before.mapped), ("after", &after)] {
+        let private: u64 = text.iter().map(|(_, private)| private).sum();
+        let mappings = text.len();
+        println!("text {when}: {mappings} mappings, {private} KiB private");
+    }
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     for (what, mut times) in [
         ("where all are busy a thread was held for", pauses),
@@ -183,6 +207,34 @@ struct Victim(Child);
 /// Instructions, and where they are.
 type Text = (u64, Vec<u8>);
 
+/// Lines of `maps` that are of text, each with the KiB there that are the program's own.
+type MappedText = Vec<(String, u64)>;
+
+/// What is to be the same after each cycle.
+#[derive(Debug)]
+struct State {
+    text: Vec<Text>,
+    mapped: MappedText,
+    descriptors: usize,
+}
+
+impl State {
+    fn of(victim: &Victim) -> io::Result<Self> {
+        Ok(Self {
+            text: victim.text()?,
+            mapped: victim.mapped_text()?,
+            descriptors: victim.count("fd")?,
+        })
+    }
+}
+
+/// True for a line of `maps` that is of the program's own instructions, or of those of a library
+/// that it keeps.
+fn is_text(line: &str) -> bool {
+    let is_ours = line.contains("fgraph-agent") || line.contains("library.shared");
+    line.contains("r-xp") && line.contains(" /") && !is_ours
+}
+
 fn failed<T>(what: impl Into<String>) -> Result<T, String> {
     Err(what.into())
 }
@@ -213,22 +265,35 @@ impl Victim {
     fn text(&self) -> io::Result<Vec<Text>> {
         let memory = File::open(self.proc("mem"))?;
         let maps = fs::read_to_string(self.proc("maps"))?;
-        let stays = |line: &&str| {
-            let is_ours = line.contains("fgraph-agent") || line.contains("library.shared");
-            line.contains("r-xp") && line.contains(" /") && !is_ours
-        };
         let range = |line: &str| {
             let (start, end) = line.split(' ').next()?.split_once('-')?;
             let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).ok());
             Some((start?, end?))
         };
-        let ranges = maps.lines().filter(stays).filter_map(range);
+        let ranges = maps.lines().filter(|line| is_text(line)).filter_map(range);
         let read = |(start, end)| {
             let mut bytes = vec![0; (end - start) as usize];
             memory.read_exact_at(&mut bytes, start)?;
             Ok((start, bytes))
         };
         ranges.map(read).collect()
+    }
+
+    /// The mappings of these instructions.
+    fn mapped_text(&self) -> io::Result<MappedText> {
+        let smaps = fs::read_to_string(self.proc("smaps"))?;
+        let (mut mapped, mut text) = (Vec::new(), None);
+        for line in smaps.lines() {
+            if is_text(line) {
+                text = Some(line.to_owned());
+            } else if let Some(private) = line.strip_prefix("Anonymous:")
+                && let Some(text) = text.take()
+            {
+                let private = private.trim().strip_suffix(" kB");
+                mapped.push((text, private.unwrap_or_default().parse().unwrap_or(0)));
+            }
+        }
+        Ok(mapped)
     }
 
     fn agents_mappings(&self) -> io::Result<usize> {
@@ -241,6 +306,7 @@ impl Victim {
         &mut self,
         fgraph: &Path,
         built: &Built,
+        filter: &[&str],
         is_killed: bool,
         pauses: &mut Vec<Duration>,
     ) -> Result<(), String> {
@@ -248,7 +314,9 @@ impl Victim {
         let _ = fs::remove_file(&recording);
         let mut command = Command::new(fgraph);
         command
-            .args(["record", "--no-source", "-F", "work", "-p"])
+            .args(["record", "--no-source"])
+            .args(filter)
+            .arg("-p")
             .arg(self.0.id().to_string())
             .arg("-o")
             .arg(&recording)
@@ -285,13 +353,13 @@ impl Victim {
     }
 
     /// Waits until all is as it was; where a recorder was killed, its guard sees to that.
-    fn settle(&mut self, text: &[Text], descriptors: usize) -> Result<(), String> {
+    fn settle(&mut self, before: &State) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Ok(Some(status)) = self.0.try_wait() {
                 return failed(format!("the program has ended: {status}"));
             }
-            let different = self.difference(text, descriptors);
+            let different = self.difference(before);
             match different.map_err(|error| error.to_string())? {
                 None => return Ok(()),
                 Some(what) if Instant::now() >= until => return failed(what),
@@ -300,7 +368,7 @@ impl Victim {
         }
     }
 
-    fn difference(&self, text: &[Text], descriptors: usize) -> io::Result<Option<String>> {
+    fn difference(&self, before: &State) -> io::Result<Option<String>> {
         for task in fs::read_dir(self.proc("task"))? {
             // Threads come and go.
             let status = task?.path().join("status");
@@ -312,15 +380,24 @@ impl Victim {
             }
         }
         let memory = File::open(self.proc("mem"))?;
-        for (start, bytes) in text {
+        for (start, bytes) in &before.text {
             let mut now = vec![0; bytes.len()];
             memory.read_exact_at(&mut now, *start)?;
             if now != *bytes {
                 return Ok(Some(format!("the text at {start:#x} is another")));
             }
         }
+        // The agent's own libraries have come.
+        let mapped = self.mapped_text()?;
+        for text in &before.mapped {
+            if !mapped.contains(text) {
+                let (line, private) = text;
+                let what = format!("no text is mapped like {line}, with {private} KiB private");
+                return Ok(Some(what));
+            }
+        }
         // What loads libraries has one more at times.
-        let now = self.count("fd")?;
+        let (now, descriptors) = (self.count("fd")?, before.descriptors);
         let more = now.saturating_sub(descriptors + 1);
         Ok((more > 0).then(|| format!("{now} descriptors, {descriptors} before")))
     }

@@ -1,7 +1,10 @@
-// Threads that do nothing but allocate, load, fork, throw and lock, and 100 that wait and call.
+// Threads that do nothing but allocate, load, fork, throw, lock and start programs, and others that
+// wait and call.
 // Ends with 0 when standard input does, if every result was right.
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +57,55 @@ static void *forks(void *)
         int status;
         if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 13)
             failed = 3;
+    }
+    return 0;
+}
+
+static char *const program[] = {(char *)"/bin/true", 0};
+
+static int status_of(pid_t child)
+{
+    int status = -1;
+    return waitpid(child, &status, 0) == child ? status : -1;
+}
+
+static void *spawns(void *)
+{
+    while (!end) {
+        pid_t child;
+        if (posix_spawn(&child, program[0], 0, 0, program, environ) != 0 || status_of(child) != 0)
+            failed = 8;
+    }
+    return 0;
+}
+
+// As shells and interpreters do: the child resets what it must with all signals blocked.
+static void *executes(void *)
+{
+    while (!end) {
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, &before);
+        pid_t child = vfork();
+        if (child == 0) {
+            for (int number = 1; number < 32; number++)
+                signal(number, SIG_DFL);
+            execve(program[0], program, environ);
+            _exit(127);
+        }
+        pthread_sigmask(SIG_SETMASK, &before, 0);
+        if (child < 0 || status_of(child) != 0)
+            failed = 9;
+    }
+    return 0;
+}
+
+static void *runs_commands(void *)
+{
+    while (!end) {
+        int status = system("exit 3");
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 3)
+            failed = 10;
     }
     return 0;
 }
@@ -137,6 +189,9 @@ int main(int argc, char **argv)
         pthread_create(&threads[count++], 0, allocates, 0);
         pthread_create(&threads[count++], 0, loads, argv[1]);
         pthread_create(&threads[count++], 0, forks, 0);
+        pthread_create(&threads[count++], 0, spawns, 0);
+        pthread_create(&threads[count++], 0, executes, 0);
+        pthread_create(&threads[count++], 0, runs_commands, 0);
         pthread_create(&threads[count++], 0, throws, 0);
         pthread_create(&threads[count++], 0, locks, 0);
         pthread_create(&threads[count++], 0, locks, 0);

@@ -1,0 +1,134 @@
+//! `cargo xtask attach-test --memory`: what stays in the memory of redis-server after a detach.
+
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fgraph_needs::REDIS_SERVER;
+use tempfile::TempDir;
+
+/// Attaches after the first one, which are to add nothing.
+const MORE: u32 = 40;
+/// MiB that are to stay beside the agent's own instructions and data.
+const TO_REACH: f64 = 2.0;
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Attaches to a server with each filter, and prints what stays.
+pub(super) fn run(fgraph: &Path) -> io::Result<ExitCode> {
+    let server = REDIS_SERVER.find();
+    let server = server.map_err(|missing| io::Error::other(missing.to_string()))?;
+    for (what, filter) in [("its functions", &[][..]), ("all libraries", &["--libs"])] {
+        let folder = tempfile::tempdir()?;
+        let server = Server::start(&server, &folder)?;
+        let before = Resident::of(&server)?;
+        server.record(fgraph, &folder, filter)?;
+        let first = Resident::of(&server)?;
+        for _ in 0..MORE {
+            server.record(fgraph, &folder, filter)?;
+        }
+        let last = Resident::of(&server)?;
+        println!("redis-server, {what} traced          RSS      private of files       shared MiB");
+        for (when, resident) in [
+            ("before", &before),
+            ("after the first detach", &first),
+            ("after 40 more", &last),
+        ] {
+            let [all, anonymous, file, shared] = resident.parts;
+            println!("{when:>36} {all:>8.1} {anonymous:>12.1} {file:>8.1} {shared:>12.1}");
+        }
+        let stays = first.parts[0] - before.parts[0];
+        let (own, more) = (first.agent, last.parts[0] - first.parts[0]);
+        let limit = own + TO_REACH;
+        let is_met = if stays <= limit { "ok" } else { "NOT MET" };
+        println!("  {stays:.1} MiB stay, at most the agent's own {own:.1} and 2: {is_met}");
+        let is_met = if more <= 0.25 { "ok" } else { "NOT MET" };
+        println!("  {more:.1} MiB added by {MORE} more attaches, at most 0.25: {is_met}\n");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// MiB of a process that are in memory.
+#[derive(Debug)]
+struct Resident {
+    /// All, and what of that is anonymous, of files, and shared.
+    parts: [f64; 4],
+    /// Instructions and data of the agent's library.
+    agent: f64,
+}
+
+/// The KiB in a line that begins with a name, in MiB.
+fn of_line(text: &str, name: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_ascii_whitespace().next());
+    number.map_or(0.0, |number| number.parse().unwrap_or(0.0)) / 1024.0
+}
+
+impl Resident {
+    fn of(server: &Server) -> io::Result<Self> {
+        let path = |name: &str| format!("/proc/{}/{name}", server.0.id());
+        let status = fs::read_to_string(path("status"))?;
+        let smaps = fs::read_to_string(path("smaps"))?;
+        let mut agent = 0.0;
+        let mut is_agents = false;
+        for line in smaps.lines() {
+            match line.split_once(' ') {
+                Some((name, _)) if name.contains('-') => is_agents = line.contains("fgraph-agent"),
+                _ if is_agents => agent += of_line(line, "Rss:"),
+                _ => {}
+            }
+        }
+        let names = ["VmRSS:", "RssAnon:", "RssFile:", "RssShmem:"];
+        Ok(Self {
+            parts: names.map(|name| of_line(&status, name)),
+            agent,
+        })
+    }
+}
+
+/// A server without clients. It is killed if this ends before it.
+#[derive(Debug)]
+struct Server(Child);
+
+impl Server {
+    fn start(server: &Path, folder: &TempDir) -> io::Result<Self> {
+        let socket = folder.path().join("socket");
+        let mut command = Command::new(server);
+        command.args(["--port", "0", "--save", "", "--unixsocket"]);
+        command.arg(&socket).current_dir(folder.path());
+        let server = Self(command.stdout(Stdio::null()).spawn()?);
+        let until = Instant::now() + PATIENCE;
+        while UnixStream::connect(&socket).is_err() {
+            if Instant::now() >= until {
+                return Err(io::Error::other("the server does not answer"));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        // It starts threads, and gives memory back.
+        thread::sleep(Duration::from_secs(1));
+        Ok(server)
+    }
+
+    fn record(&self, fgraph: &Path, folder: &TempDir, filter: &[&str]) -> io::Result<()> {
+        let mut command = Command::new(fgraph);
+        command.args(["record", "--no-source", "--quiet", "--time", "50ms"]);
+        command.args(filter).arg("-p").arg(self.0.id().to_string());
+        command.arg("-o").arg(folder.path().join("fgraph.data"));
+        let output = command.output()?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
