@@ -62,6 +62,11 @@ const fn executor(name: &'static str, program: Program, variables: usize) -> Exe
     }
 }
 
+/// Its child has the thread's state, but not its id. On a stack that fgraph has not seen the thread
+/// on, the child would be taken for a process that runs beside the thread. This call shows the
+/// stack.
+const FORKS: [&str; 2] = ["vfork", "_Fork"];
+
 /// More variables than that are not looked at.
 const MOST: usize = 1 << 16;
 /// Longer lists of libraries to be preloaded are left alone, and so are longer options of
@@ -99,10 +104,8 @@ impl Executed {
         let variable = format!("{}={}", agent::VARIABLE, next.to_value());
         let path = settings.rings.path.as_os_str().as_bytes();
         let mut filter = Filter::none();
-        for executor in EXECUTORS {
-            filter = filter
-                .trace_in(executor.name, "libc.so*")
-                .map_err(Error::Filter)?;
+        for name in EXECUTORS.iter().map(|it| it.name).chain(FORKS) {
+            filter = filter.trace_in(name, "libc.so*").map_err(Error::Filter)?;
         }
         let watch = Watch {
             library,

@@ -212,6 +212,23 @@ fn executed_programs_are_followed_however_they_are_executed() {
 }
 
 #[test]
+fn children_are_followed_where_the_parent_has_no_function_of_the_filter() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "starts.c", &["-pthread"]);
+    for stack in ["main", "thread", "coroutine", "handler"] {
+        for way in ["spawn", "vfork", "fork", "_Fork", "clone"] {
+            let command = [program.as_os_str(), way.as_ref(), stack.as_ref()];
+            let found = place.same(&["-F", "leaf"], &command);
+            assert_eq!(found.entries("leaf"), 1, "{way} in {stack}");
+        }
+    }
+    // The shell starts programs by `vfork`.
+    let command = format!("'{}' child; true", program.display());
+    let found = place.same(&["-F", "leaf"], &words(&["sh", "-c", &command]));
+    assert_eq!(found.entries("leaf"), 1);
+}
+
+#[test]
 fn programs_that_shut_themselves_in_are_recorded_to_the_end() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
