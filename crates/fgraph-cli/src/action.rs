@@ -67,6 +67,17 @@ pub(crate) enum Input {
     Result,
 }
 
+impl Input {
+    /// The input as it is written.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Result => "retval".to_owned(),
+            Self::Argument(number) => format!("arg{number}"),
+            Self::Parameter(name) => name.clone(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operator {
     Or,
@@ -263,6 +274,16 @@ impl std::error::Error for ParseError {}
 const MAX_DEPTH: usize = 64;
 const MAX_OPERATORS: usize = 256;
 
+/// Why an operator gives no value for two operands, whatever they are for a call.
+fn mismatch(operator: Operator, left: &Expression, right: &Expression) -> Option<&'static str> {
+    let is_text = |value: &Expression| matches!(value, Expression::Text(_));
+    match (operator.tightness(), is_text(left), is_text(right)) {
+        (_, false, false) | (COMPARISON, true, true) | (..COMPARISON, ..) => None,
+        (COMPARISON, ..) => Some("a text is compared with a text: str(arg0) == str(arg1)"),
+        _ => Some("str() is a text, which can only be compared"),
+    }
+}
+
 struct Parser<'t> {
     text: &'t str,
     /// What was read; where it stands when an error comes up is where that is.
@@ -314,8 +335,8 @@ impl<'t> Parser<'t> {
         let what = match word {
             "count" => What::Count,
             "print" => What::Print,
-            "sum" => What::Sum(self.in_parentheses()?),
-            "avg" => What::Average(self.in_parentheses()?),
+            "sum" => What::Sum(self.number_in_parentheses()?),
+            "avg" => What::Average(self.number_in_parentheses()?),
             "min" => What::Least(self.in_parentheses()?),
             "max" => What::Most(self.in_parentheses()?),
             "hist" => What::Histogram(self.in_parentheses()?),
@@ -338,6 +359,9 @@ impl<'t> Parser<'t> {
                 by,
                 condition,
             }),
+            rest if rest.starts_with('(') && by.is_none() && condition.is_none() => {
+                Err("`count` and `print` are written without ()")
+            }
             _ if condition.is_some() => Err("nothing more makes sense here"),
             _ => Err("only 'by' and 'if' make sense here, in this order"),
         }
@@ -347,6 +371,16 @@ impl<'t> Parser<'t> {
         self.expect("(", "its value in parentheses is missing")?;
         let value = self.value(0)?;
         self.expect(")", "a ')' is missing")?;
+        Ok(value)
+    }
+
+    fn number_in_parentheses(&mut self) -> Parsed<Expression> {
+        let at = self.at;
+        let value = self.in_parentheses()?;
+        if matches!(value, Expression::Text(_)) {
+            self.at = at;
+            return Err("sum and avg are of numbers, and str() is a text");
+        }
         Ok(value)
     }
 
@@ -384,8 +418,13 @@ impl<'t> Parser<'t> {
             if self.operators > MAX_OPERATORS {
                 return Err("too many operators");
             }
+            let at = self.at;
             self.at += sign.len();
             let right = self.value(own)?;
+            if let Some(why) = mismatch(*operator, &left, &right) {
+                self.at = at;
+                return Err(why);
+            }
             left = Expression::Binary(*operator, Box::new(left), Box::new(right));
         }
     }
@@ -495,8 +534,8 @@ mod tests {
     }
 
     fn value(text: &str) -> Option<Value> {
-        let action = Action::parse(&format!("sum({text})")).unwrap();
-        let What::Sum(value) = action.what else {
+        let action = Action::parse(&format!("max({text})")).unwrap();
+        let What::Most(value) = action.what else {
             panic!("{action:?}");
         };
         value.of(&Call)
@@ -538,8 +577,7 @@ mod tests {
             "absent",
             "arg5 == arg5",
             "str(arg1)",
-            "str(arg0) + 1",
-            "str(arg0) == 1",
+            "str(arg1) == str(arg0)",
             "arg5 || 1",
             "0 || arg5",
         ] {
@@ -600,6 +638,13 @@ mod tests {
             ("größe", 1, "an action is"),
             ("sum(größe + )", 13, "a value is"),
             ("sum(arg0 % 2)", 10, "')'"),
+            ("count()", 6, "without ()"),
+            ("print (arg0)", 7, "without ()"),
+            ("sum(str(arg0))", 4, "of numbers"),
+            ("avg(str(path)) by caller", 4, "of numbers"),
+            ("max(str(arg0) + 1)", 15, "only be compared"),
+            ("count if str(arg0) == 1", 20, "with a text"),
+            ("count if 1 < str(arg0)", 12, "with a text"),
         ] {
             let error = Action::parse(text).unwrap_err();
             assert_eq!(error.column(), column, "{error}");

@@ -230,13 +230,15 @@ fn check(arg: &Arg, name: &str, value: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::Patterns;
 
     fn functions(text: &str, line: &[&str]) -> Vec<String> {
         let command = with_defaults(Cli::command(), text).unwrap();
         let matches = command.get_matches_from(line);
         let record = matches.subcommand_matches("record").unwrap();
-        let found = record.get_many::<String>("functions").unwrap_or_default();
-        found.cloned().collect()
+        let found = record.get_many::<Patterns>("functions").unwrap_or_default();
+        let patterns = found.flat_map(|patterns| &patterns.0);
+        patterns.map(|pattern| pattern.text.clone()).collect()
     }
 
     #[test]

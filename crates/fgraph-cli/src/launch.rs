@@ -35,8 +35,9 @@ use fgraph_tracers::agent::{self, RingsFile, Settings, Tool, Trigger};
 
 use crate::error::Error;
 use crate::input::nanoseconds;
-use crate::target::{parse_pid, words};
+use crate::target::{Pattern, Patterns, parse_patterns, parse_pid};
 use crate::text::escaped;
+use crate::unmatched;
 use attach::Attached;
 use counts::Counts;
 use gone::Gone;
@@ -88,14 +89,14 @@ pub(crate) struct What {
 pub(crate) struct Which {
     /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
     /// other word of a filter, such as ':mod:libz.so*'
-    #[arg(short = 'F', long = "function", value_name = "GLOB")]
-    functions: Vec<String>,
+    #[arg(short = 'F', long = "function", value_name = "GLOB", value_parser = parse_patterns)]
+    functions: Vec<Patterns>,
     /// Do not record these functions
-    #[arg(short = 'N', long = "notrace", value_name = "GLOB")]
-    notrace: Vec<String>,
+    #[arg(short = 'N', long = "notrace", value_name = "GLOB", value_parser = parse_patterns)]
+    notrace: Vec<Patterns>,
     /// Record only calls of these functions, and what is called inside them
-    #[arg(long = "graph-function", value_name = "GLOB")]
-    within: Vec<String>,
+    #[arg(long = "graph-function", value_name = "GLOB", value_parser = parse_patterns)]
+    within: Vec<Patterns>,
     /// Record only calls that took at least this time, and those that they are inside of: `10us`.
     /// A call is recorded when it ends
     #[arg(short, long, value_name = "TIME", value_parser = nanoseconds)]
@@ -174,7 +175,8 @@ impl What {
             tool,
             ..self.which.settings()?
         };
-        self.target.run(settings, work)
+        let program = self.target.find(settings)?.checking(self.which.patterns());
+        program.run(work)
     }
 
     /// Finds the program, and looks whether it can be recorded.
@@ -183,21 +185,29 @@ impl What {
             triggers,
             ..self.which.settings()?
         };
-        self.target.find(settings)
+        let program = self.target.find(settings)?;
+        Ok(program.checking(self.which.patterns()))
     }
 }
 
 impl Which {
+    /// The patterns that select functions.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        let all = self.functions.iter().chain(&self.within);
+        all.flat_map(|patterns| &patterns.0)
+    }
+
     pub(crate) fn settings(&self) -> Result<Settings, Error> {
+        let words = |all: &[Patterns]| all.iter().flat_map(Patterns::words).collect();
         let settings = Settings {
-            trace: self.functions.iter().flat_map(|it| words(it)).collect(),
-            notrace: self.notrace.iter().flat_map(|it| words(it)).collect(),
+            trace: words(&self.functions),
+            notrace: words(&self.notrace),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
             arguments: if self.args.is_some() { 6 } else { 0 },
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
-            within: self.within.iter().flat_map(|it| words(it)).collect(),
+            within: words(&self.within),
             threshold: self.threshold.unwrap_or(0),
             ..Settings::default()
         };
@@ -250,6 +260,8 @@ pub(crate) struct Program {
     settings: Settings,
     /// Where its output goes if the terminal is not for it.
     output: Option<File>,
+    /// At the end it is said which of these match no function.
+    patterns: Vec<Pattern>,
 }
 
 /// A program that runs with the agent inside, as our child unless it ran before.
@@ -274,6 +286,8 @@ pub(crate) struct Launched {
     socket: Option<Socket>,
     /// Where its output goes if the terminal is not for it.
     output: Option<File>,
+    /// Patterns of which it was not said yet whether they match a function.
+    patterns: Vec<Pattern>,
     /// Both stay for as long as the program may execute others.
     _library: Option<Library>,
     _file: File,
@@ -300,7 +314,14 @@ impl Program {
             pid,
             settings,
             output: None,
+            patterns: Vec::new(),
         })
+    }
+
+    /// Has it said at the end which of these patterns match no function.
+    pub(crate) fn checking<'p>(mut self, patterns: impl IntoIterator<Item = &'p Pattern>) -> Self {
+        self.patterns.extend(patterns.into_iter().cloned());
+        self
     }
 
     /// Keeps the program off the terminal, unless it runs already: its input is empty, its output
@@ -391,6 +412,7 @@ impl Program {
             refused: 0,
             attached: None,
             output: self.output,
+            patterns: self.patterns,
             _library: Some(library),
             _file: file,
         })
@@ -413,6 +435,7 @@ impl Program {
             refused: 0,
             attached: Some(attached),
             output: None,
+            patterns: self.patterns,
             _library: None,
             _file: file,
         })
@@ -541,6 +564,17 @@ impl Launched {
             let [program, why] = [program, why].map(|text| escaped(text));
             say!("fgraph: {program} is not recorded: {why}");
         }
+    }
+
+    /// Says which patterns match no function, once; returns whether there are some.
+    pub(crate) fn say_unmatched(&mut self, names: &Names) -> bool {
+        let patterns = std::mem::take(&mut self.patterns);
+        let program = self.command.first().map_or("PROGRAM", String::as_str);
+        let unmatched = unmatched::of_program(&patterns, program, names);
+        for text in &unmatched {
+            say!("fgraph: {}", escaped(text));
+        }
+        !unmatched.is_empty()
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -677,7 +711,9 @@ impl Launched {
         // Recording is over.
         self.socket = None;
         plan_cache::trim();
-        self.say_refused(&self.rings.names());
+        let names = self.rings.names();
+        self.say_refused(&names);
+        self.say_unmatched(&names);
         let is_refused = self.refused > 0 && Counts::of(&self.rings).calls == 0;
         let (is_attached, is_left) = (self.is_attached(), interrupts.count() > 1);
         let status = match is_attached || is_left {

@@ -29,6 +29,7 @@ mod table;
 mod target;
 mod text;
 mod tree;
+mod unmatched;
 
 use std::process::ExitCode;
 

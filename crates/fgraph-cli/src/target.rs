@@ -1,17 +1,52 @@
 //! Functions and processes as command lines name them.
 
+use fgraph_symbols::filter;
+
 /// Parses the number of a process.
 pub(crate) fn parse_pid(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "a process number is expected")
 }
 
-/// A function as `MODULE:NAME`, such as `libc:open*`, as words of a filter, each of which selects
-/// some; what is no such thing stays as it is.
+/// Functions that a command line names by one word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    /// The word.
+    pub(crate) text: String,
+    /// Words of a filter, each of which selects some of the functions.
+    pub(crate) words: Vec<String>,
+}
+
+/// Parses words, each of which names functions.
+pub(crate) fn parse_patterns(text: &str) -> Result<Patterns, String> {
+    let words = filter::split(text).map_err(|error| error.to_string())?;
+    if words.is_empty() {
+        return Err("the name of a function is expected".to_owned());
+    }
+    let pattern = |word: &str| Pattern {
+        text: word.to_owned(),
+        words: expanded(word),
+    };
+    Ok(Patterns(words.into_iter().map(pattern).collect()))
+}
+
+/// One argument of a command line that names functions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Patterns(pub(crate) Vec<Pattern>);
+
+impl Patterns {
+    /// The words of a filter that select the functions.
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+        self.0.iter().flat_map(|pattern| pattern.words.clone())
+    }
+}
+
+/// A function as `MODULE:NAME`, such as `libc:open*`, as words of a filter; what is no such thing
+/// stays as it is.
 ///
 /// A module without `.so` is a program of that name, or a library of any version.
-pub(crate) fn words(text: &str) -> Vec<String> {
+fn expanded(text: &str) -> Vec<String> {
     if let Some(text) = text.strip_prefix('!') {
-        let words = words(text).into_iter();
+        let words = expanded(text).into_iter();
         return words.map(|word| format!("!{word}")).collect();
     }
     match split(text) {
@@ -42,7 +77,8 @@ mod tests {
     #[test]
     fn a_function_may_have_its_module_before_it() {
         let selects = |text: &str, name, module| {
-            let filter: Filter = words(text).join(" ").parse().unwrap();
+            let words: Vec<String> = parse_patterns(text).unwrap().words().collect();
+            let filter: Filter = words.join(" ").parse().unwrap();
             filter.matches(&FunctionFacts::new(&[name], module))
         };
         let libc = "/lib/x86_64-linux-gnu/libc.so.6";
@@ -63,6 +99,9 @@ mod tests {
             ("open:mod:libc.so*", "open", libc, true),
             ("!libc:open", "open", libc, false),
             ("!libc:open", "open", "/opt/a", true),
+            ("libc:open libc:close", "close", libc, true),
+            ("a::b,libc:close", "close", libc, true),
+            ("a::b,libc:close", "close", "/opt/a", false),
         ] {
             assert_eq!(
                 selects(text, name, module),

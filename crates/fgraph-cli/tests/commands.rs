@@ -200,7 +200,8 @@ parse: 20 calls, total 5.010 ms, self 4.000 us
 ";
     assert_eq!(text, expected);
     let complaint = fails(&["graph", "absent"], &path, 3);
-    assert_eq!(complaint, "fgraph: no call of absent is in the recording\n");
+    let expected = "no function of the recording matches 'absent'; see `fgraph report`";
+    assert_eq!(complaint, format!("fgraph: {expected}\n"));
 }
 
 #[test]

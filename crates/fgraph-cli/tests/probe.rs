@@ -111,7 +111,9 @@ fn without_debug_information_registers_are_taken() {
     let actions = ["hist(str(arg0)) if arg1 > 100", "sum(arg1)", "sum(size)"];
     let all = [&["probe", "take"], &actions[..], &["--", &program]].concat();
     let (code, out, err) = fgraph(&place, &all);
-    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let unknown = "fgraph: no call has the argument 'size'; no names are known of those of take: \
+                   write arg0 to arg5\n";
+    assert_eq!((code, err.as_str()), (0, unknown), "{out}");
     let mut lines = words(&out);
     lines.retain(|line| line != "13");
     let bar = "#".repeat(40);
@@ -128,7 +130,7 @@ fn a_recording_is_probed() {
     assert_eq!(code, 0);
     let actions = [
         "sum(size) by caller",
-        "count by thread if str(name) == retval",
+        "count by thread if str(name) == str(retval)",
     ];
     let all = [&["probe", "-i", "fgraph.data", "probed:take"], &actions[..]].concat();
     let (code, out, _) = fgraph(&place, &all);
@@ -278,5 +280,112 @@ fn coverage_tells_what_was_never_called() {
         "FNH:2",
     ] {
         assert!(info.lines().any(|it| it == line), "{info}");
+    }
+}
+
+/// The lines about patterns that match nothing.
+fn unmatched(err: &str) -> Vec<&str> {
+    err.lines()
+        .filter(|line| line.contains("no function"))
+        .collect()
+}
+
+#[test]
+fn patterns_that_match_nothing_are_named_at_the_end() {
+    let place = TempDir::new().unwrap();
+    let program = build(&place, &needs!(CC.find()), "-g");
+    let near = "fgraph: no function matches 'takke'; did you mean take [probed]?";
+    for command in [
+        &["record", "-F", "takke", "-F", "take"][..],
+        &["record", "-F", "take takke"],
+        &["record", "--quiet", "--graph-function", "takke"],
+        &["record", "--trigger", "slow:takke>1ms"],
+        &["probe", "takke", "count"],
+        &["inject", "takke", "result=0"],
+        &["live", "-F", "takke"],
+        &["top", "-F", "takke"],
+        &["watch", "-F", "takke"],
+        &["stack", "-F", "takke"],
+        &["coverage", "-F", "takke"],
+    ] {
+        let (code, out, err) = fgraph(&place, &[command, &["--", &program]].concat());
+        assert_eq!(code, 0, "{command:?}: {out}{err}");
+        assert_eq!(unmatched(&err), [near], "{command:?}: {err}");
+    }
+    let record = |patterns: &[&str]| {
+        let options: Vec<&str> = patterns.iter().flat_map(|it| ["-F", it]).collect();
+        let all = [&["record"], &options[..], &["--", &program]].concat();
+        let (code, _, err) = fgraph(&place, &all);
+        assert_eq!(code, 0, "{err}");
+        err
+    };
+    let err = record(&["libc:takke"]);
+    assert_eq!(unmatched(&err).len(), 1, "{err}");
+    let err = record(&["nothing_like_it"]);
+    let advice = format!("'nothing_like_it'; see `fgraph functions {program}`");
+    assert!(err.contains(&advice), "{err}");
+    assert!(!err.contains("was called"), "{err}");
+    // Functions that nothing calls, by all of their names.
+    let err = record(&["probed:never", "n?ver", "__libc_system", "probed*"]);
+    assert_eq!(unmatched(&err), [""; 0], "{err}");
+    assert!(
+        err.contains("none of the selected functions was called"),
+        "{err}"
+    );
+    // Several words are several patterns.
+    let err = record(&["probed:take probed:first"]);
+    assert!(err.starts_with("fgraph: 12 calls"), "{err}");
+    for view in [
+        &["report", "-F", "takke"][..],
+        &["outliers", "-F", "takke"],
+        &["replay", "-F", "takke"],
+        &["probe", "-i", "fgraph.data", "takke", "count"],
+        &["graph", "takke"],
+    ] {
+        let (.., err) = fgraph(&place, view);
+        let expected = "fgraph: no function of the recording matches 'takke'; did you mean take";
+        assert!(err.starts_with(expected), "{view:?}: {err}");
+    }
+}
+
+#[test]
+fn arguments_that_no_call_has_are_named_at_the_end() {
+    let place = TempDir::new().unwrap();
+    let compiler = needs!(CC.find());
+    for (debug, known) in [
+        ("-g", "take has name, size"),
+        (
+            "-g0",
+            "no names are known of those of take: write arg0 to arg5",
+        ),
+    ] {
+        let program = build(&place, &compiler, debug);
+        let command = [
+            "probe",
+            "take",
+            "sum(nosuch)",
+            "count if arg7 > 0",
+            "--",
+            &program,
+        ];
+        let (code, _, err) = fgraph(&place, &command);
+        let line = |name: &str| format!("fgraph: no call has the argument '{name}'; {known}\n");
+        assert_eq!((code, err), (0, line("arg7") + &line("nosuch")));
+    }
+}
+
+#[test]
+fn patterns_without_a_name_are_refused() {
+    let place = TempDir::new().unwrap();
+    for command in [
+        &["record", "-F", "", "--", "true"][..],
+        &["record", "-N", " ", "--", "true"],
+        &["record", "--trigger", "call: ", "--", "true"],
+        &["probe", "", "count", "--", "true"],
+        &["inject", "", "result=0", "--", "true"],
+    ] {
+        let (code, _, err) = fgraph(&place, command);
+        assert_eq!(code, 2, "{command:?}: {err}");
+        assert!(err.contains("the name of a function is expected"), "{err}");
     }
 }

@@ -172,7 +172,11 @@ fn system_calls_go_to_a_file_as_they_are_asked_for() {
             "{line}"
         );
     }
-    for nothing in [&["-F", "malloc"][..], &["-N", "*"]] {
+    for nothing in [
+        &["-F", "malloc"][..],
+        &["-N", "*"],
+        &["-F", "access", "-F", "acces"],
+    ] {
         let words = [&["syscalls"], nothing].concat();
         let (_, said, output) = place.run(&words, "calls");
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1));

@@ -498,6 +498,26 @@ impl Filter {
     }
 }
 
+/// Splits the text of a filter into its words, each as it is written.
+///
+/// ```
+/// use fgraph_symbols::filter::split;
+///
+/// let text = "malloc, <app::Sq as app::Shape>::area !free";
+/// let words = ["malloc", "<app::Sq as app::Shape>::area", "!free"];
+/// assert_eq!(split(text)?, words);
+/// # Ok::<(), fgraph_symbols::filter::FilterError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`UnclosedQuote`](FilterError::UnclosedQuote), or [`EmptyGlob`](FilterError::EmptyGlob) if there
+/// is nothing in a quote.
+pub fn split(text: &str) -> Result<Vec<&str>, FilterError> {
+    let words = words(text)?.into_iter();
+    Ok(words.map(|word| word.source).collect())
+}
+
 impl Default for Filter {
     /// The filter that matches every function.
     fn default() -> Self {

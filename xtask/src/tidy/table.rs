@@ -30,6 +30,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "commands",
             "launch",
             "tree",
+            "unmatched",
             "places",
             "sources",
             "debuginfod",

@@ -10,6 +10,7 @@ use crate::input::{Input, Part, matcher};
 use crate::output::{Out, Style};
 use crate::text::{cut, grouped, time};
 use crate::tree::Tree;
+use crate::unmatched;
 
 /// Show who calls a function, and what it calls, with counts and times
 #[derive(Debug, clap::Args)]
@@ -136,8 +137,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         .losses
         .say(view.names(), view.clock(), view.first());
     if graph.hits == 0 {
-        let what = format!("no call of {} is in the recording", args.function);
-        return Err(Error::Nothing(what));
+        let unmatched = unmatched::of_names(globs, view.names());
+        let what = unmatched.first().cloned();
+        let uncalled = || format!("no call of {} is in the recording", args.function);
+        return Err(Error::Nothing(what.unwrap_or_else(uncalled)));
     }
     let mut out = Out::new();
     let heading = format!(

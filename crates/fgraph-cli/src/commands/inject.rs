@@ -15,7 +15,7 @@ use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
 use crate::output::Out;
 use crate::places;
-use crate::target::{parse_pid, words};
+use crate::target::{Patterns, parse_patterns, parse_pid};
 use crate::text::grouped;
 
 const EXAMPLES: &str = "\
@@ -43,8 +43,8 @@ Callers must be able to bear the result: a program that cannot may crash.";
 pub(crate) struct Args {
     /// The functions: a glob over names, one behind a module as in 'libc:open*', or any other word
     /// of a filter
-    #[arg(value_name = "FUNCTION")]
-    function: String,
+    #[arg(value_name = "FUNCTION", value_parser = parse_patterns)]
+    function: Patterns,
     /// How calls fail, and which
     #[arg(value_name = "HOW", num_args = 1.., required = true)]
     how: Vec<String>,
@@ -63,11 +63,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let settings = Settings {
         tool: Tool::Inject(fault(&args.how)?),
-        trace: words(&args.function),
+        trace: args.function.words().collect(),
         ..Settings::default()
     };
     let target = Target::new(args.no_follow, args.pid, &args.command);
-    target.run(settings, count)
+    let program = target.find(settings)?.checking(&args.function.0);
+    program.run(count)
 }
 
 /// What the words say of how calls fail.

@@ -16,6 +16,7 @@ use crate::input::{Input, Part, matcher};
 use crate::output::{Out, Style};
 use crate::stats::Stats;
 use crate::text::{cut, grouped, percent, time};
+use crate::unmatched;
 
 /// Show the slowest calls, each with the calls in it
 ///
@@ -219,6 +220,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let mut view = args.input.view(&args.part)?;
     let followed = calls::follow(&mut view, &mut trees).map_err(failed)?;
     followed.losses.say(view.names(), &clock, first);
+    unmatched::say_of_names(&args.filters, view.names());
     let mut out = Out::new();
     if slow.is_empty() {
         out.line("no call is slower than its function usually is")?;

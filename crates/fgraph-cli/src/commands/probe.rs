@@ -4,7 +4,7 @@
 //! for is computed here, from the events. So it works on a recording as well.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,9 @@ use crate::launch::events::Events;
 use crate::launch::{self, Launched, interrupt::Interrupts};
 use crate::output::{Out, Style};
 use crate::places::Places;
-use crate::target::{self, parse_pid};
+use crate::target::{Patterns, parse_patterns, parse_pid};
 use crate::text::{escaped, grouped, named, time};
+use crate::unmatched;
 
 const HELP: &str = "\
 Actions:
@@ -55,7 +56,8 @@ Examples:
 #[command(after_help = HELP)]
 pub(crate) struct Args {
     /// The functions: a glob over names, with a module before it if need be, as libc:malloc
-    function: String,
+    #[arg(value_parser = parse_patterns)]
+    function: Patterns,
     /// What is done with their calls, see below
     #[arg(value_name = "ACTION", required = true)]
     actions: Vec<String>,
@@ -91,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let parse = |text: &String| Action::parse(text);
     let actions: Result<Vec<_>, _> = args.actions.iter().map(parse).collect();
     let actions = actions.map_err(|error| Error::Usage(error.to_string()))?;
-    let words = target::words(&args.function);
+    let words: Vec<String> = args.function.words().collect();
     if let Some(path) = &args.input {
         let filter: Result<Filter, _> = words.join(" ").parse();
         let filter = filter.map_err(|error| Error::Usage(error.to_string()))?;
@@ -100,10 +102,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let mut view = input.view(&Part::default())?;
         while probe.step(&mut view, path)? {}
         probe.finish(&view)?;
+        for text in unmatched::of_recording(&args.function.0, view.names()) {
+            say!("fgraph: {}", escaped(&text));
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let settings = settings(&actions, words, !args.no_follow);
     let program = launch::Program::find(args.pid, &args.command, settings)?;
+    let program = program.checking(&args.function.0);
     program.run(|launched: &mut Launched, interrupts: &Interrupts| {
         let mut probe = Probe::new(args, actions, None);
         let mut events = Events::new(launched, interrupts)?.for_time(args.time);
@@ -150,11 +156,7 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
                 Input::Result => settings.result = true,
                 _ => settings.arguments = 6,
             }
-            let name = match input {
-                Input::Result => "retval".to_owned(),
-                Input::Argument(number) => format!("arg{number}"),
-                Input::Parameter(name) => name.clone(),
-            };
+            let name = input.name();
             if is_text && !texts.contains(&name) {
                 texts.push(name);
             }
@@ -406,6 +408,10 @@ struct Probe {
     filter: Option<Filter>,
     /// Functions that were asked about.
     meant: HashMap<(u32, u32), bool>,
+    /// Arguments that the actions have, and that no call has had.
+    missing: HashSet<Input>,
+    /// A function that was called, and its parameters, none where these are not known.
+    seen: Option<(String, Vec<String>)>,
     threads: HashMap<(u32, u32), Pairing<Kept>>,
     places: Places,
     lost: u64,
@@ -418,12 +424,22 @@ struct Probe {
 
 impl Probe {
     fn new(args: &Args, actions: Vec<Action>, filter: Option<Filter>) -> Self {
+        let mut missing = HashSet::new();
+        for action in &actions {
+            action.each_input(|input, _| {
+                if *input != Input::Result {
+                    missing.insert(input.clone());
+                }
+            });
+        }
         let actions = actions.into_iter().map(|action| (action, HashMap::new()));
         Self {
             texts: args.actions.clone(),
             actions: actions.collect(),
             filter,
             meant: HashMap::new(),
+            missing,
+            seen: None,
             threads: HashMap::new(),
             places: Places::default(),
             lost: 0,
@@ -492,11 +508,29 @@ impl Probe {
             let [times, deepest] = [self.full, DEEPEST as u64].map(grouped);
             say!("fgraph: {deepest} calls inside one another, the most that are seen: {times} x");
         }
+        self.say_missing();
         if self.ends_lost > 0 {
             let calls = grouped(self.ends_lost);
             say!("fgraph: {calls} calls have no duration and no result: their ends are missing");
         }
         Ok(())
+    }
+
+    /// Says which arguments no call has had.
+    fn say_missing(&self) {
+        let Some((function, parameters)) = &self.seen else {
+            return;
+        };
+        let mut missing: Vec<String> = self.missing.iter().map(Input::name).collect();
+        missing.sort_unstable();
+        let known = match parameters.is_empty() {
+            true => format!("no names are known of those of {function}: write arg0 to arg5"),
+            false => format!("{function} has {}", parameters.join(", ")),
+        };
+        for name in missing {
+            let text = format!("no call has the argument '{name}'; {known}");
+            say!("fgraph: {}", escaped(&text));
+        }
     }
 
     /// Shows what was counted of the calls that have ended.
@@ -560,6 +594,23 @@ impl Probe {
                 .map(|argument| argument.name.clone());
             names.collect()
         });
+        if !self.missing.is_empty() {
+            let count = kept.words.len().max(parameters.len());
+            self.missing.retain(|input| match input {
+                Input::Argument(number) => *number >= count,
+                Input::Parameter(name) => !parameters.contains(name),
+                Input::Result => false,
+            });
+            if self.seen.as_ref().is_none_or(|(_, seen)| seen.is_empty()) {
+                let name = names.function(process, function);
+                let name = name.map_or("the function", |known| known.name.as_str());
+                // Without debug information they have numbers.
+                let numbered: Vec<String> = (0..count).map(|n| format!("arg{n}")).collect();
+                let is_name = |name: &&String| !name.is_empty() && !numbered.contains(name);
+                let named = parameters.iter().filter(is_name);
+                self.seen = Some((name.to_owned(), named.cloned().collect()));
+            }
+        }
         let call = Call {
             kept,
             names: &parameters,
@@ -734,7 +785,7 @@ mod tests {
         let action = "sum(duration) by function".to_owned();
         let actions = vec![Action::parse(&action).unwrap()];
         let args = Args {
-            function: "*".to_owned(),
+            function: parse_patterns("*").unwrap(),
             actions: vec![action],
             pid: None,
             input: None,

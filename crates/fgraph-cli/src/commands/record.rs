@@ -167,6 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         Ring::Overwrite(_) => Mode::Overwrite,
     };
     let program = args.what.find(flight::of_calls(&args.triggers))?;
+    let program = program.checking(flight::patterns(&args.triggers));
     let program = program.max_rate(args.max_rate.unwrap_or(0));
     let (file, is_new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
@@ -286,8 +287,9 @@ fn record(
     launched.say_refused(drain.names());
     let is_refused = !drain.names().refused().is_empty();
     let off = switched_off(drain.names());
-    let len = finish(args, drain, interrupts)?;
     progress.end();
+    let is_unmatched = launched.say_unmatched(drain.names());
+    let len = finish(args, drain, interrupts)?;
     if !args.quiet {
         let counts = Counts::of(rings);
         let lost = match counts.lost {
@@ -297,7 +299,7 @@ fn record(
         let path = args.output.display();
         let calls = grouped(counts.calls);
         say!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
-        if counts.calls == 0 && !is_refused {
+        if counts.calls == 0 && !is_refused && !is_unmatched {
             say!("fgraph: none of the selected functions was called");
         }
         tell_switched_off(args, &off);

@@ -10,6 +10,7 @@ use crate::input::{Input, Part, matcher, nanoseconds};
 use crate::output::Out;
 use crate::places;
 use crate::sources::say_changes;
+use crate::unmatched;
 
 /// Show what happened: each call with its time, indented, as the kernel's function graph
 #[derive(Debug, clap::Args)]
@@ -100,5 +101,6 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         }
     }
     out.text(&text)?;
+    unmatched::say_of_names(&args.filters, view.names());
     out.finish()
 }

@@ -19,6 +19,7 @@ use crate::sources::{Sources, say_changes};
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::text::{grouped, named, percent, signed_time, time};
+use crate::unmatched;
 
 /// Show where the time went: a line for each function with its calls and their times
 #[derive(Debug, clap::Args)]
@@ -265,6 +266,7 @@ fn profile(args: &Args, input: &Input) -> Result<Vec<Line>, Error> {
     followed
         .losses
         .say(view.names(), view.clock(), view.first());
+    unmatched::say_of_names(&args.filters, view.names());
     if args.by == By::Thread {
         let threads = followed.threads.iter();
         profile.lines = threads

@@ -61,9 +61,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let asked = settings.asked();
     let asked = asked.map_err(|error| Error::Usage(error.to_string()))?;
+    // What is wrong with a word was said.
+    let is_unknown = |word: &&String| word.parse().is_ok_and(|it| !is_known(&it));
+    if let Some(word) = args.calls.iter().chain(&args.notrace).find(is_unknown) {
+        let what = format!("no system call that can be seen matches '{word}'");
+        return Err(Error::Usage(what));
+    }
     if asked.is_some_and(|asked| !is_known(&asked)) {
-        let what = "no system call that can be seen has such a name";
-        return Err(Error::Usage(what.to_owned()));
+        return Err(Error::Usage(
+            "no system call is left to be shown".to_owned(),
+        ));
     }
     let out: Box<dyn Write> = match &args.output {
         Some(path) => Box::new(File::create(path).map_err(|error| args.failed(error))?),

@@ -17,7 +17,7 @@ use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
 use crate::output::Out;
 use crate::places::{self, Places};
-use crate::target::words;
+use crate::target::{Patterns, parse_patterns};
 use crate::text::{escaped, grouped};
 
 const EXAMPLES: &str = "\
@@ -57,18 +57,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let file = args.rules.display();
         Error::Usage(format!("{file}: line {line}: {why}"))
     })?;
+    let words = |patterns: &Patterns| patterns.words().collect::<Vec<_>>().join(" ");
+    let in_words = rules
+        .iter()
+        .map(|(rule, functions)| (*rule, words(functions)));
     let settings = Settings {
-        tool: Tool::Threads(rules),
+        tool: Tool::Threads(in_words.collect()),
         ..Settings::default()
     };
-    args.target.run(settings, show)
+    let patterns = rules.iter().flat_map(|(_, functions)| &functions.0);
+    let program = args.target.find(settings)?.checking(patterns);
+    program.run(show)
 }
 
 /// As many rules as are checked.
 const RULES: usize = 64;
 
 /// The rules in a text; else the number of the line that is wrong, and why.
-fn rules(text: &str) -> Result<Vec<(Rule, String)>, (usize, String)> {
+fn rules(text: &str) -> Result<Vec<(Rule, Patterns)>, (usize, String)> {
     let mut rules = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let rule = parse_rule(line).map_err(|error| (number, explained(&error)))?;
@@ -78,8 +84,8 @@ fn rules(text: &str) -> Result<Vec<(Rule, String)>, (usize, String)> {
         if rules.len() == RULES {
             return Err((number, format!("there are {RULES} rules already")));
         }
-        let words: Vec<String> = functions.split_whitespace().flat_map(words).collect();
-        rules.push((rule, words.join(" ")));
+        let functions = parse_patterns(functions).map_err(|why| (number, why))?;
+        rules.push((rule, functions));
     }
     match rules.is_empty() {
         true => Err((1, "there is no rule".to_owned())),
@@ -142,8 +148,8 @@ mod tests {
     fn a_wrong_line_is_named() {
         let good = "# comment\n\nmain: ui_*  draw\n worker : libx.so:f\n";
         let expected = [
-            (Rule::MainOnly, "ui_* draw".to_owned()),
-            (Rule::WorkerOnly, "f:mod:libx.so".to_owned()),
+            (Rule::MainOnly, parse_patterns("ui_* draw").unwrap()),
+            (Rule::WorkerOnly, parse_patterns("libx.so:f").unwrap()),
         ];
         assert_eq!(rules(good), Ok(expected.into()));
         for (bad, line, part) in [

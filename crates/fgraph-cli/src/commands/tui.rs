@@ -216,6 +216,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let target = Target::new(args.no_follow, args.pid, &args.command);
     let program = target.find(args.which.settings()?)?.off_terminal()?;
+    let program = program.checking(args.which.patterns());
     program.run(|launched, interrupts| {
         let process = launched.process();
         let events = Events::new(launched, interrupts)?.for_viewer();

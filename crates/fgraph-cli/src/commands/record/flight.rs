@@ -17,6 +17,7 @@ use crate::calls::switched_off;
 use crate::input::nanoseconds;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP};
+use crate::target::{Pattern, Patterns, parse_patterns};
 use crate::text::size;
 
 /// More snapshots are not taken.
@@ -26,7 +27,11 @@ const MOST: u64 = 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trigger {
     /// A call of some functions, or one that takes long.
-    Call(agent::Trigger),
+    Call {
+        functions: Patterns,
+        /// Nanoseconds that the call takes at least.
+        least: u64,
+    },
     /// SIGUSR2 to this process.
     Signal,
     /// The program is ended by a signal.
@@ -55,19 +60,28 @@ pub(super) fn parse_trigger(text: &str) -> Result<Trigger, String> {
     if functions.is_empty() {
         return Err(known.to_owned());
     }
-    Ok(Trigger::Call(agent::Trigger {
-        functions: functions.to_owned(),
-        least,
-    }))
+    let functions = parse_patterns(functions)?;
+    Ok(Trigger::Call { functions, least })
 }
 
 /// The triggers that the agent looks for.
 pub(super) fn of_calls(triggers: &[Trigger]) -> Vec<agent::Trigger> {
     let of_calls = triggers.iter().filter_map(|trigger| match trigger {
-        Trigger::Call(call) => Some(call.clone()),
+        Trigger::Call { functions, least } => Some(agent::Trigger {
+            functions: functions.words().collect::<Vec<_>>().join(" "),
+            least: *least,
+        }),
         _ => None,
     });
     of_calls.collect()
+}
+
+/// The patterns of the functions whose calls fire triggers.
+pub(super) fn patterns(triggers: &[Trigger]) -> impl Iterator<Item = &Pattern> {
+    triggers.iter().flat_map(|trigger| match trigger {
+        Trigger::Call { functions, .. } => &functions.0[..],
+        _ => &[],
+    })
 }
 
 /// Takes snapshots.
@@ -172,7 +186,7 @@ pub(super) fn record(
             && triggers.any(|trigger| match trigger {
                 Trigger::Crash => status.is_none_or(|status| status.signal().is_some()),
                 Trigger::Failure => status.is_none_or(|status| !status.success()),
-                Trigger::Call(_) | Trigger::Signal => false,
+                Trigger::Call { .. } | Trigger::Signal => false,
             });
     launched.stop();
     progress.end();
@@ -205,10 +219,8 @@ mod tests {
     #[test]
     fn triggers_are_read() {
         let call = |functions: &str, least| {
-            Ok(Trigger::Call(agent::Trigger {
-                functions: functions.to_owned(),
-                least,
-            }))
+            let functions = parse_patterns(functions).unwrap();
+            Ok(Trigger::Call { functions, least })
         };
         for (text, expected) in [
             ("call:main", call("main", 0)),
@@ -221,7 +233,7 @@ mod tests {
             assert_eq!(parse_trigger(text), expected, "{text}");
         }
         for bad in [
-            "", "call:", "slow:f", "slow:>1s", "slow:f>x", "exit=0", "Crash",
+            "", "call:", "call: ", "slow:f", "slow:>1s", "slow:f>x", "exit=0", "Crash",
         ] {
             assert!(parse_trigger(bad).is_err(), "{bad}");
         }

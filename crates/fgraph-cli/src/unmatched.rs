@@ -1,0 +1,290 @@
+//! Patterns that match no function, and the names that may have been meant.
+//!
+//! Functions are known by their names once they were called. For others the files of the modules
+//! are read, at the end, and only where a pattern matches no function that was called.
+
+use std::collections::HashSet;
+
+use fgraph_symbols::demangle;
+use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::filter::{self, Filter, FunctionFacts};
+use fgraph_symbols::functions::Functions;
+use fgraph_trace::names::{ModuleName, Names};
+use strsim::osa_distance;
+
+use crate::sources;
+use crate::target::Pattern;
+use crate::text::{escaped, named};
+
+/// More names are not suggested for one pattern.
+const NEAR: usize = 3;
+/// Names that differ by more edits are not suggested.
+const MAX_EDITS: usize = 3;
+
+/// Says which patterns match no function of the modules that were loaded.
+pub(crate) fn of_program(patterns: &[Pattern], program: &str, names: &Names) -> Vec<String> {
+    let mut open = Search::all(patterns);
+    for (_, _, function) in names.functions() {
+        open.retain(|search| !search.matches(&[&function.name], &[], &function.module));
+    }
+    let mut seen = HashSet::new();
+    let modules = names.modules().iter();
+    for module in modules.filter(|module| seen.insert(&module.path)) {
+        if open.is_empty() {
+            break;
+        }
+        look_into(module, &mut open);
+    }
+    // A process of which no module is known was not recorded, which is said elsewhere.
+    if seen.is_empty() {
+        return Vec::new();
+    }
+    let advice = format!("see `fgraph functions {program}`");
+    open.iter()
+        .map(|search| search.message("", &advice))
+        .collect()
+}
+
+/// Says which patterns match no function of a recording.
+pub(crate) fn of_recording(patterns: &[Pattern], names: &Names) -> Vec<String> {
+    let functions = names.functions();
+    of_functions(
+        patterns,
+        functions.map(|(_, _, it)| (it.name.as_str(), it.module.as_str())),
+    )
+}
+
+/// Says which globs match the name of no function of a recording.
+pub(crate) fn of_names(globs: &[String], names: &Names) -> Vec<String> {
+    let words = globs.iter().flat_map(|glob| filter::split(glob)).flatten();
+    let pattern = |word: &str| Pattern {
+        text: word.to_owned(),
+        words: vec![word.to_owned()],
+    };
+    let patterns: Vec<_> = words.map(pattern).collect();
+    let functions = names.functions();
+    of_functions(
+        &patterns,
+        functions.map(|(_, _, it)| (it.name.as_str(), "")),
+    )
+}
+
+/// Says on stderr what [`of_names`] says.
+pub(crate) fn say_of_names(globs: &[String], names: &Names) {
+    for text in of_names(globs, names) {
+        say!("fgraph: {}", escaped(&text));
+    }
+}
+
+fn of_functions<'n>(
+    patterns: &[Pattern],
+    functions: impl Iterator<Item = (&'n str, &'n str)>,
+) -> Vec<String> {
+    let mut open = Search::all(patterns);
+    if open.is_empty() {
+        return Vec::new();
+    }
+    let functions: Vec<_> = functions.collect();
+    for (name, module) in &functions {
+        open.retain(|search| !search.matches(&[name], &[], module));
+    }
+    for (name, module) in functions {
+        open.iter_mut()
+            .for_each(|search| search.compare(name, module));
+    }
+    let advice = "see `fgraph report`";
+    let message = |search: &Search<'_>| search.message(" of the recording", advice);
+    open.iter().map(message).collect()
+}
+
+/// A pattern that has matched nothing so far.
+struct Search<'p> {
+    pattern: &'p Pattern,
+    filter: Filter,
+    /// The name that is looked for, in small letters; empty if the pattern names only a module.
+    wanted: String,
+    /// Names like it, each with the number of edits between them, the nearest first.
+    near: Vec<(usize, String)>,
+}
+
+impl<'p> Search<'p> {
+    /// Searches for patterns that can match names.
+    fn all(patterns: &'p [Pattern]) -> Vec<Self> {
+        let is_name = |pattern: &&Pattern| {
+            let is_other = pattern.text.starts_with(['!', '+']) || pattern.text.starts_with("0x");
+            !is_other && !pattern.text.contains(":syscalls")
+        };
+        let search = |pattern: &'p Pattern| {
+            let word = pattern.words.first()?;
+            let name = word.split(":mod:").next().unwrap_or_default();
+            Some(Self {
+                pattern,
+                filter: pattern.words.join(" ").parse().ok()?,
+                wanted: name.replace(['*', '?', '"', '\\'], "").to_lowercase(),
+                near: Vec::new(),
+            })
+        };
+        patterns.iter().filter(is_name).filter_map(search).collect()
+    }
+
+    fn matches(&self, names: &[&str], symbols: &[&str], module: &str) -> bool {
+        let facts = FunctionFacts::new(names, module).with_symbols(symbols);
+        self.filter.matches(&facts)
+    }
+
+    /// Keeps a name if it is one of the nearest.
+    fn compare(&mut self, name: &str, module: &str) {
+        let Some(edits) = self.edits(name) else {
+            return;
+        };
+        let at = self.near.partition_point(|(known, _)| *known <= edits);
+        if at == NEAR {
+            return;
+        }
+        let file = module.rsplit('/').next().unwrap_or(module);
+        let name = named(name, file);
+        if self.near.iter().all(|(_, known)| *known != name) {
+            self.near.insert(at, (edits, name));
+            self.near.truncate(NEAR);
+        }
+    }
+
+    /// The number of edits that make the name that is looked for of this one, or of its last part;
+    /// `None` if these are too many.
+    fn edits(&self, name: &str) -> Option<usize> {
+        let wanted = self.wanted.as_str();
+        let most = MAX_EDITS.min(wanted.len() / 4).max(1);
+        // A single letter is near to too much.
+        if wanted.len() < 3 {
+            return None;
+        }
+        let last = name.split(['(', '<']).next().unwrap_or(name);
+        let last = last.rsplit("::").next().unwrap_or(last);
+        let near = [name, last].into_iter().filter_map(|name| {
+            if name.len().abs_diff(wanted.len()) > most {
+                return None;
+            }
+            Some(osa_distance(wanted, &name.to_lowercase())).filter(|edits| *edits <= most)
+        });
+        near.min()
+    }
+
+    fn message(&self, place: &str, advice: &str) -> String {
+        let least = self.near.first().map_or(0, |(edits, _)| *edits);
+        // Nothing is nearer than the same name in another place.
+        let near = self
+            .near
+            .iter()
+            .filter(|(edits, _)| least != 0 || *edits == 0);
+        let near: Vec<&str> = near.map(|(_, name)| name.as_str()).collect();
+        let hint = match near.is_empty() {
+            true => advice.to_owned(),
+            false => format!("did you mean {}?", near.join(" or ")),
+        };
+        format!("no function{place} matches '{}'; {hint}", self.pattern.text)
+    }
+}
+
+/// Ends the searches that match a function of a module, and compares the others with its names.
+fn look_into(module: &ModuleName, open: &mut Vec<Search<'_>>) {
+    let path = module.path.as_str();
+    let file = path.rsplit('/').next().unwrap_or(path);
+    // A function without a name is called so.
+    let unnamed = format!("{file}+0x0");
+    open.retain(|search| {
+        let is_pasted = search.pattern.text.contains("+0x");
+        !is_pasted && !search.matches(&[&unnamed], &[], path)
+    });
+    let Some(bytes) = sources::bytes_of(module) else {
+        return;
+    };
+    let Ok(elf) = ElfFile::parse(&bytes) else {
+        return;
+    };
+    let debug = sources::debug_bytes_of(&elf);
+    let debug = debug.as_ref().and_then(|bytes| ElfFile::parse(bytes).ok());
+    let Ok(functions) = Functions::read(&elf, debug.as_ref()) else {
+        return;
+    };
+    for index in 0..functions.len() {
+        if open.is_empty() {
+            return;
+        }
+        let mut names = Vec::new();
+        let mut symbols = Vec::new();
+        for name in functions.names(index) {
+            names.push(demangle::to_string(name.symbol));
+            symbols.push(name.symbol);
+            if name.version.is_some() {
+                names.push(name.to_string());
+            }
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let Some(best) = names.first() else {
+            continue;
+        };
+        open.retain(|search| !search.matches(&names, &symbols, path));
+        open.iter_mut()
+            .for_each(|search| search.compare(best, path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fgraph_trace::names::{Description, DescriptionKind};
+
+    use super::*;
+    use crate::target::parse_patterns;
+
+    fn names(functions: &[(&str, &str)]) -> Names {
+        let mut names = Names::new(1);
+        for (index, (name, module)) in (1..).zip(functions) {
+            names.add(Description {
+                kind: DescriptionKind::Function,
+                fields: [1, index, 0x1000 * index, 16],
+                texts: [(*name).to_owned(), (*module).to_owned()],
+            });
+        }
+        names
+    }
+
+    #[test]
+    fn near_names_are_suggested_and_far_ones_are_not() {
+        let names = names(&[
+            ("malloc", "/lib/libc.so.6"),
+            ("free", "/lib/libc.so.6"),
+            ("app::parser::parse", "/bin/app"),
+            ("Widget::draw(int, char*)", "/bin/app"),
+            ("PyObject_GetAttr", "/bin/python"),
+        ]);
+        let unmatched = |text: &str| {
+            let patterns = parse_patterns(text).unwrap();
+            of_recording(&patterns.0, &names).join("\n")
+        };
+        for (text, near) in [
+            ("mallocc", "did you mean malloc [libc.so.6]?"),
+            ("mlaloc", "did you mean malloc [libc.so.6]?"),
+            ("app:malloc", "did you mean malloc [libc.so.6]?"),
+            ("parse", "did you mean app::parser::parse [app]?"),
+            ("draw", "did you mean Widget::draw(int, char*) [app]?"),
+            ("pyobject_getatr", "did you mean PyObject_GetAttr [python]?"),
+            ("nothing_like_it", "see `fgraph report`"),
+            (":mod:libz.so*", "see `fgraph report`"),
+        ] {
+            let expected = format!("no function of the recording matches '{text}'; {near}");
+            assert_eq!(unmatched(text), expected);
+        }
+        for text in [
+            "malloc",
+            "libc:free",
+            "*::parse",
+            ":mod:libc.so*",
+            "!nosuch",
+            "0x1234",
+            ":syscalls",
+        ] {
+            assert_eq!(unmatched(text), "", "{text}");
+        }
+        assert_eq!(unmatched("malloc nosuch1 free nosuch2").lines().count(), 2);
+    }
+}
