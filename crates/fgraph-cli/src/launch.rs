@@ -39,7 +39,7 @@ use crate::target::{Pattern, Patterns, parse_patterns, parse_pid};
 use crate::text::escaped;
 use crate::unmatched;
 use attach::Attached;
-use counts::Counts;
+use counts::{Counts, Drained};
 use gone::Gone;
 use interrupt::Interrupts;
 use library::Library;
@@ -671,12 +671,12 @@ impl Launched {
         self.socket.as_ref().is_some_and(Socket::is_stopped)
     }
 
-    /// Tells who asks how long the recording is; says whether one wants what is in the rings.
-    pub(crate) fn tell(&self, len: u64) -> bool {
+    /// Tells clients of the socket how far recording is; returns whether one wants a snapshot.
+    pub(crate) fn tell(&self, drained: Drained) -> bool {
         let Some(socket) = &self.socket else {
             return false;
         };
-        socket.set_len(len);
+        socket.set_drained(drained);
         socket.takes_snapshot()
     }
 
@@ -714,7 +714,7 @@ impl Launched {
         let names = self.rings.names();
         self.say_refused(&names);
         self.say_unmatched(&names);
-        let is_refused = self.refused > 0 && Counts::of(&self.rings).calls == 0;
+        let is_refused = self.refused > 0 && Counts::of(&self.rings, Drained::default()).calls == 0;
         let (is_attached, is_left) = (self.is_attached(), interrupts.count() > 1);
         let status = match is_attached || is_left {
             true => None,

@@ -181,6 +181,11 @@ fn calls_whose_ends_are_not_told_are_all_counted() {
         let all = ["probe", function, "count", "--", program];
         let (code, out, err) = fgraph(&place, &all);
         assert_eq!((code, words(&out)[1].as_str()), (0, count), "{err}");
+        let (_, _, err) = fgraph(&place, &["record", "-F", function, "--", program]);
+        assert!(
+            err.starts_with(&format!("fgraph: {count} calls, ")),
+            "{err}"
+        );
     }
 }
 

@@ -20,7 +20,7 @@ use crate::calls::switched_off;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::DEFAULT;
-use crate::launch::counts::Counts;
+use crate::launch::counts::{Counts, Drained};
 use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP, What};
@@ -272,14 +272,14 @@ fn record(
         if is_ended || is_late || is_large {
             break;
         }
-        launched.tell(drain.len());
+        launched.tell(Drained::of(&drain));
         if drain.drain()? == 0 {
             launched.wait_for(NAP);
         }
         identify(&mut drain, &mut identified)?;
         launched.say_refused(drain.names());
         launched.give_back_rings();
-        progress.show(rings, drain.len());
+        progress.show(rings, Drained::of(&drain));
     }
     launched.stop();
     while drain.drain()? > 0 {}
@@ -287,11 +287,11 @@ fn record(
     launched.say_refused(drain.names());
     let is_refused = !drain.names().refused().is_empty();
     let off = switched_off(drain.names());
+    let counts = Counts::of(rings, Drained::of(&drain));
     progress.end();
     let is_unmatched = launched.say_unmatched(drain.names());
     let len = finish(args, drain, interrupts)?;
     if !args.quiet {
-        let counts = Counts::of(rings);
         let lost = match counts.lost {
             0 => String::new(),
             lost => format!(", {} events lost", grouped(lost)),
@@ -374,15 +374,15 @@ impl Progress {
         }
     }
 
-    fn show(&mut self, rings: &Rings, len: u64) {
+    fn show(&mut self, rings: &Rings, drained: Drained) {
         let since = self.last.elapsed();
         if !self.is_shown || since < SHOWN {
             return;
         }
-        let Counts { calls, lost } = Counts::of(rings);
+        let Counts { calls, lost } = Counts::of(rings, drained);
         let rate = calls.saturating_sub(self.calls) as f64 / since.as_secs_f64();
         let [calls_shown, rate, lost] = [calls, rate as u64, lost].map(grouped);
-        let len = size(len);
+        let len = size(drained.bytes);
         let mut out = io::stderr();
         // What cannot be shown is no reason to end.
         let _ = write!(

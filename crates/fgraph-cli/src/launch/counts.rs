@@ -1,6 +1,29 @@
 //! How far recording is.
 
+use std::io::Write;
+
+use fgraph_trace::recording::Drain;
 use fgraph_trace::ring::Rings;
+
+/// Events that were taken out of the rings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drained {
+    pub(crate) events: u64,
+    /// Those of them that are entries.
+    pub(crate) entries: u64,
+    /// Bytes of the recording.
+    pub(crate) bytes: u64,
+}
+
+impl Drained {
+    pub(crate) fn of<W: Write>(drain: &Drain<W>) -> Self {
+        Self {
+            events: drain.events(),
+            entries: drain.entries(),
+            bytes: drain.len(),
+        }
+    }
+}
 
 /// What went through the rings.
 #[derive(Clone, Copy, Debug)]
@@ -10,16 +33,17 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn of(rings: &Rings) -> Self {
-        let mut counts = Self {
-            calls: 0,
-            lost: rings.events_without_ring(),
-        };
+    /// Of the events that are still in the rings, every other one is taken for an entry.
+    pub(crate) fn of(rings: &Rings, drained: Drained) -> Self {
+        let (mut events, mut lost) = (0_u64, rings.events_without_ring());
         for ring in rings.counts() {
-            // An entry and an end.
-            counts.calls = counts.calls.saturating_add(ring.written.div_ceil(2));
-            counts.lost = counts.lost.saturating_add(ring.dropped);
+            events = events.saturating_add(ring.written);
+            lost = lost.saturating_add(ring.dropped);
         }
-        counts
+        let left = events.saturating_sub(drained.events);
+        Self {
+            calls: drained.entries.saturating_add(left.div_ceil(2)),
+            lost,
+        }
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{Answer, Line, LineError, Request};
 
-use super::counts::Counts;
+use super::counts::{Counts, Drained};
 use super::{attach, directory};
 use crate::error::Error;
 use crate::text::escaped;
@@ -35,7 +35,9 @@ struct Shared {
     /// Where there is a recording.
     rings: Option<Arc<Rings>>,
     // All of these are Relaxed: nothing else depends on them.
-    len: AtomicU64,
+    bytes: AtomicU64,
+    events: AtomicU64,
+    entries: AtomicU64,
     is_stopped: AtomicBool,
     is_snapshot: AtomicBool,
     is_over: AtomicBool,
@@ -66,7 +68,9 @@ impl Socket {
         let shared = Arc::new(Shared {
             process,
             rings,
-            len: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            events: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
             is_stopped: AtomicBool::new(false),
             is_snapshot: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -95,9 +99,13 @@ impl Socket {
         self.shared.is_snapshot.swap(false, Ordering::Relaxed)
     }
 
-    /// Tells clients how long the recording is, in bytes.
-    pub(super) fn set_len(&self, len: u64) {
-        self.shared.len.store(len, Ordering::Relaxed);
+    /// Tells clients what was taken out of the rings.
+    pub(super) fn set_drained(&self, drained: Drained) {
+        self.shared.bytes.store(drained.bytes, Ordering::Relaxed);
+        self.shared.events.store(drained.events, Ordering::Relaxed);
+        self.shared
+            .entries
+            .store(drained.entries, Ordering::Relaxed);
     }
 }
 
@@ -285,12 +293,18 @@ impl Shared {
         let Some(rings) = &self.rings else {
             return format!("process {}\n", self.process);
         };
-        let Counts { calls, lost } = Counts::of(rings);
+        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let drained = Drained {
+            bytes: load(&self.bytes),
+            events: load(&self.events),
+            entries: load(&self.entries),
+        };
+        let Counts { calls, lost } = Counts::of(rings, drained);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, until) = std::mem::replace(&mut *last, (Instant::now(), calls));
         let since = before.elapsed().as_secs_f64().max(1e-3);
         let rate = (calls.saturating_sub(until) as f64 / since) as u64;
-        let len = self.len.load(Ordering::Relaxed);
+        let len = drained.bytes;
         let process = self.process;
         format!("process {process}\ncalls {calls}\nlost {lost}\nrate {rate}\nsize {len}\n")
     }

@@ -82,9 +82,17 @@ pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
     (words <= MAX_WORDS).then_some((chunk, words))
 }
 
+/// Events that were written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pushed {
+    pub(super) events: u64,
+    /// Those of them that are entries.
+    pub(super) entries: u64,
+}
+
 /// Writes the words of a chunk, and says how many events these are.
-pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64]) -> u64 {
-    let mut events = 0;
+pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64]) -> Pushed {
+    let mut pushed = Pushed::default();
     let mut times = Vec::with_capacity(words.len() * 2);
     let mut what = Vec::with_capacity(words.len() * 2);
     // The functions of the calls that go on.
@@ -101,15 +109,16 @@ pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64]) -> u64 {
             }
             if kind == Kind::Entry {
                 open.push(function);
+                pushed.entries += 1;
             }
-            events += 1;
+            pushed.events += 1;
         } else if let Some((of, len)) = event::as_extension(word)
             && of != 0
             && let Some(inner) = words.get(at..at + len)
         {
             push(&mut what, u64::from(of) << 2);
             push(&mut what, len as u64);
-            events += u64::from(of == Extension::Mark as u8);
+            pushed.events += u64::from(of == Extension::Mark as u8);
             inner.iter().for_each(|&word| push(&mut what, word));
             at += len;
         } else {
@@ -122,7 +131,7 @@ pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64]) -> u64 {
     push(out, what.len() as u64);
     out.extend_from_slice(&what);
     out.extend_from_slice(&times);
-    events
+    pushed
 }
 
 /// The reverse of [`push_words`]: exactly `count` words. `None` if these are none.
@@ -221,8 +230,9 @@ mod tests {
             ]);
         }
         let mut body = Vec::new();
-        push_words(&mut body, &words);
+        let pushed = push_words(&mut body, &words);
         assert!(body.len() <= 1000 * 4 + 8, "{}", body.len());
+        assert_eq!((pushed.events, pushed.entries), (2000, 1000));
     }
 
     proptest! {

@@ -160,6 +160,18 @@ impl<W: Write> Drain<W> {
         self.writer.len()
     }
 
+    /// Events that are written.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.writer.events()
+    }
+
+    /// Entries of functions that are written.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.writer.entries()
+    }
+
     /// Whether nothing is written: never so.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::block::{self, Kind, push, push_text};
-use super::columns;
+use super::columns::{self, Pushed};
 use super::read::{Block, Info};
 use super::{HEADER, MAGIC, VERSION};
 use crate::clock::{Anchor, Clock};
@@ -21,6 +21,7 @@ pub struct RecordingWriter<W> {
     buffer: Vec<u8>,
     body: Vec<u8>,
     head: Vec<u8>,
+    written: Pushed,
 }
 
 impl<W: Write> RecordingWriter<W> {
@@ -49,6 +50,7 @@ impl<W: Write> RecordingWriter<W> {
             buffer: Vec::new(),
             body: Vec::new(),
             head: Vec::new(),
+            written: Pushed::default(),
         }
     }
 
@@ -90,11 +92,26 @@ impl<W: Write> RecordingWriter<W> {
     /// Those of the file. The recording is good up to where it was before.
     pub fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
         columns::push_head(&mut self.head, chunk);
-        let events = columns::push_words(&mut self.body, &chunk.words);
+        let Pushed { events, entries } = columns::push_words(&mut self.body, &chunk.words);
         let mut block = Block::of(Kind::Events, self.len);
         block.note(chunk, chunk.words.len());
         block.events = block.events.wrapping_add(events);
-        self.put(&block)
+        self.put(&block)?;
+        self.written.events = self.written.events.saturating_add(events);
+        self.written.entries = self.written.entries.saturating_add(entries);
+        Ok(())
+    }
+
+    /// Events that are written.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.written.events
+    }
+
+    /// Entries of functions that are written.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.written.entries
     }
 
     /// Writes what events speak of. It must come before them.

@@ -15,6 +15,7 @@ use fgraph_tracers::agent;
 use super::{Args, Progress, empty, finish, identify, info_of, open, tell_switched_off};
 use crate::calls::switched_off;
 use crate::input::nanoseconds;
+use crate::launch::counts::Drained;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP};
 use crate::target::{Pattern, Patterns, parse_patterns};
@@ -165,7 +166,12 @@ pub(super) fn record(
         let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
         let is_over = launched.is_over(interrupts) || is_late;
         let fired = rings.triggers().saturating_add(interrupts.snapshots());
-        let is_wanted = launched.tell(snapshots.len);
+        // The events stay in the rings.
+        let drained = Drained {
+            bytes: snapshots.len,
+            ..Drained::default()
+        };
+        let is_wanted = launched.tell(drained);
         if is_wanted || fired > seen {
             // Those that have fired meanwhile are in one snapshot.
             seen = fired;
@@ -177,7 +183,7 @@ pub(super) fn record(
         }
         launched.wait_for(NAP);
         launched.give_back_rings();
-        progress.show(rings, snapshots.len);
+        progress.show(rings, drained);
     }
     let (has_ended, status) = (launched.has_ended(), launched.status());
     let mut triggers = args.triggers.iter();

@@ -12,7 +12,7 @@ use super::{Counted, Top};
 use crate::calls::{Followed, Step, Thread};
 use crate::error::Error;
 use crate::launch::Launched;
-use crate::launch::counts::Counts;
+use crate::launch::counts::{Counts, Drained};
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::screen::{Cursor, Looks, Pressed, Screen};
@@ -97,7 +97,12 @@ pub(super) fn show(
         }
         if looked.is_none_or(|looked| looked.elapsed() >= delay) {
             is_new = true;
-            let counts = Counts::of(events.launched().rings());
+            let drained = Drained {
+                events: view.followed.events,
+                entries: view.followed.entries,
+                bytes: 0,
+            };
+            let counts = Counts::of(events.launched().rings(), drained);
             view.look(counts, looked.map_or(delay, |looked| looked.elapsed()));
             looked = Some(Instant::now());
         }
