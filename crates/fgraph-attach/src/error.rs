@@ -4,6 +4,8 @@ use std::error;
 use std::fmt;
 use std::io;
 
+use crate::PATIENCE;
+
 /// Why a library was not loaded into a process. The process runs on as before, but for what
 /// [`Unfinished`](Self::Unfinished) and [`Refused`](Self::Refused) say.
 #[derive(Debug)]
@@ -165,7 +167,8 @@ impl fmt::Display for Error {
             Self::Unsuitable { pid, why } => write!(f, "process {pid} {why}"),
             Self::Busy { pid, why } => write!(
                 f,
-                "no thread of process {pid} came to a place where it could load a library: {why}"
+                "no thread of process {pid} could load a library for {} s: {why}; try again",
+                PATIENCE.as_secs()
             ),
             Self::OtherVersion { found } => write!(f, "another version is loaded: {found}"),
             Self::Call { name, .. } => write!(f, "the process could not call {name}"),
@@ -193,7 +196,10 @@ impl error::Error for Error {
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Busy => "they allocate, load libraries, or wait for what must not be interrupted",
+            Self::Busy => {
+                "all stayed in the allocator, the dynamic linker, or system calls that must not be \
+                 interrupted"
+            }
             Self::Handler => "the last one is in a signal handler, or looks so by its stack",
             Self::Dispatches => {
                 "the kernel sends the last one a signal for system calls (syscall user dispatch)"

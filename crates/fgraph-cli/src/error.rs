@@ -93,6 +93,11 @@ impl Error {
         let text = match self {
             Self::Usage(what) | Self::Nothing(what) => what.clone(),
             Self::Config { path, line, why } => format!("{}:{line}: {why}", path.display()),
+            Self::Input { path, error } | Self::Write { path, error }
+                if error.kind() == io::ErrorKind::IsADirectory =>
+            {
+                format!("{} is a directory", path.display())
+            }
             Self::Input { path, error } | Self::Write { path, error } => {
                 format!("{}: {}", path.display(), plain(error))
             }
@@ -128,10 +133,12 @@ fn plain(error: &io::Error) -> String {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     };
-    match text.find(" (os error ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
+    without_number(&text).to_owned()
+}
+
+/// The system's words for an error in a text that ends with its number.
+pub(crate) fn without_number(text: &str) -> &str {
+    text.find(" (os error ").map_or(text, |end| &text[..end])
 }
 
 #[cfg(test)]
@@ -146,6 +153,15 @@ mod tests {
         };
         let expected = r"a\n\x1b[31m: No such file or directory";
         assert_eq!(error.message().as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_directory_is_named_as_one() {
+        let error = Error::Write {
+            path: "/tmp".into(),
+            error: io::ErrorKind::IsADirectory.into(),
+        };
+        assert_eq!(error.message().as_deref(), Some("/tmp is a directory"));
     }
 
     #[test]

@@ -90,13 +90,15 @@ impl Part {
 
 /// A time such as `10ms`, in nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, f64); 6] = [
+    const UNITS: [(&str, f64); 8] = [
         ("ns", 1.0),
         ("us", 1e3),
         ("µs", 1e3),
         ("ms", 1e6),
         ("s", 1e9),
+        ("m", 60e9),
         ("min", 60e9),
+        ("h", 3600e9),
     ];
     let text = text.trim();
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -104,7 +106,7 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     let known = UNITS.iter().find(|(name, _)| *name == unit.trim());
     match (number, known) {
         (Ok(number), Some((_, factor))) => Ok((number * factor) as u64),
-        _ => Err("a time is a number and one of ns, us, ms, s, min: 10ms".to_owned()),
+        _ => Err("a time is a number and one of ns, us, ms, s, m, h: 10ms".to_owned()),
     }
 }
 
@@ -349,10 +351,11 @@ mod tests {
             ("1.5s", 1_500_000_000),
             ("7 us", 7_000),
             ("2min", 120_000_000_000),
+            ("2m", 120_000_000_000),
         ] {
             assert_eq!(nanoseconds(text), Ok(expected));
         }
-        for text in ["", "10", "ms", "-1s", "1h", "é", "1..2s"] {
+        for text in ["", "10", "ms", "-1s", "1d", "é", "1..2s"] {
             assert!(nanoseconds(text).is_err(), "{text}");
         }
     }

@@ -336,7 +336,7 @@ fn processes_that_cannot_be_recorded_are_named() {
     assert_eq!(code, Some(126));
     assert_eq!(
         text,
-        "fgraph: process 4000000 cannot be recorded: there is no process 4000000\n"
+        "fgraph: process 4000000 cannot be recorded: there is no such process\n"
     );
     let (code, _) = record("x");
     assert_eq!(code, Some(2));
@@ -398,7 +398,7 @@ fn who_may_not_attach_is_told_why() {
         (Some(126), 1),
         "{text}"
     );
-    let expected = "process 1 cannot be looked into: it belongs to user 0";
+    let expected = "process 1 cannot be recorded: it cannot be looked into: it belongs to user 0";
     assert!(text.contains(expected), "{text}");
     assert!(!folder.path().join("fgraph.data").exists());
 }

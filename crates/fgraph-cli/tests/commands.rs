@@ -359,14 +359,18 @@ fn what_is_no_recording_is_told_in_one_line() {
     for view in VIEWS {
         for (name, why) in [
             ("absent", "No such file or directory"),
-            ("empty", "0 bytes are no recording"),
+            ("empty", "not an fgraph recording"),
             ("text", "not an fgraph recording"),
-            ("newer", "a recording of version 9 with features 0x0"),
-            (".", "Is a directory"),
+            (
+                "newer",
+                "a recording of version 9 with features 0x0; a newer fgraph reads it",
+            ),
         ] {
             let complaint = fails(&[view, name], &path, 3);
             assert_eq!(complaint, format!("fgraph: {name}: {why}\n"), "{view}");
         }
+        let complaint = fails(&[view, "."], &path, 3);
+        assert_eq!(complaint, "fgraph: . is a directory\n", "{view}");
     }
 }
 

@@ -157,7 +157,7 @@ fn what_cannot_be_done_is_said() {
     nothing(&["ctl", pid, "cat", "\x1b[2J"], r"there is no file \x1b[2J");
     nothing(
         &["ctl", pid, "write", "current_tracer", "jump"],
-        r#""jump" is nothing for current_tracer"#,
+        "current_tracer cannot be 'jump': function_graph, function, nop",
     );
     let long = &*"x".repeat(100_000);
     let (code, _) = refused(&["ctl", pid, "write", "trace_marker", long]);
@@ -167,7 +167,7 @@ fn what_cannot_be_done_is_said() {
         &["detach", "4000000"],
         &["ctl", "4000000", "ls"],
     ] {
-        let expected = "fgraph: process 4000000 cannot be recorded: there is no process 4000000\n";
+        let expected = "fgraph: process 4000000 cannot be recorded: there is no such process\n";
         assert_eq!(refused(words), (Some(126), expected.to_owned()));
     }
 

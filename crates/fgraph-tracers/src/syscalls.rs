@@ -63,6 +63,7 @@ use crate::support::kernel;
 use crate::support::line::Line;
 use crate::support::queue::Queue;
 use crate::support::sink::{MOST, Sink};
+pub use names::known_name;
 use table::{Arg, Data, Wrapper};
 
 /// Bytes of the queue of lines, unless it is said otherwise.

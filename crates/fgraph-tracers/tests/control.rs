@@ -153,47 +153,47 @@ fn what_is_wrong_is_named_and_changes_nothing() {
         let session = r#"# echo 1 > function_profile_enabled
 # echo sys_read > set_ftrace_filter
 # echo sys_write no_such_function > set_ftrace_filter
-"no_such_function" is nothing for set_ftrace_filter
+set_ftrace_filter has no use for 'no_such_function'
 # echo !sys_write >> set_ftrace_filter
-"!sys_write" is nothing for set_ftrace_filter
+set_ftrace_filter has no use for '!sys_write'
 # echo sys_write:mod: > set_ftrace_filter
-"sys_write:mod:" is nothing for set_ftrace_filter
+set_ftrace_filter has no use for 'sys_write:mod:'
 # echo yes > tracing_on
-"yes" is nothing for tracing_on
+tracing_on cannot be 'yes': 0, 1
 # echo wakeup > current_tracer
-"wakeup" is nothing for current_tracer
+current_tracer cannot be 'wakeup': function_graph, function, nop
 # echo trace > function_tracers
-"trace" is nothing for function_tracers
+function_tracers cannot be 'trace': reading it shows what it can be
 # echo me > set_ftrace_pid
-"me" is nothing for set_ftrace_pid
+set_ftrace_pid has no use for 'me'
 # echo sys_read:jump > set_ftrace_filter
-"jump" is nothing for set_ftrace_filter
+set_ftrace_filter has no use for 'jump'
 # echo sys_read:traceoff:often > set_ftrace_filter
-"often" is nothing for set_ftrace_filter
+set_ftrace_filter has no use for 'often'
 # echo sys_read:traceoff no_such_function:traceon > set_ftrace_filter
-"no_such_function" is nothing for set_ftrace_filter
+set_ftrace_filter has no use for 'no_such_function'
 # echo !sys_read:traceoff >> set_ftrace_filter
-"!sys_read:traceoff" is nothing for set_ftrace_filter
+set_ftrace_filter has no use for '!sys_read:traceoff'
 # echo no_such_function > set_graph_function
-"no_such_function" is nothing for set_graph_function
+set_graph_function has no use for 'no_such_function'
 # echo deep > max_graph_depth
-"deep" is nothing for max_graph_depth
+max_graph_depth cannot be 'deep': a number
 # echo -1 > tracing_thresh
-"-1" is nothing for tracing_thresh
+tracing_thresh cannot be '-1': a number
 # echo much > buffer_size_kb
-"much" is nothing for buffer_size_kb
+buffer_size_kb cannot be 'much': a number
 # echo sundial > trace_clock
-"sundial" is nothing for trace_clock
+trace_clock cannot be 'sundial': reading it shows what it can be
 # echo 2 > options/funcgraph-tail
-"2" is nothing for options/funcgraph-tail
+options/funcgraph-tail cannot be '2': 0, 1
 # echo 1 > options/no_such_option
 there is no file options/no_such_option
 # echo funcgraph-tail nonsense > trace_options
-"nonsense" is nothing for trace_options
+trace_options has no use for 'nonsense'
 # cat options/funcgraph-tail
 0
 # echo 2 > snapshot
-"2" is nothing for snapshot
+snapshot cannot be '2': 0, 1
 # echo 1 > snapshot
 the tracer is off
 # cat trace_pipe

@@ -19,7 +19,7 @@ use fgraph_trace::ring::{Mode, Rings};
 use crate::calls::switched_off;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
-use crate::input::DEFAULT;
+use crate::input::{DEFAULT, nanoseconds};
 use crate::launch::counts::{Counts, Drained};
 use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::Interrupts;
@@ -131,29 +131,23 @@ impl Args {
     }
 }
 
-/// A number with a unit, by a table of these.
-fn parse_unit(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
+/// Parses a size: `100M`, `64MiB`.
+fn parse_size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
-    let known = units
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    let is_it = |name: &str| {
+        let names = [name.to_owned(), format!("{name}iB"), format!("{name}B")];
+        names.iter().any(|name| name.eq_ignore_ascii_case(unit))
+    };
+    let known = UNITS.iter().find(|(name, _)| is_it(name));
     let value = number.parse::<u64>().ok().zip(known);
     let value = value.and_then(|(number, (_, factor))| number.checked_mul(*factor));
-    let names = || {
-        let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
-        format!("a number with one of these units: {}", names.join(" "))
-    };
-    value.ok_or_else(names)
-}
-
-fn parse_size(text: &str) -> Result<u64, String> {
-    parse_unit(text, &[("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)])
+    value.ok_or_else(|| "a size is a number and one of K, M, G: 100M".to_owned())
 }
 
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
-    parse_unit(text, &units).map(Duration::from_millis)
+    nanoseconds(text).map(Duration::from_nanos)
 }
 
 /// How often the progress is shown.
@@ -408,9 +402,12 @@ mod tests {
     fn sizes_and_times_have_units() {
         assert_eq!(parse_size("3k"), Ok(3 << 10));
         assert_eq!(parse_size("2G"), Ok(2 << 30));
+        assert_eq!(parse_size("64MiB"), Ok(64 << 20));
         assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse_time("2m"), Ok(Duration::from_secs(120)));
-        for bad in ["", "5", "M", "-1s", "5 s", "99999999999999999999s"] {
+        for two_minutes in ["2m", "2min", "120s", "120 s"] {
+            assert_eq!(parse_time(two_minutes), Ok(Duration::from_secs(120)));
+        }
+        for bad in ["", "5", "M", "-1s", "5 q", "99999999999999999999"] {
             assert!(
                 parse_size(bad).is_err() && parse_time(bad).is_err(),
                 "{bad}"

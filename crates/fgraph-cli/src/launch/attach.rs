@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use fgraph_attach::{Files, Library, Loaded};
 use fgraph_trace::ring::{RingOptions, Rings};
 use fgraph_tracers::agent::{CALLS, OWN_CALLS, Reply, Request, Settings};
+use fgraph_tracers::syscalls::known_name;
 
 use super::guard::Guard;
 use super::library::BYTES;
 use super::process::{has_ended, wait_until_gone};
 use super::reader::Reader;
-use crate::error::Error;
+use crate::error::{Error, without_number};
 
 /// How long the agent may take to patch a program.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,10 +97,16 @@ pub(super) fn strings(process: u32, file: &str) -> Vec<String> {
 }
 
 fn refused(process: u32, error: impl std::error::Error) -> Error {
-    let mut why = error.to_string();
-    if let Some(source) = error.source() {
-        why = format!("{why}: {source}");
-    }
+    // The message names the process.
+    let said = error.to_string();
+    let why = match said.strip_prefix(&format!("process {process} ")) {
+        Some(rest) => format!("it {rest}"),
+        None => said.replace(&format!("no process {process}"), "no such process"),
+    };
+    let why = match error.source() {
+        Some(source) => format!("{why}: {}", without_number(&source.to_string())),
+        None => why,
+    };
     Error::Process { process, why }
 }
 
@@ -146,7 +153,10 @@ impl Attached {
         let time = paused.as_micros();
         let text = format!("thread {thread} was held for {time} us");
         match interrupted {
-            Some(call) => format!("{text}; its system call {call} has ended with EINTR"),
+            Some(call) => match known_name(*call as u64) {
+                Some(name) => format!("{text}; its {name} was interrupted (EINTR)"),
+                None => format!("{text}; its system call {call} was interrupted (EINTR)"),
+            },
             None => text,
         }
     }

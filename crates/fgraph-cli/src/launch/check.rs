@@ -55,6 +55,7 @@ fn is_executable(path: &Path) -> bool {
 #[derive(Debug)]
 enum Refused {
     Io(io::Error),
+    Directory,
     NotExecutable,
     SetId,
     Unknown,
@@ -68,6 +69,7 @@ impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Io(error) => write!(f, "{error}"),
+            Self::Directory => f.write_str("it is a directory"),
             Self::NotExecutable => f.write_str("it is not executable"),
             Self::SetId => f.write_str(
                 "it runs with the rights of its file's owner or with capabilities, \
@@ -104,6 +106,9 @@ fn check(path: &Path) -> Result<(), Refused> {
 
 fn check_nested(path: &Path, scripts: usize) -> Result<(), Refused> {
     let metadata = fs::metadata(path).map_err(Refused::Io)?;
+    if metadata.is_dir() {
+        return Err(Refused::Directory);
+    }
     if !metadata.is_file() || !is_executable(path) {
         return Err(Refused::NotExecutable);
     }

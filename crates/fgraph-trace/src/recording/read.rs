@@ -380,7 +380,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         input
             .read_exact(&mut header)
             .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => invalid(format!("{len} bytes are no recording")),
+                io::ErrorKind::UnexpectedEof => invalid("not an fgraph recording".to_owned()),
                 _ => error,
             })?;
         let [version, features] =
@@ -389,7 +389,10 @@ impl<R: Read + Seek> RecordingLanes<R> {
             return Err(invalid("not an fgraph recording".to_owned()));
         }
         if version > VERSION || features != 0 {
-            let what = format!("a recording of version {version} with features {features:#x}");
+            let what = format!(
+                "a recording of version {version} with features {features:#x}; \
+                 a newer fgraph reads it"
+            );
             return Err(invalid(what));
         }
         let mut this = Self {

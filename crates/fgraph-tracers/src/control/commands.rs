@@ -462,6 +462,6 @@ mod tests {
             assert_eq!(of(none), None, "{none}");
         }
         let error = wish("file", "f:traceoff:many").err().unwrap();
-        assert_eq!(error.to_string(), "\"many\" is nothing for file");
+        assert_eq!(error.to_string(), "file has no use for 'many'");
     }
 }

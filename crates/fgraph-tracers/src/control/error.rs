@@ -86,7 +86,13 @@ impl fmt::Display for ControlError {
             Self::NoFile(file) => write!(f, "there is no file {file}"),
             Self::ReadOnly(file) => write!(f, "{file} cannot be written"),
             Self::WriteOnly(file) => write!(f, "{file} cannot be read"),
-            Self::Value { file, part } => write!(f, "{part:?} is nothing for {file}"),
+            Self::Value { file, part } => {
+                let part = part.escape_debug();
+                match accepted(file) {
+                    Some(accepted) => write!(f, "{file} cannot be '{part}': {accepted}"),
+                    None => write!(f, "{file} has no use for '{part}'"),
+                }
+            }
             Self::Off(what) => write!(f, "{what} is off"),
             Self::Busy(busy) => busy.fmt(f),
             Self::Lost => f.write_str("there is no room for a mark in the trace"),
@@ -96,6 +102,19 @@ impl fmt::Display for ControlError {
             Self::Fgraph(error) => error.fmt(f),
         }
     }
+}
+
+/// What can be written to a file, where it is a value.
+fn accepted(file: &str) -> Option<&'static str> {
+    Some(match file {
+        "current_tracer" => "function_graph, function, nop",
+        "tracing_on" | "function_profile_enabled" | "stack_tracer_enabled" | "snapshot" => "0, 1",
+        "stack_max_size" => "0",
+        "buffer_size_kb" | "max_graph_depth" | "tracing_thresh" => "a number",
+        "trace_clock" | "function_tracers" => "reading it shows what it can be",
+        _ if file.starts_with("options/") => "0, 1",
+        _ => return None,
+    })
 }
 
 impl error::Error for ControlError {

@@ -1,11 +1,17 @@
 //! The names of system calls, by their numbers on x86-64.
 
-/// The name of a system call; `?` if it is not known.
-pub(super) fn name(number: u64) -> &'static str {
+/// Returns the name of a system call, if it is known.
+#[must_use]
+pub fn known_name(number: u64) -> Option<&'static str> {
     let index = number as usize;
     let later = index.wrapping_sub(LATER_FIRST);
     let name = EARLY.get(index).or_else(|| LATER.get(later));
-    name.copied().unwrap_or("?")
+    name.copied()
+}
+
+/// The name of a system call; `?` if it is not known.
+pub(super) fn name(number: u64) -> &'static str {
+    known_name(number).unwrap_or("?")
 }
 
 /// The number of the first of [`LATER`].
