@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// # Safety
 ///
-/// [`load`](Self::load) returns bytes for a module and a key only that [`save`](Self::save) was given for the
-/// same, by a process that had the same build of this crate in it. Bytes that were cut or
-/// changed by accident are found out. Neither calls functions of this crate, nor panics.
+/// [`load`](Self::load) returns bytes for a module and a key only that [`save`](Self::save) was
+/// given for the same, by a process that had the same build of this crate in it. Bytes that were
+/// cut or changed by accident, and those of another key, are found out. Neither calls functions of
+/// this crate, nor panics.
 pub unsafe trait PlanStore: Send + Sync {
     /// The plan that was saved for the module at a path with this key, if there is one.
     fn load(&self, module: &str, key: u128) -> Option<Vec<u8>>;

@@ -1,7 +1,7 @@
 //! The plan of a module as bytes, so that one process makes it for many.
 //!
 //! ```text
-//!   magic | checksum | functions | facts | decisions
+//!   magic | checksum | key | functions | facts | decisions
 //! ```
 //!
 //! The bytes hold results of looking at the file: its functions in order, what their callers rely
@@ -97,10 +97,11 @@ impl SavedDecision {
     }
 }
 
-/// The bytes of a plan.
-pub(super) fn encode(functions: &[u8], facts: &SavedFacts) -> Vec<u8> {
+/// The bytes of the plan for a key.
+pub(super) fn encode(key: u128, functions: &[u8], facts: &SavedFacts) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend([0; HEAD - MAGIC.len()]);
+    out.extend(key.to_le_bytes());
     put_bytes(&mut out, functions);
     put(&mut out, facts.context);
     let callers = match facts.callers {
@@ -142,14 +143,14 @@ fn put_all(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = u64>) {
     words.for_each(|word| put(out, word));
 }
 
-/// The plan that bytes are of; `None` if they are cut, changed, or no plan.
-pub(super) fn decode(bytes: &[u8]) -> Option<SavedPlan> {
+/// The plan that bytes are of; `None` if they are cut, changed, or no plan for this key.
+pub(super) fn decode(key: u128, bytes: &[u8]) -> Option<SavedPlan> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (sum, rest) = rest.split_first_chunk()?;
     if u64::from_le_bytes(*sum) != XxHash3_64::oneshot(rest) {
         return None;
     }
-    let mut rest = Rest(rest);
+    let mut rest = Rest(rest.strip_prefix(&key.to_le_bytes())?);
     let functions = rest.bytes()?.to_vec();
     let context = rest.word()?;
     let callers = match rest.word()? {
@@ -213,6 +214,8 @@ impl<'a> Rest<'a> {
 mod tests {
     use super::*;
 
+    const KEY: u128 = 0xfedc_ba98_7654_3210_0123_4567_89ab_cdef;
+
     fn facts() -> SavedFacts {
         SavedFacts {
             context: 0x0123_4567_89ab_cdef,
@@ -241,25 +244,26 @@ mod tests {
 
     #[test]
     fn a_plan_is_the_same_after_it_was_saved() {
-        let bytes = encode(b"functions", &facts());
-        let plan = decode(&bytes).unwrap();
+        let bytes = encode(KEY, b"functions", &facts());
+        let plan = decode(KEY, &bytes).unwrap();
         assert_eq!(plan.functions, b"functions");
         let read = plan.facts;
         assert_eq!(format!("{read:?}"), format!("{:?}", facts()));
     }
 
     #[test]
-    fn bytes_that_are_cut_or_changed_are_no_plan() {
-        let bytes = encode(b"functions", &facts());
+    fn bytes_that_are_cut_or_changed_or_of_another_file_are_no_plan() {
+        let bytes = encode(KEY, b"functions", &facts());
         for len in 0..bytes.len() {
-            assert!(decode(&bytes[..len]).is_none(), "{len}");
+            assert!(decode(KEY, &bytes[..len]).is_none(), "{len}");
         }
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << (at % 8);
-            assert!(decode(&changed).is_none(), "{at}");
+            assert!(decode(KEY, &changed).is_none(), "{at}");
         }
         let longer = [&bytes[..], &[0; 8]].concat();
-        assert!(decode(&longer).is_none());
+        assert!(decode(KEY, &longer).is_none());
+        assert!(decode(KEY + 1, &bytes).is_none());
     }
 }

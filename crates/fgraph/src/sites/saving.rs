@@ -51,7 +51,7 @@ impl Saving {
         let store = plan_store::get()?;
         let key = key(file, debug, notrace);
         let found = store.load(path, key);
-        let found = found.and_then(|plan| saved_plan::decode(&plan));
+        let found = found.and_then(|plan| saved_plan::decode(key, &plan));
         let mut state = State {
             functions: Vec::new(),
             found: None,
@@ -129,7 +129,7 @@ impl Saving {
             }),
             ..facts
         };
-        let plan = saved_plan::encode(&state.functions, &facts);
+        let plan = saved_plan::encode(self.key, &state.functions, &facts);
         store.save(known.path, self.key, &plan);
         state.has_facts = true;
         if decisions.is_some() {

@@ -1,0 +1,161 @@
+//! What is kept of files from one program to the next.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A directory with a cache in it.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn fgraph(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command
+            .env("XDG_CACHE_HOME", self.path().join("cache"))
+            .env_remove("FGRAPH_CONFIG")
+            .current_dir(self.path())
+            .args(arguments);
+        command.output().unwrap()
+    }
+
+    /// Records `true` with all libraries. Returns the functions that were called.
+    fn record(&self, options: &[&str]) -> String {
+        let fixed = ["record", "-q", "--libs"];
+        let arguments = [&fixed, options, &["--", "/bin/true"]].concat();
+        let recorded = self.fgraph(&arguments);
+        assert!(recorded.status.success(), "{recorded:?}");
+        assert!(recorded.stderr.is_empty(), "{recorded:?}");
+        let report = self.fgraph(&["report"]);
+        assert!(report.status.success(), "{report:?}");
+        let text = String::from_utf8(report.stdout).unwrap();
+        let names = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().last());
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
+        names.join("\n")
+    }
+
+    /// The files of the cache, with what is in them.
+    fn plans(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let Ok(builds) = fs::read_dir(self.path().join("cache/fgraph/plans")) else {
+            return BTreeMap::new();
+        };
+        let plans = builds.flat_map(|build| fs::read_dir(build.unwrap().path()).unwrap());
+        let plans = plans.map(|plan| plan.unwrap().path());
+        plans
+            .map(|plan| (plan.clone(), fs::read(&plan).unwrap_or_default()))
+            .collect()
+    }
+}
+
+#[test]
+fn plans_are_kept_listed_and_cleared() {
+    let place = Place::new();
+    let first = place.record(&[]);
+    let kept = place.plans();
+    let names: Vec<_> = kept.keys().map(|path| path.file_name().unwrap()).collect();
+    let has = |module| {
+        names
+            .iter()
+            .any(|name| name.to_str().unwrap().starts_with(module))
+    };
+    assert!(has("true-") && has("libc.so.6-"), "{names:?}");
+    assert_eq!(place.record(&[]), first);
+    assert_eq!(place.plans(), kept);
+    let list = place.fgraph(&["cache"]);
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(list.contains("libc.so.6"), "{list}");
+    assert!(list.contains(&format!("{} plans, ", kept.len())), "{list}");
+    assert!(place.fgraph(&["cache", "clear"]).status.success());
+    assert_eq!(place.plans().len(), 0);
+    let list = place.fgraph(&["cache", "list"]);
+    assert_eq!(String::from_utf8_lossy(&list.stdout), "0 plans, 0 B\n");
+}
+
+#[test]
+fn without_a_cache_nothing_is_kept_and_the_recording_is_the_same() {
+    let place = Place::new();
+    let without = place.record(&["--no-cache"]);
+    assert_eq!(place.plans().len(), 0);
+    assert_eq!(place.record(&[]), without);
+    // Where the cache cannot be.
+    fs::remove_dir_all(place.path().join("cache")).unwrap();
+    fs::write(place.path().join("cache"), "").unwrap();
+    assert_eq!(place.record(&[]), without);
+}
+
+#[test]
+fn plans_that_are_damaged_are_made_anew() {
+    let place = Place::new();
+    let expected = place.record(&[]);
+    let kept = place.plans();
+    let other = place.path().join("other");
+    let damages: [(&str, &dyn Fn(&Path, &[u8])); 6] = [
+        ("cut", &|path, plan| {
+            fs::write(path, &plan[..plan.len() / 2]).unwrap()
+        }),
+        ("empty", &|path, _| fs::write(path, "").unwrap()),
+        ("flipped", &|path, plan| {
+            let mut flipped = plan.to_vec();
+            let middle = flipped.len() / 2;
+            flipped[middle] ^= 1;
+            fs::write(path, flipped).unwrap();
+        }),
+        ("foreign", &|path, _| {
+            let foreign = kept.iter().find(|(other, _)| *other != path).unwrap().1;
+            fs::write(path, foreign).unwrap();
+        }),
+        ("link", &|path, plan| {
+            fs::write(&other, plan).unwrap();
+            fs::remove_file(path).unwrap();
+            symlink(&other, path).unwrap();
+        }),
+        ("linked", &|path, plan| {
+            fs::remove_file(path).unwrap();
+            let _ = fs::remove_file(&other);
+            fs::write(&other, plan).unwrap();
+            fs::hard_link(&other, path).unwrap();
+        }),
+    ];
+    for (what, damage) in damages {
+        kept.iter().for_each(|(path, plan)| damage(path, plan));
+        assert_eq!(place.record(&[]), expected, "{what}");
+        assert_eq!(place.plans(), kept, "{what}");
+        let is_file = |path: &PathBuf| fs::symlink_metadata(path).unwrap().is_file();
+        assert!(kept.keys().all(is_file), "{what}");
+    }
+}
+
+#[test]
+fn a_program_that_may_not_write_long_files_goes_on() {
+    let place = Place::new();
+    let script = "ulimit -f 0; exec /bin/true";
+    let recorded = place.fgraph(&["record", "-q", "--libs", "--", "sh", "-c", script]);
+    assert!(recorded.status.success(), "{recorded:?}");
+    let names = place.plans();
+    let of_true = |path: &PathBuf| {
+        path.file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with("true-")
+    };
+    assert!(
+        !names.is_empty() && !names.keys().any(of_true),
+        "{:?}",
+        names.keys()
+    );
+}
