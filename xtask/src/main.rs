@@ -1,6 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `ecosystem`, `hook`,
 //! `mutants`, `patch-test`, `pictures`, `reliability`, `roots`, `same-trees`, `scale`, `soak`,
-//! `spawn-test`, `tidy`, `versus`.
+//! `spawn-test`, `start`, `tidy`, `versus`.
 
 mod attach_test;
 mod cost;
@@ -18,6 +18,7 @@ mod same_trees;
 mod scale;
 mod soak;
 mod spawn_test;
+mod start;
 mod tidy;
 mod toolchain;
 mod versus;
@@ -66,6 +67,8 @@ enum Command {
     Soak(soak::Options),
     /// Attach to programs that start processes and detach, and see whether any process dies
     SpawnTest(spawn_test::Options),
+    /// Measure what recording adds to the start of programs
+    Start(start::Options),
     /// Check what no compiler checks: layers, lengths of lines, words, names of files
     Tidy(tidy::Options),
     /// Measure what a watched call costs with fgraph, and with others that watch calls
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Scale(options) => scale::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::SpawnTest(options) => spawn_test::run(&options),
+        Command::Start(options) => start::run(&options),
         Command::Tidy(options) => tidy::run(&options),
         Command::Versus(options) => versus::run(&options),
     };

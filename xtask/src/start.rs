@@ -1,0 +1,151 @@
+//! `cargo xtask start`: the time that recording adds to the start of programs.
+//!
+//! Each program runs plain, recorded without a cache, recorded with a cache that is empty, and
+//! recorded with the plans that this has left there, in turns. What is printed is the median of the
+//! time that each takes over the plain one.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, process};
+
+use clap::Args;
+
+use crate::{cargo, toolchain};
+
+/// How programs are run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// How often each program is run in each way
+    #[arg(long, default_value_t = 15, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Programs that the shell starts
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    children: u32,
+}
+
+/// A program whose start is measured.
+#[derive(Debug)]
+struct Subject {
+    name: String,
+    /// The functions that are recorded.
+    options: Vec<&'static str>,
+    command: Vec<String>,
+    /// The starts in one run.
+    starts: u32,
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Plain,
+    NoCache,
+    EmptyCache,
+    Cache,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Plain, Self::NoCache, Self::EmptyCache, Self::Cache];
+}
+
+pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+    let fgraph = cargo::build_bin("fgraph-cli", "fgraph")?;
+    let directory = env::temp_dir().join(format!("fgraph-start-{}", process::id()));
+    fs::create_dir_all(&directory)?;
+    let printed = print(options, &fgraph, &directory);
+    // What is left lies among other temporary files.
+    let _ = fs::remove_dir_all(&directory);
+    printed.map(|()| ExitCode::SUCCESS)
+}
+
+fn print(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()> {
+    let children = options.children.max(1);
+    let loop_of = "i=0; while [ $i -lt $0 ]; do /bin/true; i=$((i + 1)); done";
+    let shell = ["sh", "-c", loop_of, &children.to_string()].map(str::to_owned);
+    let cargo = toolchain::sysroot()?.join("bin/cargo");
+    let subjects = [
+        Subject {
+            name: "--libs -- /bin/true".to_owned(),
+            options: vec!["--libs"],
+            command: vec!["/bin/true".to_owned()],
+            starts: 1,
+        },
+        Subject {
+            name: format!("--libs -- sh: each of {children}"),
+            options: vec!["--libs"],
+            command: shell.to_vec(),
+            starts: children,
+        },
+        Subject {
+            name: "-- /bin/true".to_owned(),
+            options: Vec::new(),
+            command: vec!["/bin/true".to_owned()],
+            starts: 1,
+        },
+        Subject {
+            name: "-F 'cargo::ops::*' -- cargo".to_owned(),
+            options: vec!["-F", "cargo::ops::*"],
+            command: vec![cargo.display().to_string(), "--version".to_owned()],
+            starts: 1,
+        },
+    ];
+    println!("fgraph record               plain      over plain: no cache  empty cache  cache");
+    for subject in &subjects {
+        let mut times: [Vec<Duration>; 4] = Default::default();
+        for _ in 0..options.runs {
+            for (way, times) in Way::ALL.into_iter().zip(&mut times) {
+                times.push(subject.run(way, fgraph, directory)?);
+            }
+        }
+        let [plain, rest @ ..] = times.map(|times| median(times) / subject.starts);
+        let over = rest.map(|time| milliseconds(time.saturating_sub(plain)));
+        let [no_cache, empty, cache] = over;
+        println!(
+            "{:<27} {:>6} ms {no_cache:>19} ms {empty:>9} ms {cache:>3} ms",
+            subject.name,
+            milliseconds(plain),
+        );
+    }
+    Ok(())
+}
+
+impl Subject {
+    fn run(&self, way: Way, fgraph: &Path, directory: &Path) -> io::Result<Duration> {
+        let cache = directory.join("cache");
+        if way == Way::EmptyCache {
+            let _ = fs::remove_dir_all(&cache);
+        }
+        let mut command;
+        if way == Way::Plain {
+            command = Command::new(&self.command[0]);
+            command.args(&self.command[1..]);
+        } else {
+            command = Command::new(fgraph);
+            command.args(["record", "-q", "-o"]);
+            command.arg(directory.join("fgraph.data"));
+            command.args(&self.options);
+            command.args((way == Way::NoCache).then_some("--no-cache"));
+            command.arg("--").args(&self.command);
+        }
+        command.env("XDG_CACHE_HOME", &cache).stdin(Stdio::null());
+        command.stdout(Stdio::null());
+        let since = Instant::now();
+        let status = command.status()?;
+        let took = since.elapsed();
+        match status.success() {
+            true => Ok(took),
+            false => Err(io::Error::other(format!("{command:?} ended with {status}"))),
+        }
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1}", time.as_secs_f64() * 1e3)
+}
