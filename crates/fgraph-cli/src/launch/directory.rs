@@ -39,6 +39,12 @@ pub(crate) fn caches() -> Option<PathBuf> {
     absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
 }
 
+/// The directory in one of caches that is ours alone, made if it is not there.
+pub(super) fn in_caches(caches: &Path) -> Option<PathBuf> {
+    let _ = DirBuilder::new().mode(0o700).create(caches);
+    own(caches, "fgraph")
+}
+
 /// The directory of this name that only we have the rights of, made if it is not there. `None` if
 /// another user has rights in it, or could replace it.
 pub(super) fn own(parent: &Path, name: &str) -> Option<PathBuf> {

@@ -1,11 +1,13 @@
 //! The agent, as a file that programs can load.
 
 use std::ffi::CString;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, DirEntry, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
@@ -13,6 +15,9 @@ use super::directory;
 
 /// The agent, which this program carries inside.
 pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
+
+/// Begins the names of files with agents.
+const PREFIX: &str = "fgraph-agent-";
 
 /// The file with the agent.
 ///
@@ -29,8 +34,9 @@ pub(crate) struct Library {
 impl Library {
     /// Finds the file or makes it.
     pub(super) fn find() -> io::Result<Self> {
-        let name = format!("fgraph-agent-{}.so", env!("AGENT_HASH"));
-        for directory in directory::at_run_time() {
+        let name = format!("{PREFIX}{}.so", env!("AGENT_HASH"));
+        let in_cache = || directory::in_caches(&directory::caches()?);
+        for directory in directory::at_run_time().chain(iter::once_with(in_cache).flatten()) {
             if allows_execution(&directory)
                 && let Ok(path) = place(&directory, &name)
             {
@@ -99,7 +105,23 @@ fn place(directory: &Path, name: &str) -> io::Result<PathBuf> {
         fs::rename(&half, &path)
     };
     write().inspect_err(|_| _ = fs::remove_file(&half))?;
+    remove_old(directory, SystemTime::now());
     Ok(path)
+}
+
+/// Removes agents of other builds that were made so long ago that nothing runs with them.
+fn remove_old(directory: &Path, now: SystemTime) {
+    const OLD: Duration = Duration::from_secs(30 * 24 * 3600);
+    let is_old = |file: &DirEntry| {
+        let age = now.duration_since(file.metadata().ok()?.modified().ok()?);
+        Some(age.ok()? > OLD)
+    };
+    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_agent = file.file_name().to_string_lossy().starts_with(PREFIX);
+        if is_agent && is_old(&file) == Some(true) {
+            let _ = fs::remove_file(file.path());
+        }
+    }
 }
 
 /// True if a file is the agent, byte for byte.

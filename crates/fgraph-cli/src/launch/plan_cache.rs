@@ -1,8 +1,7 @@
 //! The cache of plans: what fgraph knows of the files of programs and libraries, so that the next
 //! program that loads them starts faster.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -23,9 +22,7 @@ pub(crate) fn directory() -> Option<PathBuf> {
 }
 
 fn directory_in(caches: &Path) -> Option<PathBuf> {
-    let _ = DirBuilder::new().mode(0o700).create(caches);
-    let ours = directory::own(caches, "fgraph")?;
-    let plans = directory::own(&ours, "plans")?;
+    let plans = directory::own(&directory::in_caches(caches)?, "plans")?;
     directory::own(&plans, env!("AGENT_HASH"))
 }
 
