@@ -40,6 +40,8 @@ pub(super) struct ModuleFacts {
     /// The names of the sites, of each part of them.
     site_names: [OnceLock<SiteNames>; MAX_PARTS],
     walked: OnceLock<Vec<Range<usize>>>,
+    /// Read from memory when functions are first looked at.
+    sequences: OnceLock<Vec<Sequence>>,
     source: &'static FileFacts,
 }
 
@@ -52,8 +54,6 @@ pub(super) struct FileFacts {
     at: Mutex<Vec<&'static ModuleFacts>>,
     /// Where the linker writes to its code, in the file, in order.
     text_relocations: Vec<u64>,
-    /// Read from memory when functions are first looked at.
-    sequences: OnceLock<Vec<Sequence>>,
     callers: OnceLock<Callers>,
     notrace: NotraceRules,
     entered: OnceLock<Entered>,
@@ -95,7 +95,6 @@ impl FileFacts {
             notrace: NotraceRules::new(&file, &functions, notrace),
             functions,
             text_relocations: file.text_relocations(),
-            sequences: OnceLock::new(),
             callers: OnceLock::new(),
             entered: OnceLock::new(),
             reliance: OnceLock::new(),
@@ -124,6 +123,7 @@ impl FileFacts {
             bias,
             site_names: [const { OnceLock::new() }; MAX_PARTS],
             walked: OnceLock::new(),
+            sequences: OnceLock::new(),
             source: self,
         }));
         at.push(new);

@@ -24,7 +24,7 @@ use crate::report::functions::TraceMethod;
 pub(super) struct Saving {
     /// A hash of all that planning reads of files, and of what it asks the processor.
     key: u128,
-    /// A hash of the names that the linker gave to functions.
+    /// A hash of the names that the linker gave to functions; 0 if it gave none.
     names: u64,
     state: Mutex<State>,
 }
@@ -41,7 +41,8 @@ struct State {
 
 impl Saving {
     /// Looks for what is kept of the file at `path` with its debug file, of whose functions
-    /// `notrace` is the rule. Also returns the functions, if they were found. `None` if nothing is to be kept.
+    /// `notrace` is the rule. Also returns the functions, if they were found. `None` if nothing is
+    /// to be kept.
     pub(super) fn start(
         path: &str,
         file: &ElfFile<'static>,
@@ -81,6 +82,10 @@ impl Saving {
 
     /// Takes note of the names that the linker gives to functions.
     pub(super) fn add_names(&mut self, names: &[(u64, Name<'_>)]) {
+        if names.is_empty() {
+            // As where it cannot be asked yet.
+            return;
+        }
         let mut hash = XxHash3_64::new();
         for (address, name) in names {
             hash.write_u64(*address);
