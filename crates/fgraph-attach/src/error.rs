@@ -3,8 +3,10 @@
 use std::error;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
-use crate::PATIENCE;
+/// How long to wait for a thread that can load a library.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a library was not loaded into a process. The process runs on as before, but for what
 /// [`Unfinished`](Self::Unfinished) and [`Refused`](Self::Refused) say.

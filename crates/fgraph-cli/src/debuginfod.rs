@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use fgraph_symbols::lines;
 
-use crate::launch::directory::caches;
+use crate::caches::caches;
 
 /// The option of subcommands that may ask servers.
 #[derive(Clone, Copy, Debug, clap::Args)]

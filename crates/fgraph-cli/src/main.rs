@@ -12,6 +12,7 @@ macro_rules! say {
 }
 
 mod action;
+mod caches;
 mod calls;
 mod commands;
 mod config;

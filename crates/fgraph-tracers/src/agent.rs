@@ -512,6 +512,7 @@ mod tests {
             texts: vec!["arg0".to_owned(), "path".to_owned()],
             callers: true,
             once: true,
+            plans: Some("/home/a b/.cache/fgraph".into()),
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();

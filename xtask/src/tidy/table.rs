@@ -45,6 +45,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "action",
             "target",
             "text",
+            "caches",
         ],
         apart: &[],
         exceptions: &[],

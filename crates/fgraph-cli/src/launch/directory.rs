@@ -30,15 +30,6 @@ pub(super) fn temporary() -> Option<PathBuf> {
     secure(&std::env::temp_dir()).or_else(|| secure(Path::new("/tmp")))
 }
 
-/// The directory in which this user's programs have their caches.
-pub(crate) fn caches() -> Option<PathBuf> {
-    let absolute = |name| {
-        let path = PathBuf::from(std::env::var_os(name)?);
-        path.is_absolute().then_some(path)
-    };
-    absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
-}
-
 /// The directory in one of caches that is ours alone, made if it is not there.
 pub(super) fn in_caches(caches: &Path) -> Option<PathBuf> {
     let _ = DirBuilder::new().mode(0o700).create(caches);

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
 use super::directory;
+use crate::caches::caches;
 
 /// The agent, which this program carries inside.
 pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
@@ -35,7 +36,7 @@ impl Library {
     /// Finds the file or makes it.
     pub(super) fn find() -> io::Result<Self> {
         let name = format!("{PREFIX}{}.so", env!("AGENT_HASH"));
-        let in_cache = || directory::in_caches(&directory::caches()?);
+        let in_cache = || directory::in_caches(&caches()?);
         for directory in directory::at_run_time().chain(iter::once_with(in_cache).flatten()) {
             if allows_execution(&directory)
                 && let Ok(path) = place(&directory, &name)

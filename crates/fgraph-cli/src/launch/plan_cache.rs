@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use fgraph_tracers::agent::{KeptPlan, PlanDirectory};
 
 use super::directory;
+use crate::caches::caches;
 
 /// More bytes than these are not kept.
 const MOST: u64 = 256 << 20;
@@ -18,7 +19,7 @@ const LONGEST_WRITE: Duration = Duration::from_secs(3600);
 /// The directory for the plans that our agent makes, made if it is not there. `None` where there
 /// can be none that is this user's alone.
 pub(crate) fn directory() -> Option<PathBuf> {
-    directory_in(&directory::caches()?)
+    directory_in(&caches()?)
 }
 
 fn directory_in(caches: &Path) -> Option<PathBuf> {
@@ -28,7 +29,7 @@ fn directory_in(caches: &Path) -> Option<PathBuf> {
 
 /// All plans that are kept, those of other builds included.
 pub(crate) fn plans() -> Vec<KeptPlan> {
-    directory::caches().map_or_else(Vec::new, |caches| plans_in(&caches))
+    caches().map_or_else(Vec::new, |caches| plans_in(&caches))
 }
 
 fn plans_in(caches: &Path) -> Vec<KeptPlan> {

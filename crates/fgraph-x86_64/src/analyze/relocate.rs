@@ -331,7 +331,7 @@ pub fn plan_breakpoint(code: &Code<'_>) -> Result<Window, RelocateError> {
 }
 
 /// Plans again for a patch of so many bytes that displaces the first `len` bytes: what leads into
-/// these was looked at before, and is not now. `None` for code of which they would not be displaced.
+/// these was looked at before, and is not now. `None` for code of which others would be displaced.
 #[must_use]
 pub fn plan_again(code: &Code<'_>, patched: usize, len: usize) -> Option<Window> {
     let window = decode(code, patched, patched.max(len)).ok()?;

@@ -8,9 +8,9 @@ use fgraph_symbols::functions::Functions;
 use super::branch_targets::Entered;
 use super::candidate::Candidate;
 use super::facts::ModuleFacts;
-use super::function_plan::Decision;
 use super::linked_module::LinkedModule;
 use super::reliance::Reliance;
+use super::saved_plan::SavedWindow;
 use super::toolchain::{OWN, is_own};
 use crate::arch::nop;
 use crate::arch::trampoline;
@@ -116,11 +116,11 @@ impl Candidates {
         &self.others
     }
 
-    /// The decision about a function that another process has made, if that says all of it.
-    pub(super) fn saved(&self, index: usize) -> Option<Decision> {
+    /// The code of a function, and what another process has decided, if that says all of it.
+    pub(super) fn saved(&self, index: usize) -> Option<(Candidate<'static>, SavedWindow)> {
         let saved = self.known.saved_decision(index)?;
         let window = saved.plan.filter(|_| !saved.has_system_calls)?;
-        Decision::restore(index, &self.code(index).ok()?, window)
+        Some((self.code(index).ok()?, window))
     }
 
     /// A function by its index.

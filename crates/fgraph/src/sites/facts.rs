@@ -25,10 +25,11 @@ use super::record::{is_function, system_call};
 use super::reliance::Reliance;
 use super::restartable::{self, Sequence};
 use super::saved_plan::{SavedDecision, SavedFacts};
-use super::saving::Saving;
+use super::saving::{Context, Saving};
 use super::toolchain::{self, NotraceRules};
 use crate::os::memory;
 use crate::process::debug_file;
+use crate::process::modules::ListedEntry;
 #[cfg(feature = "dwarf")]
 use crate::threads::untraced::untraced;
 
@@ -173,20 +174,38 @@ impl ModuleFacts {
         self.sequences.get_or_init(|| self.read_sequences())
     }
 
-    /// What is to be saved of what is known, but for the context and the decisions; `None` as long
-    /// as that is too little.
-    pub(super) fn saved_facts(&self) -> Option<SavedFacts> {
-        Some(SavedFacts {
+    /// Saves what is known, and the `decisions` about all functions if they are made, for other
+    /// processes; `listed` are the entries that compilers have listed.
+    pub(super) fn save(&self, listed: &[ListedEntry], decisions: Vec<SavedDecision>) {
+        let known = (&self.saving, self.callers.get(), self.entered.get());
+        let (Some(saving), Some(&callers), Some(entered)) = known else {
+            return;
+        };
+        let facts = SavedFacts {
             context: 0,
-            callers: *self.callers.get()?,
-            entered: self.entered.get()?.clone(),
+            callers,
+            entered: entered.clone(),
             reliance: self.reliance.get().cloned(),
-            decisions: Vec::new(),
-        })
+            decisions,
+        };
+        saving.save(self.path, facts, &self.context(listed));
     }
 
-    /// Takes over what another process has found out, as far as it is not known.
-    pub(super) fn restore(&self, facts: SavedFacts) {
+    fn context<'a>(&'a self, listed: &'a [ListedEntry]) -> Context<'a> {
+        Context {
+            bias: self.bias,
+            listed,
+            sequences: self.sequences(),
+        }
+    }
+
+    /// Takes over what another process has found out, if that holds here.
+    pub(super) fn restore(&self, listed: &[ListedEntry]) {
+        let (saving, functions) = (self.saving.as_ref(), self.functions.len());
+        let take = |saving: &Saving| saving.take(functions, &self.context(listed));
+        let Some(facts) = saving.and_then(take) else {
+            return;
+        };
         let _ = self.callers.set(facts.callers);
         let _ = self.entered.set(facts.entered);
         let _ = facts.reliance.map(|reliance| self.reliance.set(reliance));

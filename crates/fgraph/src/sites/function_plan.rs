@@ -7,6 +7,7 @@ use super::entries::Subject;
 use super::saved_plan::SavedWindow;
 use crate::arch::stub::SITE_LEN;
 use crate::report::error::RefusalReason;
+use crate::report::functions::TraceMethod;
 
 /// How one function, or a system call within one, is traced.
 #[derive(Debug)]
@@ -87,6 +88,24 @@ impl Decision {
             address: code.address,
             constant: code.constant(),
             plan: Ok(FunctionPlan::new(subject, code, plan)),
+        })
+    }
+
+    /// The decision as it is saved; `None` if other processes are to decide anew.
+    pub(super) fn to_saved(&self) -> Option<SavedWindow> {
+        let plan = &self.plan.as_ref().ok()?.plan;
+        if plan.how == TraceMethod::Breakpoint || plan.no_jump.is_some() {
+            return None;
+        }
+        Some(SavedWindow {
+            lead: plan.lead.try_into().ok()?,
+            len: match &plan.window {
+                Some(window) => window.len().try_into().ok()?,
+                None => 0,
+            },
+            relay: plan.relay.unwrap_or(0).try_into().ok()?,
+            variant: plan.variant as u8,
+            is_exchanged: plan.is_exchanged,
         })
     }
 

@@ -434,8 +434,7 @@ impl ModuleSites {
             .built()
             .and_then(|built| built.looked_at.as_ref());
         let listed = &self.linked.listed[..];
-        let found = known.saving.as_ref().and_then(|it| it.take(known, listed));
-        found.into_iter().for_each(|facts| known.restore(facts));
+        known.restore(listed);
         let is_padded = !listed.is_empty();
         let plan = ModulePlan::new(known, candidates, &all, few, done, is_padded);
         plan.save(listed);

@@ -12,6 +12,7 @@ use super::entries::{Entry, LookedAt, Subject};
 use super::facts::ModuleFacts;
 use super::function_plan::{Decision, FunctionPlan};
 use super::reliance::Reliance;
+use super::saved_plan::SavedDecision;
 use super::system_calls;
 use crate::arch::system_calls::SystemCallError;
 use crate::process::modules::ListedEntry;
@@ -22,8 +23,8 @@ use crate::report::error::RefusalReason;
 #[derive(Debug)]
 pub(super) struct ModulePlan {
     pub(super) known: &'static ModuleFacts,
-    pub(super) candidates: Candidates,
-    pub(super) decisions: Vec<Decision>,
+    candidates: Candidates,
+    decisions: Vec<Decision>,
     /// The entries that it is of, if these are not all.
     pub(super) few: Option<Vec<Entry>>,
 }
@@ -68,10 +69,21 @@ impl ModulePlan {
     /// Saves the plan for other processes, if that is wanted and there is something new in it;
     /// `listed` are the entries that compilers have listed.
     pub(super) fn save(&self, listed: &[ListedEntry]) {
-        let decisions = self.few.is_none().then_some(&self.decisions[..]);
-        if let Some(saving) = &self.known.saving {
-            saving.save(self.known, listed, decisions);
+        if self.known.saving.is_none() {
+            return;
         }
+        let mut saved = Vec::new();
+        if self.few.is_none() {
+            saved = vec![SavedDecision::default(); self.known.functions.len()];
+            for decision in &self.decisions {
+                match decision.subject {
+                    Subject::Function(index) => saved[index].plan = decision.to_saved(),
+                    Subject::SystemCall(index) => saved[index].has_system_calls = true,
+                    Subject::Listed => {}
+                }
+            }
+        }
+        self.known.save(listed, saved);
     }
 
     /// The part of the plan that holds for the module as it is in memory. `is_taken` says whether a
@@ -115,7 +127,8 @@ fn decide<'a>(
     } in entries
     {
         if let Subject::Function(index) = subject
-            && let Some(decision) = candidates.saved(index)
+            && let Some((code, saved)) = candidates.saved(index)
+            && let Some(decision) = Decision::restore(index, &code, saved)
         {
             decisions.push(decision);
             continue;
@@ -204,5 +217,108 @@ impl LivePlan {
             refused.push(Refused::new(one, reason));
             false
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::CStr;
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use super::super::linked_module::LinkedModule;
+    use super::super::module::ModuleSites;
+    use super::*;
+    use crate::process::modules;
+    use crate::process::plan_store::{self, PlanStore};
+
+    /// Plans in memory.
+    #[derive(Default)]
+    struct Memory(Mutex<BTreeMap<u128, Vec<u8>>>);
+
+    // SAFETY: what was saved is found.
+    unsafe impl PlanStore for Memory {
+        fn load(&self, _module: &str, key: u128) -> Option<Vec<u8>> {
+            self.0.lock().unwrap().get(&key).cloned()
+        }
+
+        fn save(&self, _module: &str, key: u128, plan: &[u8]) {
+            self.0.lock().unwrap().insert(key, plan.to_owned());
+        }
+    }
+
+    /// Libraries of others, which are tested where they are.
+    const LIBRARIES: [&CStr; 5] = [
+        c"libstdc++.so.6",
+        c"libcrypto.so.3",
+        c"libsqlite3.so.0",
+        c"libz.so.1",
+        c"libm.so.6",
+    ];
+
+    /// What is decided about a module.
+    struct Planned {
+        path: String,
+        decisions: Vec<String>,
+        /// How many decisions another process has saved, and how many of these hold.
+        saved: [usize; 2],
+    }
+
+    /// The decisions about each module that is loaded.
+    fn plans() -> Vec<Planned> {
+        let protections = Arc::new(modules::protections());
+        let loaded = modules::loaded().0.into_iter();
+        let plans = loaded.filter_map(|loaded| {
+            let linked = LinkedModule::new(loaded, None, false);
+            let mut module = ModuleSites::new(linked, None);
+            module.read_lists();
+            let plan = module.plan(&protections, None)?;
+            let known = plan.known;
+            let is_whole = |saved: SavedDecision| saved.plan.is_some() && !saved.has_system_calls;
+            let is_saved = |&index: &usize| known.saved_decision(index).is_some_and(is_whole);
+            let saved = (0..known.functions.len()).filter(is_saved);
+            let restored = saved.clone();
+            let restored = restored.filter(|&index| {
+                let saved = plan.candidates.saved(index);
+                saved.is_some_and(|(code, saved)| Decision::restore(index, &code, saved).is_some())
+            });
+            let decisions = plan.decisions.iter();
+            let decisions = decisions.map(|decision| format!("{decision:?}"));
+            Some(Planned {
+                path: module.path().to_owned(),
+                decisions: decisions.collect(),
+                saved: [saved.count(), restored.count()],
+            })
+        });
+        plans.collect()
+    }
+
+    #[test]
+    fn a_plan_that_was_saved_is_the_same_as_a_new_one() {
+        for library in LIBRARIES {
+            // SAFETY: libraries that many programs load.
+            unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW) };
+        }
+        let new = plans();
+        assert!(new.len() > 2 && new.iter().all(|plan| plan.saved == [0, 0]));
+        plan_store::set(Some(Arc::new(Memory::default())));
+        let first = plans();
+        let second = plans();
+        plan_store::set(None);
+        for ((new, first), second) in new.iter().zip(&first).zip(&second) {
+            let path = &new.path;
+            let [saved, restored] = second.saved;
+            assert_eq!(saved, restored, "{path}");
+            assert!(
+                saved > new.decisions.len() / 2 || path.contains("vdso"),
+                "{path}: {saved}"
+            );
+            for plan in [first, second] {
+                assert_eq!(new.decisions.len(), plan.decisions.len(), "{path}");
+                for (new, decision) in new.decisions.iter().zip(&plan.decisions) {
+                    assert_eq!(new, decision, "{path}");
+                }
+            }
+        }
     }
 }

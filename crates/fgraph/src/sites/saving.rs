@@ -9,15 +9,12 @@ use fgraph_symbols::functions::{Functions, Name};
 use fgraph_symbols::notrace::Notrace;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
-use super::entries::Subject;
-use super::facts::ModuleFacts;
-use super::function_plan::Decision;
-use super::saved_plan::{self, SavedDecision, SavedFacts, SavedWindow};
+use super::restartable::Sequence;
+use super::saved_plan::{self, SavedFacts};
 use crate::arch::cpu;
 use crate::os::status;
 use crate::process::modules::ListedEntry;
 use crate::process::plan_store;
-use crate::report::functions::TraceMethod;
 
 /// What is kept of a module's file.
 #[derive(Debug)]
@@ -27,6 +24,16 @@ pub(super) struct Saving {
     /// A hash of the names that the linker gave to functions; 0 if it gave none.
     names: u64,
     state: Mutex<State>,
+}
+
+/// What planning reads of memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    /// Where the module is.
+    pub(super) bias: usize,
+    /// The entries that compilers have listed.
+    pub(super) listed: &'a [ListedEntry],
+    pub(super) sequences: &'a [Sequence],
 }
 
 #[derive(Debug)]
@@ -95,14 +102,14 @@ impl Saving {
         self.names = hash.finish();
     }
 
-    /// What another process has found out about the file, if that holds here: `listed` are the
-    /// entries that compilers have listed. For the first who asks.
-    pub(super) fn take(&self, known: &ModuleFacts, listed: &[ListedEntry]) -> Option<SavedFacts> {
+    /// What another process has found out about the file, which has so many `functions`, if that
+    /// holds here. For the first who asks.
+    pub(super) fn take(&self, functions: usize, context: &Context<'_>) -> Option<SavedFacts> {
         let mut state = self.lock();
         let found = state.found.take()?;
         let has_decisions = !found.decisions.is_empty();
-        if found.context != self.context(known, listed)
-            || has_decisions && found.decisions.len() != known.functions.len()
+        if found.context != self.hash(context)
+            || has_decisions && found.decisions.len() != functions
         {
             return None;
         }
@@ -113,31 +120,22 @@ impl Saving {
         Some(found)
     }
 
-    /// Saves what is known of the file, and the `decisions` about all its functions if they are
-    /// made, unless that is kept.
-    pub(super) fn save(
-        &self,
-        known: &ModuleFacts,
-        listed: &[ListedEntry],
-        decisions: Option<&[Decision]>,
-    ) {
+    /// Saves `facts` about the file at `path`, unless as much is kept.
+    pub(super) fn save(&self, path: &str, facts: SavedFacts, context: &Context<'_>) {
         let mut state = self.lock();
-        let is_kept = state.functions.is_empty() || state.has_facts && decisions.is_none();
-        let facts = known.saved_facts().filter(|_| !is_kept);
-        let (Some(store), Some(facts)) = (plan_store::get(), facts) else {
+        let is_whole = !facts.decisions.is_empty();
+        let is_kept = state.functions.is_empty() || state.has_facts && !is_whole;
+        let Some(store) = plan_store::get().filter(|_| !is_kept) else {
             return;
         };
         let facts = SavedFacts {
-            context: self.context(known, listed),
-            decisions: decisions.map_or(Vec::new(), |decisions| {
-                saved_decisions(known.functions.len(), decisions)
-            }),
+            context: self.hash(context),
             ..facts
         };
         let plan = saved_plan::encode(self.key, &state.functions, &facts);
-        store.save(known.path, self.key, &plan);
+        store.save(path, self.key, &plan);
         state.has_facts = true;
-        if decisions.is_some() {
+        if is_whole {
             state.functions = Vec::new();
         }
     }
@@ -147,18 +145,21 @@ impl Saving {
     }
 
     /// A hash of what planning reads of memory.
-    fn context(&self, known: &ModuleFacts, listed: &[ListedEntry]) -> u64 {
+    fn hash(&self, context: &Context<'_>) -> u64 {
+        let &Context {
+            bias,
+            listed,
+            sequences,
+        } = context;
         let mut hash = XxHash3_64::new();
         hash.write_u64(self.names);
         for entry in listed {
-            hash.write_usize(entry.address.wrapping_sub(known.bias));
+            hash.write_usize(entry.address.wrapping_sub(bias));
             hash.write_u8(entry.list as u8);
         }
         hash.write_u8(u8::MAX);
-        for sequence in known.sequences() {
-            let places = sequence.places();
-            let places = places.into_iter();
-            places.for_each(|place| hash.write_usize(place.wrapping_sub(known.bias)));
+        for place in sequences.iter().flat_map(Sequence::places) {
+            hash.write_usize(place.wrapping_sub(bias));
         }
         hash.finish()
     }
@@ -183,154 +184,21 @@ fn key(file: &ElfFile<'_>, debug: Option<&ElfFile<'_>>, notrace: Option<Notrace>
     hash.finish_128()
 }
 
-/// The decisions about functions, by their index.
-fn saved_decisions(functions: usize, decisions: &[Decision]) -> Vec<SavedDecision> {
-    let mut saved = vec![SavedDecision::default(); functions];
-    for decision in decisions {
-        match decision.subject {
-            Subject::Function(index) => saved[index].plan = saved_window(decision),
-            Subject::SystemCall(index) => saved[index].has_system_calls = true,
-            Subject::Listed => {}
-        }
-    }
-    saved
-}
-
-fn saved_window(decision: &Decision) -> Option<SavedWindow> {
-    let plan = &decision.plan.as_ref().ok()?.plan;
-    if plan.how == TraceMethod::Breakpoint || plan.no_jump.is_some() {
-        return None;
-    }
-    Some(SavedWindow {
-        lead: plan.lead.try_into().ok()?,
-        len: match &plan.window {
-            Some(window) => window.len().try_into().ok()?,
-            None => 0,
-        },
-        relay: plan.relay.unwrap_or(0).try_into().ok()?,
-        variant: plan.variant as u8,
-        is_exchanged: plan.is_exchanged,
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use core::ffi::CStr;
-    use std::collections::BTreeMap;
-    use std::sync::Arc;
-
     use fgraph_symbols::elf::EntryList;
 
     use super::super::branch_targets::Entered;
     use super::super::candidate::Callers;
-    use super::super::linked_module::LinkedModule;
-    use super::super::module::ModuleSites;
+    use super::super::saved_plan::SavedDecision;
     use super::*;
-    use crate::process::modules;
-    use crate::process::plan_store::PlanStore;
-
-    /// Plans in memory.
-    #[derive(Default)]
-    struct Memory(Mutex<BTreeMap<u128, Vec<u8>>>);
-
-    // SAFETY: what was saved is found.
-    unsafe impl PlanStore for Memory {
-        fn load(&self, _module: &str, key: u128) -> Option<Vec<u8>> {
-            self.0.lock().unwrap().get(&key).cloned()
-        }
-
-        fn save(&self, _module: &str, key: u128, plan: &[u8]) {
-            self.0.lock().unwrap().insert(key, plan.to_owned());
-        }
-    }
-
-    /// Libraries of others, which are tested where they are.
-    const LIBRARIES: [&CStr; 5] = [
-        c"libstdc++.so.6",
-        c"libcrypto.so.3",
-        c"libsqlite3.so.0",
-        c"libz.so.1",
-        c"libm.so.6",
-    ];
-
-    /// What is decided about a module.
-    struct Planned {
-        path: String,
-        decisions: Vec<String>,
-        /// How many decisions another process has saved, and how many of these hold.
-        saved: [usize; 2],
-    }
-
-    /// The decisions about each module that is loaded.
-    fn plans() -> Vec<Planned> {
-        let protections = Arc::new(modules::protections());
-        let loaded = modules::loaded().0.into_iter();
-        let plans = loaded.filter_map(|loaded| {
-            let linked = LinkedModule::new(loaded, None, false);
-            let mut module = ModuleSites::new(linked, None);
-            module.read_lists();
-            let plan = module.plan(&protections, None)?;
-            let known = plan.known;
-            let is_whole = |saved: SavedDecision| saved.plan.is_some() && !saved.has_system_calls;
-            let is_saved = |&index: &usize| known.saved_decision(index).is_some_and(is_whole);
-            let saved = (0..known.functions.len()).filter(is_saved);
-            let restored = saved.clone();
-            let restored = restored.filter(|&index| plan.candidates.saved(index).is_some());
-            let decisions = plan.decisions.iter();
-            let decisions = decisions.map(|decision| format!("{decision:?}"));
-            Some(Planned {
-                path: module.path().to_owned(),
-                decisions: decisions.collect(),
-                saved: [saved.count(), restored.count()],
-            })
-        });
-        plans.collect()
-    }
-
-    #[test]
-    fn a_plan_that_was_saved_is_the_same_as_a_new_one() {
-        for library in LIBRARIES {
-            // SAFETY: libraries that many programs load.
-            unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW) };
-        }
-        let new = plans();
-        assert!(new.len() > 2 && new.iter().all(|plan| plan.saved == [0, 0]));
-        plan_store::set(Some(Arc::new(Memory::default())));
-        let first = plans();
-        let second = plans();
-        plan_store::set(None);
-        for ((new, first), second) in new.iter().zip(&first).zip(&second) {
-            let path = &new.path;
-            let [saved, restored] = second.saved;
-            assert_eq!(saved, restored, "{path}");
-            assert!(
-                saved > new.decisions.len() / 2 || path.contains("vdso"),
-                "{path}: {saved}"
-            );
-            for plan in [first, second] {
-                assert_eq!(new.decisions.len(), plan.decisions.len(), "{path}");
-                for (new, decision) in new.decisions.iter().zip(&plan.decisions) {
-                    assert_eq!(new, decision, "{path}");
-                }
-            }
-        }
-    }
 
     #[test]
     fn what_was_found_in_another_context_is_not_used() {
-        let (listed, names) = (
-            [],
-            [(
-                0x1000,
-                Name {
-                    symbol: "f",
-                    version: None,
-                },
-            )],
-        );
-        let module = modules::loaded().0.into_iter().next().unwrap();
-        let mut linked = LinkedModule::new(module, None, false);
-        let known = linked.read().unwrap();
+        let name = Name {
+            symbol: "f",
+            version: None,
+        };
         let saving = |names: &[(u64, Name<'_>)], context| {
             let mut saving = Saving {
                 key: 0,
@@ -342,7 +210,7 @@ mod tests {
                         callers: Callers::Abi,
                         entered: Entered::default(),
                         reliance: None,
-                        decisions: Vec::new(),
+                        decisions: vec![SavedDecision::default()],
                     }),
                     has_facts: false,
                 }),
@@ -350,13 +218,25 @@ mod tests {
             saving.add_names(names);
             saving
         };
-        let context = saving(&names, 0).context(known, &listed);
-        assert!(saving(&names, context).take(known, &listed).is_some());
-        assert!(saving(&[], context).take(known, &listed).is_none());
-        let entry = ListedEntry {
-            address: known.bias + 0x1000,
+        let entry = |address| ListedEntry {
+            address,
             list: EntryList::Patchable,
         };
-        assert!(saving(&names, context).take(known, &[entry]).is_none());
+        let at = |bias, listed| Context {
+            bias,
+            listed,
+            sequences: &[],
+        };
+        let (names, listed) = ([(0x1000, name)], [entry(0x51000)]);
+        let here = at(0x5_0000, &listed);
+        let hash = saving(&names, 0).hash(&here);
+        let saving = |names| saving(names, hash);
+        assert!(saving(&names).take(1, &here).is_some());
+        let elsewhere = [entry(0x61000)];
+        assert!(saving(&names).take(1, &at(0x6_0000, &elsewhere)).is_some());
+        assert!(saving(&names).take(2, &here).is_none());
+        assert!(saving(&[]).take(1, &here).is_none());
+        assert!(saving(&names).take(1, &at(0x6_0000, &listed)).is_none());
+        assert!(saving(&names).take(1, &at(0x5_0000, &[])).is_none());
     }
 }
