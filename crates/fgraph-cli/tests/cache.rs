@@ -97,13 +97,16 @@ fn without_a_cache_nothing_is_kept_and_the_recording_is_the_same() {
     assert_eq!(place.record(&[]), without);
 }
 
+/// Damages the file at a path, which has a plan.
+type Damage<'a> = dyn Fn(&Path, &[u8]) + 'a;
+
 #[test]
 fn plans_that_are_damaged_are_made_anew() {
     let place = Place::new();
     let expected = place.record(&[]);
     let kept = place.plans();
     let other = place.path().join("other");
-    let damages: [(&str, &dyn Fn(&Path, &[u8])); 6] = [
+    let damages: [(&str, &Damage<'_>); 6] = [
         ("cut", &|path, plan| {
             fs::write(path, &plan[..plan.len() / 2]).unwrap()
         }),
