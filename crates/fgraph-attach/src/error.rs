@@ -3,10 +3,6 @@
 use std::error;
 use std::fmt;
 use std::io;
-use std::time::Duration;
-
-/// How long to wait for a thread that can load a library.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a library was not loaded into a process. The process runs on as before, but for what
 /// [`Unfinished`](Self::Unfinished) and [`Refused`](Self::Refused) say.
@@ -169,8 +165,8 @@ impl fmt::Display for Error {
             Self::Unsuitable { pid, why } => write!(f, "process {pid} {why}"),
             Self::Busy { pid, why } => write!(
                 f,
-                "no thread of process {pid} could load a library for {} s: {why}; try again",
-                PATIENCE.as_secs()
+                "no thread of process {pid} could load a library for five seconds: {why}; \
+                 try again"
             ),
             Self::OtherVersion { found } => write!(f, "another version is loaded: {found}"),
             Self::Call { name, .. } => write!(f, "the process could not call {name}"),

@@ -45,11 +45,12 @@ use place::Places;
 use sandbox::Sandboxes;
 use stub::Parameters;
 
-use error::PATIENCE;
 pub use error::{Error, Obstacle, Unfit, Unsuitable};
 pub use helper::Files;
 pub use traps::unblock_traps;
 
+/// How long to wait for a thread that can load a library.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How long loading may take.
 const LOADING: Duration = Duration::from_secs(10);
 /// How long to wait for the C library of a program that has just been executed.

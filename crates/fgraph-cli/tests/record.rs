@@ -851,6 +851,38 @@ fn the_command_works_alone() {
 }
 
 #[test]
+fn what_a_killed_recorder_has_left_is_removed_by_the_next_one() {
+    let place = Place::new();
+    let temporary = place.path("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let record = |program: &[&str]| {
+        let mut recorder = place.recorder(&[]);
+        recorder.args(program).env("TMPDIR", &temporary);
+        recorder.env_remove("XDG_RUNTIME_DIR");
+        recorder.stdin(Stdio::piped()).stdout(Stdio::piped());
+        recorder.spawn().unwrap()
+    };
+    let left = || fs::read_dir(&temporary).unwrap().count();
+    let cat = ["sh", "-c", "echo; exec cat"];
+    let (mut killed, mut lives) = (record(&cat), record(&cat));
+    for recorder in [&mut killed, &mut lives] {
+        let mut line = String::new();
+        let mut out = BufReader::new(recorder.stdout.as_mut().unwrap());
+        out.read_line(&mut line).unwrap();
+    }
+    let both = left();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(left(), both);
+    assert!(record(&["true"]).wait().unwrap().success());
+    // Those of the one that is at work are still there.
+    assert!(left() < both || both == 0, "{both}");
+    drop(lives.stdin.take());
+    assert!(lives.wait().unwrap().success());
+    assert_eq!(left(), 0);
+}
+
+#[test]
 fn python_does_the_same() {
     let place = Place::new();
     let python = needs!(PYTHON.find());

@@ -301,3 +301,46 @@ fn programs_are_recorded_where_memory_files_cannot_be_executed() {
     assert!(!agents(&output.stdout).is_empty());
     assert!(recording.exists());
 }
+
+#[test]
+fn directories_that_allow_no_execution_are_named() {
+    let place = folder(0o755);
+    let fgraph = env!("CARGO_BIN_EXE_fgraph");
+    let record = |mounts: &[&str]| {
+        let mount =
+            |directory: &&str| format!("mount -t tmpfs -o noexec,mode=1777 none {directory}");
+        let mounts: Vec<String> = mounts.iter().map(mount).collect();
+        let script = format!(
+            "{} && exec \"$0\" record -o /dev/null true",
+            mounts.join(" && ")
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", &script, fgraph]);
+        shell
+            .env("TMPDIR", place.path())
+            .env_remove("XDG_RUNTIME_DIR");
+        shell.output()
+    };
+    let temporary = place.path().to_str().unwrap();
+    // The command itself may be there.
+    if fgraph.starts_with("/tmp/") || fgraph.starts_with("/var/tmp/") {
+        return skip!("the command is in a directory for temporary files");
+    }
+    let runtime = format!("/run/user/{}", fs::metadata(place.path()).unwrap().uid());
+    let mut all = vec![temporary, "/tmp", "/var/tmp"];
+    if Path::new(&runtime).exists() {
+        all.push(&runtime);
+    }
+    let Some(found) = record(&all[..1]).ok().filter(|it| it.status.success()) else {
+        return skip!("no right to mount file systems, or no unshare");
+    };
+    assert!(said(&found).contains(" calls"), "{}", said(&found));
+    let output = record(&all).unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(126), "{said}");
+    assert!(
+        said.contains("tried ") && said.contains("set TMPDIR"),
+        "{said}"
+    );
+    assert!(said.contains("/var/tmp: mounted noexec"), "{said}");
+}

@@ -31,11 +31,12 @@
 
 mod calls;
 mod formats;
+mod place;
 mod spool;
 mod stacks;
 mod symbols;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -46,6 +47,7 @@ use fgraph_trace::source::SourceError;
 
 pub use calls::Summary;
 use calls::{Calls, CallsError, Sink};
+use place::Place;
 
 /// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -261,6 +263,8 @@ pub struct Export {
     format: Format,
     calls: Calls,
     sink: Box<dyn Sink>,
+    /// The file, where it gets its name at the end.
+    place: Option<Place>,
 }
 
 impl fmt::Debug for Export {
@@ -274,6 +278,9 @@ impl fmt::Debug for Export {
 impl Export {
     /// An export to a file, which is replaced if it is there, or to a directory, which must be
     /// empty if it is there.
+    ///
+    /// A file is there, or replaced, once the export is [finished](Self::finish), where the file
+    /// system has files without a name.
     ///
     /// Temporary files are made beside it.
     ///
@@ -294,12 +301,14 @@ impl Export {
             };
             return Ok(Self::of(format, sink));
         }
-        let file = File::create(path).map_err(failed)?;
+        let (file, place) = place::open(path).map_err(failed)?;
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        Self::to(format, Box::new(file), Some(directory))
+        let mut this = Self::to(format, Box::new(file), Some(directory))?;
+        this.place = place;
+        Ok(this)
     }
 
     /// An export to anything that takes bytes. Temporary files are where the system has them.
@@ -349,6 +358,7 @@ impl Export {
             format,
             calls: Calls::default(),
             sink,
+            place: None,
         }
     }
 
@@ -381,7 +391,10 @@ impl Export {
     /// Those of writing.
     pub fn finish(self, source: &impl Source) -> Result<Summary, ExportError> {
         let summary = self.calls.finish(source, self.sink);
-        summary.map_err(ExportError::Write)
+        let summary = summary.map_err(ExportError::Write)?;
+        let published = self.place.map_or(Ok(()), Place::publish);
+        published.map_err(ExportError::Write)?;
+        Ok(summary)
     }
 }
 

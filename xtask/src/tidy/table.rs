@@ -61,7 +61,7 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-export/src",
-        layers: &["formats", "stacks", "calls", "symbols", "spool"],
+        layers: &["formats", "stacks", "calls", "symbols", "spool", "place"],
         apart: &[("stacks", "spool"), ("calls", "spool")],
         exceptions: &[],
     },

@@ -26,8 +26,19 @@ pub(super) fn anywhere() -> impl Iterator<Item = PathBuf> {
 }
 
 /// A directory for temporary files, in which no other user can replace ours.
-pub(super) fn temporary() -> Option<PathBuf> {
-    secure(&std::env::temp_dir()).or_else(|| secure(Path::new("/tmp")))
+fn temporary() -> Option<PathBuf> {
+    for_temporary_files().find_map(|directory| secure(&directory))
+}
+
+/// The directories for temporary files, whoever has the rights of them.
+pub(super) fn for_temporary_files() -> impl Iterator<Item = PathBuf> {
+    let given = std::env::temp_dir();
+    let others = ["/tmp", "/var/tmp"].map(PathBuf::from);
+    let others = others.into_iter().filter({
+        let given = given.clone();
+        move |other| *other != given
+    });
+    std::iter::once(given).chain(others)
 }
 
 /// The directory in one of caches that is ours alone, made if it is not there.

@@ -1,11 +1,12 @@
 //! The agent, as a file that programs can load.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::{self, DirEntry, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::iter;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -18,55 +19,116 @@ use crate::caches::caches;
 pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
 
 /// Begins the names of files with agents.
-const PREFIX: &str = "fgraph-agent-";
+const AGENT: &str = "fgraph-agent-";
+/// Begins the names of directories of our own.
+const PREFIX: &str = "fgraph-";
 
 /// The file with the agent.
 ///
 /// It is in a directory that only we can write to and that no other user can replace, and stays
 /// there: its name has a checksum of what is in it, so later runs find it. Where there is no such
-/// place, it is in a directory of its own that goes with this value.
+/// place, it is in a directory of its own that goes with this value. That of a recorder which was
+/// killed the next one removes.
 #[derive(Debug)]
 pub(crate) struct Library {
     path: PathBuf,
     /// Removes the directory.
     _own: Option<TempDir>,
+    /// Says that the directory is in use, for as long as it is open.
+    _lock: Option<File>,
 }
 
 impl Library {
     /// Finds the file or makes it.
     pub(super) fn find() -> io::Result<Self> {
-        let name = format!("{PREFIX}{}.so", env!("AGENT_HASH"));
+        let name = format!("{AGENT}{}.so", env!("AGENT_HASH"));
         let in_cache = || directory::in_caches(&caches()?);
         for directory in directory::at_run_time().chain(iter::once_with(in_cache).flatten()) {
             if allows_execution(&directory)
                 && let Ok(path) = place(&directory, &name)
             {
-                return Ok(Self { path, _own: None });
+                return Ok(Self {
+                    path,
+                    _own: None,
+                    _lock: None,
+                });
             }
         }
-        let private = Permissions::from_mode(0o700);
-        let none = || {
-            let what = "there is no directory from which programs may load a library of ours \
-                        and that no other user can change";
-            io::Error::other(what)
-        };
-        let parent = directory::temporary().ok_or_else(none)?;
-        let own = tempfile::Builder::new()
-            .prefix("fgraph-")
-            .permissions(private)
-            .tempdir_in(parent)?;
-        if !allows_execution(own.path()) {
-            return Err(none());
+        let mut tried = Vec::new();
+        for parent in directory::for_temporary_files() {
+            match Self::make_in(&parent, &name) {
+                Ok(made) => return Ok(made),
+                Err(why) => tried.push(format!("{}: {why}", parent.display())),
+            }
         }
+        Err(io::Error::other(format!(
+            "no directory can have the library that programs load; tried {}; set TMPDIR to one \
+             that allows execution and that no other user can change",
+            tried.join(", ")
+        )))
+    }
+
+    /// Makes the file in a directory of its own in `parent`.
+    fn make_in(parent: &Path, name: &str) -> io::Result<Self> {
+        let parent = directory::secure(parent)
+            .ok_or_else(|| io::Error::other("not there, or others can change it"))?;
+        if !allows_execution(&parent) {
+            return Err(io::Error::other(
+                "mounted noexec, or a colon or a space in its path",
+            ));
+        }
+        remove_left_over(&parent);
+        let own = tempfile::Builder::new()
+            .prefix(PREFIX)
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(parent)?;
+        let lock = File::open(own.path())?;
+        is_locked(&lock);
         Ok(Self {
-            path: place(own.path(), &name)?,
+            path: place(own.path(), name)?,
             _own: Some(own),
+            _lock: Some(lock),
         })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Locks a directory; returns whether that is done. The lock ends with the process, however it
+/// ends.
+fn is_locked(directory: &File) -> bool {
+    // SAFETY: a system call with a descriptor that is open.
+    unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+/// Removes the directories of recorders that were killed.
+fn remove_left_over(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_named = entry.file_name().as_bytes().starts_with(PREFIX.as_bytes());
+        if is_named && holds_agent_only(&path) {
+            let mut options = OpenOptions::new();
+            let options = options.read(true).custom_flags(libc::O_NOFOLLOW);
+            let is_left = options.open(&path).is_ok_and(|found| is_locked(&found));
+            if is_left {
+                let _ = fs::remove_dir_all(&path);
+            }
+        }
+    }
+}
+
+/// True if a directory is this user's, and has an agent and nothing else in it.
+fn holds_agent_only(directory: &Path) -> bool {
+    let is_ours = fs::symlink_metadata(directory)
+        .is_ok_and(|found| found.is_dir() && found.uid() == directory::user());
+    let Some(entries) = is_ours.then(|| fs::read_dir(directory).ok()).flatten() else {
+        return false;
+    };
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    let is_agent = |name: &OsString| name.as_bytes().starts_with(AGENT.as_bytes());
+    !names.is_empty() && names.iter().all(is_agent)
 }
 
 fn allows_execution(directory: &Path) -> bool {
@@ -118,7 +180,7 @@ fn remove_old(directory: &Path, now: SystemTime) {
         Some(age.ok()? > OLD)
     };
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let is_agent = file.file_name().to_string_lossy().starts_with(PREFIX);
+        let is_agent = file.file_name().as_bytes().starts_with(AGENT.as_bytes());
         if is_agent && is_old(&file) == Some(true) {
             let _ = fs::remove_file(file.path());
         }

@@ -125,13 +125,30 @@ fn path(directory: &Path, process: u32) -> PathBuf {
     directory.join(format!("{process}.socket"))
 }
 
-fn bind(directory: &Path, process: u32) -> Option<(UnixListener, PathBuf)> {
-    let path = path(directory, process);
-    if UnixStream::connect(&path).is_err() {
-        // Of a recorder that was killed.
-        let _ = fs::remove_file(&path);
+/// Removes the sockets of recorders that were killed.
+fn remove_left_over(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_left = || {
+            let refused = UnixStream::connect(&path).err();
+            refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        };
+        if path.extension().is_some_and(|it| it == "socket") && is_left() {
+            let _ = fs::remove_file(&path);
+        }
     }
-    Some((UnixListener::bind(&path).ok()?, path))
+}
+
+fn bind(directory: &Path, process: u32) -> Option<(UnixListener, PathBuf)> {
+    remove_left_over(directory);
+    let path = path(directory, process);
+    // It gets its name when it listens, so one that refuses is left over.
+    let new = directory.join(format!("{process}.{}", std::process::id()));
+    let listener = UnixListener::bind(&new).ok()?;
+    let named = fs::hard_link(&new, &path);
+    let _ = fs::remove_file(&new);
+    named.ok()?;
+    Some((listener, path))
 }
 
 fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
