@@ -51,7 +51,7 @@ impl Function {
                     .map(|(file, _)| file.to_owned()),
             },
             None => Self {
-                name: format!("function {function}"),
+                name: format!("<lost name {function}>"),
                 ..Self::default()
             },
         }
@@ -464,8 +464,9 @@ mod tests {
             (1, Kind::Unwound, 2, 60),
             (1, Kind::Return, 1, 100),
         ]);
-        let call =
-            |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
+        let call = |function: u32, took, own, ending| {
+            (format!("<lost name {function}>"), took, own, ending)
+        };
         let expected = [
             call(3, None, 0, Ending::Lost),
             call(2, Some(40), 10, Ending::Unwound),
@@ -505,8 +506,9 @@ mod tests {
         step(2010, entry(5));
         step(2030, lost(None));
         step(3000, end(5));
-        let call =
-            |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
+        let call = |function: u32, took, own, ending| {
+            (format!("<lost name {function}>"), took, own, ending)
+        };
         let expected = [
             call(3, None, 0, Ending::Lost),
             call(2, None, 10, Ending::Lost),
@@ -542,8 +544,9 @@ mod tests {
         step(20, entry(3, false));
         step(50, end(3));
         step(100, end(1));
-        let call =
-            |function: u32, took, own, ending| (format!("function {function}"), took, own, ending);
+        let call = |function: u32, took, own, ending| {
+            (format!("<lost name {function}>"), took, own, ending)
+        };
         let expected = [
             call(2, None, 0, Ending::EntryOnly),
             call(3, Some(30), 30, Ending::Returned),
@@ -566,9 +569,9 @@ mod tests {
             .map(|(name, took, own, ending)| (&name[..], *took, *own, *ending))
             .collect();
         let expected = [
-            ("function 3", Some(999_950), 999_950, Ending::Returned),
-            ("function 2", None, 0, Ending::Open),
-            ("function 1", None, 40, Ending::Open),
+            ("<lost name 3>", Some(999_950), 999_950, Ending::Returned),
+            ("<lost name 2>", None, 0, Ending::Open),
+            ("<lost name 1>", None, 40, Ending::Open),
         ];
         assert_eq!(times, expected);
     }

@@ -13,7 +13,8 @@ use crate::text::escaped;
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  done; also if whoever read the output has seen enough
-  1  something else went wrong
+  1  something else went wrong, or a recording is cut off or damaged: what is
+     left of it was shown
   2  the command line is wrong, or the file of defaults
   3  a recording or another file cannot be read, or has not what was asked for
   4  the output cannot be written
@@ -46,6 +47,13 @@ pub(crate) enum Error {
     },
     /// What was asked for is not in the recording.
     Nothing(String),
+    /// A recording is not whole. What there is of it was shown.
+    Part {
+        /// Its path.
+        path: PathBuf,
+        /// What is missing.
+        missing: String,
+    },
     /// A file cannot be written.
     Write {
         /// Its path.
@@ -101,6 +109,7 @@ impl Error {
             Self::Input { path, error } | Self::Write { path, error } => {
                 format!("{}: {}", path.display(), plain(error))
             }
+            Self::Part { path, missing } => format!("{} {missing}", path.display()),
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
             Self::Refused => return None,
             Self::Output(error) => format!("the output cannot be written: {}", plain(error)),
@@ -117,6 +126,7 @@ impl Error {
     /// What the process ends with, see [`EXIT_CODES`].
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
+            Self::Part { .. } => 1,
             Self::Usage(_) | Self::Config { .. } => 2,
             Self::Input { .. } | Self::Nothing(_) => 3,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,

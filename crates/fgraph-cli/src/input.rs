@@ -12,7 +12,7 @@ use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Recording, Source};
 
 use crate::error::Error;
-use crate::text::escaped;
+use crate::text::{escaped, size};
 
 /// Where recordings are unless the command line says otherwise.
 pub(crate) const DEFAULT: &str = "fgraph.data";
@@ -50,6 +50,32 @@ impl Input {
 /// Opens a recording.
 pub(crate) fn open(path: &Path) -> Result<Recording, Error> {
     Recording::open(path).map_err(|error| unreadable(path, error))
+}
+
+/// Fails if the recording at `path`, which was read to its end, is cut off or damaged.
+pub(crate) fn check_whole(path: &Path, recording: &Recording) -> Result<(), Error> {
+    let lanes = recording.lanes();
+    let damages = lanes.damages();
+    let mut missing = Vec::new();
+    if !damages.is_empty() {
+        let bytes = damages.iter().map(|it| it.range.end - it.range.start).sum();
+        let places = match damages.len() {
+            1 => "one place".to_owned(),
+            more => format!("{more} places"),
+        };
+        missing.push(format!("is damaged: {} in {places}", size(bytes)));
+    }
+    if !lanes.has_end() {
+        let why = "has no end: it was cut off, its recorder was killed, or still writes it";
+        missing.push(why.to_owned());
+    }
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Part {
+            path: path.to_owned(),
+            missing: missing.join("; it "),
+        }),
+    }
 }
 
 /// Why the recording at `path` cannot be read.
@@ -207,6 +233,11 @@ impl View {
     /// The process that was recorded first.
     pub(crate) fn process(&self) -> u32 {
         self.recording.lanes().info().process
+    }
+
+    /// Fails if the recording is cut off or damaged, as far as it was read.
+    pub(crate) fn check_whole(&self, path: &Path) -> Result<(), Error> {
+        check_whole(path, &self.recording)
     }
 
     /// Whether more may be written.

@@ -181,7 +181,7 @@ pub(crate) fn thread(names: &Names, process: u32, thread: u32) -> String {
 /// The name of a function by its index, with its module.
 pub(crate) fn function(names: &Names, process: u32, index: u32) -> String {
     let Some(known) = names.function(process, index) else {
-        return format!("function {index}");
+        return format!("<lost name {index}>");
     };
     let module = known.module.rsplit('/').next().unwrap_or_default();
     let name = match known.name.as_str() {

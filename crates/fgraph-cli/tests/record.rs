@@ -972,7 +972,7 @@ fn what_cannot_be_recorded_is_refused_in_one_line() {
         assert!(code == 126 && said.contains(expected), "{code} {said}");
     };
     refused(Path::new("/etc/passwd"), "not executable");
-    refused(Path::new("/"), "not executable");
+    refused(Path::new("/"), "is a directory");
     let executable = |name: &str, bytes: &[u8]| {
         let path = place.path(name);
         fs::write(&path, bytes).unwrap();

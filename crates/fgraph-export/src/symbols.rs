@@ -55,7 +55,7 @@ impl Symbols {
                 },
             },
             None => Function {
-                name: format!("function {index}"),
+                name: format!("<lost name {index}>"),
                 module: self.module(""),
                 address: 0,
                 source: None,

@@ -602,7 +602,7 @@ fn push_name(out: &mut String, known: Option<&FunctionName>, function: u32) {
     match known {
         Some(known) if !known.name.is_empty() => out.push_str(&known.name),
         Some(known) => push(out, format_args!("{:#x}", known.address)),
-        None => push(out, format_args!("function {function}")),
+        None => push(out, format_args!("<lost name {function}>")),
     }
 }
 

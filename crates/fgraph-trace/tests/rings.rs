@@ -219,7 +219,7 @@ fn a_function_graph_goes_on_around_calls_whose_ends_were_dropped() {
     graph.write_all(&mut live, &mut text).unwrap();
     let expected = "\
 CPU:- [LOST 2 EVENTS]
-  1.000 us    |      function 4();
+  1.000 us    |      <lost name 4>();
   6.000 us    |    }
   9.000 us    |  }
 ";
@@ -495,11 +495,11 @@ fn the_text_is_laid_out_as_the_kernels() {
  0)               |  sys_open() {
  0)               |    getname() {
  0)   1.382 us    |      kmem_cache_alloc();
- 0)               |      function 4();
+ 0)               |      <lost name 4>();
  0)               |      /* half way */
  0) + 12.478 us   |    }
- 1)               |    function 9() {
- 1)   0.100 us    |    } /* function 9 unwound */
+ 1)               |    <lost name 9>() {
+ 1)   0.100 us    |    } /* <lost name 9> unwound */
  1) $ 2000012 us  |  }
 ";
     assert_eq!(text(Options::default()), expected);
@@ -544,8 +544,8 @@ fn there_is_no_column_of_processors_that_are_not_known() {
 #
 #  DURATION                  FUNCTION CALLS
 #   |   |                     |   |   |   |
-              |  function 9() {
-  0.100 us    |  } /* function 9 unwound */
+              |  <lost name 9>() {
+  0.100 us    |  } /* <lost name 9> unwound */
 ";
     assert_eq!(String::from_utf8(text).unwrap(), expected);
 }
@@ -732,10 +732,10 @@ fn a_call_that_is_nested_too_deep_for_a_line_has_its_depth_as_a_number() {
     assert_eq!(lines.len(), 2 * CALLS as usize - 1);
     let widest = " ".repeat(128);
     for (at, line) in [
-        (0, "function 1() {".to_owned()),
-        (64, format!("{widest}function 1() {{")),
-        (65, format!("{widest}(65) function 1() {{")),
-        (69, format!("{widest}(69) function 1();")),
+        (0, "<lost name 1>() {".to_owned()),
+        (64, format!("{widest}<lost name 1>() {{")),
+        (65, format!("{widest}(65) <lost name 1>() {{")),
+        (69, format!("{widest}(69) <lost name 1>();")),
         (70, format!("{widest}(68) }}")),
         (74, format!("{widest}}}")),
         (138, "}".to_owned()),

@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 _ = match known.map(|known| (known.name.as_str(), known.address)) {
                     Some(("", address)) => write!(text, "{kind:<7} {address:#x}"),
                     Some((name, _)) => write!(text, "{kind:<7} {name}"),
-                    None => write!(text, "{kind:<7} function {function}"),
+                    None => write!(text, "{kind:<7} <lost name {function}>"),
                 };
                 for word in &words {
                     _ = write!(text, " {word:#x}");
@@ -116,5 +116,6 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         text.push('\n');
         out.text(&text)?;
     }
-    out.finish()
+    out.finish()?;
+    view.check_whole(&args.input.path)
 }

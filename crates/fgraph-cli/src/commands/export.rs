@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fgraph_export::{Export, ExportError, Format};
 
 use crate::error::Error;
-use crate::input::Input;
+use crate::input::{Input, check_whole};
 use crate::text::grouped;
 
 /// Write a recording in the format of another program
@@ -102,5 +102,5 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             say!("fgraph: {events} events were lost; the ends of {calls} calls are missing");
         }
     }
-    Ok(())
+    check_whole(&args.input.path, &recording)
 }

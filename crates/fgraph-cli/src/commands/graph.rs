@@ -161,5 +161,6 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         tree.sort();
         write(tree, 0, 0, &followed.functions, &mut out)?;
     }
-    out.finish()
+    out.finish()?;
+    view.check_whole(&args.input.path)
 }

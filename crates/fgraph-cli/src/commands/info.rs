@@ -8,7 +8,7 @@ use fgraph_trace::event::What;
 
 use crate::calls::switched_off;
 use crate::error::Error;
-use crate::input::Input;
+use crate::input::{Input, check_whole};
 use crate::losses::Losses;
 use crate::output::{Out, Style};
 use crate::sources;
@@ -148,7 +148,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             &format!("{} in {} places", size(bytes), damages.len()),
         )?;
     }
-    out.finish()
+    out.finish()?;
+    check_whole(&args.input.path, &recording)
 }
 
 /// Nanoseconds since 1970 as a date and a time, UTC.

@@ -247,7 +247,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         }
         out.line("")?;
     }
-    out.finish()
+    out.finish()?;
+    view.check_whole(&args.input.path)
 }
 
 /// The slowest calls, the slowest first, none in another one; `usual` has the times of functions.

@@ -105,6 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         for text in unmatched::of_recording(&args.function.0, view.names()) {
             say!("fgraph: {}", escaped(&text));
         }
+        view.check_whole(path)?;
         return Ok(ExitCode::SUCCESS);
     }
     let settings = settings(&actions, words, !args.no_follow);

@@ -102,5 +102,6 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     }
     out.text(&text)?;
     unmatched::say_of_names(&args.filters, view.names());
-    out.finish()
+    out.finish()?;
+    view.check_whole(&args.input.path)
 }

@@ -186,12 +186,13 @@ struct Line {
 
 /// Prints it.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
-    let mut lines = profile(&args, &args.input)?;
+    let (mut lines, whole) = profile(&args, &args.input)?;
     let mut out = Out::new();
     if let Some(old) = &args.diff {
-        let old = profile(&args, &Input { path: old.clone() })?;
+        let (old, old_whole) = profile(&args, &Input { path: old.clone() })?;
         write_diff(&args, old, lines, &mut out)?;
-        return out.finish();
+        out.finish()?;
+        return whole.and(old_whole);
     }
     let own: u64 = lines.iter().map(|line| line.stats.own).sum();
     lines.sort_by(|a, b| {
@@ -233,7 +234,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         ]);
     }
     table.write(&mut out)?;
-    out.finish()
+    out.finish()?;
+    whole
 }
 
 fn heading(by: By) -> &'static str {
@@ -245,8 +247,8 @@ fn heading(by: By) -> &'static str {
     }
 }
 
-/// The lines of a recording, in no order.
-fn profile(args: &Args, input: &Input) -> Result<Vec<Line>, Error> {
+/// The lines of a recording, in no order, and whether the recording is whole.
+fn profile(args: &Args, input: &Input) -> Result<(Vec<Line>, Result<(), Error>), Error> {
     let mut view = input.view(&args.part)?;
     places::name_functions(&mut view, args.debuginfod);
     say_changes(&input.path, view.names());
@@ -279,7 +281,8 @@ fn profile(args: &Args, input: &Input) -> Result<Vec<Line>, Error> {
         stats,
     };
     let lines = profile.lines.into_iter().zip(profile.stats).map(line);
-    Ok(lines.filter(|line| line.stats.hits != 0).collect())
+    let lines = lines.filter(|line| line.stats.hits != 0).collect();
+    Ok((lines, view.check_whole(&input.path)))
 }
 
 /// Prints what has changed; what changed most comes first.

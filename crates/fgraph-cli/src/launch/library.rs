@@ -44,7 +44,8 @@ impl Library {
         let name = format!("{AGENT}{}.so", env!("AGENT_HASH"));
         let in_cache = || directory::in_caches(&caches()?);
         for directory in directory::at_run_time().chain(iter::once_with(in_cache).flatten()) {
-            if allows_execution(&directory)
+            if fits_in_list(&directory)
+                && allows_execution(&directory)
                 && let Ok(path) = place(&directory, &name)
             {
                 return Ok(Self {
@@ -72,10 +73,11 @@ impl Library {
     fn make_in(parent: &Path, name: &str) -> io::Result<Self> {
         let parent = directory::secure(parent)
             .ok_or_else(|| io::Error::other("not there, or others can change it"))?;
+        if !fits_in_list(&parent) {
+            return Err(io::Error::other("a colon or a space is in its path"));
+        }
         if !allows_execution(&parent) {
-            return Err(io::Error::other(
-                "mounted noexec, or a colon or a space in its path",
-            ));
+            return Err(io::Error::other("mounted noexec"));
         }
         remove_left_over(&parent);
         let own = tempfile::Builder::new()
@@ -131,13 +133,14 @@ fn holds_agent_only(directory: &Path) -> bool {
     !names.is_empty() && names.iter().all(is_agent)
 }
 
-fn allows_execution(directory: &Path) -> bool {
+/// True if the variable that names the library, a list, can name one in the directory.
+fn fits_in_list(directory: &Path) -> bool {
     let path = directory.as_os_str().as_bytes();
-    // The variable that names the library is a list, with these between the files.
-    if path.iter().any(|byte| b": ".contains(byte)) {
-        return false;
-    }
-    let Ok(path) = CString::new(path) else {
+    !path.iter().any(|byte| b": ".contains(byte))
+}
+
+fn allows_execution(directory: &Path) -> bool {
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else {
         return false;
     };
     // SAFETY: zeros are such a value; it is filled in. The path is a string.

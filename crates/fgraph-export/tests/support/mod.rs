@@ -243,7 +243,7 @@ impl Script {
         match FUNCTIONS.iter().find(|function| function.0 == index) {
             Some(&(_, "", module, address)) => (format!("{address:#x}"), module.to_owned()),
             Some(&(_, name, module, _)) => (name.to_owned(), module.to_owned()),
-            None => (format!("function {index}"), String::new()),
+            None => (format!("<lost name {index}>"), String::new()),
         }
     }
 

@@ -357,6 +357,13 @@ impl<R> RecordingLanes<R> {
         &self.damages
     }
 
+    /// True if the recording has its end and its index: its writer has ended it, and it was not cut
+    /// off.
+    #[must_use]
+    pub fn has_end(&self) -> bool {
+        self.has_index
+    }
+
     /// Whether more may come: its writer has not ended it, as far as it was read.
     #[must_use]
     pub fn is_growing(&self) -> bool {

@@ -97,7 +97,7 @@ impl Calls {
                 match names.function(process, function) {
                     Some(known) if !known.name.is_empty() => out.push_str(&known.name),
                     Some(known) => _ = write!(out, "{:#x}", known.address),
-                    None => _ = write!(out, "function {function}"),
+                    None => _ = write!(out, "<lost name {function}>"),
                 }
                 if let Some(caller) = caller {
                     let name = self.callers.entry(caller);
