@@ -19,6 +19,7 @@ use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
 use crate::patching::writer::Writer;
+use crate::process::image;
 use crate::process::spawn_gate::{self, Closed};
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::{self, Change};
@@ -281,7 +282,8 @@ impl Control {
 }
 
 impl Control {
-    /// Makes the text of all modules their files' again, once no user is left.
+    /// Makes the text of all modules their files' again, once no user is left, and gives up what
+    /// was read of it.
     pub(super) fn restore_text(&self) {
         // Beside a debugger pages may change at any time.
         let has_user = self.filters.iter().any(Option::is_some);
@@ -295,6 +297,7 @@ impl Control {
                 }
             });
         }
+        image::forget_text();
     }
 }
 

@@ -18,15 +18,18 @@
 //! # Safety
 //!
 //! The unsafe code makes a mapping that nothing else knows, writes to it while it is borrowed
-//! exclusively, and hands it out when it is never written or unmapped again.
+//! exclusively, and hands it out when it is never written or unmapped again. The kernel may forget
+//! pages of text that is mapped, which are those of the file.
 
 use core::ops::Range;
+use core::ptr;
 use core::slice;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, SectionHeader64};
@@ -34,6 +37,19 @@ use object::read::elf::{FileHeader, SectionHeader};
 
 use crate::os::PAGE;
 use crate::os::memory;
+
+/// Text of files that is mapped, for as long as the process lives.
+static MAPPED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+
+/// Has the kernel forget the pages of text of files. They are read again when they are needed.
+pub(crate) fn forget_text() {
+    let mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    for range in mapped.iter() {
+        let start = ptr::without_provenance_mut(range.start);
+        // SAFETY: a mapping of a file that is never written.
+        unsafe { libc::madvise(start, range.len(), libc::MADV_DONTNEED) };
+    }
+}
 
 /// Reads a file, to keep it for the rest of the process. Its `.debug_*` sections are zero, and, if
 /// it has a symbol table, its data.
@@ -74,6 +90,8 @@ fn invalid(what: &str) -> io::Error {
 struct Image {
     memory: *mut u8,
     len: usize,
+    /// Addresses of its text.
+    mapped: Vec<Range<usize>>,
 }
 
 /// A part of a file that is not read.
@@ -87,7 +105,11 @@ struct Part {
 impl Image {
     fn new(len: usize) -> Option<Self> {
         let memory = memory::map(len)?;
-        Some(Self { memory, len })
+        Some(Self {
+            memory,
+            len,
+            mapped: Vec::new(),
+        })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -102,7 +124,9 @@ impl Image {
 
     /// What was read, for good.
     fn leak(self) -> &'static [u8] {
-        let this = core::mem::ManuallyDrop::new(self);
+        let mut this = core::mem::ManuallyDrop::new(self);
+        let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        mapped.append(&mut this.mapped);
         // SAFETY: never unmapped, nor written any more.
         unsafe { slice::from_raw_parts(this.memory, this.len) }
     }
@@ -142,6 +166,8 @@ impl Image {
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        let mapped = mapped.addr();
+        self.mapped.push(mapped..mapped + range.len());
         Ok(())
     }
 
