@@ -859,6 +859,9 @@ fn what_a_killed_recorder_has_left_is_removed_by_the_next_one() {
         let mut recorder = place.recorder(&[]);
         recorder.args(program).env("TMPDIR", &temporary);
         recorder.env_remove("XDG_RUNTIME_DIR");
+        recorder
+            .env("HOME", "/nowhere")
+            .env_remove("XDG_CACHE_HOME");
         recorder.stdin(Stdio::piped()).stdout(Stdio::piped());
         recorder.spawn().unwrap()
     };

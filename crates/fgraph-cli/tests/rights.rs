@@ -318,6 +318,8 @@ fn directories_that_allow_no_execution_are_named() {
         shell.args(["--mount", "sh", "-c", &script, fgraph]);
         shell
             .env("TMPDIR", place.path())
+            .env("HOME", "/nowhere")
+            .env_remove("XDG_CACHE_HOME")
             .env_remove("XDG_RUNTIME_DIR");
         shell.output()
     };

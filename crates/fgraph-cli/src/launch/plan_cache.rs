@@ -50,12 +50,15 @@ pub(super) fn trim() {
 }
 
 fn trim_to(most: u64, mut plans: Vec<KeptPlan>, now: SystemTime) {
-    plans.sort_by_key(|plan| plan.used);
+    let is_left = |plan: &KeptPlan| {
+        let age = now.duration_since(plan.used).unwrap_or_default();
+        plan.module.is_none() && age > LONGEST_WRITE
+    };
+    // What was not written to its end goes first.
+    plans.sort_by_key(|plan| (!is_left(plan), plan.used));
     let mut len: u64 = plans.iter().map(|plan| plan.len).sum();
     for plan in plans {
-        let age = now.duration_since(plan.used).unwrap_or_default();
-        let is_left = plan.module.is_none() && age > LONGEST_WRITE;
-        if len > most || is_left {
+        if len > most || is_left(&plan) {
             // Another process may have removed it.
             let _ = fs::remove_file(&plan.path);
             len -= plan.len;
