@@ -59,15 +59,24 @@ const RINGS: RingOptions = RingOptions {
 
 /// The newest events of more threads are kept than are read while they come.
 const KEPT_THREADS: u32 = 2048;
+/// The rings of all threads have no more bytes of the address space.
+const ALL_RINGS: u64 = 32 << 30;
+/// Bytes of the largest ring: as many sub-buffers as there may be.
+pub(crate) const LARGEST_RING: u64 = 4096 * RINGS.sub_buffer_bytes as u64;
 
-fn ring_options(mode: Mode) -> RingOptions {
+/// How rings are laid out that have so many bytes for each thread.
+fn ring_options(mode: Mode, bytes: Option<u64>) -> RingOptions {
+    let usual = u64::from(RINGS.sub_buffers) * u64::from(RINGS.sub_buffer_bytes);
+    let bytes = bytes.unwrap_or(usual).min(LARGEST_RING);
+    let sub_buffers = bytes.div_ceil(RINGS.sub_buffer_bytes.into()).max(2) as u32;
     let rings = match mode {
         Mode::Drop => RINGS.rings,
-        Mode::Overwrite => KEPT_THREADS,
+        Mode::Overwrite => KEPT_THREADS.min((ALL_RINGS / bytes.max(1)) as u32),
     };
     RingOptions {
         mode,
         rings,
+        sub_buffers,
         ..RINGS
     }
 }
@@ -262,6 +271,8 @@ pub(crate) struct Program {
     output: Option<File>,
     /// At the end it is said which of these match no function.
     patterns: Vec<Pattern>,
+    /// Bytes of the ring of each thread, unless these are as usual.
+    buffer: Option<u64>,
 }
 
 /// A program that runs with the agent inside, as our child unless it ran before.
@@ -315,7 +326,14 @@ impl Program {
             settings,
             output: None,
             patterns: Vec::new(),
+            buffer: None,
         })
+    }
+
+    /// Gives the ring of each thread so many bytes.
+    pub(crate) fn buffer(mut self, bytes: Option<u64>) -> Self {
+        self.buffer = bytes;
+        self
     }
 
     /// Has it said at the end which of these patterns match no function.
@@ -379,7 +397,7 @@ impl Program {
             is_missing: false,
         };
         let library = Library::find().map_err(failed)?;
-        let options = ring_options(mode);
+        let options = ring_options(mode, self.buffer);
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
         self.settings.rings = RingsFile::of(&file).map_err(failed)?;
@@ -419,7 +437,7 @@ impl Program {
     }
 
     fn attach(self, pid: u32, mode: Mode) -> Result<Launched, Error> {
-        let options = ring_options(mode);
+        let options = ring_options(mode, self.buffer);
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
         Ok(Launched {

@@ -635,6 +635,38 @@ fn a_recording_ends_at_its_size_or_time_and_the_program_goes_on() {
 }
 
 #[test]
+fn what_a_ring_had_no_room_for_is_said_and_is_not_lost() {
+    let place = Place::new();
+    let text = "void f(void) { __asm__ volatile(\"nop; nop; nop; nop; nop; nop\"); }\n\
+                int main(void) { for (int n = 0; n < 100000; n++) f(); return 0; }\n";
+    let source = place.path("calls.c");
+    fs::write(&source, text).unwrap();
+    let program = place.path("calls");
+    let mut build = Command::new(needs!(CC.find()));
+    let build = build.args(["-O0", "-o"]).args([&program, &source]);
+    assert!(build.status().unwrap().success());
+    let record = |options: &[&str]| {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let recorder = recorder.arg("record").args(options).arg("-o");
+        let output = recorder.arg(place.recording()).arg(&program).output();
+        let said = String::from_utf8(output.unwrap().stderr).unwrap();
+        (Found::of(&place.recording()), said)
+    };
+    let (found, said) = record(&["--ring", "overwrite=10s", "--buffer", "256K"]);
+    assert!(found.entries("f") < 100_000 && found.lost == 0, "{said}");
+    assert!(
+        said.contains("there was room for ") && said.contains("--buffer"),
+        "{said}"
+    );
+    let (found, said) = record(&["--ring", "overwrite", "--buffer", "256K"]);
+    assert!(found.entries("f") < 100_000 && found.lost == 0, "{said}");
+    assert!(said.contains(", of the last "), "{said}");
+    let (found, said) = record(&["--ring", "overwrite=10s"]);
+    assert_eq!((found.entries("f"), found.lost), (100_000, 0), "{said}");
+    assert!(!said.contains("room for"), "{said}");
+}
+
+#[test]
 fn the_newest_events_are_kept_until_a_trigger_fires() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "hostile.c", &[]);

@@ -23,7 +23,7 @@ use crate::input::{DEFAULT, nanoseconds};
 use crate::launch::counts::{Counts, Drained};
 use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::{Launched, NAP, What};
+use crate::launch::{LARGEST_RING, Launched, NAP, What};
 use crate::places::names_of_functions;
 use crate::sources;
 use crate::text::{escaped, grouped, size};
@@ -60,6 +60,11 @@ pub(crate) struct Args {
     /// each thread
     #[arg(long, value_name = "drop|overwrite[=TIME]", value_parser = parse_ring)]
     ring: Option<Ring>,
+    /// With --ring overwrite, memory for the newest events of each thread, as 500K or 64M, at most
+    /// 256M. With a time, it is what a busy thread writes in it, but no more than 64M unless this
+    /// says so
+    #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
+    buffer: Option<u64>,
     /// Keep the newest events until this happens, and write them then: `call:FUNCTION`,
     /// `slow:FUNCTION>10ms` (when that call ends), `signal` (SIGUSR2 to this command), `crash` (a
     /// signal ends the program), `exit!=0`; may be given several times. The first snapshot is FILE,
@@ -123,6 +128,10 @@ impl Args {
             (None, []) => Ring::Drop,
             (None, _) => Ring::Overwrite(None),
         };
+        if ring == Ring::Drop && self.buffer.is_some() {
+            let why = "--buffer takes --ring overwrite";
+            return Err(Error::Usage(why.to_owned()));
+        }
         if ring != Ring::Drop && self.max_size.is_some() {
             let why = "--max-size takes --ring drop";
             return Err(Error::Usage(why.to_owned()));
@@ -146,6 +155,28 @@ fn parse_size(text: &str) -> Result<u64, String> {
     value.ok_or_else(|| "a size is a number and one of K, M, G: 100M".to_owned())
 }
 
+fn parse_buffer(text: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    match (1..=LARGEST_RING).contains(&size) {
+        true => Ok(size),
+        false => Err("a buffer has 1K to 256M".to_owned()),
+    }
+}
+
+/// Bytes that a thread writes in a second at most: ten million calls.
+const BYTES_PER_SECOND: u64 = 160 << 20;
+/// Bytes of a ring unless --buffer allows more.
+const BUFFER: u64 = 64 << 20;
+/// Bytes of a ring where no time says what is to be kept.
+const LEAST_BUFFER: u64 = 4 << 20;
+
+/// Bytes of the ring of each thread that keeps what happened in this time.
+fn buffer_of(span: Duration, most: Option<u64>) -> u64 {
+    let bytes = span.as_secs_f64() * BYTES_PER_SECOND as f64;
+    let most = most.unwrap_or(BUFFER);
+    (bytes as u64).clamp(LEAST_BUFFER.min(most), most)
+}
+
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     nanoseconds(text).map(Duration::from_nanos)
 }
@@ -163,6 +194,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let program = args.what.find(flight::of_calls(&args.triggers))?;
     let program = program.checking(flight::patterns(&args.triggers));
     let program = program.max_rate(args.max_rate.unwrap_or(0));
+    let program = program.buffer(match ring {
+        Ring::Overwrite(Some(span)) => Some(buffer_of(span, args.buffer)),
+        _ => args.buffer,
+    });
     let (file, is_new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
@@ -399,6 +434,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_ring_is_as_large_as_its_time_takes_up_to_the_limit() {
+        let ms = Duration::from_millis;
+        assert_eq!(buffer_of(ms(1), None), 4 << 20);
+        assert_eq!(buffer_of(ms(100), None), 16 << 20);
+        assert_eq!(buffer_of(ms(1000), None), 64 << 20);
+        assert_eq!(buffer_of(ms(1000), Some(256 << 20)), 160 << 20);
+        assert_eq!(buffer_of(ms(60_000), Some(256 << 20)), 256 << 20);
+        assert_eq!(buffer_of(ms(1000), Some(1 << 20)), 1 << 20);
+    }
+
+    #[test]
     fn sizes_and_times_have_units() {
         assert_eq!(parse_size("3k"), Ok(3 << 10));
         assert_eq!(parse_size("2G"), Ok(2 << 30));
@@ -407,6 +453,8 @@ mod tests {
         for two_minutes in ["2m", "2min", "120s", "120 s"] {
             assert_eq!(parse_time(two_minutes), Ok(Duration::from_secs(120)));
         }
+        assert_eq!(parse_buffer("256M"), Ok(LARGEST_RING));
+        assert!(parse_buffer("257M").is_err() && parse_buffer("0K").is_err());
         for bad in ["", "5", "M", "-1s", "5 q", "99999999999999999999"] {
             assert!(
                 parse_size(bad).is_err() && parse_time(bad).is_err(),

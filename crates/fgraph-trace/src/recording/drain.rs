@@ -25,6 +25,7 @@ pub struct Drain<W> {
     chunk: Chunk,
     /// Whether all is written that will be.
     is_snapshot: bool,
+    kept_since: Option<u64>,
 }
 
 impl<W: Write> Drain<W> {
@@ -42,8 +43,8 @@ impl<W: Write> Drain<W> {
     }
 
     /// Writes what is in the rings now, of each thread from a time on, in ticks of the clock. It
-    /// stays there, and writers and other readers go on. Older events that were in the rings, and
-    /// those that had to make room there, are told as lost.
+    /// stays there, and writers and other readers go on. Older events are not told as lost: see
+    /// [`kept_since`](Self::kept_since).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -69,19 +70,39 @@ impl<W: Write> Drain<W> {
         this.is_snapshot = true;
         this.lanes.refresh();
         for lane in 0..this.lanes.count() {
+            // Events and dropped ones before the first chunk that is written.
+            let mut before = None;
             // A writer that is faster than the file keeps us from other rings no longer than this.
-            for _ in 0..=this.lanes.sub_buffers() {
+            for nth in 0..=this.lanes.sub_buffers() {
                 let found = this.lanes.poll(lane, &mut this.chunk);
                 if !found.map_err(io::Error::other)? {
                     break;
                 }
-                if cut_before(&mut this.chunk, since) {
+                let chunk = &mut this.chunk;
+                let is_overwritten = nth == 0 && chunk.events > 0 && chunk.time > since;
+                if is_overwritten {
+                    this.kept_since = this.kept_since.max(Some(chunk.time));
+                }
+                if cut_before(chunk, since) {
+                    let own_dropped = chunk.own_dropped;
+                    let (events, dropped) = *before
+                        .get_or_insert((chunk.events, chunk.dropped.saturating_sub(own_dropped)));
+                    chunk.events = chunk.events.wrapping_sub(events);
+                    chunk.dropped = chunk.dropped.wrapping_sub(dropped);
                     this.describe()?;
                     this.writer.chunk(&this.chunk)?;
                 }
             }
         }
         Ok(this)
+    }
+
+    /// Of a [snapshot](Self::snapshot), the time from which on the events of all threads are there:
+    /// `None` if that is the time that was asked for, else older events of a thread had to make
+    /// room for newer ones.
+    #[must_use]
+    pub fn kept_since(&self) -> Option<u64> {
+        self.kept_since
     }
 
     fn resume(lanes: RingLanes, writer: RecordingWriter<W>) -> Self {
@@ -91,6 +112,7 @@ impl<W: Write> Drain<W> {
             described: 0,
             chunk: Chunk::default(),
             is_snapshot: false,
+            kept_since: None,
         }
     }
 

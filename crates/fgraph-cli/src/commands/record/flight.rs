@@ -19,7 +19,7 @@ use crate::launch::counts::Drained;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP};
 use crate::target::{Pattern, Patterns, parse_patterns};
-use crate::text::size;
+use crate::text::{size, time};
 
 /// More snapshots are not taken.
 const MOST: u64 = 10;
@@ -130,10 +130,21 @@ impl Snapshots<'_> {
         let mut drain = Drain::snapshot(Arc::clone(rings), file, &self.info, since)?;
         identify(&mut drain, &mut 0)?;
         self.off = switched_off(drain.names());
+        let now = Anchor::now(clock.kind()).ticks;
+        let kept = drain.kept_since();
+        let kept = kept.map(|kept| clock.nanoseconds(now.saturating_sub(kept)));
         let len = finish(self.args, drain, interrupts)?;
         (self.taken, self.len) = (self.taken + 1, len);
         if !self.args.quiet {
-            say!("fgraph: a snapshot of {} in {}", size(len), path.display());
+            let path = path.display();
+            let kept = match (kept, self.span) {
+                (Some(kept), Some(_)) => {
+                    format!("; there was room for {} only, see --buffer", time(kept))
+                }
+                (Some(kept), None) => format!(", of the last {}", time(kept)),
+                (None, _) => String::new(),
+            };
+            say!("fgraph: a snapshot of {} in {path}{kept}", size(len));
         }
         Ok(())
     }
