@@ -285,15 +285,52 @@ fn profile(args: &Args, input: &Input) -> Result<(Vec<Line>, Result<(), Error>),
     Ok((lines, view.check_whole(&input.path)))
 }
 
-/// Prints what has changed; what changed most comes first.
-fn write_diff(args: &Args, old: Vec<Line>, new: Vec<Line>, out: &mut Out) -> Result<(), Error> {
-    let mut pairs: HashMap<(String, String), [Stats; 2]> = HashMap::new();
+/// A line of each recording, by name and module.
+type Pair = ((String, String), [Stats; 2]);
+
+/// Pairs the lines of two recordings: those of one name in one module, and of the others those of
+/// one name, if each recording has one of it. Two builds of a program may be in files of different
+/// names.
+fn paired(old: Vec<Line>, new: Vec<Line>) -> Vec<Pair> {
+    let mut pairs: HashMap<(String, String), [Option<Stats>; 2]> = HashMap::new();
     for (at, lines) in [old, new].into_iter().enumerate() {
         for line in lines {
-            pairs.entry((line.name, line.module)).or_default()[at] = line.stats;
+            pairs.entry((line.name, line.module)).or_default()[at] = Some(line.stats);
         }
     }
-    let mut pairs: Vec<_> = pairs.into_iter().collect();
+    let mut done = Vec::new();
+    let mut alone: HashMap<String, [Vec<(String, Stats)>; 2]> = HashMap::new();
+    for ((name, module), sides) in pairs {
+        match sides {
+            [Some(old), Some(new)] => done.push(((name, module), [old, new])),
+            [Some(old), None] => alone.entry(name).or_default()[0].push((module, old)),
+            [None, Some(new)] => alone.entry(name).or_default()[1].push((module, new)),
+            [None, None] => {}
+        }
+    }
+    for (name, [mut old, mut new]) in alone {
+        if let ([(_, before)], [(module, after)]) = (&mut old[..], &mut new[..]) {
+            let stats = [std::mem::take(before), std::mem::take(after)];
+            done.push(((name, std::mem::take(module)), stats));
+            continue;
+        }
+        let old = old
+            .into_iter()
+            .map(|(module, old)| (module, [old, Stats::default()]));
+        let new = new
+            .into_iter()
+            .map(|(module, new)| (module, [Stats::default(), new]));
+        done.extend(
+            old.chain(new)
+                .map(|(module, stats)| ((name.clone(), module), stats)),
+        );
+    }
+    done
+}
+
+/// Prints what has changed; what changed most comes first.
+fn write_diff(args: &Args, old: Vec<Line>, new: Vec<Line>, out: &mut Out) -> Result<(), Error> {
+    let mut pairs = paired(old, new);
     pairs.sort_by(|(a_name, [a_old, a_new]), (b_name, [b_old, b_new])| {
         let change = |old, new| args.sort.of(old).abs_diff(args.sort.of(new));
         let by_change = change(b_old, b_new).cmp(&change(a_old, a_new));
@@ -332,4 +369,53 @@ fn write_diff(args: &Args, old: Vec<Line>, new: Vec<Line>, out: &mut Out) -> Res
         ]);
     }
     table.write(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_of_a_program_are_compared_across_the_names_of_their_files() {
+        let line = |name: &str, module: &str, hits| {
+            let mut stats = Stats::default();
+            stats.hits = hits;
+            let [name, module] = [name, module].map(str::to_owned);
+            Line {
+                name,
+                module,
+                stats,
+            }
+        };
+        let old = vec![
+            line("main", "v1", 1),
+            line("gone", "v1", 2),
+            line("free", "libc.so.6", 3),
+            line("twice", "v1", 4),
+            line("twice", "liba.so", 5),
+        ];
+        let new = vec![
+            line("main", "v2", 10),
+            line("free", "libc.so.6", 30),
+            line("free", "v2", 31),
+            line("twice", "v2", 40),
+        ];
+        let mut found: Vec<_> = paired(old, new)
+            .into_iter()
+            .map(|((name, module), [old, new])| (name, module, old.hits, new.hits))
+            .collect();
+        found.sort();
+        let expected = [
+            ("free", "libc.so.6", 3, 30),
+            ("free", "v2", 0, 31),
+            ("gone", "v1", 2, 0),
+            ("main", "v2", 1, 10),
+            ("twice", "liba.so", 5, 0),
+            ("twice", "v1", 4, 0),
+            ("twice", "v2", 0, 40),
+        ];
+        let expected =
+            expected.map(|(name, module, old, new)| (name.to_owned(), module.to_owned(), old, new));
+        assert_eq!(found, expected);
+    }
 }
