@@ -9,7 +9,7 @@ use fgraph_needs::{CC, CHROMIUM, needs};
 
 mod support;
 
-use support::{other_machine, recording, recording_of, recording_with_losses};
+use support::{other_machine, recording, recording_of, recording_with_losses, recursive_recording};
 
 /// The subcommands that take a recording and nothing else.
 const VIEWS: [&str; 5] = ["info", "report", "replay", "outliers", "dump"];
@@ -202,6 +202,22 @@ parse: 20 calls, total 5.010 ms, self 4.000 us
     let complaint = fails(&["graph", "absent"], &path, 3);
     let expected = "no function of the recording matches 'absent'; see `fgraph report`";
     assert_eq!(complaint, format!("fgraph: {expected}\n"));
+}
+
+#[test]
+fn graph_counts_the_time_of_recursive_calls_once() {
+    let (_directory, path) = recursive_recording();
+    let text = text(&["graph", "fib", "--depth", "1"], &path);
+    let expected = "\
+fib: 3 calls, total 600 ns, self 600 ns
+
+       calls         total  called by
+           1        600 ns  (a caller that was not recorded)
+           2          0 ns  fib
+
+       calls         total  calls
+";
+    assert_eq!(text, expected);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 
-use crate::calls::{self, Call, Function, Open, Watch};
+use crate::calls::{self, Call, Function, Open, Slot, Watch};
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
 use crate::output::{Out, Style};
@@ -36,15 +36,19 @@ fn write(
 ) -> Result<(), Error> {
     for &child in &tree.nodes[node as usize].children {
         let node = &tree.nodes[child as usize];
-        let function = &functions[node.slot as usize];
+        let function = functions.get(node.slot as usize);
+        let name = function.map_or("(a caller that was not recorded)", |it| it.name.as_str());
         let (hits, total) = (grouped(node.hits), time(node.total));
         let indent = "  ".repeat(depth);
-        let line = format!("{hits:>12}  {total:>12}  {indent}{}", function.name);
+        let line = format!("{hits:>12}  {total:>12}  {indent}{name}");
         out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
         write(tree, child, depth + 1, functions, out)?;
     }
     Ok(())
 }
+
+/// Stands for the callers of calls that are inside no other one. No function has it.
+const NOT_RECORDED: Slot = Slot::MAX;
 
 /// Levels that are shown at most.
 const MAX_DEPTH: usize = 1000;
@@ -105,9 +109,15 @@ impl Watch for Graph {
         if self.active[thread] == 0 {
             self.total = self.total.saturating_add(took);
         }
+        // The time of a call within another one is in that one's.
+        let took = if self.active[thread] == 0 { took } else { 0 };
         let mut node = 0;
         for caller in stack.iter().rev().take(self.depth) {
             node = self.callers.child(node, caller.data);
+            self.callers.add(node, took);
+        }
+        if stack.is_empty() {
+            node = self.callers.child(node, NOT_RECORDED);
             self.callers.add(node, took);
         }
     }

@@ -103,6 +103,45 @@ pub(crate) fn recording_with_losses() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
+/// A directory with a recording: `fib` calls itself, 100 ns later each time and 3 calls deep, and
+/// each of these calls takes the time of those in it and 200 ns.
+pub(crate) fn recursive_recording() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fgraph.data");
+    let options = RingOptions {
+        clock: Some(ClockKind::Monotonic),
+        ..RingOptions::default()
+    };
+    let rings = Arc::new(Rings::create(&options).unwrap());
+    let fields = [PROCESS.into(), 1, 0x1000, 16];
+    rings.describe(
+        DescriptionKind::Function,
+        fields,
+        ["fib", "/usr/bin/program"],
+    );
+    let writer = rings.writer(PROCESS, PROCESS).unwrap();
+    let start = rings.clock().first().ticks;
+    for (kind, times) in [
+        (Kind::Entry, [0, 100, 200]),
+        (Kind::Return, [400, 500, 600]),
+    ] {
+        for time in times {
+            writer.call(call(kind, 1), start + time);
+        }
+    }
+    rings.finish();
+    let info = Info {
+        process: PROCESS,
+        ..Info::default()
+    };
+    let file = File::create(&path).unwrap();
+    Drain::new(rings.clone(), file, &info)
+        .unwrap()
+        .finish()
+        .unwrap();
+    (directory, path)
+}
+
 /// A directory with a recording: `main` calls `parse` 20 times, which calls `read`; the last one
 /// is slow. Another thread calls a function with a hostile name.
 pub(crate) fn recording() -> (TempDir, PathBuf) {
