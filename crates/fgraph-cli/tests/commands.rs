@@ -276,9 +276,11 @@ fn exports_are_written_where_they_are_asked_for() {
         complaint,
         "fgraph: absent/x.csv: No such file or directory\n"
     );
-    let complaint = fails(&["export", "perfeto"], &path, 2);
+    let output = fgraph(&["export", "perfeto"], &path);
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
     assert!(
-        complaint.contains("unknown format \"perfeto\""),
+        complaint.contains("'perfeto'") && complaint.contains("a similar value exists: 'perfetto'"),
         "{complaint}"
     );
     // Where the whole workspace is built at once, other packages may have asked for pictures.
@@ -353,6 +355,7 @@ fn completions_and_manual_pages_know_every_subcommand() {
             "{shell}"
         );
     }
+    assert!(text(&["completions", "bash"], &path).contains("speedscope"));
     assert!(text(&["man"], &path).contains("fgraph\\-outliers"));
     text(&["man", "pages"], &path);
     for view in VIEWS {

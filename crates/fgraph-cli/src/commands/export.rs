@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use fgraph_export::{Export, ExportError, Format};
 
 use crate::error::Error;
@@ -17,8 +18,8 @@ Examples:
   fgraph export perfetto -o trace.pftrace
   fgraph export folded -o - | flamegraph.pl > flames.svg")]
 pub(crate) struct Args {
-    /// html, perfetto, chrome, firefox, speedscope, folded, svg, pprof, callgrind, uftrace, ctf,
-    /// csv, parquet, otlp
+    /// The format
+    #[arg(value_parser = PossibleValuesParser::new(FORMATS))]
     format: String,
     #[command(flatten)]
     input: Input,
@@ -26,6 +27,24 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 }
+
+/// All formats, of which some may not be built in.
+const FORMATS: [&str; 14] = [
+    "html",
+    "perfetto",
+    "chrome",
+    "firefox",
+    "speedscope",
+    "folded",
+    "svg",
+    "pprof",
+    "callgrind",
+    "uftrace",
+    "ctf",
+    "csv",
+    "parquet",
+    "otlp",
+];
 
 /// The name of an export unless one is given.
 fn default_name(format: Format) -> &'static str {
