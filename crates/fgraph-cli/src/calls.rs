@@ -122,6 +122,8 @@ pub(crate) type Call = EndedCall<Slot>;
 pub(crate) fn count(call: &Call, clock: &Clock, is_outermost: bool, stats: &mut Stats) {
     let [ran, own] = [call.ran, call.own].map(|ticks| clock.nanoseconds(ticks));
     match call.ending {
+        // It began with the last event of its thread, and nothing is known of its time.
+        Ending::Open if call.ran == 0 => stats.add_untimed(),
         Ending::Returned | Ending::Unwound | Ending::Open => stats.add(ran, own, is_outermost),
         Ending::Lost => stats.add_lost(ran, own, is_outermost),
         Ending::EntryOnly => stats.add_untimed(),

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use fgraph_needs::{CC, CHROMIUM, needs};
+use fgraph_trace::event::Kind;
 
 mod support;
 
-use support::{other_machine, recording, recording_of, recording_with_losses, recursive_recording};
+use support::{other_machine, recording, recording_of, recording_of_fib, recording_with_losses};
 
 /// The subcommands that take a recording and nothing else.
 const VIEWS: [&str; 5] = ["info", "report", "replay", "outliers", "dump"];
@@ -206,7 +207,9 @@ parse: 20 calls, total 5.010 ms, self 4.000 us
 
 #[test]
 fn graph_counts_the_time_of_recursive_calls_once() {
-    let (_directory, path) = recursive_recording();
+    let entries = [0, 100, 200].map(|time| (Kind::Entry, time));
+    let returns = [400, 500, 600].map(|time| (Kind::Return, time));
+    let (_directory, path) = recording_of_fib(&[entries, returns].concat());
     let text = text(&["graph", "fib", "--depth", "1"], &path);
     let expected = "\
 fib: 3 calls, total 600 ns, self 600 ns
@@ -218,6 +221,28 @@ fib: 3 calls, total 600 ns, self 600 ns
        calls         total  calls
 ";
     assert_eq!(text, expected);
+}
+
+#[test]
+fn a_call_that_has_not_ended_and_of_which_nothing_came_has_no_time() {
+    let (_directory, path) = recording_of_fib(&[(Kind::Entry, 0)]);
+    let text = text(&["report"], &path);
+    let line = text.lines().last().unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let expected = [
+        "-",
+        "0.0",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "1",
+        "fib",
+        "[program]",
+    ];
+    assert_eq!(words, expected);
 }
 
 #[test]

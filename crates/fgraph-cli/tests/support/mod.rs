@@ -103,9 +103,8 @@ pub(crate) fn recording_with_losses() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// A directory with a recording: `fib` calls itself, 100 ns later each time and 3 calls deep, and
-/// each of these calls takes the time of those in it and 200 ns.
-pub(crate) fn recursive_recording() -> (TempDir, PathBuf) {
+/// A directory with a recording of these entries and returns of `fib`, with their times.
+pub(crate) fn recording_of_fib(events: &[(Kind, u64)]) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fgraph.data");
     let options = RingOptions {
@@ -121,13 +120,8 @@ pub(crate) fn recursive_recording() -> (TempDir, PathBuf) {
     );
     let writer = rings.writer(PROCESS, PROCESS).unwrap();
     let start = rings.clock().first().ticks;
-    for (kind, times) in [
-        (Kind::Entry, [0, 100, 200]),
-        (Kind::Return, [400, 500, 600]),
-    ] {
-        for time in times {
-            writer.call(call(kind, 1), start + time);
-        }
+    for &(kind, time) in events {
+        writer.call(call(kind, 1), start + time);
     }
     rings.finish();
     let info = Info {
