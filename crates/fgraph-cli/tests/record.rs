@@ -812,6 +812,27 @@ fn values_are_shown_by_their_types_and_obeyed_by_nothing() {
 }
 
 #[test]
+fn exports_name_the_program_though_only_a_library_was_recorded() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "short.c", &[]);
+    let found = place.same(&["-F", "libc:puts"], &[program.as_os_str()]);
+    assert_eq!(found.entries("puts"), 1);
+    let mut export = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let export = export.args(["export", "uftrace", "-o", "uftrace"]);
+    assert!(
+        export
+            .current_dir(place.0.path())
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    let tasks = fs::read_to_string(place.path("uftrace/task.txt")).unwrap();
+    let expected = format!("exename=\"{}\"", program.canonicalize().unwrap().display());
+    assert!(tasks.contains(&expected), "{tasks}");
+}
+
+#[test]
 fn a_recording_knows_sources_and_builds_without_its_program() {
     let place = Place::new();
     let compiler = needs!(CC.find());

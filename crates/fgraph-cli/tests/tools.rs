@@ -294,6 +294,7 @@ fn orders_of_locks_that_can_deadlock_are_shown() {
     let (last, before) = inversions[0].split_once("; but ").unwrap();
     assert_eq!(last.matches(" backwards+0x").count(), 2, "{last}");
     assert_eq!(before.matches(" forwards+0x").count(), 2, "{before}");
+    assert!(!out.contains("fgraph-agent"), "{out}");
     for heading in [" locks held", " locks waited for"] {
         let mut lines = out.lines().skip_while(|line| !line.ends_with(heading));
         assert!(lines.nth(1).unwrap().contains("longest"), "{out}");

@@ -187,7 +187,14 @@ pub(crate) struct Trace<'a> {
     pub(crate) end: u64,
 }
 
-impl Trace<'_> {
+impl<'a> Trace<'a> {
+    /// The path of the program that was recorded first: a process describes its own file before its
+    /// libraries.
+    pub(crate) fn program(&self) -> Option<&'a str> {
+        let program = self.names.modules().first();
+        program.map(|module| module.path.as_str())
+    }
+
     /// The processes, in the order in which they were met.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let mut all = Vec::new();

@@ -22,6 +22,7 @@ use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
 use crate::output::Out;
 use crate::places::{self, Places};
+use crate::sources;
 use crate::table::Table;
 use crate::text::{grouped, time};
 
@@ -452,7 +453,15 @@ impl Locks {
             .iter()
             .map(|(name, lock)| (name, of(lock)))
             .collect();
-        locks.retain(|(_, times)| times.count > 0);
+        // The agent's own locks are none of the program's.
+        let is_ours = |process: u32, at: u64| {
+            let module = sources::module_at(names, process, at);
+            module.is_some_and(|module| {
+                let file = module.path.rsplit('/').next().unwrap_or_default();
+                file.starts_with("fgraph-agent-")
+            })
+        };
+        locks.retain(|((process, _), times)| times.count > 0 && !is_ours(*process, times.at));
         locks.sort_by_key(|(name, times)| (std::cmp::Reverse(times.longest), **name));
         let count = grouped(locks.len() as u64);
         let mut table = Table::new(&[

@@ -146,9 +146,17 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
     };
     strings.number("");
     let mut profile = head(trace, &mut strings);
-    let modules = trace.symbols.modules();
-    for (path, id) in modules.iter().zip(1..) {
-        let is_it = |module: &&fgraph_trace::names::ModuleName| module.path == *path;
+    let modules = trace.symbols.modules().iter().map(String::as_str);
+    let mut modules: Vec<(&str, u64)> = modules.zip(1..).collect();
+    // Readers take the first one for the program.
+    if let Some(program) = trace.program() {
+        match modules.iter().position(|(path, _)| *path == program) {
+            Some(place) => modules[..=place].rotate_right(1),
+            None => modules.insert(0, (program, modules.len() as u64 + 1)),
+        }
+    }
+    for (path, id) in modules {
+        let is_it = |module: &&fgraph_trace::names::ModuleName| module.path == path;
         let mut all = trace.names.modules().iter();
         // Its addresses in the process that loaded it first.
         let module = all.find(is_it);

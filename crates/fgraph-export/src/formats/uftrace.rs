@@ -241,7 +241,8 @@ impl Sink for Uftrace {
             state.file.flush()?;
         }
         let paths = self.write_symbols(trace)?;
-        let program = paths.first().map_or("unknown", String::as_str);
+        let program = trace.program().or(paths.first().map(String::as_str));
+        let program = program.unwrap_or("unknown");
         self.write_tasks(trace, program)?;
         self.write_info(program)?;
         fs::write(self.directory.join("default.opts"), "")
