@@ -62,9 +62,9 @@ const fn executor(name: &'static str, program: Program, variables: usize) -> Exe
     }
 }
 
-/// Its child has the thread's state, but not its id. On a stack that fgraph has not seen the thread
-/// on, the child would be taken for a process that runs beside the thread. This call shows the
-/// stack.
+/// Functions whose child has the state of the thread that calls them, but not its id. On a stack on
+/// which no call of the thread was traced yet, the child would be taken for a process that runs
+/// beside the thread. The call of such a function is traced, so its stack is known.
 const FORKS: [&str; 2] = ["vfork", "_Fork"];
 
 /// More variables than that are not looked at.
