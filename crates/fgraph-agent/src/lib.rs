@@ -14,6 +14,7 @@
 //! The unsafe code puts a function where the dynamic linker looks for those to call when it loads
 //! the library, and changes the environment while there is one thread only.
 
+mod allocator;
 mod attached;
 mod controlled;
 mod executed;
@@ -29,7 +30,6 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlmalloc::GlobalDlmalloc;
 use fgraph::{Filter, PlanStore, Untraced};
 use fgraph_trace::names::{DescriptionKind, process_number};
 use fgraph_trace::ring::Rings;
@@ -42,11 +42,12 @@ use fgraph_tracers::syscalls::SyscallMarks;
 use fgraph_tracers::threads::ThreadChecker;
 use fgraph_tracers::trigger::Trigger;
 
+use allocator::Allocator;
 use executed::Executed;
 use faulting::Faulting;
 
 #[global_allocator]
-static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
