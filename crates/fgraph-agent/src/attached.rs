@@ -108,7 +108,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     let faulting = Faulting::watch().ok();
     fgraph::lazy_sites(false)?;
     let (tool, triggers) = begin(settings, &rings)?;
-    *place = Some(Agent {
+    let agent = Agent {
         tool,
         triggers,
         reader: Reader {
@@ -117,7 +117,12 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
         },
         _executed: None,
         _faulting: faulting,
-    });
+    };
+    // Its guard may have been here before this thread had a processor, and does not come again.
+    if !agent.reader.is_there() {
+        return Err(format!("process {reader}, which records it, has ended").into());
+    }
+    *place = Some(agent);
     Ok(())
 }
 
