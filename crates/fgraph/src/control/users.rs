@@ -24,7 +24,8 @@ use crate::report::error::Error;
 use crate::sites::Change;
 use crate::threads::{self, FGRAPH, Inside, watched};
 
-/// Times that sites of the last user are tried again to put back, while a thread blocks SIGTRAP.
+/// How often it is tried again to put the sites of the last user back, while a thread blocks
+/// SIGTRAP.
 const MORE_TRIES: usize = 3;
 
 /// The memory of this process, with its code.
@@ -362,8 +363,8 @@ impl Control {
     pub(crate) fn take_away(&mut self, slot: usize) {
         let filter = self.filters[slot].take();
         let changed = self.sites.clear(slot);
-        // A site that cannot be put back now costs a look at its empty mask until the next time. The
-        // last user may have no next time.
+        // A site that cannot be put back now costs a look at its empty mask until the next time,
+        // which may never come after the last user.
         let mut patched = self.patch(changed);
         for _ in 0..MORE_TRIES {
             let is_last = self.filters.iter().all(Option::is_none);
