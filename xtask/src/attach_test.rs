@@ -210,7 +210,7 @@ type Text = (u64, Vec<u8>);
 /// Lines of `maps` that are of text, each with the KiB there that are the program's own.
 type MappedText = Vec<(String, u64)>;
 
-/// What is to be the same after each cycle.
+/// The figures that must be the same after each cycle.
 #[derive(Debug)]
 struct State {
     text: Vec<Text>,

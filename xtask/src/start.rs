@@ -1,8 +1,8 @@
 //! `cargo xtask start`: the time that recording adds to the start of programs.
 //!
 //! Each program runs plain, recorded without a cache, recorded with a cache that is empty, and
-//! recorded with the plans that this has left there, in turns. What is printed is the median of the
-//! time that each takes over the plain one.
+//! recorded with the plans that this has left there, in turns. The table has the median of the time
+//! that each takes over the plain one.
 
 use std::io;
 use std::path::Path;
@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let directory = env::temp_dir().join(format!("fgraph-start-{}", process::id()));
     fs::create_dir_all(&directory)?;
     let printed = print(options, &fgraph, &directory);
-    // What is left lies among other temporary files.
+    // A directory that is left lies among other temporary files.
     let _ = fs::remove_dir_all(&directory);
     printed.map(|()| ExitCode::SUCCESS)
 }

@@ -1,8 +1,8 @@
 //! The agent's own memory, apart from the program's allocator.
 //!
-//! What is planned and read of a program takes megabytes for a moment. `dlmalloc` keeps such memory
-//! when it is freed, and it would stay in the program after the agent has left it. So a large block
-//! is a mapping of its own, which goes when the block is freed.
+//! Plans and copies of files take megabytes for a moment. `dlmalloc` keeps such memory when it is
+//! freed, and it would stay in the program after the agent has left it. So a large block is a
+//! mapping of its own, which goes when the block is freed.
 //!
 //! # Safety
 //!

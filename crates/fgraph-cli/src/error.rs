@@ -47,11 +47,11 @@ pub(crate) enum Error {
     },
     /// What was asked for is not in the recording.
     Nothing(String),
-    /// A recording is not whole. What there is of it was shown.
+    /// A recording is not whole, and was shown as far as it goes.
     Part {
         /// Its path.
         path: PathBuf,
-        /// What is missing.
+        /// The part that is missing, in words.
         missing: String,
     },
     /// A file cannot be written.

@@ -1,4 +1,4 @@
-//! What is kept of files from one program to the next.
+//! The cache of plans.
 
 use std::collections::BTreeMap;
 use std::fs;

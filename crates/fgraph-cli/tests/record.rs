@@ -931,7 +931,7 @@ fn what_a_killed_recorder_has_left_is_removed_by_the_next_one() {
     killed.wait().unwrap();
     assert_eq!(left(), both);
     assert!(record(&["true"]).wait().unwrap().success());
-    // Those of the one that is at work are still there.
+    // The files of the recorder that is at work are still there.
     assert!(left() < both || both == 0, "{both}");
     drop(lives.stdin.take());
     assert!(lives.wait().unwrap().success());

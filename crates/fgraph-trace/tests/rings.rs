@@ -707,7 +707,7 @@ fn the_last_seconds_of_a_thousand_threads_are_kept_in_little_memory() {
         }
     }
     let kept = (end - since) / STEP + 1;
-    // Those that had to make room are not missing.
+    // Events that had to make room are not missing.
     let expected = (kept, 0, since);
     assert!(
         found.iter().all(|found| *found == expected),

@@ -1,4 +1,4 @@
-//! What a program has said of its text is true of the exchanged text as well.
+//! Flags that a program has set for its text are those of the exchanged text as well.
 
 mod common;
 

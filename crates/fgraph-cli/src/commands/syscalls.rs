@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let asked = settings.asked();
     let asked = asked.map_err(|error| Error::Usage(error.to_string()))?;
-    // What is wrong with a word was said.
+    // An error in a word was reported before.
     let is_unknown = |word: &&String| word.parse().is_ok_and(|it| !is_known(&it));
     if let Some(word) = args.calls.iter().chain(&args.notrace).find(is_unknown) {
         let what = format!("no system call that can be seen matches '{word}'");

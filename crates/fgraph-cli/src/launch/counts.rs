@@ -9,7 +9,7 @@ use fgraph_trace::ring::Rings;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Drained {
     pub(crate) events: u64,
-    /// Those of them that are entries.
+    /// The entries among them.
     pub(crate) entries: u64,
     /// Bytes of the recording.
     pub(crate) bytes: u64,

@@ -54,7 +54,7 @@ fn trim_to(most: u64, mut plans: Vec<KeptPlan>, now: SystemTime) {
         let age = now.duration_since(plan.used).unwrap_or_default();
         plan.module.is_none() && age > LONGEST_WRITE
     };
-    // What was not written to its end goes first.
+    // Files that were not written to their end go first.
     plans.sort_by_key(|plan| (!is_left(plan), plan.used));
     let mut len: u64 = plans.iter().map(|plan| plan.len).sum();
     for plan in plans {

@@ -272,7 +272,7 @@ impl<'a> Functions<'a> {
         self.set_places((starts, names));
     }
 
-    /// What was found at the places of functions, as far as it is told by these.
+    /// The symbols that functions were made of, as far as these tell.
     fn found(&self, is_wanted: impl Fn(&Start) -> bool) -> impl Iterator<Item = RawSymbol> {
         let starts = self.starts.iter().enumerate();
         let wanted = starts.filter(move |(_, start)| is_wanted(start));

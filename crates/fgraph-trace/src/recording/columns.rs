@@ -86,7 +86,7 @@ pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pushed {
     pub(super) events: u64,
-    /// Those of them that are entries.
+    /// The entries among them.
     pub(super) entries: u64,
 }
 

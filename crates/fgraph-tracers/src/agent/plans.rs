@@ -102,8 +102,8 @@ impl PlanDirectory {
         Read::by_ref(&mut file)
             .take(LONGEST)
             .read_to_end(&mut plan)?;
-        // What was not used for the longest time is removed first. The kernel knows what time it
-        // is; the program may have forbidden us to read the clock.
+        // The plan that was not used for the longest time is removed first. The kernel sets the
+        // time: the program may have forbidden us to read the clock.
         // SAFETY: a system call with a descriptor that is open, and no times.
         unsafe { libc::futimens(file.as_raw_fd(), ptr::null()) };
         Ok(plan)
@@ -150,7 +150,7 @@ fn plain(module: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     let chars = name.chars().take(LONGEST);
     let name: String = chars.map(|c| if is_plain(c) { c } else { '_' }).collect();
-    // What begins with a dot is being written.
+    // A file whose name begins with a dot is being written.
     name.trim_start_matches('.').to_owned()
 }
 

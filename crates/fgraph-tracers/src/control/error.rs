@@ -104,7 +104,7 @@ impl fmt::Display for ControlError {
     }
 }
 
-/// What can be written to a file, where it is a value.
+/// The values that a file takes, in words; `None` if it takes no value.
 fn accepted(file: &str) -> Option<&'static str> {
     Some(match file {
         "current_tracer" => "function_graph, function, nop",

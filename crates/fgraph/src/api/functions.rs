@@ -137,7 +137,7 @@ pub fn allow_breakpoints(allow: bool) -> Result<(), Error> {
 ///
 /// # Safety
 ///
-/// What [`PlanStore`] promises.
+/// The store keeps what [`PlanStore`] promises.
 ///
 /// ```no_run
 /// use std::fs;

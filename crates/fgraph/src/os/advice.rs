@@ -1,4 +1,4 @@
-//! What a program has said of a mapping, besides how it is protected.
+//! The flags that a program has set for a mapping, besides its protection.
 //!
 //! Advice (`madvise`), locks (`mlock`) and protection keys are flags of the mapping. Only
 //! `/proc/self/smaps` shows them. For each mapping the kernel counts its pages there, which takes
@@ -25,7 +25,7 @@ use std::io::Read as _;
 
 use super::{PAGE, memory};
 
-/// What a program has said of a mapping.
+/// The flags that a program has set for a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
     /// A bit for each of [`FLAGS`] that is set.

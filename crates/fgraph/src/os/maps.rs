@@ -141,7 +141,7 @@ impl Protections {
         }
     }
 
-    /// Those of now in `ranges`, which are in order. Returns `None` in a process that cannot see
+    /// The protections of now in `ranges`, which are in order. `None` in a process that cannot see
     /// `/proc`, or with a kernel before 6.11, which says it of all memory at once only.
     pub(crate) fn within(ranges: impl Iterator<Item = Range<usize>>) -> Option<Self> {
         let maps = File::open("/proc/thread-self/maps").ok()?;

@@ -71,7 +71,8 @@ impl Entered {
         Self { masks }
     }
 
-    /// What was found, by index of the function.
+    /// The functions that are entered, by index, and where each is: as [`masks`](Self::masks) has
+    /// them.
     pub(super) fn new(masks: Vec<(usize, u8)>) -> Self {
         Self { masks }
     }

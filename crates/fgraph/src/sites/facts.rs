@@ -61,9 +61,9 @@ pub(super) struct FileFacts {
     /// Which functions need more registers to survive; found out when sites are made.
     pub(super) reliance: OnceLock<Reliance>,
     pub(super) file: ElfFile<'static>,
-    /// What is kept of the file for other processes; `None` if nothing is.
+    /// The plan of the file that is kept for other processes; `None` if none is.
     pub(super) saving: Option<Saving>,
-    /// What another process has decided about its functions, by index.
+    /// The decisions of another process about its functions, by index.
     decisions: OnceLock<Vec<SavedDecision>>,
     /// Read when a line is first asked for; `None` if there are none.
     #[cfg(feature = "dwarf")]
@@ -214,7 +214,7 @@ impl ModuleFacts {
         }
     }
 
-    /// What another process has decided about a function.
+    /// The decision of another process about a function.
     pub(super) fn saved_decision(&self, index: usize) -> Option<SavedDecision> {
         self.decisions.get()?.get(index).copied()
     }

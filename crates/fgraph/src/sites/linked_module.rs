@@ -70,7 +70,10 @@ impl LinkedModule {
         let check = |file: &ElfFile<'_>| modules::check(&self.loaded, file);
         let text = |error: ElfError| error.to_string();
         let (file, debug) = parse(image, self.loaded.path(), check)?;
-        let saving = Saving::start(&self.path, &file, debug.as_ref(), self.notrace);
+        // Functions that the program has generated are in no file.
+        let is_file = !self.loaded.is_generated();
+        let start = || Saving::start(&self.path, &file, debug.as_ref(), self.notrace);
+        let saving = is_file.then(start).flatten();
         let (mut saving, saved) = saving.unzip();
         let mut functions = match saved.flatten() {
             Some(functions) => functions,

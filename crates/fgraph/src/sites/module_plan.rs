@@ -256,7 +256,7 @@ mod tests {
         c"libm.so.6",
     ];
 
-    /// What is decided about a module.
+    /// The decisions about a module.
     struct Planned {
         path: String,
         decisions: Vec<String>,

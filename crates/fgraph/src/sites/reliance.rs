@@ -84,7 +84,7 @@ impl Reliance {
         }
     }
 
-    /// What was found: the functions that are relied on for their code, and for their convention.
+    /// The functions that are relied on for their code, and for their convention.
     pub(super) fn new([by_code, by_convention]: [Option<Vec<usize>>; 2]) -> Self {
         Self {
             by_code: by_code.map(ReliedOn::new),

@@ -28,7 +28,7 @@ pub(super) struct SavedPlan {
     pub(super) facts: SavedFacts,
 }
 
-/// What is saved of a file beside its functions.
+/// The findings about a file that are saved beside its functions.
 #[derive(Debug)]
 pub(super) struct SavedFacts {
     /// A hash of what planning has read from memory: the facts hold where it is the same.
@@ -50,7 +50,7 @@ pub(super) struct SavedDecision {
     pub(super) has_system_calls: bool,
 }
 
-/// What is patched of a function, and how its calls are called.
+/// The bytes of a function that are patched, and the trampoline for its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SavedWindow {
     /// Bytes before what is patched.

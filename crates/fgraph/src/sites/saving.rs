@@ -1,7 +1,7 @@
-//! What is kept of a module's file for other processes, and what others have kept.
+//! The plan of a module's file, as it is kept for other processes or was kept by another.
 
 use core::hash::Hasher as _;
-use core::iter;
+use core::{iter, mem};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fgraph_symbols::elf::ElfFile;
@@ -10,13 +10,13 @@ use fgraph_symbols::notrace::Notrace;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 use super::restartable::Sequence;
-use super::saved_plan::{self, SavedFacts};
+use super::saved_plan::{self, SavedFacts, SavedPlan};
 use crate::arch::cpu;
 use crate::os::status;
 use crate::process::modules::ListedEntry;
-use crate::process::plan_store;
+use crate::process::plan_store::{self, PlanStore};
 
-/// What is kept of a module's file.
+/// The plan of a module's file that is kept.
 #[derive(Debug)]
 pub(super) struct Saving {
     /// A hash of all that planning reads of files, and of what it asks the processor.
@@ -26,7 +26,7 @@ pub(super) struct Saving {
     state: Mutex<State>,
 }
 
-/// What planning reads of memory.
+/// The parts of memory that planning reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     /// Where the module is.
@@ -38,12 +38,30 @@ pub(super) struct Context<'a> {
 
 #[derive(Debug)]
 struct State {
-    /// The functions of the file alone, as they are saved; empty once all is kept.
+    /// The functions of the file alone, as they are saved; empty once they are kept.
     functions: Vec<u8>,
-    /// What another process has found, until it is used.
+    /// The findings of another process, until they are used.
     found: Option<SavedFacts>,
-    /// True if facts are kept that hold here.
-    has_facts: bool,
+    kept: Kept,
+}
+
+/// How much is kept that holds here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kept {
+    Nothing,
+    /// All but decisions.
+    Facts,
+    All,
+}
+
+impl Kept {
+    /// As much as these facts are.
+    fn with(facts: &SavedFacts) -> Self {
+        match facts.decisions.is_empty() {
+            true => Self::Facts,
+            false => Self::All,
+        }
+    }
 }
 
 impl Saving {
@@ -58,21 +76,16 @@ impl Saving {
     ) -> Option<(Self, Option<Functions<'static>>)> {
         let store = plan_store::get()?;
         let key = key(file, debug, notrace);
-        let found = store.load(path, key);
-        let found = found.and_then(|plan| saved_plan::decode(key, &plan));
-        let mut state = State {
+        let found = load(&*store, path, key).and_then(|found| {
+            let functions = Functions::restore(file, debug, &found.functions);
+            Some((functions.ok()??, found.facts))
+        });
+        let (functions, found) = found.unzip();
+        let state = State {
             functions: Vec::new(),
-            found: None,
-            has_facts: false,
+            found,
+            kept: Kept::Nothing,
         };
-        let mut functions = None;
-        if let Some(found) = found
-            && let Ok(Some(restored)) = Functions::restore(file, debug, &found.functions)
-        {
-            functions = Some(restored);
-            state.functions = found.functions;
-            state.found = Some(found.facts);
-        }
         let saving = Self {
             key,
             names: 0,
@@ -102,42 +115,43 @@ impl Saving {
         self.names = hash.finish();
     }
 
-    /// What another process has found out about the file, which has so many `functions`, if that
-    /// holds here. For the first who asks.
+    /// The findings of another process about the file, which has so many `functions`, if they hold
+    /// here. For the first who asks.
     pub(super) fn take(&self, functions: usize, context: &Context<'_>) -> Option<SavedFacts> {
         let mut state = self.lock();
         let found = state.found.take()?;
-        let has_decisions = !found.decisions.is_empty();
+        let kept = Kept::with(&found);
         if found.context != self.hash(context)
-            || has_decisions && found.decisions.len() != functions
+            || kept == Kept::All && found.decisions.len() != functions
         {
             return None;
         }
-        state.has_facts = true;
-        if has_decisions {
-            state.functions = Vec::new();
-        }
+        state.kept = kept;
         Some(found)
     }
 
     /// Saves `facts` about the file at `path`, unless as much is kept.
     pub(super) fn save(&self, path: &str, facts: SavedFacts, context: &Context<'_>) {
         let mut state = self.lock();
-        let is_whole = !facts.decisions.is_empty();
-        let is_kept = state.functions.is_empty() || state.has_facts && !is_whole;
-        let Some(store) = plan_store::get().filter(|_| !is_kept) else {
+        let kept = Kept::with(&facts);
+        let Some(store) = plan_store::get().filter(|_| state.kept < kept) else {
             return;
         };
+        state.kept = kept;
+        let mut functions = mem::take(&mut state.functions);
+        if functions.is_empty() {
+            let before = load(&*store, path, self.key);
+            functions = before.map_or(functions, |before| before.functions);
+        }
+        if functions.is_empty() {
+            return;
+        }
         let facts = SavedFacts {
             context: self.hash(context),
             ..facts
         };
-        let plan = saved_plan::encode(self.key, &state.functions, &facts);
+        let plan = saved_plan::encode(self.key, &functions, &facts);
         store.save(path, self.key, &plan);
-        state.has_facts = true;
-        if is_whole {
-            state.functions = Vec::new();
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -163,6 +177,12 @@ impl Saving {
         }
         hash.finish()
     }
+}
+
+/// The plan that is kept of a module for a key, if there is one.
+fn load(store: &dyn PlanStore, module: &str, key: u128) -> Option<SavedPlan> {
+    let plan = store.load(module, key)?;
+    saved_plan::decode(key, &plan)
 }
 
 fn key(file: &ElfFile<'_>, debug: Option<&ElfFile<'_>>, notrace: Option<Notrace>) -> u128 {
@@ -212,7 +232,7 @@ mod tests {
                         reliance: None,
                         decisions: vec![SavedDecision::default()],
                     }),
-                    has_facts: false,
+                    kept: Kept::Nothing,
                 }),
             };
             saving.add_names(names);
