@@ -53,6 +53,7 @@ pub(super) const TERMS: &[&str] = &[
     "interest",
     "mark",
     "module",
+    "plan",
     "poke",
     "punned jump",
     "record",
