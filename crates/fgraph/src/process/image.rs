@@ -126,7 +126,7 @@ impl Image {
     fn leak(self) -> &'static [u8] {
         let mut this = core::mem::ManuallyDrop::new(self);
         let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        mapped.append(&mut this.mapped);
+        mapped.extend(core::mem::take(&mut this.mapped));
         // SAFETY: never unmapped, nor written any more.
         unsafe { slice::from_raw_parts(this.memory, this.len) }
     }
