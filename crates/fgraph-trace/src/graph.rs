@@ -157,7 +157,7 @@ const MAX_INDENTED: usize = 64;
 /// let mut text = Vec::new();
 /// let mut graph = FunctionGraph::new(Options::default());
 /// graph.write_all(&mut Live::watch(rings.clone()), &mut text)?;
-/// assert!(String::from_utf8(text)?.ends_with("0.000 us    |  function 7();\n"));
+/// assert!(String::from_utf8(text)?.ends_with("0.000 us    |  <lost name 7>();\n"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
