@@ -128,12 +128,15 @@ pub(crate) fn recording_of_fib(events: &[(Kind, u64)]) -> (TempDir, PathBuf) {
         process: PROCESS,
         ..Info::default()
     };
-    let file = File::create(&path).unwrap();
-    Drain::new(rings.clone(), file, &info)
-        .unwrap()
-        .finish()
-        .unwrap();
+    write_all(&rings, &path, &info);
     (directory, path)
+}
+
+/// Writes all that is in rings to a recording.
+fn write_all(rings: &Arc<Rings>, path: &Path, info: &Info) {
+    let file = File::create(path).unwrap();
+    let drain = Drain::new(rings.clone(), file, info).unwrap();
+    drain.finish().unwrap();
 }
 
 /// A directory with a recording: `main` calls `parse` 20 times, which calls `read`; the last one
@@ -193,11 +196,7 @@ pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
         system: "linux x86_64".to_owned(),
         ..Info::default()
     };
-    let file = File::create(&path).unwrap();
-    Drain::new(rings.clone(), file, &info)
-        .unwrap()
-        .finish()
-        .unwrap();
+    write_all(&rings, &path, &info);
     (directory, path)
 }
 
@@ -241,7 +240,5 @@ pub(crate) fn other_machine(path: &Path) {
         system: "linux aarch64".to_owned(),
         ..Info::default()
     };
-    let file = File::create(path).unwrap();
-    let drain = Drain::new(rings.clone(), file, &info).unwrap();
-    drain.finish().unwrap();
+    write_all(&rings, path, &info);
 }
