@@ -85,8 +85,7 @@ fn check(functions: &Functions<'_>) {
         assert_eq!(functions.containing(function.address), Some(index));
         for symbol in functions.names(index) {
             name.clear();
-            // Writing to a string does not fail.
-            let _ = demangle::demangle_to(symbol.symbol, &mut name);
+            demangle::demangle_to(symbol.symbol, &mut name);
             assert!(!name.is_empty());
         }
     }

@@ -38,6 +38,7 @@ use crate::process::loader_event;
 use crate::process::spawn_gate;
 use crate::report::error::{Error, StopReason};
 use crate::report::functions::SiteList;
+use crate::sites::planners::Planners;
 use crate::sites::{self, Sites};
 use crate::threads::abort;
 use crate::threads::spare_stacks;
@@ -58,6 +59,8 @@ pub(crate) struct Control {
     priorities: [i8; MAX_USERS],
     /// Which users may have breakpoints, by slot.
     breakpoints: [bool; MAX_USERS],
+    /// How many threads plan for the filters of users, by slot.
+    planners: [Planners; MAX_USERS],
     /// Why users are not scalar, by slot.
     not_scalar: [Option<NotScalar>; MAX_USERS],
     sites: Sites,
@@ -83,6 +86,7 @@ static CONTROL: Lock<Control> = unsafe {
             patched: [0; MAX_USERS],
             priorities: [0; MAX_USERS],
             breakpoints: [false; MAX_USERS],
+            planners: [Planners::ONE; MAX_USERS],
             not_scalar: [None; MAX_USERS],
             sites: Sites::new(),
             unfinished: false,

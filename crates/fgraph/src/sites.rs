@@ -23,6 +23,7 @@ mod module_plan;
 mod name_search;
 mod names;
 mod parts;
+pub(crate) mod planners;
 mod record;
 mod reliance;
 mod restartable;
@@ -63,6 +64,7 @@ pub(crate) use listing::list;
 pub(crate) use listing::of_file;
 pub(crate) use module::ModuleChange;
 use module::{KnownFile, ModuleSites};
+use planners::Planners;
 #[cfg(test)]
 pub(crate) use record::Original;
 pub(crate) use record::{
@@ -247,7 +249,7 @@ impl Sites {
     }
 
     /// Makes the sites of the modules in which a filter selects anything: `new`, or one of `users`
-    /// in a module that is new.
+    /// in a module that is new. `planners` plan them.
     ///
     /// # Errors
     ///
@@ -256,6 +258,7 @@ impl Sites {
         &mut self,
         users: &[Matcher<'_>],
         new: Option<&Matcher<'_>>,
+        planners: Planners,
     ) -> Result<(), FilterError> {
         let (mut all, lazy) = (None, self.is_lazy);
         for module in &mut self.modules {
@@ -280,10 +283,10 @@ impl Sites {
             module.read_lists();
             let lazily = lazy.then_some(&wanting[..]);
             let protections = modules::protections_of(&module.linked.loaded, &mut all);
-            let Some(plan) = module.plan(&protections, lazily) else {
+            let Some(plan) = module.plan(&protections, lazily, planners) else {
                 continue;
             };
-            if !module.build(plan, &mut self.context) {
+            if !module.build(plan, &mut self.context, planners) {
                 module.leave();
             }
         }

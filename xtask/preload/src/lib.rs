@@ -5,6 +5,9 @@
 //! count. When the program exits they are unregistered, and what they have counted is appended as
 //! one JSON object, a line, to the file `FGRAPH_OUT`. Without a filter it does nothing.
 //!
+//! `FGRAPH_PLANNING_THREADS` says how many threads plan for the first user, and `FGRAPH_PLANS` is a
+//! directory where plans are kept.
+//!
 //! With `FGRAPH_TRACERS` all tracers of `fgraph-tracers` work as well, with the same filter, and
 //! what they have seen is in the object.
 //!
@@ -29,13 +32,13 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fgraph::{
-    Entry, Error, FgraphOps, FilterReport, Handle, RefusalReason, RefusedFunction, RelocateError,
-    Return, SiteInfo, TraceMethod, Untraced,
+    Entry, Error, FgraphOps, FilterReport, Handle, Options, PlanStore, RefusalReason,
+    RefusedFunction, RelocateError, Return, SiteInfo, TraceMethod, Untraced,
 };
 use tracers::Tracers;
 
@@ -158,11 +161,21 @@ fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Box<dyn er
     // All begin with the same call.
     let _untraced = Untraced::new();
     let (start, used) = (Instant::now(), processor_time());
+    let mut options = Options::new();
+    if let Ok(threads) = env::var("FGRAPH_PLANNING_THREADS") {
+        options = options.planning_threads(threads.parse()?);
+    }
+    if let Some(plans) = env::var_os("FGRAPH_PLANS") {
+        let plans = Arc::new(Plans(plans.into()));
+        // SAFETY: whoever sets the variable has the directory for this build of the library alone.
+        unsafe { fgraph::keep_plans(Some(plans)) };
+    }
     let register = || {
         let count = Count::new()?;
         // SAFETY: the callbacks of `Count` add to atomics, which is allowed wherever a function may
         // be called.
-        unsafe { fgraph::register(count, filter) }.map_err(|error| Box::from(Error::from(error)))
+        unsafe { fgraph::register_with(count, filter, &options) }
+            .map_err(|error| Box::from(Error::from(error)))
     };
     // SAFETY: the function sets a flag.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -184,14 +197,30 @@ fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Box<dyn er
     })
 }
 
-/// What this thread has used of the processor.
+/// The plans in a directory.
+#[derive(Debug)]
+struct Plans(PathBuf);
+
+// SAFETY: the files have the contents that were saved, as nobody else writes to the directory.
+unsafe impl PlanStore for Plans {
+    fn load(&self, _module: &str, key: u128) -> Option<Vec<u8>> {
+        fs::read(self.0.join(format!("{key:032x}"))).ok()
+    }
+
+    fn save(&self, _module: &str, key: u128, plan: &[u8]) {
+        // Without it the next program plans anew.
+        let _ = fs::write(self.0.join(format!("{key:032x}")), plan);
+    }
+}
+
+/// What this process has used of the processor.
 fn processor_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: a live local. The clock exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

@@ -22,6 +22,7 @@ use crate::patching::writer::Writer;
 use crate::process::image;
 use crate::process::spawn_gate::{self, Closed};
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
+use crate::sites::planners::Planners;
 use crate::sites::{self, Change};
 
 /// So long a batch keeps threads waiting that load or unload libraries, but for the piece that is
@@ -40,7 +41,7 @@ impl Control {
         change: Change,
     ) -> Result<FilterReport, Error> {
         let matcher = Matcher::new(&filter);
-        let mut changed = self.refresh(Some(&matcher))?;
+        let mut changed = self.refresh(Some((&matcher, self.planners[slot])))?;
         let selected = match change {
             Change::Remove => Ok(()),
             Change::Set | Change::Add => self.sites.check_addresses(&filter),
@@ -94,15 +95,15 @@ impl Control {
     }
 
     /// Sees to it that there are sites for all that the users want, and for all that `new` wants,
-    /// and applies the users' filters to modules that came. Returns the sites that they select
-    /// there.
+    /// which so many threads plan, and applies the users' filters to modules that came. Returns the
+    /// sites that they select there.
     ///
     /// # Errors
     ///
     /// If a predicate of `new` panics.
     pub(super) fn refresh(
         &mut self,
-        new: Option<&Matcher<'_>>,
+        new: Option<(&Matcher<'_>, Planners)>,
     ) -> Result<Vec<&'static Site>, FilterError> {
         if self.sites.refresh() && !self.failed.is_empty() {
             // They may be in a module that is gone.
@@ -118,7 +119,9 @@ impl Control {
                 .collect(),
             false => Vec::new(),
         };
-        self.sites.prepare(&users, new)?;
+        let (new, planners) = new.unzip();
+        let planners = planners.unwrap_or(Planners::ONE);
+        self.sites.prepare(&users, new, planners)?;
         Ok(self.sites.join(&self.filters, &self.breakpoints))
     }
 

@@ -1,5 +1,9 @@
 //! How a user is registered.
 
+use core::num::NonZeroUsize;
+
+use crate::sites::planners::Planners;
+
 /// How a user is registered by [`register_with`](crate::register_with).
 ///
 /// ```
@@ -13,6 +17,7 @@ pub struct Options {
     pub(crate) enabled: bool,
     pub(crate) period: u32,
     pub(crate) breakpoints: bool,
+    pub(crate) planners: Planners,
 }
 
 impl Default for Options {
@@ -29,6 +34,7 @@ impl Options {
             enabled: true,
             period: 1,
             breakpoints: false,
+            planners: Planners::ONE,
         }
     }
 
@@ -88,6 +94,26 @@ impl Options {
     /// users that are registered later.
     pub const fn breakpoints(mut self, allow: bool) -> Self {
         self.breakpoints = allow;
+        self
+    }
+
+    /// Has so many threads find out how functions are traced that this user's filter selects, one
+    /// by default: the calling thread, and others that are made for the time of the call. It is
+    /// worth it for modules with ten thousands of functions.
+    ///
+    /// The other threads block all signals but those of faults, and are not traced, but where they
+    /// begin and end. Libraries that are loaded later are looked at by one thread. If no thread can
+    /// be made, one does all. The C library counts a process that has ever made a thread as one
+    /// with several, which makes some of its functions slower.
+    ///
+    /// ```
+    /// # use fgraph::Options;
+    /// let threads = std::thread::available_parallelism()?;
+    /// let options = Options::new().planning_threads(threads);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub const fn planning_threads(mut self, threads: NonZeroUsize) -> Self {
+        self.planners = Planners::new(threads);
         self
     }
 }

@@ -13,6 +13,7 @@ use super::layout::{BuildContext, Layout, Placed};
 use super::module_plan::{LivePlan, Refused};
 use super::names::Names;
 use super::parts::{Part, Parts};
+use super::planners::Planners;
 use super::record::{OFF, Original, is_relay, patched_len};
 use super::unpatchable::Unpatchable;
 use crate::arch::stub::SITE_LEN;
@@ -67,11 +68,12 @@ impl BuiltModule {
         known: &'static ModuleFacts,
         mut plan: LivePlan,
         context: &mut BuildContext,
+        planners: Planners,
     ) {
         let is_taken = |range: &Range<usize>| self.parts.overlap(range);
         let has_indices = &mut self.has_indices;
         if let Some(layout) = Layout::new(known, &mut plan, context, has_indices, is_taken) {
-            self.add(known, layout, &mut plan, context);
+            self.add(known, layout, &mut plan, context, planners);
         }
         let refused = plan.refused.into_iter();
         self.unpatchable.extend(refused.map(|refused| Unpatchable {
@@ -93,6 +95,7 @@ impl BuiltModule {
         layout: Layout,
         plan: &mut LivePlan,
         context: &mut BuildContext,
+        planners: Planners,
     ) {
         let Layout {
             placed,
@@ -126,36 +129,19 @@ impl BuiltModule {
                 symbols: Box::leak(Box::new(FactsSymbols(known))),
             }))
         });
-        let mut names = Names::with_capacity(count);
-        let mut symbols = Names::default();
-        let mut own_names = Vec::new();
+        let parts = planners.split(&placed, |part| site_names(part, known));
+        let (names, symbols): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         for mut one in placed {
             if let Some(nop) = one.function.plan.relay {
                 // Its own record is right before that of the function.
-                names.push(core::iter::empty());
-                symbols.push(core::iter::empty());
                 sites.push(relay_record(&one, nop, module));
             }
-            let symbol = if let Subject::Function(index) = one.function.subject {
-                own_names.clear();
-                own_names.extend(known.functions.names(index));
-                let written = written_names(&known.functions, known.path, index, &own_names);
-                names.push_written(written);
-                own_names.first().map_or("", |name| name.symbol)
-            } else {
-                let all = one.function.subject.names(known, one.function.address);
-                names.push(all.iter().map(String::as_str));
-                ""
-            };
-            let is_other = names.best(sites.len()) != symbol;
-            symbols.push(is_other.then_some(symbol).into_iter());
             let no_jump = one.function.plan.no_jump.take();
             let reason = no_jump.map(|reason| (made + sites.len(), reason));
             self.breakpoints.extend(reason);
             sites.push(record(&one, module));
         }
-        names.shrink();
-        symbols.shrink();
+        let (names, symbols) = (Names::joined(names), Names::joined(symbols));
         let names: &'static Names = Box::leak(Box::new(names));
         for (index, site) in sites.iter_mut().enumerate() {
             site.name = SiteName::new(names.best(index));
@@ -185,6 +171,34 @@ impl BuiltModule {
             });
         }
     }
+}
+
+/// The names of the records of functions, and their symbols where these are other ones.
+fn site_names(placed: &[Placed], known: &ModuleFacts) -> (Names, Names) {
+    let mut names = Names::with_capacity(placed.len());
+    let mut symbols = Names::default();
+    let mut own_names = Vec::new();
+    for one in placed {
+        if one.function.plan.relay.is_some() {
+            // That of the jump in the padding has none.
+            names.push(core::iter::empty());
+            symbols.push(core::iter::empty());
+        }
+        let symbol = if let Subject::Function(index) = one.function.subject {
+            own_names.clear();
+            own_names.extend(known.functions.names(index));
+            let written = written_names(&known.functions, known.path, index, &own_names);
+            names.push_written(written);
+            own_names.first().map_or("", |name| name.symbol)
+        } else {
+            let all = one.function.subject.names(known, one.function.address);
+            names.push(all.iter().map(String::as_str));
+            ""
+        };
+        let is_other = names.last() != symbol;
+        symbols.push(is_other.then_some(symbol).into_iter());
+    }
+    (names, symbols)
 }
 
 /// Writes the stubs into the arena, and returns those that are elsewhere. `records` are the

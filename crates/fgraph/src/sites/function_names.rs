@@ -26,13 +26,12 @@ pub(super) fn write_name(
     out: &mut String,
 ) {
     let symbol = index.map_or("", |index| symbol(functions, index));
-    let file = file_name(path);
-    // Writing to a string does not fail.
-    let _ = if symbol.is_empty() {
-        write!(out, "{file}+{address:#x}")
+    if symbol.is_empty() {
+        // Writing to a string does not fail.
+        let _ = write!(out, "{}+{address:#x}", file_name(path));
     } else {
-        demangle::demangle_to(symbol, out)
-    };
+        demangle::demangle_to(symbol, out);
+    }
 }
 
 /// The names of a function of the module at `path` as programmers know them, the best first, and
@@ -65,17 +64,14 @@ pub(super) fn written_names<'a>(
     let unnamed = names.is_empty().then_some(None);
     let all = plain.chain(versioned).chain(unnamed);
     all.map(move |name| {
-        move |text: &mut String| {
+        move |text: &mut String| match name {
+            Some((name, Form::Source)) => demangle::demangle_to(name.symbol, text),
             // Writing to a string does not fail.
-            let _ = match name {
-                Some((name, Form::Source)) => demangle::demangle_to(name.symbol, text),
-                Some((name, Form::WithVersion)) => write!(text, "{name}"),
-                None => {
-                    let address = functions.get(index).address;
-                    write_name(functions, Some(index), path, address, text);
-                    Ok(())
-                }
-            };
+            Some((name, Form::WithVersion)) => _ = write!(text, "{name}"),
+            None => {
+                let address = functions.get(index).address;
+                write_name(functions, Some(index), path, address, text);
+            }
         }
     })
 }

@@ -26,6 +26,7 @@ use super::linked_module::LinkedModule;
 use super::listing::ModuleListing;
 use super::module_plan::ModulePlan;
 use super::name_search::NameSearch;
+use super::planners::Planners;
 use super::record::{OFF, ON, original, patched_len};
 use super::selection::{Change, Selection, Selections, indices};
 use super::stage::Stage;
@@ -415,6 +416,7 @@ impl ModuleSites {
         &mut self,
         protections: &Arc<Protections>,
         lazily: Option<&[&Matcher<'_>]>,
+        planners: Planners,
     ) -> Option<ModulePlan> {
         let known = self.known()?;
         let candidates = Candidates::new(known, &self.linked, protections);
@@ -436,13 +438,18 @@ impl ModuleSites {
         let listed = &self.linked.listed[..];
         known.restore(listed);
         let is_padded = !listed.is_empty();
-        let plan = ModulePlan::new(known, candidates, &all, few, done, is_padded);
+        let plan = ModulePlan::new(known, candidates, &all, few, done, is_padded, planners);
         plan.save(listed);
         Some(plan)
     }
 
     /// Makes the sites of a plan, and says whether the module is still there.
-    pub(super) fn build(&mut self, mut plan: ModulePlan, context: &mut BuildContext) -> bool {
+    pub(super) fn build(
+        &mut self,
+        mut plan: ModulePlan,
+        context: &mut BuildContext,
+        planners: Planners,
+    ) -> bool {
         let loaded = self.linked.loaded.clone();
         let build = || {
             let mut built = match mem::replace(&mut self.stage, Stage::Unread) {
@@ -452,7 +459,7 @@ impl ModuleSites {
             let (known, few) = (plan.known, plan.few.take());
             // SAFETY: the module is present.
             let live = unsafe { plan.in_memory(|range| built.parts.overlap(range)) };
-            built.build(known, live, context);
+            built.build(known, live, context, planners);
             let done = built.looked_at.take();
             built.looked_at = few.map(|few| LookedAt::new(done, known, &few));
             let (sites, unpatchable) = (built.parts.len(), built.unpatchable.len());

@@ -11,6 +11,7 @@ use super::candidates::Candidates;
 use super::entries::{Entry, LookedAt, Subject};
 use super::facts::ModuleFacts;
 use super::function_plan::{Decision, FunctionPlan};
+use super::planners::Planners;
 use super::reliance::Reliance;
 use super::saved_plan::SavedDecision;
 use super::system_calls;
@@ -24,7 +25,8 @@ use crate::report::error::RefusalReason;
 pub(super) struct ModulePlan {
     pub(super) known: &'static ModuleFacts,
     candidates: Candidates,
-    decisions: Vec<Decision>,
+    /// In parts, as they were made.
+    decisions: Vec<Vec<Decision>>,
     /// The entries that it is of, if these are not all.
     pub(super) few: Option<Vec<Entry>>,
 }
@@ -39,6 +41,7 @@ impl ModulePlan {
         few: Option<Vec<Entry>>,
         done: Option<&LookedAt>,
         is_padded: bool,
+        planners: Planners,
     ) -> Self {
         match &few {
             Some(few) => {
@@ -54,12 +57,18 @@ impl ModulePlan {
                 candidates = candidates.with_reliance(Reliance::unknown(&known.file));
                 candidates = candidates.only(functions);
             }
-            None => known.find_reliance(is_padded),
+            None => {
+                let entered = || _ = known.entered();
+                planners.both(|| known.find_reliance(is_padded), entered);
+            }
         }
-        let entries = few.as_deref().unwrap_or(all).iter();
-        let entries = entries.filter(|entry| done.is_none_or(|done| !done.has(entry)));
+        let decide = |entries: &[Entry]| {
+            let entries = entries.iter();
+            let entries = entries.filter(|entry| done.is_none_or(|done| !done.has(entry)));
+            decide(known, &candidates, entries)
+        };
         Self {
-            decisions: decide(known, &candidates, entries),
+            decisions: planners.split(few.as_deref().unwrap_or(all), decide),
             known,
             candidates,
             few,
@@ -75,7 +84,7 @@ impl ModulePlan {
         let mut saved = Vec::new();
         if self.few.is_none() {
             saved = vec![SavedDecision::default(); self.known.functions.len()];
-            for decision in &self.decisions {
+            for decision in self.decisions.iter().flatten() {
                 match decision.subject {
                     Subject::Function(index) => saved[index].plan = decision.to_saved(),
                     Subject::SystemCall(index) => saved[index].has_system_calls = true,
@@ -94,10 +103,10 @@ impl ModulePlan {
     /// The module must stay loaded until this returns.
     pub(super) unsafe fn in_memory(self, is_taken: impl Fn(&Range<usize>) -> bool) -> LivePlan {
         let mut live = LivePlan {
-            functions: Vec::with_capacity(self.decisions.len()),
+            functions: Vec::with_capacity(self.decisions.iter().map(Vec::len).sum()),
             refused: Vec::new(),
         };
-        for mut decision in self.decisions {
+        for mut decision in self.decisions.into_iter().flatten() {
             let mapping = self.candidates.check_mapping(decision.address);
             decision.compare(mapping, |address, now| {
                 let text = ptr::with_exposed_provenance::<u8>(address);
@@ -112,7 +121,7 @@ impl ModulePlan {
     }
 }
 
-/// Decides for these entries of a module and the system calls within them.
+/// Decides for these entries of a module, and for the system calls within them.
 fn decide<'a>(
     known: &'static ModuleFacts,
     candidates: &Candidates,
@@ -223,6 +232,7 @@ impl LivePlan {
 #[cfg(test)]
 mod tests {
     use core::ffi::CStr;
+    use core::num::NonZeroUsize;
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
@@ -256,6 +266,9 @@ mod tests {
         c"libm.so.6",
     ];
 
+    /// Held by a test that plans all that is loaded: others load libraries and keep plans.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     /// The decisions about a module.
     struct Planned {
         path: String,
@@ -265,14 +278,14 @@ mod tests {
     }
 
     /// The decisions about each module that is loaded.
-    fn plans() -> Vec<Planned> {
+    fn plans(planners: Planners) -> Vec<Planned> {
         let protections = Arc::new(modules::protections());
         let loaded = modules::loaded().0.into_iter();
         let plans = loaded.filter_map(|loaded| {
             let linked = LinkedModule::new(loaded, None, false);
             let mut module = ModuleSites::new(linked, None);
             module.read_lists();
-            let plan = module.plan(&protections, None)?;
+            let plan = module.plan(&protections, None, planners)?;
             let known = plan.known;
             let is_whole = |saved: SavedDecision| saved.plan.is_some() && !saved.has_system_calls;
             let is_saved = |&index: &usize| known.saved_decision(index).is_some_and(is_whole);
@@ -282,7 +295,7 @@ mod tests {
                 let saved = plan.candidates.saved(index);
                 saved.is_some_and(|(code, saved)| Decision::restore(index, &code, saved).is_some())
             });
-            let decisions = plan.decisions.iter();
+            let decisions = plan.decisions.iter().flatten();
             let decisions = decisions.map(|decision| format!("{decision:?}"));
             Some(Planned {
                 path: module.path().to_owned(),
@@ -294,16 +307,32 @@ mod tests {
     }
 
     #[test]
+    fn threads_plan_together_as_one_does() {
+        let _alone = ALONE.lock().unwrap();
+        let threads = NonZeroUsize::new(3).unwrap();
+        let mut plans = [Planners::ONE, Planners::new(threads)].map(plans);
+        for plan in plans.iter_mut().flatten() {
+            plan.decisions.sort_unstable();
+        }
+        let [alone, together] = plans;
+        assert_eq!(alone.len(), together.len());
+        for (alone, together) in alone.iter().zip(&together) {
+            assert_eq!(alone.decisions, together.decisions, "{}", alone.path);
+        }
+    }
+
+    #[test]
     fn a_plan_that_was_saved_is_the_same_as_a_new_one() {
+        let _alone = ALONE.lock().unwrap();
         for library in LIBRARIES {
             // SAFETY: libraries that many programs load.
             unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW) };
         }
-        let new = plans();
+        let new = plans(Planners::ONE);
         assert!(new.len() > 2 && new.iter().all(|plan| plan.saved == [0, 0]));
         plan_store::set(Some(Arc::new(Memory::default())));
-        let first = plans();
-        let second = plans();
+        let first = plans(Planners::ONE);
+        let second = plans(Planners::ONE);
         plan_store::set(None);
         for ((new, first), second) in new.iter().zip(&first).zip(&second) {
             let path = &new.path;

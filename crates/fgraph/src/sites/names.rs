@@ -53,11 +53,21 @@ impl Names {
         self.behind.push(self.ends.len() as u32);
     }
 
-    /// Gives back memory that is not needed; to be called when all names are there.
-    pub(crate) fn shrink(&mut self) {
-        self.text.shrink_to_fit();
-        self.ends.shrink_to_fit();
-        self.behind.shrink_to_fit();
+    /// The names of several lists one behind the other, in no more memory than they need.
+    pub(crate) fn joined(lists: Vec<Self>) -> Self {
+        let mut lists = lists.into_iter();
+        let mut all = lists.next().unwrap_or_default();
+        for list in lists {
+            let (text, names) = (all.text.len() as u32, all.ends.len() as u32);
+            all.text.push_str(&list.text);
+            all.ends.extend(list.ends.iter().map(|end| text + end));
+            all.behind
+                .extend(list.behind.iter().map(|last| names + last));
+        }
+        all.text.shrink_to_fit();
+        all.ends.shrink_to_fit();
+        all.behind.shrink_to_fit();
+        all
     }
 
     fn name(&self, index: usize) -> &str {
@@ -69,6 +79,14 @@ impl Names {
     pub(crate) fn of(&self, index: usize) -> impl Iterator<Item = &str> + Clone {
         let first = index.checked_sub(1).map_or(0, |before| self.behind[before]);
         (first as usize..self.behind[index] as usize).map(|name| self.name(name))
+    }
+
+    /// The best name of the last function; empty if it has none.
+    pub(crate) fn last(&self) -> &str {
+        self.behind
+            .len()
+            .checked_sub(1)
+            .map_or("", |last| self.best(last))
     }
 
     /// The best name of function `index`; empty if it has none.
@@ -90,6 +108,23 @@ mod tests {
         let all: Vec<Vec<&str>> = (0..3).map(|index| names.of(index).collect()).collect();
         assert_eq!(all, [vec!["a", "b"], vec![], vec!["a"]]);
         assert_eq!([0, 1, 2].map(|index| names.best(index)), ["a", "", "a"]);
+    }
+
+    #[test]
+    fn lists_are_joined_in_their_order() {
+        let list = |functions: &[&[&str]]| {
+            let mut names = Names::default();
+            for function in functions {
+                names.push(function.iter().copied());
+            }
+            names
+        };
+        let lists = [&[&["a", "b"][..], &[]][..], &[], &[&["c"], &["a"]]];
+        let names = Names::joined(lists.iter().map(|functions| list(functions)).collect());
+        let all: Vec<Vec<&str>> = (0..4).map(|index| names.of(index).collect()).collect();
+        assert_eq!(all, lists.concat());
+        assert_eq!(names.last(), "a");
+        assert_eq!(Names::joined(Vec::new()).last(), "");
     }
 
     #[test]

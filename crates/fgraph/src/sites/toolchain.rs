@@ -1,6 +1,5 @@
 //! What the compilers and the library behind a module let conclude of its functions.
 
-use core::fmt;
 use core::ops::Range;
 use std::sync::OnceLock;
 
@@ -72,24 +71,11 @@ pub(super) const OWN: &str = "fgraph";
 
 /// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
 pub(super) fn is_own(symbol: &str) -> bool {
-    struct Start(String);
-    impl fmt::Write for Start {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.push_str(text);
-            // Enough is known: demangling the rest would be a waste.
-            if self.0.len() < 24 {
-                Ok(())
-            } else {
-                Err(fmt::Error)
-            }
-        }
-    }
     if !symbol.contains(OWN) {
         return false;
     }
-    let mut start = Start(String::new());
-    let _ = demangle::demangle_to(symbol, &mut start);
-    let start = start.0.trim_start_matches(['<', '&']);
+    let name = demangle::to_string(symbol);
+    let start = name.trim_start_matches(['<', '&']);
     [
         "fgraph::",
         "fgraph_core::",

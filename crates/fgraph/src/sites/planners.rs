@@ -1,0 +1,161 @@
+//! Threads that plan a module together.
+//!
+//! # Safety
+//!
+//! The unsafe code changes which signals this thread blocks.
+
+use core::num::NonZeroUsize;
+use core::{mem, ptr};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::{io, panic};
+
+use crate::threads::untraced::untraced;
+
+/// How many threads plan a module together, this one included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Planners(NonZeroUsize);
+
+impl Planners {
+    /// This thread alone.
+    pub(crate) const ONE: Self = Self(NonZeroUsize::MIN);
+
+    pub(crate) const fn new(threads: NonZeroUsize) -> Self {
+        Self(threads)
+    }
+
+    /// Does both, at the same time if it can.
+    pub(super) fn both(self, one: impl FnOnce(), other: impl Fn() + Sync) {
+        thread::scope(|scope| {
+            let others = (self != Self::ONE).then(|| start(scope, &other));
+            one();
+            match others {
+                Some(Ok(thread)) => join(thread),
+                _ => other(),
+            }
+        });
+    }
+
+    /// Does `work` on parts of a list of functions, and returns the results in the order of the
+    /// parts. What no thread can be made for is done by this one.
+    pub(super) fn split<T: Sync, R: Send>(
+        self,
+        functions: &[T],
+        work: impl Fn(&[T]) -> R + Sync,
+    ) -> Vec<R> {
+        /// To plan fewer takes no longer than to make a thread.
+        const FEWEST: usize = 256;
+        let len = functions.len().div_ceil(self.0.get()).max(FEWEST);
+        if len >= functions.len() {
+            return vec![work(functions)];
+        }
+        let (first, others) = functions.split_at(len);
+        let work = &work;
+        thread::scope(|scope| {
+            let start = |part| start(scope, move || work(part)).map_err(|_| part);
+            let others: Vec<_> = others.chunks(len).map(start).collect();
+            let mut results = vec![work(first)];
+            results.extend(others.into_iter().map(|other| match other {
+                Ok(thread) => join(thread),
+                Err(part) => work(part),
+            }));
+            results
+        })
+    }
+}
+
+fn start<'scope, R: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> R + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, R>> {
+    let _quiet = Quiet::new();
+    thread::Builder::new().spawn_scoped(scope, || untraced(work))
+}
+
+fn join<R>(thread: ScopedJoinHandle<'_, R>) -> R {
+    thread
+        .join()
+        .unwrap_or_else(|panic| panic::resume_unwind(panic))
+}
+
+/// While there is one, this thread blocks the signals that a process is sent, and so do the threads
+/// that it makes for good: handlers of the program do not run there. Faults and traps stay: to
+/// block them would end the process.
+#[derive(Debug)]
+struct Quiet(libc::sigset_t);
+
+impl Quiet {
+    fn new() -> Self {
+        const FAULTS: [libc::c_int; 6] = [
+            libc::SIGTRAP,
+            libc::SIGILL,
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGSYS,
+        ];
+        // SAFETY: live locals, the first of which is initialised by `sigfillset`.
+        unsafe {
+            let (mut blocked, mut before): (libc::sigset_t, _) = (mem::zeroed(), mem::zeroed());
+            libc::sigfillset(&mut blocked);
+            for fault in FAULTS {
+                libc::sigdelset(&mut blocked, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, &mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // SAFETY: the mask from before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planners(threads: usize) -> Planners {
+        Planners::new(NonZeroUsize::new(threads).unwrap())
+    }
+
+    #[test]
+    fn results_are_in_the_order_of_the_functions() {
+        let functions: Vec<usize> = (0..10_000).collect();
+        for threads in [1, 2, 3, 64] {
+            let parts = planners(threads).split(&functions, <[usize]>::to_vec);
+            assert_eq!(parts.len(), threads.min(10_000usize.div_ceil(256)));
+            assert_eq!(parts.concat(), functions);
+        }
+        assert_eq!(
+            planners(2).split(&functions[..9], <[usize]>::to_vec),
+            [&functions[..9]]
+        );
+    }
+
+    #[test]
+    fn threads_run_no_handlers_and_take_traps() {
+        let blocked = |_: &[u8]| {
+            let is_blocked = |signal| {
+                // SAFETY: a live local, initialised by the first call.
+                unsafe {
+                    let mut set = mem::zeroed();
+                    libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut set);
+                    libc::sigismember(&set, signal) == 1
+                }
+            };
+            [libc::SIGINT, libc::SIGTRAP].map(is_blocked)
+        };
+        let parts = planners(2).split(&[0; 1_000], blocked);
+        assert_eq!(parts, [[false, false], [true, false]]);
+    }
+
+    #[test]
+    #[should_panic(expected = "part 1")]
+    fn a_panic_of_another_thread_is_this_threads() {
+        let functions: Vec<usize> = (0..1_000).collect();
+        planners(2).split(&functions, |part| assert_eq!(part[0], 0, "part 1"));
+    }
+}
