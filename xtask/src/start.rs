@@ -3,6 +3,10 @@
 //! Each program runs plain, recorded without a cache, recorded with a cache that is empty, and
 //! recorded with the plans that this has left there, in turns. The table has the median of the time
 //! that each takes over the plain one.
+//!
+//! A second table has the time that a user takes to be registered for all functions of a program
+//! that the library of `xtask/preload` is in, and behind it that of all processors: planned by one
+//! thread and by two, and with plans that were kept.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +16,7 @@ use std::{env, fs, process};
 
 use clap::Args;
 
-use crate::{cargo, toolchain};
+use crate::{cargo, json, toolchain};
 
 /// How programs are run.
 #[derive(Args, Clone, Debug)]
@@ -54,7 +58,8 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let fgraph = cargo::build_bin("fgraph-cli", "fgraph")?;
     let directory = env::temp_dir().join(format!("fgraph-start-{}", process::id()));
     fs::create_dir_all(&directory)?;
-    let printed = print(options, &fgraph, &directory);
+    let printed =
+        print(options, &fgraph, &directory).and_then(|()| print_registrations(&directory));
     // A directory that is left lies among other temporary files.
     let _ = fs::remove_dir_all(&directory);
     printed.map(|()| ExitCode::SUCCESS)
@@ -138,6 +143,95 @@ impl Subject {
             true => Ok(took),
             false => Err(io::Error::other(format!("{command:?} ended with {status}"))),
         }
+    }
+}
+
+/// A program of which all functions are registered.
+#[derive(Debug)]
+struct Registration {
+    program: &'static str,
+    filter: &'static str,
+    runs: usize,
+}
+
+const REGISTRATIONS: [Registration; 2] = [
+    Registration {
+        program: "cargo",
+        filter: ":mod:cargo",
+        runs: 9,
+    },
+    Registration {
+        program: "rustc",
+        filter: ":mod:librustc_driver* :mod:libLLVM*",
+        runs: 3,
+    },
+];
+
+fn print_registrations(directory: &Path) -> io::Result<()> {
+    let library = cargo::build("fgraph-preload-test")?;
+    let plans = directory.join("plans");
+    fs::create_dir_all(&plans)?;
+    println!(
+        "\nregistering     functions          one thread         two threads          plans kept"
+    );
+    for registration in &REGISTRATIONS {
+        let one = registration.fastest(&library, directory, "1", None)?;
+        let two = registration.fastest(&library, directory, "2", None)?;
+        let kept = registration.fastest(&library, directory, "1", Some(&plans))?;
+        print!("{:<16}{:>9}", registration.program, one.functions);
+        for figures in [one, two, kept] {
+            let [took, used] = [figures.took, figures.used].map(milliseconds);
+            print!("{took:>9} ms ({used:>5})");
+        }
+        println!();
+    }
+    Ok(())
+}
+
+/// What it takes to register a user.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    functions: u64,
+    took: Duration,
+    /// Of all processors.
+    used: Duration,
+}
+
+impl Registration {
+    /// The fastest of some runs, after one that is not counted.
+    fn fastest(
+        &self,
+        library: &Path,
+        directory: &Path,
+        threads: &str,
+        plans: Option<&Path>,
+    ) -> io::Result<Figures> {
+        let out = directory.join("figures.json");
+        let run = |_| {
+            let mut command = Command::new(toolchain::sysroot()?.join("bin").join(self.program));
+            command.arg("--version").stdout(Stdio::null());
+            command.env("LD_PRELOAD", library).env("FGRAPH_OUT", &out);
+            command.env("FGRAPH_FILTER", self.filter);
+            command.env("FGRAPH_PLANNING_THREADS", threads);
+            command.envs(plans.map(|plans| ("FGRAPH_PLANS", plans)));
+            let status = command.status()?;
+            let counted = fs::read_to_string(&out)?;
+            fs::remove_file(&out)?;
+            let number = |name| json::number(&counted, name);
+            let time = |name| number(name).map(Duration::from_micros);
+            let figures = || {
+                Some(Figures {
+                    functions: number("traced")?,
+                    took: time("register_us")?,
+                    used: time("register_cpu_us")?,
+                })
+            };
+            let figures = figures().filter(|_| status.success());
+            figures.ok_or_else(|| io::Error::other(format!("{command:?} ended with {status}")))
+        };
+        let figures: Vec<_> = (0..=self.runs).map(run).collect::<io::Result<_>>()?;
+        let fastest = figures[1..].iter().min_by_key(|figures| figures.took);
+        Ok(*fastest.expect("it has run"))
     }
 }
 

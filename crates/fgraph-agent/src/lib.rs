@@ -25,7 +25,7 @@ use std::error;
 use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::mem;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -254,6 +254,7 @@ fn record(
         within: settings.within()?,
         threshold: Some(Duration::from_nanos(settings.threshold)),
         max_rate: NonZeroU32::new(settings.max_rate),
+        planning_threads: NonZeroUsize::new(settings.planning_threads as usize),
         executed: settings.executed,
         ..Options::default()
     };

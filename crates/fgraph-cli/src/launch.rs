@@ -250,8 +250,13 @@ impl Target {
     }
 
     pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
+        // A program that is started has no thread but its own.
+        let threads = thread::available_parallelism()
+            .ok()
+            .filter(|_| self.pid.is_some());
         let settings = Settings {
             follow: !self.no_follow,
+            planning_threads: threads.map_or(1, |threads| threads.get() as u32),
             plans: (!self.no_cache).then(plan_cache::directory).flatten(),
             ..settings
         };

@@ -246,6 +246,10 @@ pub struct Settings {
     pub callers: bool,
     /// Whether only the first call of each function is recorded, without its return.
     pub once: bool,
+    /// How many threads find out how functions are traced that are recorded: see
+    /// [`planning_threads`](fgraph::Options::planning_threads). A program that has one thread is to
+    /// have one; 0 is one, too.
+    pub planning_threads: u32,
     /// The directory in which plans of modules are kept, if they are: see [`PlanDirectory`].
     pub plans: Option<PathBuf>,
 }
@@ -307,6 +311,7 @@ impl Settings {
         }
         field("callers", &self.callers);
         field("once", &self.once);
+        field("planning-threads", &self.planning_threads);
         // A path that is no text has no field.
         if let Some(plans) = self.plans.as_ref().and_then(|path| path.to_str()) {
             field("plans", &plans);
@@ -344,6 +349,7 @@ impl Settings {
                     });
                 }
                 "threshold" => settings.threshold = value.parse().ok()?,
+                "planning-threads" => settings.planning_threads = value.parse().ok()?,
                 "max-rate" => settings.max_rate = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
                 "text" => settings.texts.push(value.to_owned()),
@@ -512,6 +518,7 @@ mod tests {
             texts: vec!["arg0".to_owned(), "path".to_owned()],
             callers: true,
             once: true,
+            planning_threads: 2,
             plans: Some("/home/a b/.cache/fgraph".into()),
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));

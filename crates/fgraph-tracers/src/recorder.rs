@@ -23,7 +23,7 @@ mod shapes;
 mod to_file;
 mod types;
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -103,6 +103,9 @@ pub struct Options {
     /// Readers hear of it, see [`Names::switched_off`](fgraph_trace::names::Names::switched_off).
     /// A call costs then what it does with an empty user.
     pub max_rate: Option<NonZeroU32>,
+    /// How many threads find out how the functions are traced that are recorded, if not one: see
+    /// [`planning_threads`](fgraph::Options::planning_threads).
+    pub planning_threads: Option<NonZeroUsize>,
     /// How many programs the process has executed before this one, whose events are in the rings
     /// as well: see [`process_number`](fgraph_trace::names::process_number). 0 to 1,023.
     pub executed: u32,
@@ -221,7 +224,10 @@ impl Recorder {
         let threshold = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);
         let threshold = rings.clock().ticks(threshold);
         let record = Record::new(rings, options).ok_or_else(no_memory)?;
-        let paused = fgraph::Options::new().enabled(options.types.is_none());
+        let threads = options.planning_threads.unwrap_or(NonZeroUsize::MIN);
+        let paused = fgraph::Options::new()
+            .enabled(options.types.is_none())
+            .planning_threads(threads);
         let within = options.within.as_ref();
         let user = if within.is_none() && threshold == 0 {
             User::Plain(register(record, filter, &paused)?)
