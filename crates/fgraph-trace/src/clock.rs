@@ -126,8 +126,8 @@ pub struct Clock {
 
 /// Anchors that are less far apart do not tell how fast the ticks come.
 const FAR_APART: Duration = Duration::from_millis(100);
-/// How long the rate is measured where no anchors tell it.
-const MEASURED: Duration = Duration::from_millis(2);
+/// How long the rate is measured where no anchors tell it: so it is right to some parts of 10,000.
+const MEASURED: Duration = Duration::from_micros(500);
 
 impl Clock {
     /// The time at which the clock showed `ticks`, to be written.
@@ -136,7 +136,8 @@ impl Clock {
         Timestamp(self.monotonic(ticks))
     }
 
-    /// The clock of this machine, from now on. Measures the rate of the counter, for 2 ms.
+    /// The clock of this machine, from now on. Measures the rate of the counter, for half a
+    /// millisecond.
     #[must_use]
     pub fn start(kind: ClockKind) -> Self {
         let first = Anchor::now(kind);
