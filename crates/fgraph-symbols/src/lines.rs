@@ -179,6 +179,13 @@ mod tests {
     const RUST: &str = "\n\n#[no_mangle] extern \"C\" fn first(n: i32) -> i32 { n }\n\n
         #[no_mangle] extern \"C\" fn sixth(n: i32) -> i32 { n }\n";
 
+    /// Whose function gcc makes two parts of.
+    const PARTS: &str = "__attribute__((cold, noinline)) void failed(int n) {
+            __asm__ volatile(\"\" :: \"r\"(n)); }
+        int checked(int n, const char *why) {
+            if (n < 0) { failed(n); failed(2); return why[n]; }
+            return n * 3; }";
+
     /// A directory of a test's own.
     struct Directory(PathBuf);
 
@@ -294,6 +301,29 @@ mod tests {
                 "-g -Wl,-z,max-page-size=0x200000 -Wl,--build-id=none",
             );
             assert_eq!(lines_of(&other.unwrap(), &debug), None);
+        }
+    }
+
+    #[test]
+    fn functions_in_several_parts_have_signatures() {
+        let directory = Directory::new("lines-parts");
+        let gcc = needs!(GCC.find());
+        fs::write(directory.0.join("parts.c"), PARTS).unwrap();
+        for version in ["4", "5"] {
+            let options = format!("-shared -fPIC -O2 -g -gdwarf-{version} -o parts.so parts.c");
+            directory.run(&gcc, &options);
+            let library = directory.read("parts.so");
+            let found = with_file(&library, |file| {
+                let functions = Functions::read(file, None).unwrap();
+                let lines = Lines::read(Cursor::new(&library), file).unwrap();
+                let is_it = |&index: &usize| {
+                    let mut names = functions.names(index);
+                    names.any(|name| name.symbol == "checked")
+                };
+                let index = (0..functions.len()).find(is_it).unwrap();
+                lines.signature(functions.get(index).address).unwrap()
+            });
+            assert_eq!(found.to_string(), "(n: int, why: const char *) -> int");
         }
     }
 

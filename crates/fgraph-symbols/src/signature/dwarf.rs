@@ -67,8 +67,7 @@ fn functions_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>) -> Vec<(u64, Un
     let mut entry = Entry::null();
     while !entries.is_empty() && entries.read_entry(&mut entry).is_ok() {
         if entry.tag() == DW_TAG_subprogram
-            && let Some(low) = entry.attr_value(DW_AT_low_pc)
-            && let Ok(Some(address)) = unit.attr_address(low)
+            && let Some(address) = start_of(unit, &entry)
         {
             found.push((address, entry.offset()));
         }
@@ -76,6 +75,16 @@ fn functions_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>) -> Vec<(u64, Un
     found.sort_unstable_by_key(|&(address, _)| address);
     found.dedup_by_key(|&mut (address, _)| address);
     found
+}
+
+/// Where a function begins, if it has code. That is at its first range, where it is in several: a
+/// part that is seldom run may be elsewhere.
+fn start_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>, entry: &Entry<R>) -> Option<u64> {
+    if let Some(low) = entry.attr_value(DW_AT_low_pc) {
+        return unit.attr_address(low).ok()?;
+    }
+    let mut ranges = unit.attr_ranges(entry.attr_value(DW_AT_ranges)?).ok()??;
+    Some(ranges.next().ok()??.begin)
 }
 
 /// What wrote a unit.
