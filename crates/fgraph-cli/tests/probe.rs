@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fgraph_needs::{CC, needs};
+use fgraph_needs::{CC, GENHTML, PYCOBERTURA, PYTHON, needs};
 use tempfile::TempDir;
 
 #[path = "support/busy.rs"]
@@ -286,6 +286,48 @@ fn coverage_tells_what_was_never_called() {
     ] {
         assert!(info.lines().any(|it| it == line), "{info}");
     }
+}
+
+#[test]
+fn readers_of_coverage_take_its_files() {
+    let place = TempDir::new().unwrap();
+    let program = build(&place, &needs!(CC.find()), "-g");
+    let run = |kind, file| {
+        let options = ["-F", "take", "-F", "first", "-F", "never", kind, file];
+        let all = [&["coverage"], &options[..], &["--", &program]].concat();
+        let (code, out, err) = fgraph(&place, &all);
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        place.path().join(file)
+    };
+    let drcov = drcov::from_file(run("--drcov", "found.drcov")).unwrap();
+    assert_eq!(drcov.modules.len(), 1);
+    assert_eq!(drcov.modules[0].path, program);
+    let blocks = drcov.basic_blocks.iter();
+    let blocks = blocks.map(|block| (block.module_id, block.size));
+    assert_eq!(blocks.collect::<Vec<_>>(), [(0, 1); 2]);
+    let is_inside = |start: u32| u64::from(start) < drcov.modules[0].end;
+    assert!(drcov.basic_blocks.iter().all(|block| is_inside(block.start)));
+
+    let mut genhtml = Command::new(needs!(GENHTML.find()));
+    let info = run("--lcov", "found.info");
+    let pages = place.path().join("pages");
+    let output = genhtml.arg(info).arg("-o").arg(pages).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("66.7% (2 of 3 functions)"), "{text}");
+
+    let python = needs!(PYTHON.find());
+    needs!(PYCOBERTURA.import());
+    let script = "import pycobertura, sys
+read = pycobertura.Cobertura(sys.argv[1])
+print(read.total_statements(), read.total_hits(), *read.files())";
+    let mut python = Command::new(python);
+    let xml = run("--cobertura", "found.xml");
+    let output = python.args(["-c", script]).arg(xml).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let file = format!("{}/tests/record/probed.c", env!("CARGO_MANIFEST_DIR"));
+    assert_eq!(text.trim_end(), format!("3 2 {}", &file[1..]));
 }
 
 /// The lines about patterns that match nothing.

@@ -183,6 +183,8 @@ pub const TMUX: Need = program(&["tmux"], "tmux");
 pub const UFTRACE: Need = program(&["uftrace"], "uftrace");
 /// Reader of the Common Trace Format.
 pub const BABELTRACE: Need = program(&["babeltrace2"], "babeltrace2");
+/// What makes pages of tracefiles of lcov.
+pub const GENHTML: Need = program(&["genhtml"], "lcov");
 /// Reader of callgrind's profiles.
 pub const CALLGRIND_ANNOTATE: Need = program(&["callgrind_annotate"], "valgrind");
 /// The compiler of Go, which has pprof.
@@ -209,6 +211,8 @@ pub const OTLP: Need = package(
     PIP,
     "opentelemetry-proto",
 );
+/// Python's module that reads Cobertura's XML.
+pub const PYCOBERTURA: Need = package("pycobertura", &[], PIP, "pycobertura");
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
 

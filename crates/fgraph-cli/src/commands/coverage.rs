@@ -3,11 +3,13 @@
 //! The program tells of the first call of each function only, so a function that was called costs
 //! no event any more.
 
+mod files;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::Source;
@@ -30,7 +32,10 @@ use crate::text::{escaped, grouped, percent};
 Examples:
   fgraph coverage -- ./tests
   fgraph coverage --by source --uncalled -F 'parser::*' -- ./tests
-  fgraph coverage --lcov coverage.info -- ./tests")]
+  fgraph coverage --lcov coverage.info -- ./tests
+
+The files are of functions: a line counts as run where a function begins that was called, and no
+line within a function is mentioned.")]
 pub(crate) struct Args {
     #[command(flatten)]
     what: launch::What,
@@ -43,6 +48,12 @@ pub(crate) struct Args {
     /// Write functions with a known source to this file, as lcov does
     #[arg(long, value_name = "FILE")]
     lcov: Option<PathBuf>,
+    /// Write functions with a known source to this file, in the XML of Cobertura
+    #[arg(long, value_name = "FILE")]
+    cobertura: Option<PathBuf>,
+    /// Write where called functions begin to this file, as DynamoRIO's drcov does
+    #[arg(long, value_name = "FILE")]
+    drcov: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -58,6 +69,9 @@ struct Function {
     name: String,
     module: String,
     source: Option<(String, u32)>,
+    /// How far behind the first byte of its module it begins, and its size.
+    place: u64,
+    size: usize,
     is_called: bool,
 }
 
@@ -70,13 +84,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let failed = |error| Error::source("the rings", error);
         while events.next().map_err(failed)?.is_some() {}
         let functions = functions(events.names(), &filter);
-        if let Some(path) = &args.lcov {
-            let written = fs::write(path, lcov(&functions));
-            written.map_err(|error| Error::Write {
+        let write = |path: &Option<PathBuf>, content: &dyn Fn() -> Vec<u8>| {
+            let Some(path) = path else {
+                return Ok(());
+            };
+            fs::write(path, content()).map_err(|error| Error::Write {
                 path: path.clone(),
                 error,
-            })?;
-        }
+            })
+        };
+        write(&args.lcov, &|| files::lcov(&functions).into_bytes())?;
+        write(&args.cobertura, &|| {
+            files::cobertura(&functions, SystemTime::now()).into_bytes()
+        })?;
+        write(&args.drcov, &|| files::drcov(&functions))?;
         show(args, &functions)
     })
 }
@@ -107,11 +128,13 @@ fn functions(names: &Names, filter: &Filter) -> Vec<Function> {
             }
             let lines = lines.get_or_insert_with(|| sources::lines_of(Path::new(path)));
             let address = site.address as u64;
+            let place = address.wrapping_sub(first);
             let calls = called.get(path);
             found.push(Function {
                 source: lines.as_ref().and_then(|lines| lines.in_function(address)),
-                is_called: calls
-                    .is_some_and(|calls| calls.contains(&(address.wrapping_sub(first)))),
+                place,
+                size: site.size,
+                is_called: calls.is_some_and(|calls| calls.contains(&place)),
                 name: site.name,
                 module: path.to_owned(),
             });
@@ -167,30 +190,4 @@ fn show(args: &Args, functions: &[Function]) -> Result<(), Error> {
         }
     }
     out.finish()
-}
-
-/// The text of a tracefile of lcov.
-fn lcov(functions: &[Function]) -> String {
-    let mut files: BTreeMap<&str, Vec<(u32, &Function)>> = BTreeMap::new();
-    for function in functions {
-        if let Some((file, line)) = &function.source {
-            files.entry(file).or_default().push((*line, function));
-        }
-    }
-    let mut text = String::from("TN:\n");
-    for (file, functions) in files {
-        // Writing to a string does not fail.
-        _ = writeln!(text, "SF:{}", escaped(file));
-        for (line, function) in &functions {
-            _ = writeln!(text, "FN:{line},{}", escaped(&function.name));
-        }
-        for (_, function) in &functions {
-            let count = u8::from(function.is_called);
-            _ = writeln!(text, "FNDA:{count},{}", escaped(&function.name));
-        }
-        let called = functions.iter().filter(|(_, function)| function.is_called);
-        _ = writeln!(text, "FNF:{}\nFNH:{}", functions.len(), called.count());
-        text.push_str("end_of_record\n");
-    }
-    text
 }
