@@ -306,7 +306,12 @@ fn readers_of_coverage_take_its_files() {
     let blocks = blocks.map(|block| (block.module_id, block.size));
     assert_eq!(blocks.collect::<Vec<_>>(), [(0, 1); 2]);
     let is_inside = |start: u32| u64::from(start) < drcov.modules[0].end;
-    assert!(drcov.basic_blocks.iter().all(|block| is_inside(block.start)));
+    assert!(
+        drcov
+            .basic_blocks
+            .iter()
+            .all(|block| is_inside(block.start))
+    );
 
     let mut genhtml = Command::new(needs!(GENHTML.find()));
     let info = run("--lcov", "found.info");

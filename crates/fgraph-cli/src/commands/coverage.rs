@@ -22,6 +22,7 @@ use crate::output::Out;
 use crate::sources;
 use crate::table::Table;
 use crate::text::{escaped, grouped, percent};
+use files::Function;
 
 /// Run a program and show which functions it called, and which never
 ///
@@ -61,18 +62,6 @@ enum By {
     Module,
     /// The source file, where there is debug information
     Source,
-}
-
-/// A function that can be traced.
-#[derive(Debug)]
-struct Function {
-    name: String,
-    module: String,
-    source: Option<(String, u32)>,
-    /// How far behind the first byte of its module it begins, and its size.
-    place: u64,
-    size: usize,
-    is_called: bool,
 }
 
 /// Runs the program, and ends as it does.

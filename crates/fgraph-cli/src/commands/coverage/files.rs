@@ -1,11 +1,24 @@
 //! Coverage as other tools read it.
 
+// Long strings: elements of XML.
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::Function;
 use crate::text::escaped;
+
+/// A function that can be traced.
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) name: String,
+    pub(super) module: String,
+    pub(super) source: Option<(String, u32)>,
+    /// How far behind the first byte of its module it begins, and its size.
+    pub(super) place: u64,
+    pub(super) size: usize,
+    pub(super) is_called: bool,
+}
 
 /// The functions of each source file, by line and name, and whether each was called. Instances of
 /// one function are one.
