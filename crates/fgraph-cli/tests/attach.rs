@@ -4,11 +4,12 @@
 mod busy;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,6 +121,81 @@ fn child_of(process: u32) -> u32 {
         assert!(Instant::now() < until);
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A thread that traces all threads of a process until it is dropped.
+struct Tracer {
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Tracer {
+    fn of(process: u32) -> Self {
+        let (end, is_over) = mpsc::channel();
+        let (begun, has_begun) = mpsc::channel();
+        let trace = move || {
+            for task in fs::read_dir(format!("/proc/{process}/task")).unwrap() {
+                let task: i32 = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
+                // SAFETY: it stops nothing. The thread goes on when this one ends.
+                let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, task, 0, 0) };
+                assert_eq!(seized, 0, "{}", io::Error::last_os_error());
+            }
+            begun.send(()).unwrap();
+            // It ends when there is no sender any more.
+            let _ = is_over.recv();
+        };
+        let thread = thread::spawn(trace);
+        has_begun.recv().unwrap();
+        Self {
+            end: Some(end),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        let _ = self.thread.take().map(thread::JoinHandle::join);
+    }
+}
+
+#[test]
+fn a_guard_tries_again_where_no_thread_can_be_held() {
+    let program = Program::start(&needs!(CC.find()));
+    let text = program.text();
+    let mut recorder = program.recorder(&["-F", "work"]).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while fs::metadata(program.recording()).map_or(0, |file| file.len()) < 10_000 {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(5));
+    }
+    let guard = child_of(recorder.id());
+    let arguments = fs::read_to_string(format!("/proc/{guard}/cmdline")).unwrap();
+    assert!(arguments.contains("--guard"), "{arguments}");
+    // As a recorder that is killed does, whose threads the kernel has not ended yet.
+    let tracer = Tracer::of(program.child.id());
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    // It sleeps once its first attempt has failed.
+    let sleeps = [libc::SYS_nanosleep, libc::SYS_clock_nanosleep];
+    let sleeps = sleeps.map(|call| format!("{call} "));
+    loop {
+        let call = fs::read_to_string(format!("/proc/{guard}/syscall"));
+        let call = call.expect("the guard is there");
+        if sleeps.iter().any(|sleep| call.starts_with(sleep)) {
+            break;
+        }
+        assert!(Instant::now() < until, "{call}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(program.changed(&text).is_some());
+    drop(tracer);
+    while let Some(mapping) = program.changed(&text) {
+        assert!(Instant::now() < until, "{mapping}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(program.end().code(), Some(0));
 }
 
 #[test]

@@ -166,13 +166,17 @@ impl Attached {
         !self.image.as_ref().is_some_and(Image::is_there) && !has_ended(self.process)
     }
 
-    /// Ends recording; the agent stays there, idle.
+    /// Ends recording; the agent stays there, idle. If that fails, the guard goes on trying.
     pub(super) fn end(&mut self) -> Result<(), Error> {
-        // Both are dropped when this is done.
-        let Some(_work) = self.work.take() else {
+        // The reader is dropped when this is done.
+        let Some((guard, _reader)) = self.work.take() else {
             return Ok(());
         };
-        end(self.process, std::process::id())
+        let ended = end(self.process, std::process::id());
+        if ended.is_err() {
+            guard.take_over();
+        }
+        ended
     }
 }
 

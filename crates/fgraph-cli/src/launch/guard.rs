@@ -3,9 +3,17 @@
 use std::io::{Read, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::attach;
 use crate::error::Error;
+
+/// How long the guard tries to end recording.
+const PERSISTENCE: Duration = Duration::from_secs(300);
+
+/// How long the guard waits after an attempt that failed.
+const NAP: Duration = Duration::from_millis(50);
 
 /// A process that waits for the end of this one, and then ends what this one has the agent do
 /// elsewhere. Dropping it ends the guard.
@@ -27,6 +35,12 @@ impl Guard {
             .stderr(Stdio::null());
         Self(command.spawn().ok())
     }
+
+    /// Leaves it to the guard to end recording, and does not wait for that.
+    pub(super) fn take_over(mut self) {
+        // The guard reads the end of its standard input, and no word.
+        drop(self.0.take());
+    }
 }
 
 impl Drop for Guard {
@@ -41,11 +55,22 @@ impl Drop for Guard {
 }
 
 /// What the guard does: a word in its standard input says that all is well, and its end that the
-/// holder is gone.
+/// holder is gone, or could not end recording.
+///
+/// An attempt may fail and a later one succeed. The kernel closes the files of a process that is
+/// killed before it releases the threads that the process traces, and nobody else can hold these
+/// until then. In a busy process no thread may be fit to be held for seconds.
 pub(super) fn guard(process: u32, holder: u32) -> Result<(), Error> {
     let word = std::io::stdin().read(&mut [0]);
-    match word {
-        Ok(0) => attach::end(process, holder),
-        _ => Ok(()),
+    if !matches!(word, Ok(0)) {
+        return Ok(());
+    }
+    let until = Instant::now() + PERSISTENCE;
+    loop {
+        let ended = attach::end(process, holder);
+        if ended.is_ok() || Instant::now() >= until {
+            return ended;
+        }
+        thread::sleep(NAP);
     }
 }
