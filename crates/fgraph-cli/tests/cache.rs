@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use fgraph_needs::skip;
 use tempfile::TempDir;
 
 /// A directory with a cache in it.
@@ -37,7 +38,12 @@ impl Place {
         let recorded = self.fgraph(&arguments);
         assert!(recorded.status.success(), "{recorded:?}");
         assert!(recorded.stderr.is_empty(), "{recorded:?}");
-        let report = self.fgraph(&["report"]);
+        self.called("fgraph.data")
+    }
+
+    /// The functions that were called in a recording.
+    fn called(&self, recording: &str) -> String {
+        let report = self.fgraph(&["report", recording]);
         assert!(report.status.success(), "{report:?}");
         let text = String::from_utf8(report.stdout).unwrap();
         let names = text
@@ -161,4 +167,53 @@ fn a_program_that_may_not_write_long_files_goes_on() {
         "{:?}",
         names.keys()
     );
+}
+
+/// Records `true` twice with a cache in a file system of 64 KiB, and lists what is there then.
+const ON_A_SMALL_DISK: &str = r#"
+mount -t tmpfs -o size=64k none "$1" || exit 77
+export XDG_CACHE_HOME="$1"
+"$2" record -q --libs -o first.data -- /bin/true &&
+    "$2" record -q --libs -o second.data -- /bin/true &&
+    find "$1" -type f -printf '%s %f\n'
+"#;
+
+#[test]
+fn a_full_disk_changes_nothing_but_what_is_kept() {
+    let place = Place::new();
+    let expected = place.record(&[]);
+    let needed: usize = place.plans().values().map(Vec::len).sum();
+    assert!(needed > 64 << 10, "{needed}");
+    let disk = place.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--user", "--map-root-user", "--mount"])
+        .args(["sh", "-c", ON_A_SMALL_DISK, "sh"])
+        .arg(&disk)
+        .arg(env!("CARGO_BIN_EXE_fgraph"))
+        .env_remove("FGRAPH_CONFIG")
+        .current_dir(place.path());
+    let recorded = match command.output() {
+        Ok(recorded) if recorded.status.code() != Some(77) => recorded,
+        _ => return skip!("no right to mount in a namespace (unprivileged user namespaces)"),
+    };
+    let said = String::from_utf8_lossy(&recorded.stderr);
+    if !recorded.status.success() && said.starts_with("unshare: ") {
+        return skip!("no user namespace (unprivileged user namespaces): {said}");
+    }
+    assert!(recorded.status.success() && said.is_empty(), "{recorded:?}");
+    for recording in ["first.data", "second.data"] {
+        assert_eq!(place.called(recording), expected, "{recording}");
+    }
+    let files = String::from_utf8_lossy(&recorded.stdout);
+    let files: Vec<_> = files.lines().filter_map(|it| it.split_once(' ')).collect();
+    // The plans that had room are there as a whole, and nothing that was begun.
+    for (len, name) in &files {
+        let mut plans = place.plans().into_iter();
+        let plan = plans.find(|(path, _)| path.file_name().unwrap() == *name);
+        let plan = plan.unwrap_or_else(|| panic!("{files:?}")).1;
+        assert_eq!(plan.len().to_string(), *len, "{name}");
+    }
+    assert!(files.len() < place.plans().len(), "{files:?}");
 }
