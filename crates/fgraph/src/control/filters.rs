@@ -300,7 +300,7 @@ impl Control {
                 }
             });
         }
-        image::forget_text();
+        image::forget_mapped();
     }
 }
 

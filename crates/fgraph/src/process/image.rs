@@ -6,20 +6,22 @@
 //! and what is large:
 //!
 //! ```text
-//!   file    headers | names, tables | text   | data  | .debug_* | symbol tables | names
-//!   image   read    | read          | mapped | zeros | zeros    | read          | read
+//!   file      headers | names | tables | text   | constants | data  | .debug_* | symbols, names
+//!   image     read    | read  | mapped | mapped | zeros     | zeros | zeros    | read
+//!   stripped  read    | read  | mapped | mapped | mapped    | read  |          |
 //! ```
 //!
-//! Only where there is no symbol table is data read: functions are found by unwind information and
-//! by pointers then. Text is mapped: it is most of a large library, and the process runs it from
-//! such a mapping itself. Cutting that off ends the process, also without fgraph. See
-//! `docs/decisions/files.md`.
+//! Only where there is no symbol table is data needed: functions are found by unwind information
+//! and by pointers then. Text is mapped: it is most of a large library, and the process runs it
+//! from such a mapping itself. So are the linker's tables and constants, unwind information among
+//! them, which the process reads from such a mapping. Cutting these off ends the process, also
+//! without fgraph. See `docs/decisions/files.md`.
 //!
 //! # Safety
 //!
 //! The unsafe code makes a mapping that nothing else knows, writes to it while it is borrowed
 //! exclusively, and hands it out when it is never written or unmapped again. The kernel may forget
-//! pages of text that is mapped, which are those of the file.
+//! pages that are mapped, which are those of the file.
 
 use core::ops::Range;
 use core::ptr;
@@ -38,11 +40,12 @@ use object::read::elf::{FileHeader, SectionHeader};
 use crate::os::PAGE;
 use crate::os::memory;
 
-/// Text of files that is mapped, for as long as the process lives.
+/// Text and constants of files that are mapped, for as long as the process lives.
 static MAPPED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
-/// Has the kernel forget the pages of text of files. They are read again when they are needed.
-pub(crate) fn forget_text() {
+/// Has the kernel forget the pages of files that are mapped. They are read again when they are
+/// needed.
+pub(crate) fn forget_mapped() {
     let mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
     for range in mapped.iter() {
         let start = ptr::without_provenance_mut(range.start);
@@ -52,7 +55,7 @@ pub(crate) fn forget_text() {
 }
 
 /// Reads a file, to keep it for the rest of the process. Its `.debug_*` sections are zero, and, if
-/// it has a symbol table, its data.
+/// it has a symbol table, its data and constants.
 ///
 /// # Errors
 ///
@@ -90,7 +93,7 @@ fn invalid(what: &str) -> io::Error {
 struct Image {
     memory: *mut u8,
     len: usize,
-    /// Addresses of its text.
+    /// Addresses of its text and constants.
     mapped: Vec<Range<usize>>,
 }
 
@@ -131,7 +134,7 @@ impl Image {
         unsafe { slice::from_raw_parts(this.memory, this.len) }
     }
 
-    /// Reads all of the file that is needed, and maps its text.
+    /// Reads all of the file that is needed, and maps its text and constants.
     fn fill(&mut self, file: &File) -> io::Result<()> {
         let mut at = 0;
         for part in self.parts(file)? {
@@ -226,7 +229,8 @@ impl Image {
         Some(vec![self.range(names.sh_offset(Le), names.sh_size(Le))?])
     }
 
-    /// Finds text, and what is for debuggers and programs only, once the headers are read.
+    /// Finds text and constants, and what is for debuggers and programs only, once the headers are
+    /// read.
     fn add_parts(&self, parts: &mut Vec<Part>) {
         let Some(header) = self.header() else { return };
         let Ok(sections) = header.sections(Le, self.bytes()) else {
@@ -241,19 +245,23 @@ impl Image {
             let name = sections.section_name(Le, section).unwrap_or_default();
             let is_loaded = flags.contains(elf::SHF_ALLOC);
             let range = self.range(section.sh_offset(Le), section.sh_size(Le));
-            let Some(Range { start, end }) = range.filter(|_| kind == elf::SHT_PROGBITS) else {
+            let Some(Range { start, end }) = range.filter(|_| kind != elf::SHT_NOBITS) else {
                 continue;
             };
-            let is_mapped = is_loaded && flags.contains(elf::SHF_EXECINSTR);
+            let (is_content, is_names) = (kind == elf::SHT_PROGBITS, kind == elf::SHT_STRTAB);
+            let is_text = is_content && flags.contains(elf::SHF_EXECINSTR);
+            // Where parts of functions stand, and what tells files apart.
+            let is_kept = name == b".eh_frame_hdr" || name.starts_with(b".note");
+            let is_data = is_content && is_loaded && has_symbols && !is_kept;
+            let is_constant = !flags.contains(elf::SHF_WRITE) && !is_names && !is_data;
+            let is_mapped = is_loaded && (is_text || is_constant);
             let range = if is_mapped {
                 start.next_multiple_of(PAGE)..end / PAGE * PAGE
             } else {
                 start..end
             };
-            // Where parts of functions stand, and what tells files apart.
-            let is_kept = name == b".eh_frame_hdr" || name.starts_with(b".note");
-            let is_data = is_loaded && has_symbols && !is_kept;
-            let is_unread = is_data || !is_loaded && name.starts_with(b".debug_");
+            let is_debug = is_content && !is_loaded && name.starts_with(b".debug_");
+            let is_unread = is_data || is_debug;
             if (is_mapped || is_unread) && !range.is_empty() {
                 parts.push(Part { range, is_mapped });
             }
