@@ -137,6 +137,11 @@ impl Sites {
         self.context.ignore_inner = ignore;
     }
 
+    /// Gives up memory that only makes it faster to find places for stubs.
+    pub(crate) fn forget_searches(&mut self) {
+        self.context.stub_blocks.forget_searches();
+    }
+
     /// Takes in the modules that were loaded since the last time, and leaves out those that are
     /// gone; `false` if nothing has changed.
     pub(crate) fn refresh(&mut self) -> bool {

@@ -63,33 +63,30 @@ struct Block {
     taken: Taken,
 }
 
-/// Which bytes of a block are taken, a bit each.
-#[derive(Debug)]
-struct Taken {
-    /// By page; `None` where nothing is taken.
-    pages: Vec<Option<Box<[u64; WORDS]>>>,
-}
-
-/// Words of bits for a page.
-const WORDS: usize = PAGE / 64;
+/// The bytes of a block that are taken: stretches by their first byte, each with the byte behind
+/// its last one. No two of them touch.
+#[derive(Debug, Default)]
+struct Taken(BTreeMap<u32, u32>);
 
 impl Taken {
-    fn nothing() -> Self {
-        Self {
-            pages: vec![None; BLOCK / PAGE],
+    /// The last stretch that has bytes before `end`.
+    fn last_before(&self, end: usize) -> Option<Range<usize>> {
+        let (&start, &end) = self.0.range(..end as u32).next_back()?;
+        Some(start as usize..end as usize)
+    }
+
+    /// Takes bytes that are free.
+    fn add(&mut self, bytes: Range<usize>) {
+        let (mut start, mut end) = (bytes.start as u32, bytes.end as u32);
+        if let Some(behind) = self.0.remove(&end) {
+            end = behind;
         }
-    }
-
-    /// The bits of 64 bytes.
-    fn word(&self, index: usize) -> u64 {
-        let page = self.pages[index / WORDS].as_ref();
-        page.map_or(0, |page| page[index % WORDS])
-    }
-
-    /// The same, to be changed.
-    fn word_mut(&mut self, index: usize) -> &mut u64 {
-        let page = &mut self.pages[index / WORDS];
-        &mut page.get_or_insert_with(|| Box::new([0; WORDS]))[index % WORDS]
+        if let Some(before) = self.last_before(bytes.start)
+            && before.end == bytes.start
+        {
+            start = before.start as u32;
+        }
+        self.0.insert(start, end);
     }
 }
 
@@ -108,8 +105,8 @@ impl Block {
             return None;
         }
         arena::register_unwind(place);
-        let mut taken = Taken::nothing();
-        taken.pages[(place - base) / PAGE] = Some(Box::new([u64::MAX; WORDS]));
+        let mut taken = Taken::default();
+        taken.add(place - base..place - base + PAGE);
         Some(Self { base, taken })
     }
 
@@ -124,19 +121,12 @@ impl Block {
         if end > BLOCK {
             return Err(self.base + BLOCK);
         }
-        // The bits of them that are in a word.
-        let words = offset / 64..end.div_ceil(64);
-        let bits = |word: usize| {
-            let (from, to) = (offset.max(64 * word) % 64, end - 64 * word);
-            u64::MAX << from & u64::MAX >> (64 - to.min(64))
-        };
-        for word in words.clone().rev() {
-            let taken = self.taken.word(word) & bits(word);
-            if taken != 0 {
-                return Err(self.base + 64 * word + taken.ilog2() as usize + 1);
-            }
+        if let Some(taken) = self.taken.last_before(end)
+            && taken.end > offset
+        {
+            return Err(self.base + taken.end);
         }
-        words.for_each(|word| *self.taken.word_mut(word) |= bits(word));
+        self.taken.add(offset..end);
         Ok(())
     }
 }
@@ -156,6 +146,11 @@ impl StubBlocks {
             blocks: BTreeMap::new(),
             next: BTreeMap::new(),
         }
+    }
+
+    /// Forgets where searches are to go on. The next ones begin at their first place again.
+    pub(crate) fn forget_searches(&mut self) {
+        self.next = BTreeMap::new();
     }
 
     /// Address of the header for a stub that is at `place`.
@@ -327,7 +322,7 @@ mod tests {
         const LEN: usize = 24;
         let mut block = Block {
             base: 7 * BLOCK,
-            taken: Taken::nothing(),
+            taken: Taken::default(),
         };
         let mut taken = vec![false; BLOCK];
         for round in 0..20_000 {
@@ -336,9 +331,10 @@ mod tests {
             let last = taken
                 .get(bytes.clone())
                 .map(|bytes| bytes.iter().rposition(|&is| is));
+            let free = |from: usize| taken[from..].iter().position(|&is| !is);
             let expected = match last {
                 None => Err(BLOCK),
-                Some(Some(last)) => Err(offset + last + 1),
+                Some(Some(last)) => Err(free(offset + last).map_or(BLOCK, |it| offset + last + it)),
                 Some(None) => Ok(()),
             };
             if expected.is_ok() {
@@ -351,9 +347,10 @@ mod tests {
                 "{offset}"
             );
         }
-        let words = (0..BLOCK / 64).map(|word| block.taken.word(word));
-        let bits: u32 = words.map(u64::count_ones).sum();
-        assert_eq!(bits as usize, taken.iter().filter(|&&is| is).count());
+        let stretches: Vec<_> = block.taken.0.iter().collect();
+        assert!(stretches.windows(2).all(|pair| pair[0].1 < pair[1].0));
+        let bytes: u32 = stretches.iter().map(|(start, end)| *end - *start).sum();
+        assert_eq!(bytes as usize, taken.iter().filter(|&&is| is).count());
     }
 
     #[test]

@@ -287,7 +287,7 @@ impl Control {
 impl Control {
     /// Makes the text of all modules their files' again, once no user is left, and gives up what
     /// was read of it.
-    pub(super) fn restore_text(&self) {
+    pub(super) fn restore_text(&mut self) {
         // Beside a debugger pages may change at any time.
         let has_user = self.filters.iter().any(Option::is_some);
         if self.unfinished || has_user || os::is_debugged() {
@@ -301,6 +301,7 @@ impl Control {
             });
         }
         image::forget_mapped();
+        self.sites.forget_searches();
     }
 }
 
