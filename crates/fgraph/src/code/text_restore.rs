@@ -2,9 +2,10 @@
 //!
 //! A page that a jump was written to is private to the process, also when the jump is gone. If it
 //! has the bytes of the file, the kernel is told that it is not needed any more (`madvise`): the
-//! next thread that runs there gets the file's page. The mapping stays as it is, with all that the
-//! program has said of it. A page that differs from the file stays: another tool has written there,
-//! it has text relocations, or a jump that could not be taken away.
+//! next thread that runs there gets the file's page. So are the other pages of the file, which were
+//! read to compare them with the plan. The mapping stays as it is, with all that the program has
+//! said of it. A page that differs from the file stays: another tool has written there, it has text
+//! relocations, or a jump that could not be taken away.
 //!
 //! # Safety
 //!
@@ -24,7 +25,8 @@ use crate::os::maps::FileMapping;
 /// `MADV_DONTNEED_LOCKED` of Linux 5.18: like `MADV_DONTNEED`, also of locked memory.
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
-/// Makes the private pages in `range` the file's that have its bytes. To be called while no module
+/// Makes the private pages in `range` the file's that have its bytes, and gives up the pages that
+/// are the file's. To be called while no module
 /// can be unloaded, and no other thread changes text.
 ///
 /// All stay as they are where the file does not go by its path any more, or `/proc` cannot be seen.
@@ -42,18 +44,19 @@ pub(crate) fn restore(range: Range<usize>) {
 fn restore_mapping(mapping: &FileMapping) -> Option<()> {
     let private = text_exchange::private(&text_exchange::open_pagemap()?, mapping.range.clone())?;
     if !private.contains(&true) {
+        forget(mapping.range.clone());
         return Some(());
     }
     let file = FileCopy::of(mapping)?;
     let mut text = Text::open();
-    let is_files = |(index, is_private)| {
+    let is_files = |(index, is_private): (usize, bool)| {
         let (mut own, mut files) = ([0; PAGE], [0; PAGE]);
-        is_private
-            && text
+        !is_private
+            || text
                 .read(mapping.range.start + index * PAGE, &mut own)
                 .is_ok()
-            && text.read(file.start + index * PAGE, &mut files).is_ok()
-            && own == files
+                && text.read(file.start + index * PAGE, &mut files).is_ok()
+                && own == files
     };
     let is_files: Vec<bool> = private.into_iter().enumerate().map(is_files).collect();
     let mut start = mapping.range.start;
