@@ -22,6 +22,7 @@ use fgraph::Untraced;
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{Reply, Request, Settings};
 
+use crate::allocator;
 use crate::controlled;
 use crate::faulting::Faulting;
 use crate::{AGENT, Agent, Reader, begin, keep_plans, reason};
@@ -37,9 +38,7 @@ pub(crate) type Failed = Box<dyn error::Error>;
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usize) -> i32 {
     let _untraced = Untraced::new();
-    // SAFETY: no other thread is in the allocator unless the agent is at work, which this one waits
-    // for.
-    unsafe { dlmalloc::enable_alloc_after_fork() };
+    allocator::survive_forks();
     // SAFETY: as the caller says.
     let bytes = unsafe { slice::from_raw_parts(bytes, len) };
     let Some((request, reply)) = Request::parse(bytes) else {
@@ -160,5 +159,6 @@ fn detach(holder: u32) -> Result<(), Failed> {
         drop(mem::take(&mut *control));
     }
     drop(place.take_if(|agent| agent.reader.process == holder));
+    allocator::give_up();
     Ok(())
 }

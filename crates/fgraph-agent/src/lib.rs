@@ -87,8 +87,7 @@ extern "C" fn start() {
     let Some(value) = env::var_os(agent::VARIABLE) else {
         return;
     };
-    // SAFETY: nothing has been allocated that another thread could hold the lock for.
-    unsafe { dlmalloc::enable_alloc_after_fork() };
+    allocator::survive_forks();
     let library = own_path();
     // SAFETY: the program has no other thread yet, and nobody holds a pointer to its variables.
     unsafe { clean_environment(&library) };
