@@ -111,10 +111,11 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        // First: a client that finds nobody listening may rely on the file being gone.
+        let _ = fs::remove_file(&self.path);
         self.shared.is_over.store(true, Ordering::Relaxed);
         // SAFETY: a system call. It ends the wait for a client.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RD) };
-        let _ = fs::remove_file(&self.path);
         // Where nothing else is in it.
         let _ = self.path.parent().map(fs::remove_dir);
         let _ = self.thread.take().map(JoinHandle::join);
