@@ -71,7 +71,10 @@ fn carry_out(request: Request) -> Result<String, Failed> {
         } => {
             // SAFETY: a descriptor that is ours, as the caller of `fgraph_agent_request` says.
             let file = unsafe { File::from_raw_fd(rings as i32) };
-            attach(&file, reader, &settings)?;
+            attach(&file, reader, &settings).inspect_err(|_| {
+                // Some functions may have got their jump before it failed.
+                let _ = fgraph::put_back();
+            })?;
         }
         Request::Control { holder: 0, .. } => control(None)?,
         Request::Control { holder, rings } => {
@@ -160,5 +163,6 @@ fn detach(holder: u32) -> Result<(), Failed> {
     }
     drop(place.take_if(|agent| agent.reader.process == holder));
     allocator::give_up();
-    Ok(())
+    let put_back = fgraph::put_back();
+    Ok(put_back.map_err(|error| format!("functions cannot be put back yet: {error}"))?)
 }

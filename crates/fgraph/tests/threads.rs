@@ -1098,6 +1098,23 @@ fn a_filter_that_cannot_be_changed_stays_as_it_is() {
 }
 
 #[test]
+fn a_jump_that_stays_is_taken_away_when_no_thread_blocks_sigtrap() {
+    let name = "a_jump_that_stays_is_taken_away_when_no_thread_blocks_sigtrap";
+    scenario(name, || {
+        let user = count("works");
+        while_blocked(|thread| {
+            drop(user.unregister().unwrap());
+            assert!(is_patched(WORKS));
+            assert_eq!(fgraph::put_back(), Err(Error::SignalBlocked { thread }));
+            assert!(is_patched(WORKS));
+        });
+        assert_eq!(fgraph::put_back(), Ok(()));
+        assert!(!is_patched(WORKS));
+        assert_eq!(fgraph::put_back(), Ok(()));
+    });
+}
+
+#[test]
 fn a_user_can_leave_while_a_thread_blocks_sigtrap() {
     scenario("a_user_can_leave_while_a_thread_blocks_sigtrap", || {
         let user = count("works");

@@ -93,6 +93,20 @@ pub fn status() -> Result<Status, Error> {
     })
 }
 
+/// Gives functions their own bytes back that no user wants any more and that kept their jump.
+///
+/// A user can be unregistered while a thread blocks SIGTRAP, but then jumps may stay: they lead to
+/// nobody, and go with the next change of a filter. After the last user there may be none.
+///
+/// # Errors
+///
+/// [`SignalBlocked`](Error::SignalBlocked) while the thread goes on blocking it, and
+/// [`Text`](Error::Text); [`InsideCallback`](Error::InsideCallback),
+/// [`Unsupported`](Error::Unsupported).
+pub fn put_back() -> Result<(), Error> {
+    control::lock()?.control.put_back()
+}
+
 /// Stops fgraph in this process for good: no callback is called any more, every patched function
 /// gets its own bytes back, and no user can be registered. Calls that are going on return as they
 /// would have. The users stay with their handles.

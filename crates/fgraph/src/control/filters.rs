@@ -285,6 +285,15 @@ impl Control {
 }
 
 impl Control {
+    /// Writes the text again that could not be changed the last time.
+    pub(crate) fn put_back(&mut self) -> Result<(), Error> {
+        if self.unfinished {
+            self.patch(Vec::new())?;
+            self.restore_text();
+        }
+        Ok(())
+    }
+
     /// Makes the text of all modules their files' again, once no user is left, and gives up what
     /// was read of it.
     pub(super) fn restore_text(&mut self) {
