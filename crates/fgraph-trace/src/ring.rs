@@ -1,8 +1,9 @@
 //! Rings of events in memory that several threads and processes share.
 //!
 //! Each thread that writes has a ring to itself, which is divided into sub-buffers. There is one
-//! writer of a ring at a time and any number of readers; the writer never waits, and never makes a
-//! system call but to find out whether the thread is gone that a ring belonged to.
+//! writer of a ring at a time and any number of readers. But in the mode *block* the writer never
+//! waits, and never makes a system call but to find out whether the thread is gone that a ring
+//! belonged to.
 //!
 //! ```text
 //!   words of 64 bits
@@ -25,8 +26,9 @@
 //! words of an event come before the new length of the sub-buffer, which is stored with release; so
 //! a reader that has loaded the length with acquire finds whole events up to there.
 //!
-//! In the mode *drop*, a sub-buffer is opened only if the consumer has given back the one at its
-//! place. In the mode *overwrite*, the oldest one goes.
+//! In the modes *drop* and *block*, a sub-buffer is opened only if the consumer has given back the
+//! one at its place; `wait` has how a writer waits for that. In the mode *overwrite*, the oldest
+//! one goes.
 //!
 //! # Losses
 //!
@@ -38,16 +40,19 @@ mod memory;
 mod read;
 mod reader;
 mod table;
+mod wait;
 mod write;
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 pub use layout::RingOptions;
 pub use read::{Busy, Chunk};
 pub(crate) use read::{Consumer, Cursor};
 pub(crate) use table::TableCursor;
+pub use wait::{is_waiting_forbidden, never_wait};
 pub use write::{Extras, ThreadWriter, Writer};
 
 use crate::clock::{Anchor, Clock, ClockKind};
@@ -64,6 +69,11 @@ pub enum Mode {
     Drop = 0,
     /// They take the place of the oldest ones.
     Overwrite = 1,
+    /// The thread sleeps until a reader has made room, where a [`Writer`] is asked to
+    /// [wait](Writer::wait); elsewhere they are dropped. The reader must be in another
+    /// process. Where it makes no progress for two seconds, or is gone, events are dropped until it
+    /// goes on.
+    Block = 2,
 }
 
 /// The rings of a recording, and the table that says what their events mean.
@@ -301,6 +311,24 @@ impl Rings {
     pub fn finish(&self) {
         // Release: whoever sees it sees all events that were written before.
         self.word(at::FINISHED).store(1, Ordering::Release);
+        for index in 0..self.ring_count() {
+            let ring = self.ring_header(index);
+            if let (Some(waiting), Some(consumed)) =
+                (ring.get(ring::WAITING), ring.get(ring::CONSUMED))
+            {
+                wait::wake(waiting, consumed);
+            }
+        }
+    }
+
+    /// How long threads have waited for room, all together: see [`Mode::Block`].
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        let of = |index| {
+            let place = self.ring_header(index).get(ring::WAITED);
+            place.map_or(0, |place| place.load(Ordering::Relaxed))
+        };
+        Duration::from_nanos((0..self.ring_count()).map(of).fold(0, u64::wrapping_add))
     }
 
     /// Tells readers that something has happened which they wait for. Neither allocates nor locks.

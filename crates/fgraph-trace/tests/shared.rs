@@ -8,10 +8,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::names::DescriptionKind;
-use fgraph_trace::ring::{Mode, RingOptions, Rings};
+use fgraph_trace::ring::{Mode, RingOptions, Rings, Writer};
 use fgraph_trace::{Live, Snapshot, Source};
 
 const PROCESS: u32 = 100;
@@ -68,6 +69,53 @@ fn a_program_that_was_executed_reads_and_writes_the_rings_of_another() {
     assert!(live.is_over());
     let name = live.names().function(PROCESS, 2).map(|it| it.name.as_str());
     assert_eq!(name, Some("of_the_child"));
+}
+
+#[test]
+fn a_writer_that_waits_loses_nothing() {
+    const EVENTS: u32 = 100_000;
+    let (rings, _file) = Rings::create_shared(&options(Mode::Block)).unwrap();
+    let rings = Arc::new(rings);
+    let mut live = Live::consume(rings.clone()).unwrap();
+    let thread = std::thread::spawn(move || {
+        let index = rings.take(PROCESS, 1, |_, _| false).unwrap();
+        let writer = Writer::new();
+        let mut time = rings.clock().first().ticks;
+        let mut has_waited = false;
+        // SAFETY: this thread has the ring and the writer to itself, and the rings stay.
+        unsafe {
+            writer.attach(&rings, index);
+            for n in 0..EVENTS {
+                time += 1;
+                has_waited |= writer.wait(&rings, 1, || true);
+                assert!(writer.write(&rings, &[call(Kind::Entry, n)], time, None));
+            }
+        }
+        rings.finish();
+        (has_waited, rings.waited())
+    });
+    let mut found = 0;
+    while !live.is_over() {
+        live.wait(Duration::from_secs(1)).unwrap();
+        if let Some(event) = live.next().unwrap() {
+            assert!(matches!(event.what, What::Entry { function, .. } if function == found));
+            found += 1;
+        }
+    }
+    let (has_waited, waited) = thread.join().unwrap();
+    assert_eq!(found, EVENTS);
+    // The ring has room for 32 events.
+    assert!(has_waited && !waited.is_zero());
+}
+
+#[test]
+fn a_writer_that_may_not_wait_drops() {
+    let (rings, _file) = Rings::create_shared(&options(Mode::Block)).unwrap();
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let time = rings.clock().first().ticks;
+    let written = (0..100).filter(|&n| writer.call(call(Kind::Entry, n), time));
+    assert_eq!(written.count(), 32);
+    assert!(rings.waited().is_zero());
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(super) mod at {
     pub(in super::super) const CONSUMER: usize = 57;
     pub(in super::super) const TRIGGERS: usize = 58;
     pub(in super::super) const READER: usize = 59;
+    /// How often consumers have made room.
+    pub(in super::super) const PROGRESS: usize = 60;
     /// Words of the header. Those of the rings come next.
     pub(in super::super) const HEADER: usize = if cfg!(loom) { 64 } else { 512 };
 }
@@ -46,8 +48,12 @@ pub(super) mod ring {
     pub(in super::super) const DROPPED: usize = 2;
     /// How many of these were returns and unwound calls.
     pub(in super::super) const DROPPED_ENDS: usize = 3;
+    /// How many nanoseconds the writer has waited for room.
+    pub(in super::super) const WAITED: usize = 4;
     /// How many sub-buffers the consumer has given back. In a line of its own.
     pub(in super::super) const CONSUMED: usize = 8;
+    /// 1 while the writer waits for room.
+    pub(in super::super) const WAITING: usize = 9;
     pub(in super::super) const HEADER: usize = 16;
 }
 
@@ -229,6 +235,7 @@ impl Geometry {
         let mode = match load(at::MODE) {
             0 => Mode::Drop,
             1 => Mode::Overwrite,
+            2 => Mode::Block,
             mode => return Err(invalid("unknown mode", mode)),
         };
         let [rings, count, len, table] = [

@@ -4,8 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Rings;
 use super::layout::{MORE_SHIFT, at, ring, sub};
+use super::wait::tell;
+use super::{Mode, Rings};
 use crate::clock::Anchor;
 use crate::event::Walk;
 use crate::primitive::{AtomicU64, Ordering, Step, fence, is_taken};
@@ -259,9 +260,14 @@ impl Consumer {
 
     /// Gives back what a cursor of a ring has behind it.
     pub(crate) fn give_back(&self, index: u32, cursor: &Cursor) {
-        if let Some(place) = self.0.ring_header(index).get(ring::CONSUMED) {
+        let header = self.0.ring_header(index);
+        if let Some(place) = header.get(ring::CONSUMED) {
             // Release: the writer may overwrite what was copied. Pairs with `Writer::open`.
-            place.fetch_max(cursor.sequence, Ordering::Release);
+            let before = place.fetch_max(cursor.sequence, Ordering::Release);
+            if before < cursor.sequence && self.0.mode() == Mode::Block {
+                let progress = self.0.word(at::PROGRESS);
+                tell(progress, &header[ring::WAITING], place);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use core::cell::Cell;
 use core::ptr;
 
 use super::layout::{MORE_SHIFT, at, ring, sub};
+use super::wait::Waiting;
 use super::{Mode, Rings};
 use crate::clock::{Anchor, ClockKind};
 use crate::event::{self, Extension, Kind, MAX_DELTA, MAX_MARK};
@@ -32,6 +33,8 @@ pub struct Writer {
     ring: Cell<u32>,
     /// The processor plus 1; 0 while it is not known.
     cpu: Cell<u32>,
+    /// The consumer's progress plus 1 at which it was not waited for; 0 if there is none.
+    gave_up: Cell<u64>,
 }
 
 /// What is written of a call beside its function and its time.
@@ -83,6 +86,7 @@ impl Writer {
             owner: Cell::new(0),
             ring: Cell::new(0),
             cpu: Cell::new(0),
+            gave_up: Cell::new(0),
         }
     }
 
@@ -127,6 +131,7 @@ impl Writer {
         self.used.set(0);
         self.dropped.set(0);
         self.cpu.set(0);
+        self.gave_up.set(0);
         self.owner.set(place.load(Ordering::Relaxed));
         self.ring.set(index + 1);
     }
@@ -302,6 +307,45 @@ impl Writer {
         unsafe { self.write(rings, &words[..=len], now, None) }
     }
 
+    /// Waits for room, if an event of so many words has none and the rings are of the mode
+    /// [`Block`](Mode::Block); returns whether it has waited and there is room now. It is to be
+    /// called before [`write`](Self::write), which drops events that have no room.
+    ///
+    /// `may_wait` says whether the running thread may sleep here. Sleeping makes system calls,
+    /// unless [`never_wait`](super::never_wait) was called.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write`](Self::write).
+    pub unsafe fn wait(&self, rings: &Rings, len: usize, may_wait: impl FnOnce() -> bool) -> bool {
+        /// Words that may be written before an event: its time, and its processor.
+        const BEFORE: usize = 4;
+        let end = self.used.get() as u32 as usize + BEFORE + len;
+        if rings.geometry.mode != Mode::Block || end <= self.room.get() as usize {
+            return false;
+        }
+        let index = self.ring.get().wrapping_sub(1);
+        let ring = rings.ring_header(index);
+        if ring.is_empty() {
+            return false;
+        }
+        let (head, consumed) = (&ring[ring::HEAD], &ring[ring::CONSUMED]);
+        let found = consumed.load(Ordering::Relaxed);
+        let used = head.load(Ordering::Relaxed).wrapping_sub(found);
+        if used < u64::from(rings.geometry.sub_buffers) {
+            return false;
+        }
+        let waiting = Waiting {
+            consumed,
+            found,
+            waiting: &ring[ring::WAITING],
+            waited: &ring[ring::WAITED],
+            progress: rings.word(at::PROGRESS),
+        };
+        let is_over = || rings.is_finished() || rings.has_reader() == Some(false);
+        waiting.wait(&self.gave_up, is_over, may_wait)
+    }
+
     /// Opens the ring's next sub-buffer; `false` if there is no room for one.
     ///
     /// # Safety
@@ -317,7 +361,7 @@ impl Writer {
         let head = header[ring::HEAD].load(Ordering::Relaxed);
         // Acquire: the consumer has copied what we are about to overwrite.
         let consumed = header[ring::CONSUMED].load(Ordering::Acquire);
-        if geometry.mode == Mode::Drop
+        if geometry.mode != Mode::Overwrite
             && is_taken(Step::Room)
             && head.wrapping_sub(consumed) >= u64::from(geometry.sub_buffers)
         {
