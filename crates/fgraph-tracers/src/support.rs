@@ -4,6 +4,7 @@ pub(crate) mod arena;
 pub(crate) mod by_function;
 pub(crate) mod caller;
 pub(crate) mod classes;
+pub(crate) mod handler;
 pub(crate) mod histogram;
 pub(crate) mod kernel;
 pub(crate) mod line;

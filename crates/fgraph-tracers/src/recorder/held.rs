@@ -14,8 +14,8 @@ use core::ops::Deref;
 use fgraph::{Entry, FgraphOps, Filter, Function, FunctionFacts, LibraryEvent, Return};
 
 use super::fetch::Words;
-use super::record::Record;
-use crate::support::sink::{FunctionSet, WITHOUT_RING};
+use super::record::{Record, place_of};
+use crate::support::sink::{FunctionSet, Place, WITHOUT_RING};
 
 /// Writes entries and returns to rings, but only of calls inside some functions, or of calls that
 /// take long enough.
@@ -147,17 +147,17 @@ impl Held {
 
     /// Writes the entry of a call, with the processor that the thread runs on now. Nothing is
     /// written of one from before its process was forked, which is the parent's.
-    fn write_entry(&self, word: &Cell<u64>, thread: u32, held: &mut HeldCall) {
+    fn write_entry(&self, word: &Cell<u64>, thread: u32, held: &mut HeldCall, place: Place) {
         let is_ours = held.word == WITHOUT_RING || held.word == word.get() && self.has_ring(word);
-        let written =
-            is_ours && self.write_words(word, thread, held.event(), held.time, self.cpu());
+        let (event, time, cpu) = (held.event(), held.time, self.cpu());
+        let written = is_ours && self.write_words(word, thread, event, time, cpu, || place);
         held.state = State::of(written);
     }
 
     /// Writes the entries that wait of the calls around this one.
     fn write_ancestors(&self, call: &mut Return<'_, HeldCall>) {
         let waits = |held: &&mut HeldCall| held.state == State::Waits;
-        let thread = call.thread_id();
+        let (thread, place) = (call.thread_id(), place_of(call.home_stack(), false));
         let mut left = call.ancestors_data_mut().take_while(waits).count();
         // The outermost first, which are found last.
         while left > 0 {
@@ -169,7 +169,7 @@ impl Held {
                 *place = Some(held);
             }
             for held in block.into_iter().rev().flatten() {
-                self.write_entry(&word, thread, held);
+                self.write_entry(&word, thread, held, place);
             }
             call.thread_word().set(word.get());
             left = first;
@@ -214,7 +214,9 @@ impl FgraphOps for Held {
             return None;
         }
         if self.threshold == 0 || call.home_stack().is_none() {
-            let is_written = self.write_words(word, thread, event.as_slice(), now, self.cpu());
+            let place = || place_of(call.home_stack(), true);
+            let cpu = self.cpu();
+            let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
             return Some(HeldCall::new(now, word.get(), State::of(is_written)));
         }
         if !self.has_ring(word) {
@@ -237,12 +239,14 @@ impl FgraphOps for Held {
                 return;
             }
             self.write_ancestors(call);
-            self.write_entry(call.thread_word(), call.thread_id(), &mut held);
+            let place = place_of(call.home_stack(), false);
+            self.write_entry(call.thread_word(), call.thread_id(), &mut held, place);
         }
         if held.state == State::Written {
             let event = self.return_event(call);
             let (word, thread) = (call.thread_word(), call.thread_id());
-            self.write_words(word, thread, event.as_slice(), now, self.cpu());
+            let place = || place_of(call.home_stack(), false);
+            self.write_words(word, thread, event.as_slice(), now, self.cpu(), place);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use core::array;
 use core::cell::Cell;
+use core::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use super::shapes::Wanted;
 use super::types::Types;
 use crate::support::kernel;
 use crate::support::processor::ProcessorWord;
-use crate::support::sink::Sink;
+use crate::support::sink::{Place, Sink};
 
 /// Writes entries and returns to rings.
 #[derive(Debug)]
@@ -223,14 +224,22 @@ impl Record {
 
     /// Writes an event that is a word, at the time that the clock shows; `false` if it was lost.
     #[inline(always)]
-    fn write_word(&self, word: &Cell<u64>, thread: u32, event: u64) -> bool {
+    fn write_word(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: u64,
+        place: impl FnOnce() -> Place,
+    ) -> bool {
         let cpu = self.processor.read();
         let now = self.sink.clock().now();
         // SAFETY: the word, and so the writer, is the running thread's.
         unsafe {
             let writer = self.sink.writer(word.get());
             writer.is_on(cpu) && writer.call(event, now)
-                || self.sink.write_slowly(word, thread, &[event], now, cpu)
+                || self
+                    .sink
+                    .write_slowly(word, thread, &[event], now, cpu, place())
         }
     }
 
@@ -244,12 +253,15 @@ impl Record {
         event: &[u64],
         now: u64,
         cpu: Option<u32>,
+        place: impl FnOnce() -> Place,
     ) -> bool {
         // SAFETY: as in `write_word`.
         unsafe {
             let writer = self.sink.writer(word.get());
             writer.is_on(cpu) && writer.event(event, now)
-                || self.sink.write_slowly(word, thread, event, now, cpu)
+                || self
+                    .sink
+                    .write_slowly(word, thread, event, now, cpu, place())
         }
     }
 
@@ -262,6 +274,7 @@ impl Record {
         event: [u64; N],
         len: usize,
         now: u64,
+        place: impl FnOnce() -> Place,
     ) -> bool {
         let cpu = self.processor.read();
         // SAFETY: as in `write_word`.
@@ -270,7 +283,7 @@ impl Record {
             writer.is_on(cpu) && writer.short_event(event, len, now)
                 || self
                     .sink
-                    .write_slowly(word, thread, &event[..len], now, cpu)
+                    .write_slowly(word, thread, &event[..len], now, cpu, place())
         }
     }
 
@@ -303,7 +316,8 @@ impl FgraphOps for Record {
         match self.shape {
             _ if call.is_entry_only() => {}
             Shape::Plain => {
-                let is_written = self.write_word(word, call.thread_id(), event);
+                let place = || place_of(call.home_stack(), true);
+                let is_written = self.write_word(word, call.thread_id(), event, place);
                 return is_written.then_some(());
             }
             Shape::Registers => {
@@ -315,7 +329,8 @@ impl FgraphOps for Record {
                     0 => 1,
                     count => 2 + count,
                 };
-                let is_written = self.write_short(word, call.thread_id(), event, len, now);
+                let place = || place_of(call.home_stack(), true);
+                let is_written = self.write_short(word, call.thread_id(), event, len, now, place);
                 return is_written.then_some(());
             }
             Shape::Any => {}
@@ -326,7 +341,8 @@ impl FgraphOps for Record {
         let event = self.entry_event(call, true);
         let now = self.sink.clock().now();
         let (thread, cpu) = (call.thread_id(), self.cpu());
-        let is_written = self.write_words(word, thread, event.as_slice(), now, cpu);
+        let place = || place_of(call.home_stack(), true);
+        let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
         (is_written && !self.once && !call.is_entry_only()).then_some(())
     }
 
@@ -336,9 +352,10 @@ impl FgraphOps for Record {
             call.thread_word(),
             event::call(end_of(call), call.function().index()),
         );
+        let place = || place_of(call.home_stack(), false);
         match self.shape {
             Shape::Plain => {
-                self.write_word(word, call.thread_id(), event);
+                self.write_word(word, call.thread_id(), event, place);
                 return;
             }
             Shape::Registers => {
@@ -347,7 +364,7 @@ impl FgraphOps for Record {
                 let len = if result.is_some() { 3 } else { 1 };
                 let head = event::extension(Extension::Result, 1);
                 let event = [event, head, result.unwrap_or(0)];
-                self.write_short(word, call.thread_id(), event, len, now);
+                self.write_short(word, call.thread_id(), event, len, now, place);
                 return;
             }
             Shape::Any => {}
@@ -355,11 +372,20 @@ impl FgraphOps for Record {
         // What is fetched then is no time of the call's.
         let now = self.sink.clock().now();
         let event = self.return_event(call);
-        self.write_words(word, call.thread_id(), event.as_slice(), now, self.cpu());
+        let (thread, cpu) = (call.thread_id(), self.cpu());
+        self.write_words(word, thread, event.as_slice(), now, cpu, place);
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {
         self.sink.library(event);
+    }
+}
+
+/// Where a thread is, by the stack that it was made with if it is on that.
+pub(super) fn place_of(home: Option<Range<usize>>, is_entry: bool) -> Place {
+    Place {
+        stack: home.map_or(0, |home| home.end),
+        is_entry,
     }
 }
 

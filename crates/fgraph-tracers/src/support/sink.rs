@@ -21,7 +21,7 @@ use fgraph_trace::event::{self, Extension, MAX_FUNCTIONS};
 use fgraph_trace::names::{DescriptionKind, process_id, process_number};
 use fgraph_trace::ring::{Rings, Writer};
 
-use super::kernel;
+use super::{handler, kernel};
 use writers::{Owner, WriterOffset, Writers};
 
 /// Rings, and which thread writes to which of them.
@@ -42,6 +42,17 @@ pub(crate) struct Sink {
     first: u32,
     /// How many programs it had executed before this one.
     executed: u32,
+}
+
+/// Where a thread is that writes an event.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// The end of the thread's stack if it is on the one that it was made with, else 0: on another
+    /// one it cannot be told whether a signal handler runs.
+    pub(crate) stack: usize,
+    /// Whether the event is an entry that happens now: what the thread waits for room comes before
+    /// it.
+    pub(crate) is_entry: bool,
 }
 
 /// The most words of a mark that a callback writes.
@@ -192,15 +203,35 @@ impl Sink {
         word: &Cell<u64>,
         thread: u32,
         event: &[u64],
-        now: u64,
+        mut now: u64,
         cpu: Option<u32>,
+        place: Place,
     ) -> bool {
         // SAFETY: a thread's word.
         if !unsafe { self.ensure_ring(word, thread) } {
             return false;
         }
+        // SAFETY: as above.
+        let writer = unsafe { self.writer(word.get()) };
         // SAFETY: the writer is the running thread's, as its word says; the rings are ours.
-        unsafe { self.writer(word.get()).write(&self.rings, event, now, cpu) }
+        unsafe {
+            let has_waited = writer.wait(&self.rings, event.len(), || self.may_wait(place));
+            if has_waited && place.is_entry {
+                now = self.clock.now();
+            }
+            writer.write(&self.rings, event, now, cpu)
+        }
+    }
+
+    /// Whether the running thread may wait for a reader. It must not in a child of `fork` or
+    /// `vfork`, for which its parent may wait; in the process of the reader, which may need what
+    /// the thread holds; and in a handler of a signal.
+    fn may_wait(&self, place: Place) -> bool {
+        let process = kernel::process();
+        place.stack != 0
+            && process == self.first
+            && process != self.rings.process()
+            && !handler::is_running(place.stack)
     }
 
     /// Writes a text among the thread's events; `false` if it was lost. Of a longer one than
@@ -245,7 +276,16 @@ impl Sink {
         event[2..2 + count].copy_from_slice(words);
         let now = self.clock.now();
         // SAFETY: handed on.
-        unsafe { self.write_slowly(word, thread, &event[..2 + count], now, None) }
+        unsafe {
+            self.write_slowly(
+                word,
+                thread,
+                &event[..2 + count],
+                now,
+                None,
+                Place::default(),
+            )
+        }
     }
 
     /// As [`mark`](Self::mark), outside of callbacks.
