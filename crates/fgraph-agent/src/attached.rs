@@ -24,7 +24,7 @@ use fgraph_tracers::agent::{Reply, Request, Settings};
 
 use crate::allocator;
 use crate::controlled;
-use crate::faulting::Faulting;
+use crate::forbidden::Forbidden;
 use crate::{AGENT, Agent, Reader, begin, keep_plans, reason};
 
 pub(crate) type Failed = Box<dyn error::Error>;
@@ -107,7 +107,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     // Few functions of a library that is large.
     fgraph::lazy_sites(true)?;
     keep_plans(settings);
-    let faulting = Faulting::watch().ok();
+    let forbidden = Forbidden::watch().ok();
     fgraph::lazy_sites(false)?;
     let (tool, triggers) = begin(settings, &rings)?;
     let agent = Agent {
@@ -118,7 +118,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
             process: reader,
         },
         _executed: None,
-        _faulting: faulting,
+        _forbidden: forbidden,
     };
     // Its guard may have been here before this thread had a processor, and does not come again.
     if !agent.reader.is_there() {

@@ -17,7 +17,7 @@ use fgraph_tracers::control::{Control, TracePipe};
 
 use crate::Reader;
 use crate::attached::{Failed, lock};
-use crate::faulting::Faulting;
+use crate::forbidden::Forbidden;
 
 /// Text that waits to be read; more is not made.
 const AHEAD: u64 = 4 << 20;
@@ -30,14 +30,14 @@ pub(crate) struct Controlled {
     /// Made when it is first needed.
     control: Option<Control>,
     /// There while a tracer is, if the C library's functions can be watched.
-    faulting: Option<Faulting>,
+    forbidden: Option<Forbidden>,
     /// The process with which this ends, if it does with one.
     pub(crate) holder: Option<Reader>,
 }
 
 static CONTROLLED: Mutex<Controlled> = Mutex::new(Controlled {
     control: None,
-    faulting: None,
+    forbidden: None,
     holder: None,
 });
 
@@ -79,8 +79,8 @@ impl Controlled {
 
     pub(crate) fn write(&mut self, file: &str, text: &str, append: bool) -> Result<(), Failed> {
         // A write may start a tracer, which reads clocks from then on.
-        if self.faulting.is_none() {
-            self.faulting = Faulting::watch().ok();
+        if self.forbidden.is_none() {
+            self.forbidden = Forbidden::watch().ok();
         }
         let control = self.control();
         let written = match append {
@@ -88,7 +88,7 @@ impl Controlled {
             false => control.write(file, text),
         };
         if control.is_idle() {
-            self.faulting = None;
+            self.forbidden = None;
         }
         Ok(written?)
     }

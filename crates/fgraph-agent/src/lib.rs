@@ -18,7 +18,7 @@ mod allocator;
 mod attached;
 mod controlled;
 mod executed;
-mod faulting;
+mod forbidden;
 
 use std::env;
 use std::error;
@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use fgraph::{Filter, PlanStore, Untraced};
 use fgraph_trace::names::{DescriptionKind, process_number};
-use fgraph_trace::ring::Rings;
+use fgraph_trace::ring::{self, Rings};
 use fgraph_tracers::Tracer as _;
 use fgraph_tracers::agent::{self, PlanDirectory, Settings, Tool, Work, is_there};
 use fgraph_tracers::probe::fault::FaultMarks;
@@ -44,7 +44,7 @@ use fgraph_tracers::trigger::Trigger;
 
 use allocator::Allocator;
 use executed::Executed;
-use faulting::Faulting;
+use forbidden::Forbidden;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -62,7 +62,7 @@ struct Agent {
     reader: Reader,
     _executed: Option<Executed>,
     /// `None` if the C library's functions cannot be watched.
-    _faulting: Option<Faulting>,
+    _forbidden: Option<Forbidden>,
 }
 
 /// A process that reads what is recorded, or has the agent in this one.
@@ -158,7 +158,12 @@ fn run(
         true => Some(Executed::start(settings, library, Arc::clone(rings))?),
         false => None,
     };
-    let faulting = Faulting::watch().ok();
+    let forbidden = Forbidden::watch().ok();
+    // In a sandbox of its own, or where nobody hears of one that comes, it might not be allowed to
+    // wait.
+    if forbidden.is_none() || agent::filters() != Some(settings.filters) {
+        ring::never_wait();
+    }
     let (tool, triggers) = begin(settings, rings)?;
     if !settings.follow {
         // SAFETY: a function that stays.
@@ -172,7 +177,7 @@ fn run(
             process: settings.rings.process(),
         },
         _executed: executed,
-        _faulting: faulting,
+        _forbidden: forbidden,
     };
     if let Ok(mut place) = AGENT.lock() {
         *place = Some(agent);

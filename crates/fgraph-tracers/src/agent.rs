@@ -11,6 +11,7 @@ mod file;
 mod line;
 mod plans;
 mod request;
+mod sandbox;
 
 use std::fmt::Display;
 use std::io;
@@ -26,6 +27,7 @@ pub use file::RingsFile;
 pub use line::{Answer, Line, LineError};
 pub use plans::{KeptPlan, PlanDirectory};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
+pub use sandbox::filters;
 
 /// The variable that holds the settings.
 pub const VARIABLE: &str = "FGRAPH_AGENT";
@@ -252,6 +254,9 @@ pub struct Settings {
     pub planning_threads: u32,
     /// The directory in which plans of modules are kept, if they are: see [`PlanDirectory`].
     pub plans: Option<PathBuf>,
+    /// The number of filters of system calls that the recorder has: a program that has more of them
+    /// does not wait for the recorder. See [`filters`].
+    pub filters: u32,
 }
 
 /// Calls that readers are told of, see [`trigger`](crate::trigger).
@@ -312,6 +317,7 @@ impl Settings {
         field("callers", &self.callers);
         field("once", &self.once);
         field("planning-threads", &self.planning_threads);
+        field("filters", &self.filters);
         // A path that is no text has no field.
         if let Some(plans) = self.plans.as_ref().and_then(|path| path.to_str()) {
             field("plans", &plans);
@@ -355,6 +361,7 @@ impl Settings {
                 "text" => settings.texts.push(value.to_owned()),
                 "callers" => settings.callers = value.parse().ok()?,
                 "once" => settings.once = value.parse().ok()?,
+                "filters" => settings.filters = value.parse().ok()?,
                 "plans" => settings.plans = Some(value.into()),
                 _ => return None,
             }
@@ -520,6 +527,7 @@ mod tests {
             once: true,
             planning_threads: 2,
             plans: Some("/home/a b/.cache/fgraph".into()),
+            filters: 2,
         };
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();

@@ -24,6 +24,8 @@ use std::time::SystemTime;
 
 use fgraph::PlanStore;
 
+use super::sandbox::filters;
+
 /// A plan is not longer than this in bytes.
 const LONGEST: u64 = 1 << 28;
 
@@ -167,12 +169,7 @@ fn user() -> u32 {
 
 /// True if the process is in no sandbox that may end it for a system call.
 fn is_free() -> bool {
-    let Ok(status) = fs::read_to_string("/proc/self/status") else {
-        return false;
-    };
-    let mut lines = status.lines();
-    let mode = lines.find_map(|line| line.strip_prefix("Seccomp:"));
-    mode.is_none_or(|mode| mode.trim() == "0")
+    filters() == Some(0)
 }
 
 /// True if this process may write a file of so many bytes: one that is too long ends it by a

@@ -1,0 +1,58 @@
+//! Has callbacks do without what the program is about to forbid its threads, in which callbacks
+//! run:
+//!
+//! - After `PR_SET_TSC` threads get a fault where they read the processor's counter: clocks are
+//!   read with care.
+//! - After `PR_SET_SECCOMP` or `seccomp` system calls may end the program: no thread waits for room
+//!   in its ring.
+//!
+//! # Safety
+//!
+//! The unsafe code registers a user, whose callback sets flags.
+
+use fgraph::{Entry, Error, FgraphOps, Filter, Handle};
+use fgraph_trace::{clock, ring};
+
+/// Watches the functions of the C library that make these system calls; dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct Forbidden {
+    _user: Handle<Watch>,
+}
+
+impl Forbidden {
+    pub(crate) fn watch() -> Result<Self, Error> {
+        let filter = ["prctl", "syscall"]
+            .into_iter()
+            .try_fold(Filter::none(), |filter, name| {
+                filter.trace_in(name, "libc.so*")
+            });
+        // SAFETY: the callback reads registers and sets flags.
+        let user = unsafe { fgraph::register(Watch, filter.map_err(Error::Filter)?) };
+        user.map(|user| Self { _user: user })
+            .map_err(|failed| failed.error)
+    }
+}
+
+#[derive(Debug)]
+struct Watch;
+
+impl FgraphOps for Watch {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        // The upper half of an `int` may be anything.
+        let is = |index, value: i32| call.arg(index).is_some_and(|it| it as i32 == value);
+        // The number of a system call is before its arguments.
+        let asks = |first, option| {
+            is(first, option) || is(0, libc::SYS_prctl as i32) && is(first + 1, option)
+        };
+        let is_fault = is(1, libc::PR_TSC_SIGSEGV) || is(2, libc::PR_TSC_SIGSEGV);
+        if asks(0, libc::PR_SET_TSC) && is_fault {
+            clock::expect_faults();
+        }
+        if asks(0, libc::PR_SET_SECCOMP) || is(0, libc::SYS_seccomp as i32) {
+            ring::never_wait();
+        }
+        None
+    }
+}

@@ -1,0 +1,19 @@
+//! The filters of system calls that a process has.
+
+use std::fs;
+
+/// The number of filters of system calls that the calling thread has; `None` if the kernel does not
+/// tell. A process inherits those of the one that has started it.
+#[must_use]
+pub fn filters() -> Option<u32> {
+    let status = fs::read_to_string("/proc/thread-self/status").ok()?;
+    let value = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse::<u32>().ok()
+    };
+    match value("Seccomp:") {
+        None | Some(0) => Some(0),
+        // Kernels before Linux 5.9 do not count them.
+        Some(_) => value("Seccomp_filters:"),
+    }
+}
