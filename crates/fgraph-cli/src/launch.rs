@@ -70,7 +70,7 @@ fn ring_options(mode: Mode, bytes: Option<u64>) -> RingOptions {
     let bytes = bytes.unwrap_or(usual).min(LARGEST_RING);
     let sub_buffers = bytes.div_ceil(RINGS.sub_buffer_bytes.into()).max(2) as u32;
     let rings = match mode {
-        Mode::Drop => RINGS.rings,
+        Mode::Drop | Mode::Block => RINGS.rings,
         Mode::Overwrite => KEPT_THREADS.min((ALL_RINGS / bytes.max(1)) as u32),
     };
     RingOptions {
@@ -186,6 +186,11 @@ impl What {
         };
         let program = self.target.find(settings)?.checking(self.which.patterns());
         program.run(work)
+    }
+
+    /// True if the program runs already.
+    pub(crate) fn is_attaching(&self) -> bool {
+        self.target.pid.is_some()
     }
 
     /// Finds the program, and looks whether it can be recorded.
@@ -406,6 +411,7 @@ impl Program {
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
         self.settings.rings = RingsFile::of(&file).map_err(failed)?;
+        self.settings.filters = agent::filters().unwrap_or(0);
         let rings = Arc::new(rings);
         let reader = Reader::start(&rings);
         let mut child = self.execute(&library).map_err(failed)?;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -664,6 +665,87 @@ fn what_a_ring_had_no_room_for_is_said_and_is_not_lost() {
     let (found, said) = record(&["--ring", "overwrite=10s"]);
     assert_eq!((found.entries("f"), found.lost), (100_000, 0), "{said}");
     assert!(!said.contains("room for"), "{said}");
+}
+
+/// A ring of two sub-buffers, with room for 16,384 events.
+const SMALL: [&str; 2] = ["--buffer", "128K"];
+/// Calls of `leaf` in `blocked.c`.
+const CALLS: usize = 200_000;
+
+#[test]
+fn a_program_that_is_faster_than_its_recorder_waits_and_loses_nothing() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "blocked.c", &[]);
+    let found = place.same(&SMALL, &[program.as_os_str()]);
+    assert_eq!((found.entries("leaf"), found.lost), (CALLS, 0));
+    // As ever if that is asked for.
+    let options = [&SMALL[..], &["--ring", "drop"]].concat();
+    place.same(&options, &[program.as_os_str()]);
+}
+
+#[test]
+fn a_program_goes_on_while_its_recorder_is_stopped_and_waits_for_it_afterwards() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "blocked.c", &[]);
+    let mut recorder = place.recorder(&SMALL);
+    let recorder = recorder.arg(&program).arg("stop").arg(place.recording());
+    let output = recorder.output().unwrap();
+    assert_eq!(output.stdout, b"done\n", "{output:?}");
+    let found = Found::of(&place.recording());
+    assert!(found.entries("leaf") < CALLS && found.lost > 0);
+    assert_eq!(found.entries("later"), CALLS);
+}
+
+#[test]
+fn nothing_waits_where_sleeping_may_do_harm() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "blocked.c", &[]);
+    for what in ["handler", "child", "sandbox"] {
+        let mut recorder = place.recorder(&SMALL);
+        let output = recorder.arg(&program).arg(what).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            (&*said, output.status.code()),
+            ("done\n", Some(0)),
+            "{what}"
+        );
+        assert!(Found::of(&place.recording()).lost > 0, "{what}");
+    }
+}
+
+#[test]
+fn a_program_goes_on_whose_recorder_was_killed_and_is_not_waited_for() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "blocked.c", &[]);
+    let mut recorder = place.recorder(&SMALL);
+    let output = recorder.arg(&program).arg("kill").output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL));
+    assert_eq!(output.stdout, b"done\n");
+}
+
+#[test]
+fn a_program_goes_on_that_reads_what_its_recorder_writes() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "blocked.c", &[]);
+    let (mut from, to) = std::io::pipe().unwrap();
+    // SAFETY: it makes a pipe of ours smaller, so that it is soon full.
+    unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+    let mut child = {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let recorder = recorder.args(["record", "--quiet", "-o", "/dev/fd/1"]);
+        let recorder = recorder.args(SMALL).arg("--").arg(&program).arg("pipe");
+        let ends = recorder.stdin(from.try_clone().unwrap()).stdout(to);
+        ends.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut said = String::new();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    errors.read_line(&mut said).unwrap();
+    assert_eq!(said, "done\n");
+    // The program reads no more.
+    let mut rest = Vec::new();
+    from.read_to_end(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(is_whole(&rest));
 }
 
 #[test]

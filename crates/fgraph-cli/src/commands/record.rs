@@ -56,13 +56,16 @@ pub(crate) struct Args {
     /// The recording; one that is there is replaced
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT)]
     output: PathBuf,
-    /// What to do with events for which there is no room: lose them, or keep only the newest of
-    /// each thread
-    #[arg(long, value_name = "drop|overwrite[=TIME]", value_parser = parse_ring)]
+    /// What to do with events for which there is no room: have the thread wait until this command
+    /// has made room, lose them, or keep only the newest of each thread. A program that this
+    /// command starts waits unless this says otherwise: at most 2 s while this command gets
+    /// nowhere, and never in signal handlers, in forked children and in sandboxes. With -p events
+    /// are lost
+    #[arg(long, value_name = "block|drop|overwrite[=TIME]", value_parser = parse_ring)]
     ring: Option<Ring>,
-    /// With --ring overwrite, memory for the newest events of each thread, as 500K or 64M, at most
-    /// 256M. With a time, it is what a busy thread writes in it, but no more than 64M unless this
-    /// says so
+    /// Memory for the events of each thread that wait to be written, as 500K or 64M, at most 256M;
+    /// 4M unless this says otherwise. With --ring overwrite and a time, it is what a busy thread
+    /// writes in it, but no more than 64M unless this says so
     #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
     buffer: Option<u64>,
     /// Keep the newest events until this happens, and write them then: `call:FUNCTION`,
@@ -101,6 +104,8 @@ pub(crate) struct Args {
 /// What becomes of events for which there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ring {
+    /// The program waits.
+    Block,
     Drop,
     /// The newest are kept, those of this time if it is given.
     Overwrite(Option<Duration>),
@@ -108,10 +113,11 @@ enum Ring {
 
 fn parse_ring(text: &str) -> Result<Ring, String> {
     match (text, text.strip_prefix("overwrite=")) {
+        ("block", _) => Ok(Ring::Block),
         ("drop", _) => Ok(Ring::Drop),
         ("overwrite", _) => Ok(Ring::Overwrite(None)),
         (_, Some(time)) => parse_time(time).map(|time| Ring::Overwrite(Some(time))),
-        _ => Err("either drop, or overwrite, or overwrite=2s".to_owned()),
+        _ => Err("block, drop, overwrite, or overwrite=2s".to_owned()),
     }
 }
 
@@ -120,20 +126,21 @@ impl Args {
     /// together.
     fn ring(&self) -> Result<Ring, Error> {
         let ring = match (self.ring, &self.triggers[..]) {
-            (Some(Ring::Drop), [_, ..]) => {
+            (Some(Ring::Block | Ring::Drop), [_, ..]) => {
                 let why = "--trigger takes --ring overwrite";
                 return Err(Error::Usage(why.to_owned()));
             }
             (Some(ring), _) => ring,
-            (None, []) => Ring::Drop,
+            (None, []) if self.what.is_attaching() => Ring::Drop,
+            (None, []) => Ring::Block,
             (None, _) => Ring::Overwrite(None),
         };
-        if ring == Ring::Drop && self.buffer.is_some() {
-            let why = "--buffer takes --ring overwrite";
+        if ring == Ring::Block && self.what.is_attaching() {
+            let why = "--ring block takes a program to start, not -p";
             return Err(Error::Usage(why.to_owned()));
         }
-        if ring != Ring::Drop && self.max_size.is_some() {
-            let why = "--max-size takes --ring drop";
+        if matches!(ring, Ring::Overwrite(_)) && self.max_size.is_some() {
+            let why = "--max-size takes --ring block or drop";
             return Err(Error::Usage(why.to_owned()));
         }
         Ok(ring)
@@ -167,7 +174,7 @@ fn parse_buffer(text: &str) -> Result<u64, String> {
 const BYTES_PER_SECOND: u64 = 160 << 20;
 /// Bytes of a ring unless --buffer allows more.
 const BUFFER: u64 = 64 << 20;
-/// Bytes of a ring where no time says what is to be kept.
+/// Bytes of a ring that overwrites where no time says what is to be kept.
 const LEAST_BUFFER: u64 = 4 << 20;
 
 /// Bytes of the ring of each thread that keeps what happened in this time.
@@ -188,6 +195,7 @@ const SHOWN: Duration = Duration::from_millis(250);
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let ring = args.ring()?;
     let mode = match ring {
+        Ring::Block => Mode::Block,
         Ring::Drop => Mode::Drop,
         Ring::Overwrite(_) => Mode::Overwrite,
     };
@@ -209,7 +217,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         }
     })?;
     let written = match ring {
-        Ring::Drop => record(args, &mut launched, &interrupts, file),
+        Ring::Block | Ring::Drop => record(args, &mut launched, &interrupts, file),
         Ring::Overwrite(span) => {
             drop(file);
             flight::record(args, span, is_new, &mut launched, &interrupts)
@@ -331,10 +339,18 @@ fn record(
         if counts.calls == 0 && !is_refused && !is_unmatched {
             say!("fgraph: none of the selected functions was called");
         }
+        let waited = rings.waited();
+        if waited >= LONG_WAIT {
+            let waited = waited.as_secs_f64();
+            say!("fgraph: its threads waited {waited:.1} s for this command, see --ring");
+        }
         tell_switched_off(args, &off);
     }
     Ok(())
 }
+
+/// It is said if the threads of a program have waited for so long, all together.
+const LONG_WAIT: Duration = Duration::from_millis(100);
 
 /// More functions that were switched off are not named at the end.
 const NAMED: usize = 10;
