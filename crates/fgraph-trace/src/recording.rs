@@ -5,6 +5,7 @@
 mod block;
 mod columns;
 mod drain;
+mod encode;
 mod read;
 mod write;
 

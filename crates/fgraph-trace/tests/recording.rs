@@ -125,6 +125,31 @@ fn it_is_written_while_the_rings_are() {
 }
 
 #[test]
+fn it_is_the_same_however_many_threads_pack_it() {
+    let written = |threads| {
+        let options = RingOptions {
+            sub_buffers: 64,
+            ..options()
+        };
+        let rings = Arc::new(Rings::create(&options).unwrap());
+        write_some(&rings, 3000);
+        let drain = Drain::new(rings.clone(), Vec::new(), &info()).unwrap();
+        let mut drain = drain.packed_by(threads);
+        assert!(drain.drain().unwrap() > 16);
+        write_some(&rings, 1000);
+        rings.finish();
+        let bytes = drain.finish().unwrap();
+        let blocks = text(&mut open(&bytes).unwrap());
+        (blocks.lines().count(), count(&mut open(&bytes).unwrap()))
+    };
+    let one = written(0);
+    assert_eq!(one.1, (8002, 0));
+    for threads in [1, 3] {
+        assert_eq!(written(threads), one, "{threads}");
+    }
+}
+
+#[test]
 fn it_is_followed_while_it_is_written() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let rings = Arc::new(Rings::create(&options()).unwrap());

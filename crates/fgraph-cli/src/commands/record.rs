@@ -7,10 +7,12 @@ mod flight;
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, IsTerminal, Write};
+use std::num::NonZero;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_trace::recording::{Drain, Info};
@@ -295,7 +297,8 @@ fn record(
     let rings = &Arc::clone(launched.rings());
     let info = info_of(args, launched);
     empty(&file)?;
-    let mut drain = Drain::new(Arc::clone(rings), file, &info)?;
+    let drain = Drain::new(Arc::clone(rings), file, &info)?;
+    let mut drain = drain.packed_by(packers());
     if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
         say!("fgraph: {pause}");
     }
@@ -347,6 +350,17 @@ fn record(
         tell_switched_off(args, &off);
     }
     Ok(())
+}
+
+/// How many threads pack events beside the one that reads the rings: the program needs processors,
+/// too.
+fn packers() -> usize {
+    const MOST: usize = 4;
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    match processors / 2 {
+        0 | 1 => 0,
+        half => half.min(MOST),
+    }
 }
 
 /// It is said if the threads of a program have waited for so long, all together.

@@ -11,7 +11,9 @@
 //!   +20  head, then body
 //! ```
 
-use std::io;
+use std::{fmt, io};
+
+use zstd::bulk::Compressor;
 
 /// What a block has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,22 +50,62 @@ const LEVEL: i32 = 1;
 /// What is shorter is not packed.
 const PACKED_FROM: usize = 64;
 
-/// Appends a block to `out`. Bodies and heads are those that this crate makes, which are short
-/// enough.
-pub(super) fn append(out: &mut Vec<u8>, kind: Kind, head: &[u8], body: &[u8]) -> io::Result<()> {
-    let packed = if body.len() >= PACKED_FROM {
-        let packed = zstd::bulk::compress(body, LEVEL)?;
-        (packed.len() < body.len()).then_some(packed)
-    } else {
-        None
-    };
-    let stored = packed.as_deref().unwrap_or(body);
+/// Packs bodies, with memory that is made once.
+#[derive(Default)]
+pub(super) struct Packer {
+    compressor: Option<Compressor<'static>>,
+    packed: Vec<u8>,
+}
+
+impl fmt::Debug for Packer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packer").finish_non_exhaustive()
+    }
+}
+
+impl Packer {
+    /// Appends a block to `out`. Bodies and heads are those that this crate makes, which are short
+    /// enough.
+    pub(super) fn append(
+        &mut self,
+        out: &mut Vec<u8>,
+        kind: Kind,
+        head: &[u8],
+        body: &[u8],
+    ) -> io::Result<()> {
+        let is_packed = body.len() >= PACKED_FROM && self.pack(body)? < body.len();
+        let stored = if is_packed { &self.packed } else { body };
+        append(out, kind, head, body.len(), stored, is_packed)
+    }
+
+    /// Packs a body, and says how many bytes it has then.
+    fn pack(&mut self, body: &[u8]) -> io::Result<usize> {
+        let compressor = match &mut self.compressor {
+            Some(compressor) => compressor,
+            none => none.insert(Compressor::new(LEVEL)?),
+        };
+        self.packed.clear();
+        self.packed
+            .reserve(zstd::zstd_safe::compress_bound(body.len()));
+        compressor.compress_to_buffer(body, &mut self.packed)
+    }
+}
+
+/// Appends a block, whose body of so many bytes is stored so.
+fn append(
+    out: &mut Vec<u8>,
+    kind: Kind,
+    head: &[u8],
+    len: usize,
+    stored: &[u8],
+    is_packed: bool,
+) -> io::Result<()> {
     let too_long = |_| io::Error::from(io::ErrorKind::FileTooLarge);
     let head_len = u16::try_from(head.len()).map_err(too_long)?;
-    let [stored_len, len] = [head.len() + stored.len(), body.len()].map(u32::try_from);
+    let [stored_len, len] = [head.len() + stored.len(), len].map(u32::try_from);
     let start = out.len();
     out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&[kind as u8, u8::from(packed.is_some())]);
+    out.extend_from_slice(&[kind as u8, u8::from(is_packed)]);
     out.extend_from_slice(&head_len.to_le_bytes());
     out.extend_from_slice(&stored_len.map_err(too_long)?.to_le_bytes());
     out.extend_from_slice(&len.map_err(too_long)?.to_le_bytes());
@@ -218,7 +260,10 @@ mod tests {
     #[test]
     fn a_block_with_a_changed_bit_is_not_whole() {
         let mut block = Vec::new();
-        append(&mut block, Kind::Info, b"head", &[7; 300]).unwrap();
+        let mut packer = Packer::default();
+        packer
+            .append(&mut block, Kind::Info, b"head", &[7; 300])
+            .unwrap();
         for bit in 0..block.len() * 8 {
             let mut bad = block.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

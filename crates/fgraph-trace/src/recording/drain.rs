@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::block::Kind;
+use super::encode::Encoders;
 use super::read::{Block, RecordingLanes};
 use super::{Info, RecordingWriter};
 use crate::clock::Anchor;
@@ -26,7 +27,14 @@ pub struct Drain<W> {
     /// Whether all is written that will be.
     is_snapshot: bool,
     kept_since: Option<u64>,
+    /// How many threads may pack events.
+    threads: usize,
+    /// These threads, once there was much at once.
+    encoders: Option<Encoders>,
 }
+
+/// As many chunks are much at once.
+const MANY: usize = 16;
 
 impl<W: Write> Drain<W> {
     /// Begins a recording of what is in `rings`, and of what comes.
@@ -113,17 +121,28 @@ impl<W: Write> Drain<W> {
             chunk: Chunk::default(),
             is_snapshot: false,
             kept_since: None,
+            threads: 0,
+            encoders: None,
         }
+    }
+
+    /// Has events packed in so many threads, beside the one that drains: they are made when there
+    /// is much at once. 0 has all done in one thread, as without this.
+    #[must_use]
+    pub fn packed_by(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
     }
 
     /// Writes the sub-buffers that are full, and says how many these were. When the rings are
     /// [finished](Rings::finish), it writes all that is left.
     ///
-    /// Whatever was written makes room in the rings.
+    /// Whatever was written makes room in the rings, and so does what was given to threads that
+    /// [pack](Self::packed_by) it.
     ///
     /// # Errors
     ///
-    /// Those of the file: it is full, say. The recording is good up to there; what was not written
+    /// Those of the file: it is full, say. The recording is good up to there; what was not taken
     /// stays in the rings.
     pub fn drain(&mut self) -> io::Result<usize> {
         if self.is_snapshot {
@@ -142,12 +161,41 @@ impl<W: Write> Drain<W> {
                     break;
                 }
                 self.describe()?;
-                self.writer.chunk(&self.chunk)?;
+                self.put()?;
                 self.lanes.written(lane);
                 count += 1;
+                if count == MANY && self.threads > 0 && self.encoders.is_none() {
+                    self.encoders = Some(Encoders::start(self.threads)?);
+                }
             }
         }
+        while self.write_oldest()? {}
         Ok(count)
+    }
+
+    /// Writes the chunk, or has threads pack it.
+    fn put(&mut self) -> io::Result<()> {
+        if self.encoders.as_ref().is_some_and(Encoders::is_full) {
+            self.write_oldest()?;
+        }
+        match &mut self.encoders {
+            Some(encoders) => encoders.give(&mut self.chunk),
+            None => self.writer.chunk(&self.chunk),
+        }
+    }
+
+    /// Writes the oldest of the chunks that threads pack; `false` if there is none.
+    fn write_oldest(&mut self) -> io::Result<bool> {
+        let Some(encoders) = &mut self.encoders else {
+            return Ok(false);
+        };
+        let Some(oldest) = encoders.take()? else {
+            return Ok(false);
+        };
+        self.writer
+            .encoded(&oldest.chunk, &oldest.block, oldest.pushed)?;
+        encoders.give_back(oldest);
+        Ok(true)
     }
 
     fn describe(&mut self) -> io::Result<()> {

@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::block::{self, Kind, push, push_text};
-use super::columns::{self, Pushed};
+use super::block::{Kind, Packer, push, push_text};
+use super::columns::Pushed;
+use super::encode::Encoder;
 use super::read::{Block, Info};
 use super::{HEADER, MAGIC, VERSION};
 use crate::clock::{Anchor, Clock};
@@ -20,7 +21,8 @@ pub struct RecordingWriter<W> {
     /// A block before it is written.
     buffer: Vec<u8>,
     body: Vec<u8>,
-    head: Vec<u8>,
+    packer: Packer,
+    encoder: Encoder,
     written: Pushed,
 }
 
@@ -49,7 +51,8 @@ impl<W: Write> RecordingWriter<W> {
             blocks,
             buffer: Vec::new(),
             body: Vec::new(),
-            head: Vec::new(),
+            packer: Packer::default(),
+            encoder: Encoder::default(),
             written: Pushed::default(),
         }
     }
@@ -66,22 +69,15 @@ impl<W: Write> RecordingWriter<W> {
         self.len == 0
     }
 
-    /// Writes a block that the index does not tell more of than where it is.
+    /// Writes a block that the index does not tell more of than where it is, of what is in `body`.
     fn block(&mut self, kind: Kind) -> io::Result<()> {
-        let block = Block::of(kind, self.len);
-        self.put(&block)
-    }
-
-    /// Writes a block of what is in `head` and `body`, with one call to the file.
-    fn put(&mut self, block: &Block) -> io::Result<()> {
-        let kind = block.kind;
         self.buffer.clear();
-        block::append(&mut self.buffer, kind, &self.head, &self.body)?;
-        self.head.clear();
+        self.packer
+            .append(&mut self.buffer, kind, &[], &self.body)?;
         self.body.clear();
         self.out.write_all(&self.buffer)?;
+        self.blocks.push(Block::of(kind, self.len));
         self.len += self.buffer.len() as u64;
-        self.blocks.push(*block);
         Ok(())
     }
 
@@ -91,12 +87,27 @@ impl<W: Write> RecordingWriter<W> {
     ///
     /// Those of the file. The recording is good up to where it was before.
     pub fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
-        columns::push_head(&mut self.head, chunk);
-        let Pushed { events, entries } = columns::push_words(&mut self.body, &chunk.words);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let pushed = self.encoder.append(&mut buffer, chunk);
+        let done = pushed.and_then(|pushed| self.encoded(chunk, &buffer, pushed));
+        self.buffer = buffer;
+        done
+    }
+
+    /// Writes the block of a chunk, with one call to the file.
+    pub(super) fn encoded(
+        &mut self,
+        chunk: &Chunk,
+        bytes: &[u8],
+        Pushed { events, entries }: Pushed,
+    ) -> io::Result<()> {
         let mut block = Block::of(Kind::Events, self.len);
         block.note(chunk, chunk.words.len());
         block.events = block.events.wrapping_add(events);
-        self.put(&block)?;
+        self.out.write_all(bytes)?;
+        self.blocks.push(block);
+        self.len += bytes.len() as u64;
         self.written.events = self.written.events.saturating_add(events);
         self.written.entries = self.written.entries.saturating_add(entries);
         Ok(())

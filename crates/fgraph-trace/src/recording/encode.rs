@@ -1,0 +1,147 @@
+//! Chunks of events become blocks: in the thread that takes them out of the rings, or in others.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use super::block::{Kind, Packer};
+use super::columns::{self, Pushed};
+use crate::ring::Chunk;
+
+/// Makes blocks of chunks.
+#[derive(Debug, Default)]
+pub(super) struct Encoder {
+    packer: Packer,
+    head: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Encoder {
+    /// Appends the block of a chunk to `out`, and says what is in it.
+    pub(super) fn append(&mut self, out: &mut Vec<u8>, chunk: &Chunk) -> io::Result<Pushed> {
+        self.head.clear();
+        self.body.clear();
+        columns::push_head(&mut self.head, chunk);
+        let pushed = columns::push_words(&mut self.body, &chunk.words);
+        self.packer
+            .append(out, Kind::Events, &self.head, &self.body)?;
+        Ok(pushed)
+    }
+}
+
+/// A chunk on its way to its block, and back with it.
+#[derive(Debug, Default)]
+pub(super) struct Encoded {
+    pub(super) chunk: Chunk,
+    pub(super) block: Vec<u8>,
+    pub(super) pushed: Pushed,
+}
+
+/// Threads that make blocks of chunks. Blocks come back in the order of the chunks: both go to the
+/// threads in turns.
+#[derive(Debug)]
+pub(super) struct Encoders {
+    threads: Vec<Thread>,
+    /// The thread that gets the next chunk.
+    next: usize,
+    /// Chunks whose blocks were not taken yet.
+    pending: usize,
+    /// Memory for others.
+    spare: VecDeque<Encoded>,
+}
+
+/// Chunks that wait for a thread.
+const QUEUED: usize = 4;
+
+#[derive(Debug)]
+struct Thread {
+    /// `None` at the end.
+    chunks: Option<SyncSender<Encoded>>,
+    blocks: Receiver<io::Result<Encoded>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Thread {
+    fn start() -> io::Result<Self> {
+        let (chunks, to_encode) = sync_channel::<Encoded>(QUEUED);
+        let (encoded, blocks) = sync_channel(QUEUED);
+        let work = move || {
+            let mut encoder = Encoder::default();
+            for mut next in to_encode {
+                next.block.clear();
+                let done = encoder.append(&mut next.block, &next.chunk);
+                let done = done.map(|pushed| Encoded { pushed, ..next });
+                if encoded.send(done).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = Builder::new().name("fgraph-encoder".to_owned());
+        Ok(Self {
+            chunks: Some(chunks),
+            blocks,
+            thread: Some(thread.spawn(work)?),
+        })
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // The thread ends when no chunk can come, or nobody takes its blocks.
+        self.chunks = None;
+        (_, self.blocks) = sync_channel(0);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Encoders {
+    /// Starts `count` threads.
+    pub(super) fn start(count: usize) -> io::Result<Self> {
+        let threads: io::Result<Vec<Thread>> = (0..count).map(|_| Thread::start()).collect();
+        Ok(Self {
+            threads: threads?,
+            next: 0,
+            pending: 0,
+            spare: VecDeque::new(),
+        })
+    }
+
+    /// Returns true if a block has to be taken before the next chunk is given.
+    pub(super) fn is_full(&self) -> bool {
+        self.pending >= QUEUED * self.threads.len()
+    }
+
+    /// Gives a chunk away, in whose place there is another one's memory.
+    pub(super) fn give(&mut self, chunk: &mut Chunk) -> io::Result<()> {
+        let mut job = self.spare.pop_front().unwrap_or_default();
+        std::mem::swap(&mut job.chunk, chunk);
+        let thread = &self.threads[self.next];
+        let chunks = thread.chunks.as_ref();
+        if chunks.is_none_or(|chunks| chunks.send(job).is_err()) {
+            return Err(io::Error::other("a thread that packs events has ended"));
+        }
+        self.next = (self.next + 1) % self.threads.len();
+        self.pending += 1;
+        Ok(())
+    }
+
+    /// The oldest chunk with its block; `None` if there is none on its way.
+    pub(super) fn take(&mut self) -> io::Result<Option<Encoded>> {
+        if self.pending == 0 {
+            return Ok(None);
+        }
+        let count = self.threads.len();
+        let oldest = (self.next + count * QUEUED - self.pending) % count;
+        self.pending -= 1;
+        match self.threads[oldest].blocks.recv() {
+            Ok(done) => done.map(Some),
+            Err(_) => Err(io::Error::other("a thread that packs events has ended")),
+        }
+    }
+
+    /// Takes memory back.
+    pub(super) fn give_back(&mut self, encoded: Encoded) {
+        self.spare.push_back(encoded);
+    }
+}
