@@ -30,6 +30,7 @@
 extern crate alloc;
 
 mod analyze;
+pub mod clock;
 pub mod cpu;
 mod emit;
 mod patch;

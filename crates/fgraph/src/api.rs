@@ -8,3 +8,4 @@ pub(crate) mod status;
 pub(crate) mod symbols;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub(crate) mod ticks;

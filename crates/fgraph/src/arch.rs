@@ -8,6 +8,11 @@ pub use fgraph_x86_64::relocate::RelocateError;
 pub use fgraph_x86_64::scalar::NotScalar;
 pub use fgraph_x86_64::system_calls::SystemCallError;
 
+/// Clocks that a callback may read.
+pub(crate) mod clock {
+    pub(crate) use fgraph_x86_64::clock::{begins, counter, has_steady_counter, monotonic};
+}
+
 /// What the machine has.
 pub(crate) mod cpu {
     pub(crate) use fgraph_x86_64::cpu::{has_lahf, opmask_bytes, thread_pointer, vector_bytes};

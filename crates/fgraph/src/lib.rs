@@ -6,21 +6,20 @@
 //! looks, functions are as the compiler made them.
 //!
 //! ```
-//! use std::time::Instant;
-//! use fgraph::{Entry, FgraphOps, Return};
+//! use fgraph::{Entry, FgraphOps, Return, Ticks};
 //!
 //! /// Prints how long calls take.
 //! struct Durations;
 //!
 //! impl FgraphOps for Durations {
-//!     type Data = Instant;
+//!     type Data = Ticks;
 //!
-//!     fn entry(&self, _call: &mut Entry<'_, Instant>) -> Option<Instant> {
-//!         Some(Instant::now())
+//!     fn entry(&self, _call: &mut Entry<'_, Ticks>) -> Option<Ticks> {
+//!         Some(Ticks::now())
 //!     }
 //!
-//!     fn ret(&self, call: &mut Return<'_, Instant>, entered: Instant) {
-//!         println!("{:?} {}", entered.elapsed(), call.function().name());
+//!     fn ret(&self, call: &mut Return<'_, Ticks>, entered: Ticks) {
+//!         println!("{} ns {}", entered.elapsed_ns(), call.function().name());
 //!     }
 //! }
 //!
@@ -76,6 +75,7 @@ pub use api::handle::{
 pub use api::into_filter::IntoFilter;
 pub use api::status::{Status, ThreadStatus, put_back, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count};
+pub use api::ticks::Ticks;
 pub use arch::{NotScalar, RelocateError, SystemCallError};
 pub use code::text_writer::TextMethod;
 pub use control::options::Options;

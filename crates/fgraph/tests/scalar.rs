@@ -13,10 +13,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Instant;
 
 use common::{library, numbers, register, scenario};
 use corosensei::Coroutine;
-use fgraph::{Entry, FgraphOps, Handle, NotScalar, Options, Return};
+use fgraph::{Entry, FgraphOps, Handle, NotScalar, Options, Return, Ticks};
 use fgraph_needs::{CC, CLANG, GCC, Missing, Need, needs, skip};
 
 #[unsafe(no_mangle)]
@@ -105,6 +106,62 @@ fn a_scalar_user_gets_its_calls_alone_and_among_others() {
             second.set_enabled(false);
             halves(1.0, 0);
             assert_eq!(second.counts(), (4, 4));
+        },
+    );
+}
+
+/// Tells how long it is there at each entry and return. It has no data: the checks of debug builds
+/// on the way of data may panic.
+struct Timed {
+    begin: Ticks,
+    told: AtomicU64,
+}
+
+impl FgraphOps for Timed {
+    type Data = ();
+
+    fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> {
+        self.told.store(self.begin.elapsed_ns(), Ordering::Relaxed);
+        Some(())
+    }
+
+    fn ret(&self, _: &mut Return<'_, ()>, (): ()) {
+        self.told.store(self.begin.elapsed_ns(), Ordering::Relaxed);
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn spins(nanoseconds: u64) {
+    let begin = Instant::now();
+    while (begin.elapsed().as_nanos() as u64) < nanoseconds {
+        black_box(());
+    }
+}
+
+#[test]
+fn ticks_keep_a_user_on_the_fast_path_and_tell_the_time() {
+    scenario(
+        "ticks_keep_a_user_on_the_fast_path_and_tell_the_time",
+        || {
+            let (before, begin) = (Instant::now(), Ticks::now());
+            let after = Instant::now();
+            let told = AtomicU64::new(0);
+            let user = register(Timed { begin, told }, "spins").unwrap();
+            assert_eq!(user.not_scalar().unwrap(), None);
+            // From where the rate is not known well to where it stays.
+            for nanoseconds in [0, 1000, 200_000, 20_000_000, 1000] {
+                let least = after.elapsed().as_nanos() as u64 + nanoseconds;
+                spins(nanoseconds);
+                let most = before.elapsed().as_nanos() as u64;
+                let told = user.told.load(Ordering::Relaxed);
+                // A rate that was measured in a tenth of a millisecond is a little off.
+                assert!(told >= least - least / 50, "{told} of {least}");
+                assert!(told <= most + most / 50, "{told} of {most}");
+            }
+            let (earlier, later) = (Ticks::now(), Ticks::now());
+            assert!(earlier <= later);
+            assert_eq!(earlier.ns_since(later), 0);
         },
     );
 }

@@ -86,7 +86,7 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-x86_64/src",
-        layers: &["trampoline", "patch", "analyze", "emit", "cpu"],
+        layers: &["trampoline", "patch", "analyze", "emit", "clock", "cpu"],
         apart: &[],
         exceptions: &[],
     },

@@ -47,6 +47,13 @@ pub trait Memory {
 
     /// How far `errno` of a thread is from its block, to which fs points.
     fn errno_offset(&self) -> i64;
+
+    /// Whether a function begins at an address of which it is known that it changes general
+    /// registers only.
+    fn is_known(&self, address: usize) -> bool {
+        let _ = address;
+        false
+    }
 }
 
 /// Why a user's callbacks are called with everything saved.
@@ -137,6 +144,12 @@ pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar
             }
             if known.insert(address, frame) == Some(frame) {
                 break;
+            }
+            if memory.is_known(address) {
+                match frame.rsp {
+                    Some(RETURN_ADDRESS) => break,
+                    _ => return Err(stack),
+                }
             }
             let instruction = decode(address, memory).ok_or(NotScalar::Unreadable { address })?;
             if mentions(errno, &instruction, memory) {
@@ -342,6 +355,8 @@ mod tests {
     use super::*;
 
     const AT: usize = 0x1ff0;
+    /// Where code is that is known to be scalar.
+    const KNOWN: usize = 0x5000;
 
     /// Code from an address on, and a page that it is in of which more can be read.
     struct Bytes<'a>(&'a [u8]);
@@ -367,6 +382,10 @@ mod tests {
 
         fn errno_offset(&self) -> i64 {
             -120
+        }
+
+        fn is_known(&self, address: usize) -> bool {
+            address == KNOWN
         }
     }
 
@@ -394,6 +413,18 @@ mod tests {
         assert!(is(b"\x0f\x1f\x80\x00\x01\x00\x00\xc3"));
         // lfence; mfence; ret
         assert!(is(b"\x0f\xae\xe8\x0f\xae\xf0\xc3"));
+    }
+
+    #[test]
+    fn a_function_that_is_known_is_not_read() {
+        // call KNOWN; ret
+        assert!(is(b"\xe8\x0b\x30\x00\x00\xc3"));
+        // jmp KNOWN
+        assert!(is(b"\xe9\x0b\x30\x00\x00"));
+        // push rax; jmp KNOWN, which would return to rax
+        assert!(!is(b"\x50\xe9\x0a\x30\x00\x00"));
+        // call KNOWN + 1; ret
+        assert!(!is(b"\xe8\x0c\x30\x00\x00\xc3"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
 
+use crate::arch::clock;
 use crate::arch::scalar::{self, NotScalar};
 use crate::arch::trampoline;
 use fgraph_core::registration::{Catch, Header, Registration};
@@ -71,6 +72,10 @@ impl scalar::Memory for OwnMemory {
 
     fn errno_offset(&self) -> i64 {
         os::errno_offset()
+    }
+
+    fn is_known(&self, address: usize) -> bool {
+        clock::begins(address)
     }
 }
 
