@@ -1,6 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `ecosystem`, `hook`,
-//! `mutants`, `patch-test`, `pictures`, `reliability`, `roots`, `same-trees`, `scale`, `soak`,
-//! `spawn-test`, `start`, `tidy`, `versus`.
+//! `mutants`, `overhead`, `patch-test`, `pictures`, `reliability`, `roots`, `same-trees`, `scale`,
+//! `soak`, `spawn-test`, `start`, `tidy`, `versus`.
 
 mod attach_test;
 mod cost;
@@ -9,6 +9,7 @@ mod ecosystem;
 mod hook;
 mod json;
 mod mutants;
+mod overhead;
 mod patch_test;
 mod pictures;
 mod reliability;
@@ -51,6 +52,8 @@ enum Command {
     Hook(hook::Options),
     /// Change the code in small ways, and see whether the tests notice
     Mutants(mutants::Options),
+    /// Measure what recording real programs costs them, and the recorder
+    Overhead(overhead::Options),
     /// Patch a program while its threads run, and see whether anything goes wrong
     PatchTest(patch_test::Options),
     /// Make the pictures of exports that are in docs/pictures
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Ecosystem(options) => ecosystem::run(&options),
         Command::Hook(options) => hook::run(&options),
         Command::Mutants(options) => mutants::run(&options),
+        Command::Overhead(options) => overhead::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),
         Command::Pictures(options) => pictures::run(&options),
         Command::Reliability(options) => reliability::run(&options),

@@ -1,0 +1,262 @@
+//! `cargo xtask overhead`: the cost of recording real programs.
+//!
+//! Each program runs plain and recorded in several ways, in turns. The table has medians: the time
+//! on the clock, and the processor time of the program and of the recorder apart.
+
+mod programs;
+mod redis;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, process};
+
+use clap::Args;
+
+use crate::cargo;
+use programs::Program;
+
+/// How programs are run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// How often each program is run in each way
+    #[arg(long, default_value_t = 5, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Run only the programs whose names contain one of these
+    names: Vec<String>,
+}
+
+/// A way to run a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    name: &'static str,
+    /// Options of `fgraph record`; `None` for a plain run.
+    options: Option<&'static [&'static str]>,
+}
+
+const PLAIN: Way = Way {
+    name: "plain",
+    options: None,
+};
+const BLOCK: Way = Way {
+    name: "record",
+    options: Some(&[]),
+};
+const DROP: Way = Way {
+    name: "record --ring drop",
+    options: Some(&["--ring", "drop"]),
+};
+const THRESHOLD: Way = Way {
+    name: "record -t 100us",
+    options: Some(&["-t", "100us"]),
+};
+const WAYS: [Way; 4] = [PLAIN, BLOCK, DROP, THRESHOLD];
+
+/// What one run took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    wall: Duration,
+    /// Processor time of the program and all that it has started.
+    program: Duration,
+    /// Processor time of the recorder.
+    recorder: Duration,
+    /// Bytes of the recording.
+    bytes: u64,
+    calls: u64,
+    /// Events that are missing.
+    lost: u64,
+}
+
+pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+    let fgraph = cargo::build_bin("fgraph-cli", "fgraph")?;
+    let directory = env::temp_dir().join(format!("fgraph-overhead-{}", process::id()));
+    fs::create_dir_all(&directory)?;
+    let measured = measure(options, &fgraph, &directory);
+    // A directory that is left lies among other temporary files.
+    let _ = fs::remove_dir_all(&directory);
+    measured.map(|()| ExitCode::SUCCESS)
+}
+
+fn measure(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()> {
+    let is_asked = |name: &str| {
+        let names = &options.names;
+        names.is_empty() || names.iter().any(|part| name.contains(part.as_str()))
+    };
+    println!("load {}", load());
+    println!(
+        "{:<15} {:<18} {:>8} {:>6} {:>11} {:>6} {:>8} {:>12} {:>9} {:>8}",
+        "program", "run", "wall ms", "over", "program ms", "over", "fgraph", "calls", "MiB", "lost"
+    );
+    for program in programs::all(directory)? {
+        match program {
+            Ok(program) if is_asked(program.name) => {
+                print(&program, options.runs, fgraph, directory)?;
+            }
+            Err(missing) if is_asked(missing.name) => {
+                println!("{:<15} skipped: {}", missing.name, missing.why);
+            }
+            _ => {}
+        }
+    }
+    if is_asked(redis::NAME) {
+        redis::print(options.runs, fgraph, directory)?;
+    }
+    println!("load {}", load());
+    Ok(())
+}
+
+/// The number of threads that want a processor, of the last minute.
+fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or("?").to_owned()
+}
+
+fn print(program: &Program, runs: u32, fgraph: &Path, directory: &Path) -> io::Result<()> {
+    let mut all: [Vec<Run>; WAYS.len()] = Default::default();
+    for _ in 0..runs {
+        for (way, found) in WAYS.iter().zip(&mut all) {
+            found.push(run_once(program, way, fgraph, directory)?);
+        }
+    }
+    let rows = all.map(|runs| median(&runs));
+    let plain = rows[0];
+    for (way, row) in WAYS.iter().zip(rows) {
+        let over = |time: Duration, plain: Duration| {
+            let ratio = time.as_secs_f64() / plain.as_secs_f64().max(0.001);
+            format!("{ratio:.2}")
+        };
+        let recording = match way.options {
+            None => String::new(),
+            Some(_) => format!(
+                " {:>8} {:>12} {:>9.1} {:>8}",
+                row.recorder.as_millis(),
+                row.calls,
+                row.bytes as f64 / f64::from(1 << 20),
+                row.lost
+            ),
+        };
+        println!(
+            "{:<15} {:<18} {:>8} {:>6} {:>11} {:>6}{recording}",
+            program.name,
+            way.name,
+            row.wall.as_millis(),
+            over(row.wall, plain.wall),
+            row.program.as_millis(),
+            over(row.program, plain.program),
+        );
+    }
+    Ok(())
+}
+
+/// The median of each number.
+fn median(runs: &[Run]) -> Run {
+    fn of<T: Ord + Copy>(runs: &[Run], number: impl Fn(&Run) -> T) -> T {
+        let mut all: Vec<T> = runs.iter().map(number).collect();
+        all.sort_unstable();
+        all[all.len() / 2]
+    }
+    Run {
+        wall: of(runs, |run| run.wall),
+        program: of(runs, |run| run.program),
+        recorder: of(runs, |run| run.recorder),
+        bytes: of(runs, |run| run.bytes),
+        calls: of(runs, |run| run.calls),
+        // The worst run counts.
+        lost: runs.iter().map(|run| run.lost).max().unwrap_or(0),
+    }
+}
+
+fn run_once(program: &Program, way: &Way, fgraph: &Path, directory: &Path) -> io::Result<Run> {
+    let recording = directory.join("fgraph.data");
+    let mut command = match way.options {
+        None => {
+            let mut command = Command::new(&program.command[0]);
+            command.args(&program.command[1..]);
+            command
+        }
+        Some(options) => {
+            let mut command = Command::new(fgraph);
+            command.args(["record", "-q", "-o"]).arg(&recording);
+            command.args(options).args(program.options);
+            command.arg("--").args(&program.command);
+            command
+        }
+    };
+    command.current_dir(&program.directory).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let since = Instant::now();
+    let mut child = command.spawn()?;
+    wait_without_reaping(child.id())?;
+    let wall = since.elapsed();
+    let times = Times::of(child.id())?;
+    let status = child.wait()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("{command:?} ended with {status}")));
+    }
+    let mut run = Run {
+        wall,
+        program: times.own + times.children,
+        ..Run::default()
+    };
+    if way.options.is_some() {
+        (run.program, run.recorder) = (times.children, times.own);
+        run.bytes = fs::metadata(&recording)?.len();
+        (run.calls, run.lost) = counts(fgraph, &recording)?;
+    }
+    Ok(run)
+}
+
+/// The calls in a recording, and the events that it lacks.
+fn counts(fgraph: &Path, recording: &Path) -> io::Result<(u64, u64)> {
+    let output = Command::new(fgraph).arg("info").arg(recording).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let digits = line.trim().chars().take_while(|c| !c.is_whitespace());
+        let digits = digits.filter(char::is_ascii_digit);
+        digits.collect::<String>().parse().ok()
+    };
+    let both = number("calls").zip(number("lost"));
+    both.ok_or_else(|| io::Error::other(format!("no counts in {text}")))
+}
+
+/// The processor time of a process that has ended, and of those that it has waited for.
+struct Times {
+    own: Duration,
+    children: Duration,
+}
+
+impl Times {
+    /// Of a process that was not waited for yet.
+    fn of(process: u32) -> io::Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+        let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        // SAFETY: it only asks.
+        let rate = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+        let time = |at: usize| {
+            let ticks = fields.get(at).and_then(|text| text.parse::<u64>().ok());
+            Duration::from_secs_f64(ticks.unwrap_or(0) as f64 / rate)
+        };
+        // User and system time, which are the 14th field and the next ones.
+        Ok(Self {
+            own: time(11) + time(12),
+            children: time(13) + time(14),
+        })
+    }
+}
+
+/// Waits until a child has ended, and leaves it to be waited for once more.
+fn wait_without_reaping(child: u32) -> io::Result<()> {
+    // SAFETY: zeros are such a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: it writes to the local.
+    match unsafe { libc::waitid(libc::P_PID, child, &mut info, options) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

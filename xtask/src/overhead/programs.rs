@@ -1,0 +1,131 @@
+//! The programs that are recorded.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// A program with its arguments.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) command: Vec<String>,
+    /// Options that say which functions are recorded.
+    pub(super) options: &'static [&'static str],
+    /// The directory that it runs in.
+    pub(super) directory: PathBuf,
+}
+
+/// A program that is not here, and how to get it.
+#[derive(Debug)]
+pub(super) struct Missing {
+    pub(super) name: &'static str,
+    pub(super) why: String,
+}
+
+const JSON: &str = "import json; print(len(json.dumps(list(range(1000000)))))";
+
+const QUERY: &str = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c \
+    WHERE x < 500000) SELECT sum(x * 2), count(DISTINCT x % 1000) FROM c;";
+
+const REGEX: &str = "#include <regex>\n#include <string>\n\
+    bool has(const std::string &text) {\n\
+        return std::regex_search(text, std::regex(\"(a|b)*c[0-9]+\"));\n\
+    }\n";
+
+const FIB: &str = "#include <stdio.h>\n\
+    __attribute__((noinline)) long fib(long n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }\n\
+    int main(void) { printf(\"%ld\\n\", fib(35)); return 0; }\n";
+
+const ZLIB: &str = "
+import threading, zlib
+text = bytes(range(256)) * 64
+def work():
+    for _ in range(400):
+        zlib.decompress(zlib.compress(text, 6))
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+";
+
+/// All programs; those that can be built are, in a directory.
+pub(super) fn all(directory: &Path) -> io::Result<Vec<Result<Program, Missing>>> {
+    let program = |name, file: &str, arguments: &[&str], options, package| {
+        let command = [&[file], arguments].concat();
+        match is_there(file) {
+            true => Ok(Program {
+                name,
+                command: command.iter().map(|&word| word.to_owned()).collect(),
+                options,
+                directory: directory.to_owned(),
+            }),
+            false => Err(Missing {
+                name,
+                why: format!("no {file} (apt-get install {package})"),
+            }),
+        }
+    };
+    fs::write(directory.join("regex.cc"), REGEX)?;
+    let mut git = program(
+        "git log",
+        "git",
+        &["log", "--stat", "-n", "300"],
+        &[],
+        "git",
+    );
+    if let Ok(git) = &mut git {
+        git.directory = env::current_dir()?;
+    }
+    let fib = directory.join("fib");
+    Ok(vec![
+        program("python json", "python3", &["-c", JSON], &[], "python3"),
+        program(
+            "sqlite query",
+            "sqlite3",
+            &[":memory:", QUERY],
+            &["-F", ":mod:libsqlite3.so*"],
+            "sqlite3",
+        ),
+        git,
+        program("g++ regex", "g++", &["-O2", "-c", "regex.cc"], &[], "g++"),
+        build(&fib)?
+            .map_err(|why| Missing {
+                name: "fib(35)",
+                why,
+            })
+            .map(|()| Program {
+                name: "fib(35)",
+                command: vec![fib.display().to_string()],
+                options: &[],
+                directory: directory.to_owned(),
+            }),
+        program(
+            "zlib, 8 threads",
+            "python3",
+            &["-c", ZLIB],
+            &["-F", ":mod:libz.so*"],
+            "python3",
+        ),
+    ])
+}
+
+/// Builds the program that calls one function all the time.
+fn build(program: &Path) -> io::Result<Result<(), String>> {
+    if !is_there("cc") {
+        return Ok(Err("no cc (apt-get install gcc)".to_owned()));
+    }
+    let source = program.with_extension("c");
+    fs::write(&source, FIB)?;
+    let mut cc = Command::new("cc");
+    let status = cc.args(["-O1", "-o"]).args([program, &source]).status()?;
+    match status.success() {
+        true => Ok(Ok(())),
+        false => Ok(Err(format!("{cc:?} ended with {status}"))),
+    }
+}
+
+/// Returns true if a program of this name is in one of the directories of `PATH`.
+pub(super) fn is_there(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(name).is_file())
+}

@@ -1,0 +1,104 @@
+//! The requests a second of a server while it is recorded.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use super::programs::is_there;
+
+pub(super) const NAME: &str = "redis";
+
+/// How the server runs: a name, and options of `fgraph record`, if it is recorded.
+const WAYS: [(&str, Option<&[&str]>); 3] = [
+    ("plain", None),
+    ("record", Some(&[])),
+    ("record -F processCommand", Some(&["-F", "processCommand"])),
+];
+
+/// How long the server may take to start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Prints the medians of the requests a second.
+pub(super) fn print(runs: u32, fgraph: &Path, directory: &Path) -> io::Result<()> {
+    if !is_there("redis-server") || !is_there("redis-benchmark") {
+        println!("{NAME:<15} skipped: no redis-server (apt-get install redis-server redis-tools)");
+        return Ok(());
+    }
+    let mut all: [Vec<f64>; WAYS.len()] = Default::default();
+    for _ in 0..runs {
+        for ((_, options), found) in WAYS.iter().zip(&mut all) {
+            found.push(requests(*options, fgraph, directory)?);
+        }
+    }
+    let medians = all.map(|mut rates| {
+        rates.sort_unstable_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    });
+    for ((name, _), rate) in WAYS.iter().zip(medians) {
+        let over = rate / medians[0];
+        println!("{NAME:<15} {name:<26} {rate:>9.0} requests/s, {over:.2} of plain");
+    }
+    Ok(())
+}
+
+/// A server that ends when this is dropped.
+struct Server {
+    /// The recorder, if there is one, else the server.
+    process: Child,
+    socket: String,
+}
+
+impl Server {
+    fn ask(&self, words: &[&str]) -> io::Result<String> {
+        let mut cli = Command::new("redis-cli");
+        let output = cli.args(["-s", &self.socket]).args(words).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.ask(&["shutdown", "nosave"]);
+        let _ = self.process.wait();
+    }
+}
+
+/// Requests a second.
+fn requests(options: Option<&[&str]>, fgraph: &Path, directory: &Path) -> io::Result<f64> {
+    let socket = directory.join("redis.sock").display().to_string();
+    let mut command = match options {
+        None => Command::new("redis-server"),
+        Some(options) => {
+            let mut command = Command::new(fgraph);
+            command.args(["record", "-q", "-o"]);
+            command.arg(directory.join("fgraph.data")).args(options);
+            command.args(["--", "redis-server"]);
+            command
+        }
+    };
+    command.args(["--port", "0", "--save", "", "--unixsocket", &socket]);
+    let log = File::create(directory.join("redis.log"))?;
+    command.current_dir(directory).stdin(Stdio::null());
+    let process = command.stdout(log.try_clone()?).stderr(log).spawn()?;
+    let server = Server { process, socket };
+    let mut waited = Duration::ZERO;
+    while server.ask(&["ping"])? != "PONG" {
+        const NAP: Duration = Duration::from_millis(50);
+        thread::sleep(NAP);
+        waited += NAP;
+        if waited > PATIENCE {
+            return Err(io::Error::other("redis-server does not answer"));
+        }
+    }
+    let mut benchmark = Command::new("redis-benchmark");
+    let benchmark = benchmark.args(["-s", &server.socket, "-t", "get", "-n", "200000", "--csv"]);
+    let output = benchmark.output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find(|line| line.starts_with("\"GET\""));
+    let rate = line.and_then(|line| line.split(',').nth(1));
+    let rate = rate.and_then(|rate| rate.trim_matches('"').parse().ok());
+    rate.ok_or_else(|| io::Error::other(format!("no rate in {text}")))
+}
