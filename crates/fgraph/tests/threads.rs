@@ -1103,7 +1103,7 @@ fn a_jump_that_stays_is_taken_away_when_no_thread_blocks_sigtrap() {
     scenario(name, || {
         let user = count("works");
         while_blocked(|thread| {
-            drop(user.unregister().unwrap());
+            user.unregister().unwrap();
             assert!(is_patched(WORKS));
             assert_eq!(fgraph::put_back(), Err(Error::SignalBlocked { thread }));
             assert!(is_patched(WORKS));
