@@ -92,7 +92,8 @@ pub(crate) struct Under {
 /// Reads what stands behind `cargo fgraph`.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
     let mut build = Build::default();
-    let mut command = None;
+    let (mut command, mut tool) = (None, None);
+    let (mut deps, mut options) = (false, Vec::new());
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         if arg == "--" {
@@ -102,22 +103,15 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             return Ok(Request::Help);
         } else if arg == "--version" || arg == "-V" {
             return Ok(Request::Version);
-        } else if let Some(under) = &mut build.under
-            && arg == "--deps"
-        {
-            under.deps = true;
-        } else if let Some(under) = &mut build.under
-            && let Some(option) = value_of("--with", &arg, &mut args)?
-        {
-            under.options.push(option);
-        } else if build.under.is_none()
+        } else if arg == "--deps" {
+            deps = true;
+        } else if let Some(option) = value_of("--with", &arg, &mut args)? {
+            options.push(option);
+        } else if tool.is_none()
             && command.is_none()
-            && let Some(tool) = TOOLS.into_iter().find(|tool| arg == **tool)
+            && let Some(known) = TOOLS.into_iter().find(|tool| arg == **tool)
         {
-            build.under = Some(Under {
-                tool: tool.to_owned(),
-                ..Under::default()
-            });
+            tool = Some(known.to_owned());
         } else if let Some(glob) = value_of("--select", &arg, &mut args)? {
             build.filter = add(build.filter, &glob)?;
         } else if let Some(dir) = value_of("--target-dir", &arg, &mut args)? {
@@ -132,7 +126,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             } else if command.is_none()
                 && !is_option(&arg)
                 // Without a subcommand the value of an option may come first.
-                && (build.under.is_none() || COMMANDS.iter().any(|known| arg == *known))
+                && (tool.is_none() || COMMANDS.iter().any(|known| arg == *known))
             {
                 command = Some(arg.clone());
                 // Before the options that came first: cargo wants it in front.
@@ -141,6 +135,18 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             }
             build.cargo_args.push(arg);
         }
+    }
+    match tool {
+        Some(tool) => {
+            build.under = Some(Under {
+                tool,
+                deps,
+                options,
+            });
+        }
+        None if deps => return Err(Error::NoTool("--deps")),
+        None if !options.is_empty() => return Err(Error::NoTool("--with")),
+        None => {}
     }
     if command.is_none() && build.under.is_some() {
         build.cargo_args.insert(0, "run".into());
@@ -270,7 +276,9 @@ mod tests {
             options,
             ..expected
         };
-        assert_eq!(all.under, Some(expected));
+        assert_eq!(all.under.as_ref(), Some(&expected));
+        let before = build("--with=--retval --deps --with -N record --with x test --release name");
+        assert_eq!(before, all);
         assert_eq!(build("run record").cargo_args, ["run", "record"]);
         assert_eq!(build("live -p app").cargo_args, ["run", "-p", "app"]);
         assert!(matches!(parsed("top build"), Err(Error::NothingRuns)));
@@ -281,6 +289,9 @@ mod tests {
         assert!(matches!(parsed(""), Err(Error::NoCommand)));
         assert!(matches!(parsed("--select x"), Err(Error::NoCommand)));
         assert!(matches!(parsed("check"), Err(Error::UnknownCommand(name)) if name == "check"));
+        for line in ["--with=-q build", "run --with -q", "--deps test"] {
+            assert!(matches!(parsed(line), Err(Error::NoTool(_))), "{line}");
+        }
         assert!(matches!(
             parsed("build --select"),
             Err(Error::NoValue("--select"))

@@ -40,14 +40,9 @@ const LAYOUT: &str = "v1";
 /// If cargo does not get to run.
 pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let workspace = match (&build.target_dir, &build.under) {
-        (Some(_), None) => None,
-        _ => Some(Workspace::ask(&cargo, &build.workspace_args)?),
-    };
-    let base = build.target_dir.as_ref();
-    let base = base.or(workspace.as_ref().map(|it| &it.target_dir));
-    let base = base.ok_or(Error::NoTargetDirectory)?.clone();
-    let dir = subdirectory(&base, &build.filter);
+    let workspace = Workspace::ask(&cargo, &build.workspace_args)?;
+    let base = build.target_dir.as_ref().unwrap_or(&workspace.target_dir);
+    let dir = subdirectory(base, &build.filter);
     let dir = path::absolute(&dir).map_err(|error| Error::File(dir, error))?;
     let text = dir
         .to_str()
@@ -69,10 +64,16 @@ pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     let wrapper = wrapper
         .to_str()
         .ok_or_else(|| Error::NotUtf8(wrapper.display().to_string()))?;
-    let mut settings = Vec::new();
+    // Where nothing can be read cargo says so.
+    let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
+    let mut settings = profile_settings(&manifest);
     if let Some(under) = &build.under {
-        let crates = workspace.map(|it| it.crates).unwrap_or_default();
-        settings = settings_for(under, &crates, &build.cargo_args, wrapper)?;
+        settings.push(runner_setting(
+            under,
+            &workspace.crates,
+            &build.cargo_args,
+            wrapper,
+        )?);
     }
     let mut command = Command::new(&cargo);
     let mut args = build.cargo_args.iter();
@@ -118,6 +119,7 @@ fn subdirectory(base: &Path, filter: &Filter) -> PathBuf {
 
 /// What cargo says of a workspace.
 struct Workspace {
+    root: PathBuf,
     target_dir: PathBuf,
     /// The names of the crates of its packages, as functions have them.
     crates: BTreeSet<String>,
@@ -141,13 +143,14 @@ impl Workspace {
 
     fn parse(json: &[u8]) -> Result<Self, Error> {
         let json: Value = serde_json::from_slice(json).map_err(Error::Metadata)?;
-        let dir = json["target_directory"].as_str();
+        let dir = |name: &str| Some(PathBuf::from(json[name].as_str()?));
         let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
         let packages = list(&json["packages"]).into_iter();
         let targets = packages.flat_map(|package| list(&package["targets"]));
         let names = targets.filter_map(|target| Some(target["name"].as_str()?.replace('-', "_")));
         Ok(Self {
-            target_dir: dir.ok_or(Error::NoTargetDirectory)?.into(),
+            root: dir("workspace_root").unwrap_or_default(),
+            target_dir: dir("target_directory").ok_or(Error::NoTargetDirectory)?,
             crates: names.collect(),
         })
     }
@@ -163,14 +166,42 @@ fn words(under: &Under, crates: &BTreeSet<String>) -> Vec<String> {
     crates.iter().flat_map(of_crate).collect()
 }
 
-/// Settings of cargo with which programs run under `fgraph`, with all symbols: `this` program
-/// starts them.
-fn settings_for(
+/// Settings of cargo with which programs have all symbols, and lines unless the workspace's
+/// manifest says something of debug information. They are the same for all subcommands, as each
+/// would build all anew otherwise.
+fn profile_settings(manifest: &str) -> Vec<String> {
+    let mut settings = Vec::new();
+    for profile in ["release", "bench"] {
+        settings.push(format!("profile.{profile}.strip=false"));
+        // The profile of benches inherits the other one.
+        if !says_debug(manifest, "release") && !says_debug(manifest, profile) {
+            settings.push(format!("profile.{profile}.debug=\"line-tables-only\""));
+        }
+    }
+    settings
+}
+
+/// Whether a manifest says which debug information a profile has, as manifests are written.
+fn says_debug(manifest: &str, profile: &str) -> bool {
+    let mut table = "";
+    manifest.lines().map(str::trim).any(|line| {
+        if line.starts_with('[') {
+            table = line.trim_matches(['[', ']']);
+            return false;
+        }
+        let key = line.split('=').next().unwrap_or_default().trim();
+        let dotted = [table, key].join(".");
+        dotted.trim_start_matches('.') == format!("profile.{profile}.debug")
+    })
+}
+
+/// The setting of cargo with which programs run under `fgraph`: `this` program starts them.
+fn runner_setting(
     under: &Under,
     crates: &BTreeSet<String>,
     cargo_args: &[OsString],
     this: &str,
-) -> Result<Vec<String>, Error> {
+) -> Result<String, Error> {
     let runs_one = |command: &OsString| command == "run" || command == "r";
     let which = match cargo_args.first().is_some_and(runs_one) {
         true => runner::ONE,
@@ -184,12 +215,7 @@ fn settings_for(
     let words = words.iter().map(String::as_str);
     let runner = [this, runner::FLAG, which, &under.tool].into_iter();
     let runner: Vec<String> = runner.chain(words).chain(["--"]).map(toml_string).collect();
-    let mut settings = vec![format!("target.'cfg(all())'.runner=[{}]", runner.join(","))];
-    for profile in ["release", "bench"] {
-        settings.push(format!("profile.{profile}.strip=false"));
-        settings.push(format!("profile.{profile}.debug=\"line-tables-only\""));
-    }
-    Ok(settings)
+    Ok(format!("target.'cfg(all())'.runner=[{}]", runner.join(",")))
 }
 
 /// `text` as a value in TOML.
@@ -225,8 +251,9 @@ mod tests {
     #[test]
     fn the_workspace_says_where_it_builds_and_which_crates_are_its_own() {
         let json = r#"{"packages":[{"targets":[{"name":"my-app"},{"name":"dep"}]},{}],
-            "target_directory" : "/a\\b\u0009\"é","metadata":null}"#;
+            "workspace_root":"/w","target_directory" : "/a\\b\u0009\"é","metadata":null}"#;
         let found = Workspace::parse(json.as_bytes()).unwrap();
+        assert_eq!(found.root, Path::new("/w"));
         assert_eq!(found.target_dir, Path::new("/a\\b\t\"é"));
         let own = words(&Under::default(), &found.crates);
         assert_eq!(
@@ -235,6 +262,25 @@ mod tests {
         );
         for json in ["", "{", "{\"target_directory\":\"", "{}", "7"] {
             assert!(Workspace::parse(json.as_bytes()).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn debug_information_that_the_manifest_asks_for_stays() {
+        let lines = |manifest: &str| {
+            let settings = profile_settings(manifest).into_iter();
+            settings.filter(|it| it.contains("debug")).count()
+        };
+        for (manifest, expected) in [
+            ("", 2),
+            ("[profile.dev]\ndebug = 2", 2),
+            ("[profile.release]\nopt-level = 3\n\n debug=true", 0),
+            ("profile.release.debug = 1", 0),
+            ("[profile]\nrelease.debug = 1", 0),
+            ("[profile.bench]\ndebug = true # all", 1),
+            ("[profile.release]\n[package]\ndebug = 1", 2),
+        ] {
+            assert_eq!(lines(manifest), expected, "{manifest}");
         }
     }
 

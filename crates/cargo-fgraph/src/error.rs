@@ -19,6 +19,8 @@ pub(crate) enum Error {
     NoCommand,
     /// The command line has a subcommand that builds nothing to be traced.
     UnknownCommand(String),
+    /// The command line has an option of `record`, `live` and `top`, and none of these.
+    NoTool(&'static str),
     /// The command line asks to watch a program, and runs none.
     NothingRuns,
     /// An option stands last that wants a value.
@@ -67,6 +69,7 @@ impl Display for Error {
             Self::UnknownCommand(name) => {
                 write!(f, "no such subcommand: `{name}`; see `cargo fgraph --help`")
             }
+            Self::NoTool(option) => write!(f, "`{option}` is for `record`, `live` and `top`"),
             Self::NothingRuns => write!(f, "`build` runs nothing that could be watched"),
             Self::NoValue(option) => write!(f, "a value must follow `{option}`"),
             Self::Select(error) => write!(f, "--select: {error}"),

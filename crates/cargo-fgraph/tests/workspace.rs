@@ -409,7 +409,20 @@ shift; exec "$@""#,
     for word in ["live", "-Fapp::*", r"-F<*\ as\ dep::*", "--retval", "7"] {
         assert!(own.contains(&word), "{word}: {own:?}");
     }
-    let (output, all) = asked(&["record", "--deps", "test", "--all-targets"]);
+    // What is built is not built again.
+    for profile in [&["-v"][..], &["-v", "--release"]] {
+        let again = |args: &[&str]| run(workspace.fgraph(&[args, profile].concat()));
+        assert!(again(&["build"]).status.success());
+        let mut command = workspace.fgraph(&[&["record", "run"], profile].concat());
+        let output = command.env("FGRAPH", &fgraph).output().unwrap();
+        let said = stderr(&output);
+        assert!(
+            said.contains("Fresh app") && !said.contains("Compiling"),
+            "{said}"
+        );
+    }
+    let _ = fs::remove_file(workspace.0.join("asked"));
+    let (output, all) = asked(&["--deps", "record", "test", "--all-targets"]);
     assert!(output.status.success(), "{output:?}");
     assert!(!all.contains("-F"), "{all}");
     let recordings = all
