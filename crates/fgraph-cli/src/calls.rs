@@ -12,6 +12,7 @@ use fgraph_trace::pairing::{Change, EndedCall, OpenCall, Pairing};
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
+use crate::json;
 use crate::losses::Losses;
 use crate::stats::Stats;
 use crate::text::named;
@@ -99,6 +100,28 @@ impl Thread {
         if let Ok(name) = std::fs::read_to_string(comm) {
             self.name = name.trim_end().to_owned();
         }
+    }
+}
+
+impl Thread {
+    /// The same for programs.
+    pub(crate) fn to_json(&self) -> json::Thread {
+        json::Thread {
+            process: process_id(self.process),
+            thread: self.id,
+            name: self.name.clone(),
+        }
+    }
+}
+
+/// How a call ended, for programs.
+pub(crate) fn end_to_json(ending: Ending) -> json::End {
+    match ending {
+        Ending::Returned => json::End::Returned,
+        Ending::Unwound => json::End::Unwound,
+        Ending::Open => json::End::Open,
+        Ending::Lost => json::End::Lost,
+        Ending::EntryOnly => json::End::EntryOnly,
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{Names, process_id};
 
+use crate::json;
 use crate::text::{escaped, grouped, time};
 
 /// The events that are missing of a thread.
@@ -68,6 +69,28 @@ impl Losses {
             lines.push(format!("and of {rest} other threads"));
         }
         lines
+    }
+
+    /// The same for programs, of all threads.
+    pub(crate) fn to_json(&self, names: &Names, clock: &Clock, first: u64) -> json::Lost {
+        let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
+        let of_thread = |(&(process, thread), loss): (&(u32, u32), &Loss)| json::LostOfThread {
+            thread: json::Thread {
+                process: process_id(process),
+                thread,
+                name: names.thread(process, thread).unwrap_or_default().to_owned(),
+            },
+            events: loss.events,
+            from_ns: since(loss.from),
+            to_ns: since(loss.to),
+        };
+        let mut threads: Vec<_> = self.threads.iter().map(of_thread).collect();
+        threads.sort_by_key(|lost| Reverse(lost.events));
+        json::Lost {
+            events: self.events(),
+            durations: self.calls,
+            threads,
+        }
     }
 
     /// Says what is missing, if anything is, before numbers are shown that lack it. `first` is the

@@ -19,6 +19,7 @@ mod config;
 mod debuginfod;
 mod error;
 mod input;
+mod json;
 mod launch;
 mod losses;
 mod output;

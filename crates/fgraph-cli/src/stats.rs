@@ -1,5 +1,6 @@
 //! Numbers of calls and of their times.
 
+use crate::json::Times;
 use crate::text::time;
 
 /// What is counted of calls. Times are in nanoseconds.
@@ -48,6 +49,23 @@ impl Stats {
     /// Counts a call whose time is not known.
     pub(crate) fn add_untimed(&mut self) {
         self.hits += 1;
+    }
+
+    /// The same for programs.
+    pub(crate) fn to_json(&self) -> Times {
+        let known = |time: u64| (self.timed != 0).then_some(time);
+        let percentile = |thousandth| known(self.percentile(thousandth));
+        Times {
+            calls: self.hits,
+            ends_missing: self.ends_lost,
+            self_ns: self.own,
+            total_ns: self.total,
+            average_ns: known(self.average()),
+            p50_ns: percentile(500),
+            p95_ns: percentile(950),
+            p99_ns: percentile(990),
+            max_ns: known(self.max),
+        }
     }
 
     /// One of the times as text; `-` if that of no call is known.

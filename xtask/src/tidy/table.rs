@@ -37,6 +37,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "calls",
             "losses",
             "stats",
+            "json",
             "input",
             "table",
             "screen",

@@ -14,8 +14,10 @@ use std::time::SystemTime;
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::Source;
 use fgraph_trace::names::Names;
+use serde::Serialize;
 
 use crate::error::Error;
+use crate::json;
 use crate::launch::events::Events;
 use crate::launch::{self, Launched, interrupt::Interrupts};
 use crate::output::Out;
@@ -55,6 +57,9 @@ pub(crate) struct Args {
     /// Write where called functions begin to this file, as DynamoRIO's drcov does
     #[arg(long, value_name = "FILE")]
     drcov: Option<PathBuf>,
+    /// Print one JSON object, as the last line
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -62,6 +67,38 @@ enum By {
     Module,
     /// The source file, where there is debug information
     Source,
+}
+
+/// The view as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CoverageView {
+    /// Functions that can be traced.
+    functions: u64,
+    called: u64,
+    lines: Vec<CoverageLine>,
+    /// The functions that were not called.
+    uncalled: Vec<Uncalled>,
+}
+
+/// The functions of a module or of a source file.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CoverageLine {
+    name: String,
+    functions: u64,
+    called: u64,
+}
+
+/// A function that was not called.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Uncalled {
+    name: String,
+    module: String,
+    /// Its source file and line; null without debug information.
+    file: Option<String>,
+    line: Option<u32>,
 }
 
 /// Runs the program, and ends as it does.
@@ -147,6 +184,26 @@ fn show(args: &Args, functions: &[Function]) -> Result<(), Error> {
             count.1 += 1;
         }
     }
+    if args.json {
+        let line = |(name, (called, functions)): (&str, (u64, u64))| CoverageLine {
+            name: name.to_owned(),
+            functions,
+            called,
+        };
+        let uncalled = functions.iter().filter(|function| !function.is_called);
+        let uncalled = uncalled.map(|function| Uncalled {
+            name: function.name.clone(),
+            module: function.module.clone(),
+            file: function.source.as_ref().map(|(file, _)| file.clone()),
+            line: function.source.as_ref().map(|(_, line)| *line),
+        });
+        return json::write(&CoverageView {
+            functions: whole.1,
+            called: whole.0,
+            lines: lines.into_iter().map(line).collect(),
+            uncalled: uncalled.collect(),
+        });
+    }
     let of = match args.by {
         By::Module => "module",
         By::Source => "source",
@@ -179,4 +236,14 @@ fn show(args: &Args, functions: &[Function]) -> Result<(), Error> {
         }
     }
     out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<CoverageView>("coverage");
+    }
 }

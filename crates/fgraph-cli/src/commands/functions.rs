@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use fgraph::{RefusalReason, SiteInfo};
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_symbols::lines::Lines;
+use serde::Serialize;
 
 use crate::error::Error;
+use crate::json;
 use crate::output::{Out, Style};
 use crate::sources;
 use crate::target::parse_pid;
@@ -40,6 +42,44 @@ pub(crate) struct Args {
     /// As where functions may get breakpoints, at which each call traps
     #[arg(long)]
     breakpoints: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The view as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct FunctionsView {
+    functions: Vec<FunctionInfo>,
+    /// Functions that can be traced, also those that `--refused` leaves out.
+    traced: u64,
+    /// Of these, whose returns go untold.
+    entry_only: u64,
+    refused: u64,
+    /// Resolvers of IFUNCs, which are no functions of the program.
+    resolvers: u64,
+}
+
+/// A function of a module.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct FunctionInfo {
+    name: String,
+    /// The path of the file that it is in.
+    module: String,
+    /// In the file.
+    address: u64,
+    /// In bytes; 0 if it is not known.
+    size: u64,
+    /// How it is traced; null if it cannot be.
+    how: Option<String>,
+    /// Whether its returns are told.
+    returns: bool,
+    /// Why it cannot be traced; null if it can.
+    refusal: Option<String>,
+    /// Arguments and result; null without debug information.
+    signature: Option<String>,
 }
 
 /// The file that a path or a name stands for.
@@ -124,6 +164,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         };
     let mut out = Out::new();
     let (mut counts, mut shown) = (Counts::default(), 0_u64);
+    let mut functions = Vec::new();
     for path in &files {
         let sites = match fgraph::sites_of_file(path, args.breakpoints) {
             Ok(sites) => sites,
@@ -149,11 +190,15 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             if args.refused && site.how.is_ok() {
                 continue;
             }
-            if lines.is_none() && files.len() > 1 {
+            if lines.is_none() && files.len() > 1 && !args.json {
                 out.line(Style::Bold.paint(escaped(&module)))?;
             }
             shown += 1;
             let lines = lines.get_or_insert_with(|| sources::lines_of(path));
+            if args.json {
+                functions.push(to_json(site, &module, lines.as_ref()));
+                continue;
+            }
             let line = line(&site, lines.as_ref());
             out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
         }
@@ -161,6 +206,15 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     if counts.functions() + counts.resolvers == 0 && filter.is_some() {
         let why = format!("no function is selected by {}", globs.join(" "));
         return Err(Error::Nothing(why));
+    }
+    if args.json {
+        return json::write(&FunctionsView {
+            functions,
+            traced: counts.traced,
+            entry_only: counts.entry_only,
+            refused: counts.refused.values().sum(),
+            resolvers: counts.resolvers,
+        });
     }
     if shown > 0 {
         out.line("")?;
@@ -176,6 +230,20 @@ fn in_process(path: &Path, process: Option<u32>) -> String {
     match inside {
         Some(inside) => format!("/{}", inside.display()),
         None => path.display().to_string(),
+    }
+}
+
+fn to_json(site: SiteInfo, module: &str, lines: Option<&Lines>) -> FunctionInfo {
+    let signature = lines.and_then(|lines| lines.signature(site.address as u64));
+    FunctionInfo {
+        name: site.name,
+        module: module.to_owned(),
+        address: site.address as u64,
+        size: site.size as u64,
+        how: site.how.as_ref().ok().map(ToString::to_string),
+        returns: site.returns,
+        refusal: site.how.err().map(|refusal| refusal.to_string()),
+        signature: signature.map(|signature| signature.to_string()),
     }
 }
 
@@ -225,4 +293,14 @@ fn summarize(counts: &Counts, out: &mut Out) -> Result<(), Error> {
         ))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<FunctionsView>("functions");
+    }
 }

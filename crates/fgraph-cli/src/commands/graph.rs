@@ -3,10 +3,12 @@
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
+use serde::Serialize;
 
 use crate::calls::{self, Call, Function, Open, Slot, Watch};
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
+use crate::json::{self, Lost};
 use crate::output::{Out, Style};
 use crate::text::{cut, grouped, time};
 use crate::tree::Tree;
@@ -22,8 +24,59 @@ pub(crate) struct Args {
     /// How many levels of callers and of callees to show
     #[arg(short = 'D', long, value_name = "N", default_value_t = 3)]
     depth: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     part: Part,
+}
+
+/// The view as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct GraphView {
+    lost: Lost,
+    /// The glob that was asked for.
+    function: String,
+    calls: u64,
+    self_ns: u64,
+    /// Time in calls, that of calls within the same once.
+    total_ns: u64,
+    /// The longest first, each with its own callers.
+    callers: Vec<GraphNode>,
+    /// The longest first, each with what it calls.
+    callees: Vec<GraphNode>,
+}
+
+/// Calls of one function from one place.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct GraphNode {
+    /// Null for callers that were not recorded.
+    function: Option<String>,
+    /// The file of its module, without directories.
+    module: Option<String>,
+    calls: u64,
+    total_ns: u64,
+    /// The next level away from the function that was asked for.
+    next: Vec<GraphNode>,
+}
+
+/// What is below a node, the longest first.
+fn to_json(tree: &Tree, node: u32, functions: &[Function]) -> Vec<GraphNode> {
+    let children = tree.nodes[node as usize].children.iter();
+    let child = |&child: &u32| {
+        let node = &tree.nodes[child as usize];
+        let function = functions.get(node.slot as usize);
+        GraphNode {
+            function: function.map(|function| function.name.clone()),
+            module: function.map(|function| function.module_name().to_owned()),
+            calls: node.hits,
+            total_ns: node.total,
+            next: to_json(tree, child, functions),
+        }
+    };
+    children.map(child).collect()
 }
 
 /// Writes what is below a node, the longest first.
@@ -152,6 +205,21 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         let uncalled = || format!("no call of {} is in the recording", args.function);
         return Err(Error::Nothing(what.unwrap_or_else(uncalled)));
     }
+    graph.callers.sort();
+    graph.callees.sort();
+    if args.json {
+        let (names, clock, first) = (view.names(), view.clock(), view.first());
+        json::write(&GraphView {
+            lost: followed.losses.to_json(names, clock, first),
+            function: args.function,
+            calls: graph.hits,
+            self_ns: graph.own,
+            total_ns: graph.total,
+            callers: to_json(&graph.callers, 0, &followed.functions),
+            callees: to_json(&graph.callees, 0, &followed.functions),
+        })?;
+        return view.check_whole(&args.input.path);
+    }
     let mut out = Out::new();
     let heading = format!(
         "{}: {} calls, total {}, self {}",
@@ -161,16 +229,22 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         time(graph.own)
     );
     out.line(Style::Bold.paint(heading))?;
-    for (name, tree) in [
-        ("called by", &mut graph.callers),
-        ("calls", &mut graph.callees),
-    ] {
+    for (name, tree) in [("called by", &graph.callers), ("calls", &graph.callees)] {
         out.line("")?;
         let heading = format!("{:>12}  {:>12}  {name}", "calls", "total");
         out.line(Style::Bold.paint(heading))?;
-        tree.sort();
         write(tree, 0, 0, &followed.functions, &mut out)?;
     }
     out.finish()?;
     view.check_whole(&args.input.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<GraphView>("graph");
+    }
 }

@@ -7,8 +7,11 @@ use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 
 use crate::calls::switched_off;
+use serde::Serialize;
+
 use crate::error::Error;
 use crate::input::{Input, check_whole};
+use crate::json::{self, Lost};
 use crate::losses::Losses;
 use crate::output::{Out, Style};
 use crate::sources;
@@ -19,6 +22,56 @@ use crate::text::{escaped, grouped, size, time};
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The view as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct InfoView {
+    lost: Lost,
+    file: String,
+    bytes: u64,
+    command: Vec<String>,
+    /// Variables of the environment, `NAME=value`.
+    environment: Vec<String>,
+    /// The process that was started.
+    process: u32,
+    host: String,
+    system: String,
+    ticks_per_second: u64,
+    /// When the first event was, in nanoseconds since 1970 UTC; null if there is none.
+    began_ns: Option<u64>,
+    /// From the first event to the last one.
+    lasted_ns: u64,
+    processes: u64,
+    threads: u64,
+    functions: u64,
+    modules: u64,
+    /// Functions of which the source is known.
+    sources: u64,
+    calls: u64,
+    ends: u64,
+    /// Calls of which no end was to be recorded.
+    entry_only: u64,
+    marks: u64,
+    /// Functions that were called too often.
+    switched_off: Vec<String>,
+    /// Programs that were not recorded.
+    refused: Vec<Refused>,
+    /// Bytes of the file that are damaged, and in how many places.
+    damaged_bytes: u64,
+    damages: u64,
+}
+
+/// A program that was not recorded.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Refused {
+    program: String,
+    reason: String,
 }
 
 /// What was counted of a recording.
@@ -72,6 +125,55 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let bytes = std::fs::metadata(&args.input.path).map_or(0, |file| file.len());
     let counts = Counts::of(&mut recording, &args)?;
     let (info, clock) = (recording.lanes().info(), recording.clock());
+    let mut processes: Vec<u32> = counts.threads.keys().map(|&(process, _)| process).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let names = recording.names();
+    let known = names
+        .functions()
+        .filter(|&(process, index, _)| names.source(process, index).is_some());
+    let sources_known = known.count() as u64;
+    let damages = recording.lanes().damages();
+    let damaged = damages
+        .iter()
+        .map(|damage| damage.range.end - damage.range.start)
+        .sum();
+    if args.json {
+        let first = counts.span.map_or(0, |(first, _)| first);
+        let refused = names.refused().iter().map(|(program, why)| Refused {
+            program: program.clone(),
+            reason: why.clone(),
+        });
+        json::write(&InfoView {
+            lost: counts.losses.to_json(names, clock, first),
+            file: args.input.path.display().to_string(),
+            bytes,
+            command: info.command.clone(),
+            environment: info.environment.clone(),
+            process: info.process,
+            host: info.host.clone(),
+            system: info.system.clone(),
+            ticks_per_second: clock.ticks_per_second(),
+            began_ns: counts.span.map(|(first, _)| clock.realtime(first)),
+            lasted_ns: counts
+                .span
+                .map_or(0, |(first, last)| clock.nanoseconds(last - first)),
+            processes: processes.len() as u64,
+            threads: counts.threads.len() as u64,
+            functions: names.functions().count() as u64,
+            modules: names.modules().len() as u64,
+            sources: sources_known,
+            calls: counts.entries,
+            ends: counts.ends,
+            entry_only: counts.entry_only,
+            marks: counts.marks,
+            switched_off: switched_off(names),
+            refused: refused.collect(),
+            damaged_bytes: damaged,
+            damages: damages.len() as u64,
+        })?;
+        return check_whole(&args.input.path, &recording);
+    }
     let mut out = Out::new();
     let mut row = |name: &str, value: &str| {
         let name = Style::Dim.paint(format_args!("{name:<10}"));
@@ -97,17 +199,11 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         row("began", &date(clock.realtime(first)))?;
         row("lasted", &time(clock.nanoseconds(last - first)))?;
     }
-    let mut processes: Vec<u32> = counts.threads.keys().map(|&(process, _)| process).collect();
-    processes.sort_unstable();
-    processes.dedup();
     row("processes", &grouped(processes.len() as u64))?;
     row("threads", &grouped(counts.threads.len() as u64))?;
-    let names = recording.names();
     row("functions", &grouped(names.functions().count() as u64))?;
     row("modules", &grouped(names.modules().len() as u64))?;
-    let all = names.functions();
-    let sources = all.filter(|&(process, index, _)| names.source(process, index).is_some());
-    row("sources", &grouped(sources.count() as u64))?;
+    row("sources", &grouped(sources_known))?;
     let each = bytes
         .checked_div(counts.entries)
         .map_or(String::new(), |_| {
@@ -137,15 +233,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     if let Some(changes) = sources::changes(names) {
         row("files", &changes)?;
     }
-    let damages = recording.lanes().damages();
     if !damages.is_empty() {
-        let bytes = damages
-            .iter()
-            .map(|damage| damage.range.end - damage.range.start)
-            .sum();
         row(
             "damaged",
-            &format!("{} in {} places", size(bytes), damages.len()),
+            &format!("{} in {} places", size(damaged), damages.len()),
         )?;
     }
     out.finish()?;
@@ -172,6 +263,11 @@ fn date(nanoseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<InfoView>("info");
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

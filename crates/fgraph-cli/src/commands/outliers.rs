@@ -9,10 +9,12 @@ use std::collections::BinaryHeap;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
+use serde::Serialize;
 
 use crate::calls::{self, Call, Ending, Followed, Function, Open, Slot, Watch};
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
+use crate::json::{self, End, Lost, Times};
 use crate::output::{Out, Style};
 use crate::stats::Stats;
 use crate::text::{cut, grouped, percent, time};
@@ -35,8 +37,54 @@ pub(crate) struct Args {
     /// Leave out calls that took less than this part of the slow one, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     least: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     part: Part,
+}
+
+/// The view as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct OutliersView {
+    lost: Lost,
+    /// The slowest first.
+    calls: Vec<SlowCall>,
+}
+
+/// A slow call.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct SlowCall {
+    function: String,
+    /// The file of its module, without directories.
+    module: String,
+    thread: json::Thread,
+    begin_ns: u64,
+    took_ns: u64,
+    /// All calls of the function.
+    usual: Times,
+    /// The calls in it and itself, in the order in which they began.
+    inside: Vec<InnerCall>,
+    /// Calls in it that took less than `least_ns`, and are not listed.
+    left_out: u64,
+    least_ns: u64,
+}
+
+/// A call in a slow one.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct InnerCall {
+    function: String,
+    module: String,
+    /// How many calls of the slow one it is inside of: 0 for the slow one itself.
+    depth: u64,
+    begin_ns: u64,
+    /// Until its end, or as long as it ran for sure.
+    took_ns: u64,
+    self_ns: u64,
+    end: End,
 }
 
 /// The usual times of functions.
@@ -221,6 +269,40 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let followed = calls::follow(&mut view, &mut trees).map_err(failed)?;
     followed.losses.say(view.names(), &clock, first);
     unmatched::say_of_names(&args.filters, view.names());
+    if args.json {
+        let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
+        let inner = |call: &Inner| {
+            let function = &followed.functions[call.slot as usize];
+            InnerCall {
+                function: function.name.clone(),
+                module: function.module_name().to_owned(),
+                depth: call.depth as u64,
+                begin_ns: since(call.begin),
+                took_ns: clock.nanoseconds(call.took),
+                self_ns: clock.nanoseconds(call.own),
+                end: calls::end_to_json(call.ending),
+            }
+        };
+        let one = |(at, slow): (usize, &Slow)| {
+            let function = &followed.functions[slow.slot as usize];
+            trees.inner[at].sort_by_key(|call| (call.begin, call.depth));
+            SlowCall {
+                function: function.name.clone(),
+                module: function.module_name().to_owned(),
+                thread: followed.threads[slow.thread].to_json(),
+                begin_ns: since(slow.begin),
+                took_ns: clock.nanoseconds(slow.took),
+                usual: usual.stats[slow.slot as usize].to_json(),
+                inside: trees.inner[at].iter().map(inner).collect(),
+                left_out: trees.left_out[at],
+                least_ns: clock.nanoseconds(trees.least[at]),
+            }
+        };
+        let lost = followed.losses.to_json(view.names(), &clock, first);
+        let calls = slow.iter().enumerate().map(one).collect();
+        json::write(&OutliersView { lost, calls })?;
+        return view.check_whole(&args.input.path);
+    }
     let mut out = Out::new();
     if slow.is_empty() {
         out.line("no call is slower than its function usually is")?;
@@ -320,4 +402,14 @@ fn write_tree(
         out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<OutliersView>("outliers");
+    }
 }

@@ -8,11 +8,13 @@ use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::Names;
+use serde::Serialize;
 
 use crate::calls::{self, Active, Call, Function, Open, Slot, Watch};
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
+use crate::json::{self, Lost, Times};
 use crate::output::Out;
 use crate::places;
 use crate::sources::{Sources, say_changes};
@@ -41,6 +43,9 @@ pub(crate) struct Args {
     /// Show how times have changed since an older recording
     #[arg(long, value_name = "OLD")]
     diff: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     part: Part,
     #[command(flatten)]
@@ -79,7 +84,9 @@ impl Key {
 }
 
 /// What calls are counted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 enum By {
     Function,
     Thread,
@@ -184,15 +191,77 @@ struct Line {
     stats: Stats,
 }
 
+/// The view as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Report {
+    lost: Lost,
+    by: By,
+    lines: Vec<ReportLine>,
+}
+
+/// The calls of what has a line.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ReportLine {
+    name: String,
+    /// The file of the module, without directories; empty but for functions.
+    module: String,
+    #[serde(flatten)]
+    times: Times,
+}
+
+/// The view of `--diff` as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ReportDiff {
+    old_lost: Lost,
+    new_lost: Lost,
+    by: By,
+    lines: Vec<ReportDiffLine>,
+}
+
+/// The calls of what has a line, in both recordings.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ReportDiffLine {
+    name: String,
+    /// The file of the module, without directories; empty but for functions.
+    module: String,
+    old: Times,
+    new: Times,
+}
+
 /// Prints it.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
-    let (mut lines, whole) = profile(&args, &args.input)?;
-    let mut out = Out::new();
+    let Profiled {
+        mut lines,
+        lost,
+        whole,
+    } = profile(&args, &args.input)?;
+    let most = args.lines.unwrap_or(usize::MAX);
     if let Some(old) = &args.diff {
-        let (old, old_whole) = profile(&args, &Input { path: old.clone() })?;
-        write_diff(&args, old, lines, &mut out)?;
-        out.finish()?;
-        return whole.and(old_whole);
+        let old = profile(&args, &Input { path: old.clone() })?;
+        let mut pairs = changes(args.sort, old.lines, lines);
+        pairs.truncate(most);
+        match args.json {
+            true => {
+                let line = |((name, module), [old, new]): Pair| ReportDiffLine {
+                    name,
+                    module,
+                    old: old.to_json(),
+                    new: new.to_json(),
+                };
+                json::write(&ReportDiff {
+                    old_lost: old.lost,
+                    new_lost: lost,
+                    by: args.by,
+                    lines: pairs.into_iter().map(line).collect(),
+                })?;
+            }
+            false => write_diff(args.by, pairs)?,
+        }
+        return whole.and(old.whole);
     }
     let own: u64 = lines.iter().map(|line| line.stats.own).sum();
     lines.sort_by(|a, b| {
@@ -202,6 +271,20 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             key => key.of(&b.stats).cmp(&key.of(&a.stats)).then(by_name),
         }
     });
+    lines.truncate(most);
+    if args.json {
+        let line = |line: Line| ReportLine {
+            times: line.stats.to_json(),
+            name: line.name,
+            module: line.module,
+        };
+        json::write(&Report {
+            lost,
+            by: args.by,
+            lines: lines.into_iter().map(line).collect(),
+        })?;
+        return whole;
+    }
     let mut table = Table::new(&[
         ("self", 0),
         ("self %", 4),
@@ -214,7 +297,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         ("calls", 2),
         (heading(args.by), 0),
     ]);
-    for line in lines.iter().take(args.lines.unwrap_or(usize::MAX)) {
+    for line in &lines {
         let stats = &line.stats;
         table.row(vec![
             stats.text(stats.own),
@@ -233,6 +316,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             },
         ]);
     }
+    let mut out = Out::new();
     table.write(&mut out)?;
     out.finish()?;
     whole
@@ -247,8 +331,16 @@ fn heading(by: By) -> &'static str {
     }
 }
 
-/// The lines of a recording, in no order, and whether the recording is whole.
-fn profile(args: &Args, input: &Input) -> Result<(Vec<Line>, Result<(), Error>), Error> {
+/// What was counted of a recording.
+struct Profiled {
+    /// In no order.
+    lines: Vec<Line>,
+    lost: Lost,
+    /// An error if the recording is not whole.
+    whole: Result<(), Error>,
+}
+
+fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
     let mut view = input.view(&args.part)?;
     places::name_functions(&mut view, args.debuginfod);
     say_changes(&input.path, view.names());
@@ -265,9 +357,9 @@ fn profile(args: &Args, input: &Input) -> Result<(Vec<Line>, Result<(), Error>),
     };
     let failed = |error| Error::source(&input.path, error);
     let followed = calls::follow(&mut view, &mut profile).map_err(failed)?;
-    followed
-        .losses
-        .say(view.names(), view.clock(), view.first());
+    let (names, clock, first) = (view.names(), view.clock(), view.first());
+    followed.losses.say(names, clock, first);
+    let lost = followed.losses.to_json(names, clock, first);
     unmatched::say_of_names(&args.filters, view.names());
     if args.by == By::Thread {
         let threads = followed.threads.iter();
@@ -282,7 +374,11 @@ fn profile(args: &Args, input: &Input) -> Result<(Vec<Line>, Result<(), Error>),
     };
     let lines = profile.lines.into_iter().zip(profile.stats).map(line);
     let lines = lines.filter(|line| line.stats.hits != 0).collect();
-    Ok((lines, view.check_whole(&input.path)))
+    Ok(Profiled {
+        lines,
+        lost,
+        whole: view.check_whole(&input.path),
+    })
 }
 
 /// A line of each recording, by name and module.
@@ -328,17 +424,22 @@ fn paired(old: Vec<Line>, new: Vec<Line>) -> Vec<Pair> {
     done
 }
 
-/// Prints what has changed; what changed most comes first.
-fn write_diff(args: &Args, old: Vec<Line>, new: Vec<Line>, out: &mut Out) -> Result<(), Error> {
+/// The lines of two recordings; what changed most comes first.
+fn changes(sort: Key, old: Vec<Line>, new: Vec<Line>) -> Vec<Pair> {
     let mut pairs = paired(old, new);
     pairs.sort_by(|(a_name, [a_old, a_new]), (b_name, [b_old, b_new])| {
-        let change = |old, new| args.sort.of(old).abs_diff(args.sort.of(new));
+        let change = |old, new| sort.of(old).abs_diff(sort.of(new));
         let by_change = change(b_old, b_new).cmp(&change(a_old, a_new));
-        match args.sort {
+        match sort {
             Key::Name => a_name.cmp(b_name),
             _ => by_change.then_with(|| a_name.cmp(b_name)),
         }
     });
+    pairs
+}
+
+/// Prints what has changed.
+fn write_diff(by: By, pairs: Vec<Pair>) -> Result<(), Error> {
     let mut table = Table::new(&[
         ("self", 2),
         ("change", 0),
@@ -348,9 +449,9 @@ fn write_diff(args: &Args, old: Vec<Line>, new: Vec<Line>, out: &mut Out) -> Res
         ("change", 5),
         ("calls", 8),
         ("change", 7),
-        (heading(args.by), 0),
+        (heading(by), 0),
     ]);
-    for ((name, module), [old, new]) in pairs.into_iter().take(args.lines.unwrap_or(usize::MAX)) {
+    for ((name, module), [old, new]) in pairs {
         let calls = i128::from(new.hits) - i128::from(old.hits);
         table.row(vec![
             time(new.own),
@@ -368,12 +469,20 @@ fn write_diff(args: &Args, old: Vec<Line>, new: Vec<Line>, out: &mut Out) -> Res
             named(&name, &module),
         ]);
     }
-    table.write(out)
+    let mut out = Out::new();
+    table.write(&mut out)?;
+    out.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_docs_have_the_schemas() {
+        json::check_schema::<Report>("report");
+        json::check_schema::<ReportDiff>("report-diff");
+    }
 
     #[test]
     fn builds_of_a_program_are_compared_across_the_names_of_their_files() {

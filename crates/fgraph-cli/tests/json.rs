@@ -1,0 +1,148 @@
+//! Views as JSON, and their schemas.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fgraph_needs::{CC, JSONSCHEMA, PYTHON, needs};
+use serde_json::Value;
+use tempfile::TempDir;
+
+mod support;
+
+use support::{recording, recording_with_losses};
+
+/// What a subcommand prints, as JSON on one line, behind what a program has printed.
+#[track_caller]
+fn json(arguments: &[&str], directory: &Path) -> Value {
+    let (subcommand, arguments) = arguments.split_first().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let command = command.args([subcommand, "--json"]).args(arguments);
+    let output = command.current_dir(directory).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let text = text.lines().next_back().unwrap();
+    assert!(!text.contains(char::is_control), "{text:?}");
+    serde_json::from_str(text).unwrap()
+}
+
+fn of(arguments: &[&str], path: &Path) -> Value {
+    let all = [arguments, &[path.to_str().unwrap()]].concat();
+    json(&all, path.parent().unwrap())
+}
+
+#[test]
+fn json_has_the_numbers_of_the_table() {
+    let (_directory, path) = recording();
+    let report = of(&["report", "--sort", "total"], &path);
+    let line = |at: usize, key: &str| report["lines"][at][key].clone();
+    for (at, [name, calls, own, total]) in [
+        ["main", "1", "3100", "5012800"],
+        ["parse", "20", "4000", "5009700"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(line(at, "name"), name, "{report}");
+        let keys = ["calls", "self_ns", "total_ns"].map(|key| line(at, key).to_string());
+        assert_eq!(keys, [calls, own, total], "{report}");
+    }
+    assert_eq!(report["lost"]["events"], 0);
+    let info = of(&["info"], &path);
+    assert_eq!(
+        (&info["calls"], &info["process"]),
+        (&42.into(), &100.into())
+    );
+    assert_eq!(info["command"][0], "program");
+    let graph = of(&["graph", "parse"], &path);
+    assert_eq!(graph["calls"], 20);
+    assert_eq!(graph["callers"][0]["function"], "main");
+    assert_eq!(graph["callees"][0]["function"], "read");
+    let outliers = of(&["outliers", "-F", "read"], &path);
+    assert_eq!(outliers["calls"][0]["function"], "read");
+    assert_eq!(outliers["calls"][0]["inside"][0]["depth"], 0);
+    let limited = of(&["report", "-n", "1"], &path);
+    assert_eq!(limited["lines"].as_array().unwrap().len(), 1);
+    let same = of(&["report", "--diff", path.to_str().unwrap()], &path);
+    assert_eq!(same["lines"][0]["old"], same["lines"][0]["new"]);
+}
+
+#[test]
+fn json_tells_of_each_thread_how_much_is_lost() {
+    let (_directory, path) = recording_with_losses();
+    for view in [&["report"][..], &["info"], &["outliers"]] {
+        let lost = of(view, &path)["lost"].clone();
+        assert_ne!(lost["events"], 0, "{view:?}: {lost}");
+        let threads = lost["threads"].as_array().unwrap().iter();
+        let events: u64 = threads.map(|it| it["events"].as_u64().unwrap()).sum();
+        assert_eq!(lost["events"], events, "{view:?}: {lost}");
+    }
+}
+
+#[test]
+fn json_fits_the_schemas_of_the_docs() {
+    let python = needs!(PYTHON.find());
+    needs!(JSONSCHEMA.import());
+    let compiler = needs!(CC.find());
+    let place = TempDir::new().unwrap();
+    let program = place.path().join("probed");
+    let mut build = Command::new(compiler);
+    let build = build.args(["-g", "-O1", "-rdynamic", "-o"]).arg(&program);
+    let status = build.arg("tests/record/probed.c").status();
+    assert!(status.unwrap().success());
+    let program = program.to_str().unwrap();
+    let (_directory, path) = recording();
+    let recording = path.to_str().unwrap();
+    let directory = place.path();
+    let schemas: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../docs/schemas"]
+        .iter()
+        .collect();
+    let mut files = Vec::new();
+    for (schema, view) in [
+        ("report", json(&["report", recording], directory)),
+        (
+            "report-diff",
+            json(&["report", "--diff", recording, recording], directory),
+        ),
+        ("graph", json(&["graph", "parse", recording], directory)),
+        (
+            "outliers",
+            json(&["outliers", "-F", "*", recording], directory),
+        ),
+        ("info", json(&["info", recording], directory)),
+        ("functions", json(&["functions", program], directory)),
+        (
+            "coverage",
+            json(
+                &["coverage", "-F", "take", "-F", "never", "--", program],
+                directory,
+            ),
+        ),
+    ] {
+        let path = directory.join(format!("{schema}.json"));
+        fs::write(&path, view.to_string()).unwrap();
+        files.extend([schemas.join(format!("{schema}.json")), path]);
+    }
+    let script = "import json, jsonschema, sys
+for schema, view in zip(sys.argv[1::2], sys.argv[2::2]):
+    schema, view = json.load(open(schema)), json.load(open(view))
+    # Nothing is in a view that its schema does not mention.
+    def close(part):
+        if isinstance(part, dict):
+            if 'properties' in part: part['additionalProperties'] = False
+            for inner in part.values(): close(inner)
+    close(schema)
+    jsonschema.validate(view, schema)
+    assert all(view[key] is not None for key in schema['required'])";
+    let output = Command::new(python)
+        .args(["-c", script])
+        .args(&files)
+        .output();
+    let output = output.unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
