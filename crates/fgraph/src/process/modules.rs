@@ -188,9 +188,10 @@ impl LoadedModule {
         let is_same = |(file, other): (&MappedFile, &MappedFile)| {
             file.id == other.id && file.changed.is_some() && file.changed == other.changed
         };
+        // This is asked of each of many libraries: the path as it is written is compared fastest.
         self.kind == Kind::Library
             && other.kind == Kind::Library
-            && self.path == other.path
+            && self.path.as_os_str() == other.path.as_os_str()
             && self.headers_and_notes == other.headers_and_notes
             && (self.has_build_id()
                 || self
@@ -351,7 +352,7 @@ impl LoadedModule {
         } else if headers == auxiliary(libc::AT_PHDR) {
             (Kind::Program, program_path())
         } else {
-            (Kind::Library, PathBuf::from(info.name))
+            (Kind::Library, PathBuf::from(info.name()))
         };
         if path.as_os_str().is_empty() {
             return None;
@@ -399,7 +400,7 @@ pub(crate) struct Generation {
 pub(crate) fn generation() -> Generation {
     let mut generation = Generation::default();
     for_each_info(|info| {
-        generation = info.generation;
+        generation = info.generation();
         false
     });
     generation
@@ -414,7 +415,7 @@ pub(crate) fn while_locked<R>(work: impl FnOnce(Generation) -> R) -> R {
     let mut work = Some(work);
     let mut result = None;
     for_each_info(|info| {
-        result = work.take().map(|work| work(info.generation));
+        result = work.take().map(|work| work(info.generation()));
         false
     });
     result.expect("the program itself is listed")
@@ -596,7 +597,7 @@ pub(crate) fn when_relocated<R>(
         let relocated = await_relocation();
         let mut result = Some(Err(ElfError::Unloaded));
         for_each_info(|info| {
-            if info.generation.adds != relocated.adds {
+            if info.generation().adds != relocated.adds {
                 result = None;
             } else if !info.describes(module) {
                 return true;
@@ -727,18 +728,19 @@ fn auxiliary(key: libc::c_ulong) -> usize {
     unsafe { libc::getauxval(key) as usize }
 }
 
-/// What the linker tells about one module, valid during the callback.
+/// What the linker tells about one module, valid during the callback. Most modules are passed over
+/// by the address of their headers, so the rest is found out when it is asked for.
 struct Info<'a> {
-    name: &'a OsStr,
+    told: &'a dl_phdr_info,
+    size: usize,
     bias: usize,
     headers: &'a [Elf64_Phdr],
-    generation: Generation,
 }
 
 impl fmt::Debug for Info<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Info")
-            .field("name", &self.name)
+            .field("name", &self.name())
             .field("bias", &self.bias)
             .finish()
     }
@@ -750,30 +752,36 @@ impl<'a> Info<'a> {
     /// `info` must come from `dl_iterate_phdr`, with the size it gave, and be borrowed no longer
     /// than the callback lasts.
     unsafe fn new(info: &'a dl_phdr_info, size: usize) -> Self {
-        // SAFETY: a name, if any, is a string, and the headers are as many as stated.
-        let (name, headers) = unsafe {
-            let name = (!info.dlpi_name.is_null()).then(|| CStr::from_ptr(info.dlpi_name));
-            let count = usize::from(info.dlpi_phnum);
-            let headers = (count > 0).then(|| slice::from_raw_parts(info.dlpi_phdr, count));
-            (name.unwrap_or_default(), headers.unwrap_or_default())
-        };
-        // A linker from before the counters passes a shorter structure.
-        let counted = size >= mem::offset_of!(dl_phdr_info, dlpi_subs) + size_of::<u64>();
-        let (added, removed) = generated::changes();
+        let count = usize::from(info.dlpi_phnum);
+        // SAFETY: the headers are as many as stated.
+        let headers = (count > 0).then(|| unsafe { slice::from_raw_parts(info.dlpi_phdr, count) });
         Self {
-            name: OsStr::from_bytes(name.to_bytes()),
+            told: info,
+            size,
             bias: info.dlpi_addr as usize,
-            headers,
-            generation: if counted {
-                Generation {
-                    adds: info.dlpi_adds + added,
-                    subs: info.dlpi_subs + removed,
-                }
-            } else {
-                Generation {
-                    adds: added,
-                    subs: removed,
-                }
+            headers: headers.unwrap_or_default(),
+        }
+    }
+
+    fn name(&self) -> &'a OsStr {
+        let name = self.told.dlpi_name;
+        // SAFETY: a name, if any, is a string of the linker's, as `new` requires.
+        let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+        OsStr::from_bytes(name.unwrap_or_default().to_bytes())
+    }
+
+    fn generation(&self) -> Generation {
+        // A linker from before the counters passes a shorter structure.
+        let counted = self.size >= mem::offset_of!(dl_phdr_info, dlpi_subs) + size_of::<u64>();
+        let (added, removed) = generated::changes();
+        match counted {
+            true => Generation {
+                adds: self.told.dlpi_adds + added,
+                subs: self.told.dlpi_subs + removed,
+            },
+            false => Generation {
+                adds: added,
+                subs: removed,
             },
         }
     }
@@ -813,7 +821,7 @@ impl<'a> Info<'a> {
         let [headers, notes] = &module.headers_and_notes;
         self.bias == module.bias
             && self.headers.as_ptr().addr() == module.headers
-            && (module.kind != Kind::Library || self.name == module.path)
+            && (module.kind != Kind::Library || self.name() == module.path.as_os_str())
             && self.header_bytes() == headers
             && self.notes(module) == *notes
     }
