@@ -82,11 +82,11 @@ pub(crate) fn reroute(header: usize, trampolines: &Trampolines) {
     }
 }
 
-/// Makes the unwind information of the header at `header` known.
-pub(crate) fn register_unwind(header: usize) {
+/// The unwind information of the header at `header`, which is complete and stays.
+pub(crate) fn unwind_of_stubs(header: usize) -> Frames {
     let fde = header + HEADER_EH_FRAME + stub::EH_FRAME_FDE;
     // SAFETY: a complete header, which stays.
-    unsafe { Frames::new(Place::Apart, [fde].into_iter()) }.register();
+    unsafe { Frames::new(Place::Apart, [fde].into_iter()) }
 }
 
 /// An arena that is being filled.
@@ -166,8 +166,11 @@ impl Arena {
         let written = text.write(self.base, &self.content);
         match written.and_then(|()| unwind.write()) {
             Ok(unwind) => {
-                register_unwind(self.base);
-                unwind.register();
+                let stubs = unwind_of_stubs(self.base);
+                match unwind.0 {
+                    Some(copies) => stubs.and(copies).register(),
+                    None => stubs.register(),
+                }
                 Ok(())
             }
             Err(errno) => {

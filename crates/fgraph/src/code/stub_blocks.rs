@@ -104,7 +104,7 @@ impl Block {
             unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
             return None;
         }
-        arena::register_unwind(place);
+        arena::unwind_of_stubs(place).register();
         let mut taken = Taken::default();
         taken.add(place - base..place - base + PAGE);
         Some(Self { base, taken })

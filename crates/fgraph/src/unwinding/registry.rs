@@ -131,6 +131,15 @@ impl Frames {
         Self { place, fdes }
     }
 
+    /// Both, of code in the same place, to be registered at once: each time all that is known is
+    /// copied.
+    pub(crate) fn and(mut self, others: Self) -> Self {
+        debug_assert_eq!(self.place, others.place);
+        self.fdes.extend(others.fdes);
+        self.fdes.sort_unstable_by_key(|fde| fde.address);
+        self
+    }
+
     /// Makes the descriptions known to unwinders.
     pub(crate) fn register(&self) {
         self.place.known().update(|known| {
