@@ -161,15 +161,21 @@ impl Sites {
         // One that was gone stays so: what is at its place now is another, with its own text.
         let known: Vec<_> = self.loaded().map(|module| &module.linked.loaded).collect();
         let modules::Comparison { stay, others } = modules::compare(&known, may_be_gone);
+        // True if a module has come or gone whose functions are known.
+        let mut is_changed = false;
         let known = self.modules.iter_mut().filter(|known| known.is_loaded);
         for (known, stays) in known.zip(stay) {
             let now = others.iter().find(|module| known.is(module));
             if !stays && now.is_none() {
+                is_changed |= known.is_read();
                 known.leave();
             } else if may_be_gone {
                 let renewed = known.renew();
                 match now {
-                    Some(now) if known.is_older_than(now) => known.leave(),
+                    Some(now) if known.is_older_than(now) => {
+                        is_changed |= known.is_read();
+                        known.leave();
+                    }
                     _ => self.renewed.extend(renewed),
                 }
             }
@@ -190,12 +196,14 @@ impl Sites {
             match self.modules.iter_mut().find(gone) {
                 Some(known) if known.is_of(&module) => {
                     known.come_back(module, may_cancel);
+                    is_changed = true;
                 }
                 _ => {
                     let file = self.take_file(&module);
                     self.is_go |= module.is_program() && module.is_linked_by_go();
                     let notrace = runtimes::notrace(&module, self.is_go);
                     let linked = LinkedModule::new(module, notrace, may_cancel);
+                    is_changed |= file.is_some();
                     self.modules.push(ModuleSites::new(linked, file));
                 }
             }
@@ -206,7 +214,9 @@ impl Sites {
         let over = self.modules.extract_if(.., is_over);
         self.files.extend(over.filter_map(ModuleSites::into_file));
         self.publish_callers();
-        self.publish_symbols();
+        if is_changed {
+            self.publish_symbols();
+        }
     }
 
     fn publish_symbols(&mut self) {
@@ -480,8 +490,10 @@ impl Sites {
     /// Whether threads run code of the module that `site` is in with all signals blocked.
     pub(crate) fn runs_blocked(&self, site: &'static Site) -> bool {
         let has = |part: &'static [Site]| part.as_ptr_range().contains(&core::ptr::from_ref(site));
-        let mut modules = self.loaded().filter(|module| module.parts().any(has));
-        modules.any(ModuleSites::runs_blocked)
+        // From the newest on, whose sites are patched while it is loaded.
+        let mut modules = self.modules.iter().rev();
+        let module = modules.find(|module| module.is_loaded && module.parts().any(has));
+        module.is_some_and(ModuleSites::runs_blocked)
     }
 
     fn loaded(&self) -> impl Iterator<Item = &ModuleSites> {

@@ -136,9 +136,10 @@ impl Selection {
     }
 }
 
-/// The selection of each user in a module.
+/// The selection of each user in a module. Apart from the module, so that passing over many modules
+/// touches little memory.
 #[derive(Debug, Default)]
-pub(super) struct Selections([Selection; MAX_USERS]);
+pub(super) struct Selections(Box<[Selection; MAX_USERS]>);
 
 impl Selections {
     /// The selection of the user in `slot`.
@@ -155,7 +156,7 @@ impl Selections {
     /// Makes room for what has been added to the module: all sites are `sites` now, and all
     /// functions that cannot be traced `unpatchable`.
     pub(super) fn grow(&mut self, sites: usize, unpatchable: usize) {
-        for selection in &mut self.0 {
+        for selection in self.0.iter_mut() {
             selection.grow(sites, unpatchable);
         }
     }

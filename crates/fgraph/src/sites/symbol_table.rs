@@ -23,7 +23,8 @@ pub(super) fn publish<T: Iterator<Item = Range<usize>>>(
     modules: impl Iterator<Item = (&'static ModuleFacts, T)>,
 ) {
     let code = modules.flat_map(|(known, text)| text.map(move |text| (text, known)));
-    let mut now: Vec<_> = code.collect();
+    let mut now = Vec::with_capacity(TABLE.read(|before| before.map_or(0, |it| it.len())) + 1);
+    now.extend(code);
     now.sort_unstable_by_key(|(text, _)| text.start);
     type Row = (Range<usize>, &'static ModuleFacts);
     let is_same = |(a, b): (&Row, &Row)| a.0 == b.0 && ptr::eq(a.1, b.1);
