@@ -37,7 +37,7 @@ use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
 
 use crate::Tracer as _;
-use held::Held;
+use held::{Held, WORDS};
 use record::Record;
 pub use to_file::FileRecorder;
 
@@ -131,8 +131,10 @@ pub struct Recorder {
 enum User {
     /// Records all calls.
     Plain(Handle<Record>),
-    /// Records some of them.
-    Held(Handle<Held>),
+    /// Records some of them, of which there is more than function and time.
+    Held(Handle<Held<WORDS>>),
+    /// Records some of them, by function and time.
+    Brief(Handle<Held<1>>),
 }
 
 /// Does something with the handle of a [`User`], whichever it is.
@@ -141,6 +143,7 @@ macro_rules! with_handle {
         match $user {
             User::Plain($handle) => $work,
             User::Held($handle) => $work,
+            User::Brief($handle) => $work,
         }
     };
 }
@@ -231,6 +234,9 @@ impl Recorder {
         let within = options.within.as_ref();
         let user = if within.is_none() && threshold == 0 {
             User::Plain(register(record, filter, &paused)?)
+        } else if record.is_plain() {
+            let held = Held::new(record, within, threshold).ok_or_else(no_memory)?;
+            User::Brief(register(held, filter, &paused)?)
         } else {
             let held = Held::new(record, within, threshold).ok_or_else(no_memory)?;
             User::Held(register(held, filter, &paused)?)
@@ -263,6 +269,7 @@ impl Recorder {
         match &self.user {
             User::Plain(user) => user,
             User::Held(user) => user,
+            User::Brief(user) => user,
         }
     }
 
@@ -327,6 +334,10 @@ impl Recorder {
         let record = match self.user {
             User::Plain(user) => user.unregister().map_err(|failed| failed.error)?,
             User::Held(user) => {
+                let held = user.unregister().map_err(|failed| failed.error)?;
+                held.into_record()
+            }
+            User::Brief(user) => {
                 let held = user.unregister().map_err(|failed| failed.error)?;
                 held.into_record()
             }

@@ -12,15 +12,18 @@ use core::mem::MaybeUninit;
 use core::ops::Deref;
 
 use fgraph::{Entry, FgraphOps, Filter, Function, FunctionFacts, LibraryEvent, Return};
+use fgraph_trace::event::{self, Kind};
 
-use super::fetch::Words;
 use super::record::{Record, place_of};
 use crate::support::sink::{FunctionSet, Place, WITHOUT_RING};
 
 /// Writes entries and returns to rings, but only of calls inside some functions, or of calls that
 /// take long enough.
+///
+/// `WORDS` is the most words of an entry that waits: 1 where an entry is its function and its time,
+/// else [`WORDS`].
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Held<const WORDS: usize> {
     record: Record,
     within: Option<Within>,
     /// Calls that take fewer ticks are left out.
@@ -61,7 +64,7 @@ impl Within {
 
 /// A call that goes on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeldCall {
+pub(super) struct HeldCall<const WORDS: usize> {
     time: u64,
     /// The thread's word, which says where its ring is.
     word: u64,
@@ -72,7 +75,7 @@ pub(super) struct HeldCall {
 
 /// The words of an entry that can wait: with six arguments, the caller and the time that the thread
 /// ran, and a few more for values.
-const WORDS: usize = 16;
+pub(super) const WORDS: usize = 16;
 
 /// What has become of the entry of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +94,7 @@ impl State {
     }
 }
 
-impl HeldCall {
+impl<const WORDS: usize> HeldCall<WORDS> {
     fn new(time: u64, word: u64, state: State) -> Self {
         Self {
             time,
@@ -103,8 +106,8 @@ impl HeldCall {
     }
 
     /// Keeps an event; `false` if it has too many words.
-    fn keep(&mut self, event: &Words) -> bool {
-        let event = event.as_slice();
+    #[inline(always)]
+    fn keep(&mut self, event: &[u64]) -> bool {
         let Some(place) = self.words.get_mut(..event.len()) else {
             return false;
         };
@@ -124,7 +127,7 @@ impl HeldCall {
 /// Entries that are looked for at once.
 const BLOCK: usize = 32;
 
-impl Held {
+impl<const WORDS: usize> Held<WORDS> {
     /// `None` if there is no memory.
     pub(super) fn new(record: Record, within: Option<&Filter>, threshold: u64) -> Option<Self> {
         let within = match within {
@@ -145,9 +148,16 @@ impl Held {
         self.record
     }
 
+    /// Whether the entry of a call waits. On other stacks than the thread's own, the calls around
+    /// cannot be told that they are written.
+    #[inline(always)]
+    fn waits(&self, call: &Entry<'_, HeldCall<WORDS>>) -> bool {
+        self.threshold != 0 && !call.is_entry_only() && call.home_stack().is_some()
+    }
+
     /// Writes the entry of a call, with the processor that the thread runs on now. Nothing is
     /// written of one from before its process was forked, which is the parent's.
-    fn write_entry(&self, word: &Cell<u64>, thread: u32, held: &mut HeldCall, place: Place) {
+    fn write_entry(&self, word: &Cell<u64>, thread: u32, held: &mut HeldCall<WORDS>, place: Place) {
         let is_ours = held.word == WITHOUT_RING || held.word == word.get() && self.has_ring(word);
         let (event, time, cpu) = (held.event(), held.time, self.cpu());
         let written = is_ours && self.write_words(word, thread, event, time, cpu, || place);
@@ -155,15 +165,15 @@ impl Held {
     }
 
     /// Writes the entries that wait of the calls around this one.
-    fn write_ancestors(&self, call: &mut Return<'_, HeldCall>) {
-        let waits = |held: &&mut HeldCall| held.state == State::Waits;
+    fn write_ancestors(&self, call: &mut Return<'_, HeldCall<WORDS>>) {
+        let waits = |held: &&mut HeldCall<WORDS>| held.state == State::Waits;
         let (thread, place) = (call.thread_id(), place_of(call.home_stack(), false));
         let mut left = call.ancestors_data_mut().take_while(waits).count();
         // The outermost first, which are found last.
         while left > 0 {
             let first = left.saturating_sub(BLOCK);
             let word = Cell::new(call.thread_word().get());
-            let mut block: [Option<&mut HeldCall>; BLOCK] = [const { None }; BLOCK];
+            let mut block: [Option<&mut HeldCall<WORDS>>; BLOCK] = [const { None }; BLOCK];
             let found = call.ancestors_data_mut().take(left).skip(first);
             for (place, held) in block.iter_mut().zip(found) {
                 *place = Some(held);
@@ -177,7 +187,7 @@ impl Held {
     }
 }
 
-impl Deref for Held {
+impl<const WORDS: usize> Deref for Held<WORDS> {
     type Target = Record;
 
     fn deref(&self) -> &Record {
@@ -185,11 +195,11 @@ impl Deref for Held {
     }
 }
 
-impl FgraphOps for Held {
-    type Data = HeldCall;
+impl<const WORDS: usize> FgraphOps for Held<WORDS> {
+    type Data = HeldCall<WORDS>;
 
     #[inline]
-    fn entry(&self, call: &mut Entry<'_, HeldCall>) -> Option<HeldCall> {
+    fn entry(&self, call: &mut Entry<'_, HeldCall<WORDS>>) -> Option<HeldCall<WORDS>> {
         let function = call.function();
         if !self.is_described(function) {
             if let Some(within) = &self.within {
@@ -207,6 +217,16 @@ impl FgraphOps for Held {
             return None;
         }
         let (word, thread) = (call.thread_word(), call.thread_id());
+        // All that is written of it.
+        let brief = (WORDS == 1).then(|| [event::call(Kind::Entry, function.index())]);
+        if let (Some(event), true) = (brief, self.waits(call)) {
+            if !self.has_ring(word) {
+                self.attach(word, thread);
+            }
+            let mut held = HeldCall::new(self.now(), word.get(), State::Waits);
+            held.keep(&event);
+            return Some(held);
+        }
         let mut event = self.entry_event(call, true);
         let now = self.now();
         // On other stacks the calls around cannot be told that they are written.
@@ -223,15 +243,15 @@ impl FgraphOps for Held {
             self.attach(word, thread);
         }
         let mut held = HeldCall::new(now, word.get(), State::Waits);
-        if !held.keep(&event) {
+        if !held.keep(event.as_slice()) {
             event = self.entry_event(call, false);
-            held.keep(&event);
+            held.keep(event.as_slice());
         }
         Some(held)
     }
 
     #[inline]
-    fn ret(&self, call: &mut Return<'_, HeldCall>, mut held: HeldCall) {
+    fn ret(&self, call: &mut Return<'_, HeldCall<WORDS>>, mut held: HeldCall<WORDS>) {
         // What is fetched then is no time of the call's.
         let now = self.now();
         if held.state == State::Waits {

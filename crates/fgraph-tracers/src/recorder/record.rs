@@ -92,6 +92,11 @@ impl Record {
         })
     }
 
+    /// Whether an entry is its function and its time, unless it is one without an end.
+    pub(super) fn is_plain(&self) -> bool {
+        self.shape == Shape::Plain
+    }
+
     pub(super) fn rings(&self) -> &Arc<Rings> {
         self.sink.rings()
     }
