@@ -3,6 +3,7 @@
 //! The rings are memory of this process, which the program has mapped: whatever ends the program,
 //! what it has written is here. If this process ends, the program goes on, with rings that fill up.
 
+mod advice;
 mod flight;
 
 use std::fs::{self, File, Metadata};
@@ -29,6 +30,7 @@ use crate::launch::{LARGEST_RING, Launched, NAP, What};
 use crate::places::names_of_functions;
 use crate::sources;
 use crate::text::{escaped, grouped, size};
+use advice::{Busiest, time_of_children};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -330,6 +332,8 @@ fn record(
     let counts = Counts::of(rings, Drained::of(&drain));
     progress.end();
     let is_unmatched = launched.say_unmatched(drain.names());
+    // Its time tells what recording has cost if all of it was recorded.
+    let busiest = Busiest::of(&drain).filter(|_| launched.status().is_some());
     let len = finish(args, drain, interrupts)?;
     if !args.quiet {
         let lost = match counts.lost {
@@ -346,6 +350,10 @@ fn record(
         if waited >= LONG_WAIT {
             let waited = waited.as_secs_f64();
             say!("fgraph: its threads waited {waited:.1} s for this command, see --ring");
+        }
+        let advice = busiest.and_then(|busiest| busiest.advice(time_of_children()));
+        if let Some(advice) = advice {
+            say!("fgraph: {advice}");
         }
         tell_switched_off(args, &off);
     }

@@ -90,13 +90,50 @@ pub(super) struct Pushed {
     pub(super) entries: u64,
 }
 
+/// How often functions are called in a chunk.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Calls of each function, up to the last one that was ever called.
+    counts: Vec<u32>,
+    /// The functions with calls.
+    called: Vec<u32>,
+    /// The fewest ticks between an entry and the return that follows it.
+    shortest: Option<u64>,
+}
+
+impl Tally {
+    #[inline(always)]
+    fn add(&mut self, function: u32) {
+        let at = function as usize;
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] += 1;
+        if self.counts[at] == 1 {
+            self.called.push(function);
+        }
+    }
+
+    /// Moves the calls of each function to `calls`, and says how short the shortest one was.
+    pub(super) fn take(&mut self, calls: &mut Vec<(u32, u32)>) -> Option<u64> {
+        let counts = &mut self.counts;
+        let counted = self
+            .called
+            .drain(..)
+            .map(|function| (function, std::mem::take(&mut counts[function as usize])));
+        calls.extend(counted);
+        self.shortest.take()
+    }
+}
+
 /// Writes the words of a chunk, and says how many events these are.
-pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64]) -> Pushed {
+pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64], tally: &mut Tally) -> Pushed {
     let mut pushed = Pushed::default();
     let mut times = Vec::with_capacity(words.len() * 2);
     let mut what = Vec::with_capacity(words.len() * 2);
     // The functions of the calls that go on.
     let mut open: Vec<u32> = Vec::new();
+    let mut was_entry = false;
     let mut at = 0;
     while let Some(&word) = words.get(at) {
         at += 1;
@@ -104,11 +141,17 @@ pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64]) -> Pushed {
             let is_innermost = kind != Kind::Entry && open.pop() == Some(function);
             if kind == Kind::Return && is_innermost {
                 push(&mut what, 0);
+                if was_entry {
+                    let took = event::delta_of(word);
+                    tally.shortest = Some(tally.shortest.map_or(took, |it| it.min(took)));
+                }
             } else {
                 push(&mut what, u64::from(function) << 2 | kind as u64);
             }
-            if kind == Kind::Entry {
+            was_entry = kind == Kind::Entry;
+            if was_entry {
                 open.push(function);
+                tally.add(function);
                 pushed.entries += 1;
             }
             pushed.events += 1;
@@ -194,7 +237,7 @@ mod tests {
 
     fn there_and_back(words: &[u64]) -> Vec<u64> {
         let (mut body, mut found) = (Vec::new(), Vec::new());
-        push_words(&mut body, words);
+        push_words(&mut body, words, &mut Tally::default());
         pull_words(&body, words.len(), &mut found).unwrap();
         found
     }
@@ -230,9 +273,18 @@ mod tests {
             ]);
         }
         let mut body = Vec::new();
-        let pushed = push_words(&mut body, &words);
+        let mut tally = Tally::default();
+        let pushed = push_words(&mut body, &words, &mut tally);
         assert!(body.len() <= 1000 * 4 + 8, "{}", body.len());
         assert_eq!((pushed.events, pushed.entries), (2000, 1000));
+        for shortest in [Some(60), None] {
+            let mut calls = Vec::new();
+            assert_eq!(tally.take(&mut calls), shortest);
+            // 143 calls of the first six functions, and 142 of the last one.
+            let expected = (0..7).map(|n| (n, 143 - n / 6));
+            let expected: Vec<_> = expected.filter(|_| shortest.is_some()).collect();
+            assert_eq!(calls, expected);
+        }
     }
 
     proptest! {

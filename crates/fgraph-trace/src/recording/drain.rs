@@ -180,7 +180,7 @@ impl<W: Write> Drain<W> {
         }
         match &mut self.encoders {
             Some(encoders) => encoders.give(&mut self.chunk),
-            None => self.writer.chunk(&self.chunk),
+            None => self.writer.chunk_of(&mut self.chunk),
         }
     }
 
@@ -192,8 +192,7 @@ impl<W: Write> Drain<W> {
         let Some(oldest) = encoders.take()? else {
             return Ok(false);
         };
-        self.writer
-            .encoded(&oldest.chunk, &oldest.block, oldest.pushed)?;
+        self.writer.encoded(&oldest)?;
         encoders.give_back(oldest);
         Ok(true)
     }
@@ -240,6 +239,24 @@ impl<W: Write> Drain<W> {
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.writer.entries()
+    }
+
+    /// The nanoseconds of so many ticks, as far as the rate of the clock is known now.
+    #[must_use]
+    pub fn clock_nanoseconds(&self, ticks: u64) -> u64 {
+        self.lanes.clock().nanoseconds(ticks)
+    }
+
+    /// How often functions were called in what is written: process, function, and calls.
+    pub fn calls(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+        self.writer.calls()
+    }
+
+    /// The fewest ticks between an entry and the return that follows it, in what is written: about
+    /// half of what recording a call takes.
+    #[must_use]
+    pub fn shortest_call(&self) -> Option<u64> {
+        self.writer.shortest_call()
     }
 
     /// Whether nothing is written: never so.

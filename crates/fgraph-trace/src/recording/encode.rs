@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use super::block::{Kind, Packer};
-use super::columns::{self, Pushed};
+use super::columns::{self, Pushed, Tally};
 use crate::ring::Chunk;
 
 /// Makes blocks of chunks.
@@ -15,18 +15,22 @@ pub(super) struct Encoder {
     packer: Packer,
     head: Vec<u8>,
     body: Vec<u8>,
+    tally: Tally,
 }
 
 impl Encoder {
-    /// Appends the block of a chunk to `out`, and says what is in it.
-    pub(super) fn append(&mut self, out: &mut Vec<u8>, chunk: &Chunk) -> io::Result<Pushed> {
+    /// Makes the block of the chunk of `encoded`, and says what is in it.
+    pub(super) fn encode(&mut self, encoded: &mut Encoded) -> io::Result<()> {
+        let Encoded { chunk, block, .. } = encoded;
+        block.clear();
+        encoded.calls.clear();
         self.head.clear();
         self.body.clear();
         columns::push_head(&mut self.head, chunk);
-        let pushed = columns::push_words(&mut self.body, &chunk.words);
+        encoded.pushed = columns::push_words(&mut self.body, &chunk.words, &mut self.tally);
+        encoded.shortest = self.tally.take(&mut encoded.calls);
         self.packer
-            .append(out, Kind::Events, &self.head, &self.body)?;
-        Ok(pushed)
+            .append(block, Kind::Events, &self.head, &self.body)
     }
 }
 
@@ -36,6 +40,10 @@ pub(super) struct Encoded {
     pub(super) chunk: Chunk,
     pub(super) block: Vec<u8>,
     pub(super) pushed: Pushed,
+    /// Functions, and how often each was called.
+    pub(super) calls: Vec<(u32, u32)>,
+    /// The fewest ticks between an entry and the return that follows it.
+    pub(super) shortest: Option<u64>,
 }
 
 /// Threads that make blocks of chunks. Blocks come back in the order of the chunks: both go to the
@@ -69,9 +77,7 @@ impl Thread {
         let work = move || {
             let mut encoder = Encoder::default();
             for mut next in to_encode {
-                next.block.clear();
-                let done = encoder.append(&mut next.block, &next.chunk);
-                let done = done.map(|pushed| Encoded { pushed, ..next });
+                let done = encoder.encode(&mut next).map(|()| next);
                 if encoded.send(done).is_err() {
                     break;
                 }

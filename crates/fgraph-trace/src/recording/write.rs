@@ -1,10 +1,11 @@
 //! Writing a recording.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::block::{Kind, Packer, push, push_text};
 use super::columns::Pushed;
-use super::encode::Encoder;
+use super::encode::{Encoded, Encoder};
 use super::read::{Block, Info};
 use super::{HEADER, MAGIC, VERSION};
 use crate::clock::{Anchor, Clock};
@@ -23,7 +24,13 @@ pub struct RecordingWriter<W> {
     body: Vec<u8>,
     packer: Packer,
     encoder: Encoder,
+    /// A chunk before it is written.
+    encoded: Encoded,
     written: Pushed,
+    /// How often each function of each process was called.
+    calls: HashMap<(u32, u32), u64>,
+    /// The fewest ticks between an entry and the return that follows it.
+    shortest: Option<u64>,
 }
 
 impl<W: Write> RecordingWriter<W> {
@@ -53,7 +60,10 @@ impl<W: Write> RecordingWriter<W> {
             body: Vec::new(),
             packer: Packer::default(),
             encoder: Encoder::default(),
+            encoded: Encoded::default(),
             written: Pushed::default(),
+            calls: HashMap::new(),
+            shortest: None,
         }
     }
 
@@ -87,30 +97,51 @@ impl<W: Write> RecordingWriter<W> {
     ///
     /// Those of the file. The recording is good up to where it was before.
     pub fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        let pushed = self.encoder.append(&mut buffer, chunk);
-        let done = pushed.and_then(|pushed| self.encoded(chunk, &buffer, pushed));
-        self.buffer = buffer;
+        self.chunk_of(&mut chunk.clone())
+    }
+
+    /// As [`chunk`](Self::chunk); another chunk is in its place afterwards.
+    pub(super) fn chunk_of(&mut self, chunk: &mut Chunk) -> io::Result<()> {
+        std::mem::swap(&mut self.encoded.chunk, chunk);
+        let mut encoded = std::mem::take(&mut self.encoded);
+        let done = self.encoder.encode(&mut encoded);
+        let done = done.and_then(|()| self.encoded(&encoded));
+        self.encoded = encoded;
         done
     }
 
     /// Writes the block of a chunk, with one call to the file.
-    pub(super) fn encoded(
-        &mut self,
-        chunk: &Chunk,
-        bytes: &[u8],
-        Pushed { events, entries }: Pushed,
-    ) -> io::Result<()> {
+    pub(super) fn encoded(&mut self, encoded: &Encoded) -> io::Result<()> {
+        let Encoded { chunk, pushed, .. } = encoded;
         let mut block = Block::of(Kind::Events, self.len);
         block.note(chunk, chunk.words.len());
-        block.events = block.events.wrapping_add(events);
-        self.out.write_all(bytes)?;
+        block.events = block.events.wrapping_add(pushed.events);
+        self.out.write_all(&encoded.block)?;
         self.blocks.push(block);
-        self.len += bytes.len() as u64;
-        self.written.events = self.written.events.saturating_add(events);
-        self.written.entries = self.written.entries.saturating_add(entries);
+        self.len += encoded.block.len() as u64;
+        self.written.events = self.written.events.saturating_add(pushed.events);
+        self.written.entries = self.written.entries.saturating_add(pushed.entries);
+        for &(function, count) in &encoded.calls {
+            *self.calls.entry((chunk.process, function)).or_default() += u64::from(count);
+        }
+        self.shortest = [self.shortest, encoded.shortest]
+            .into_iter()
+            .flatten()
+            .min();
         Ok(())
+    }
+
+    /// How often functions were called in what is written: process, function, and calls.
+    pub fn calls(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+        let calls = self.calls.iter();
+        calls.map(|(&(process, function), &count)| (process, function, count))
+    }
+
+    /// The fewest ticks between an entry and the return that follows it, in what is written: about
+    /// half of what recording a call takes, because a short function is in between.
+    #[must_use]
+    pub fn shortest_call(&self) -> Option<u64> {
+        self.shortest
     }
 
     /// Events that are written.

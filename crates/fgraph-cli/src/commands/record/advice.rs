@@ -1,0 +1,148 @@
+//! What would make recording cost less, said at the end of it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use fgraph_trace::recording::Drain;
+
+use crate::text::{escaped, grouped};
+
+/// More functions are not named.
+const NAMED: usize = 3;
+/// Of fewer calls nothing is said.
+const MANY: u64 = 1_000_000;
+
+/// The functions that are called most.
+#[derive(Debug)]
+pub(super) struct Busiest {
+    /// Their names, the one with the most calls first.
+    names: Vec<String>,
+    /// Their calls.
+    calls: u64,
+    /// The calls of all functions.
+    all: u64,
+    /// The time that recording a call takes, about.
+    each: Duration,
+}
+
+impl Busiest {
+    /// The fewest functions that make half of the calls; `None` if these are many, or make nearly
+    /// all calls, or there are few calls.
+    pub(super) fn of(drain: &Drain<File>) -> Option<Self> {
+        let mut calls: HashMap<&str, u64> = HashMap::new();
+        for (process, function, count) in drain.calls() {
+            let name = drain.names().function(process, function);
+            let name = name.map_or("", |function| function.name.as_str());
+            *calls.entry(name).or_default() += count;
+        }
+        // Twice: on the way in and on the way out.
+        let each = drain.clock_nanoseconds(drain.shortest_call()?.saturating_mul(2));
+        Self::among(calls, Duration::from_nanos(each))
+    }
+
+    fn among(calls: HashMap<&str, u64>, each: Duration) -> Option<Self> {
+        let all = calls.values().sum();
+        let mut calls: Vec<(&str, u64)> = calls.into_iter().collect();
+        calls.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+        let mut busiest = Self {
+            names: Vec::new(),
+            calls: 0,
+            all,
+            each,
+        };
+        for (name, calls) in calls.into_iter().take(NAMED) {
+            if 2 * busiest.calls >= all {
+                break;
+            }
+            busiest.names.push(name.to_owned());
+            busiest.calls += calls;
+        }
+        let is_named = busiest.names.iter().all(|name| !name.is_empty());
+        // Without nearly all calls nothing is left to be looked at.
+        let is_most = 2 * busiest.calls >= all && 100 * (all - busiest.calls) >= all;
+        (is_named && is_most && all >= MANY).then_some(busiest)
+    }
+
+    /// What is said of them, of a program that has used the processor for so long; `None` if there
+    /// is little to be won.
+    pub(super) fn advice(&self, time: Duration) -> Option<String> {
+        let cost = self.each.as_secs_f64() * self.calls as f64;
+        let time = time.as_secs_f64();
+        // What is left cannot be nothing: a call takes more or less elsewhere.
+        let factor = time / (time - cost).max(time / 10.0);
+        if factor.is_nan() || factor < 1.3 {
+            return None;
+        }
+        let share = 100.0 * self.calls as f64 / self.all as f64;
+        let options = self.names.iter().map(|name| format!(" -N {}", word(name)));
+        let options: String = options.collect();
+        let functions = match self.names.len() {
+            1 => "1 function".to_owned(),
+            count => format!("{count} functions"),
+        };
+        Some(format!(
+            "{functions} made {share:.0} % of the {} calls:{options} would make it about {factor:.1} \
+             times as fast",
+            grouped(self.all)
+        ))
+    }
+}
+
+/// A name as a word of a command line that means this function alone.
+fn word(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_:.".contains(c);
+    let special = |c: char| [(!is_plain(c)).then_some('\\'), Some(c)];
+    let pattern: String = name.chars().flat_map(special).flatten().collect();
+    format!("'{}'", escaped(&pattern).replace('\'', r"'\''"))
+}
+
+/// The processor time of all that this process has started and waited for.
+pub(super) fn time_of_children() -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: it fills in the local, for which zeros are a value.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let time = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_that_make_half_of_the_calls_are_named() {
+        let each = Duration::from_nanos(50);
+        let found = |calls: &[(&'static str, u64)]| {
+            let calls = calls.iter().copied().collect();
+            let found = Busiest::among(calls, each)?;
+            found.advice(Duration::from_secs(1))
+        };
+        assert_eq!(
+            found(&[("main", 1), ("a::<b c>", 9_000_000), ("d", 6_000_000)]),
+            Some(
+                r"1 function made 60 % of the 15,000,001 calls: -N 'a::\<b\ c\>' would make it about 1.8 times as fast"
+                    .to_owned()
+            )
+        );
+        assert_eq!(
+            found(&[("it's", 5_000_000), ("b", 6_000_000), ("c", 4_000_000)]),
+            Some(
+                r"2 functions made 73 % of the 15,000,000 calls: -N 'b' -N 'it\'\''s' would make it about 2.2 times as fast"
+                    .to_owned()
+            )
+        );
+        // All there is, many functions, few calls, and too little to be won.
+        assert_eq!(found(&[("fib", 9_000_000), ("main", 1)]), None);
+        let many = ["a", "b", "c", "d", "e", "f", "g"].map(|name| (name, 9_000_000));
+        assert_eq!(found(&many), None);
+        assert_eq!(found(&[("a", 90_000), ("b", 10_000)]), None);
+        assert_eq!(found(&[("a", 1_500_000), ("b", 200_000)]), None);
+    }
+}
