@@ -96,7 +96,10 @@ impl Waiting<'_> {
     /// Sleeps until the ring has room; returns false if it does not come to that.
     fn sleep(&self, is_over: impl Fn() -> bool) -> bool {
         let begin = system::now();
-        let (mut since, mut seen) = (begin, self.moved());
+        let (mut last, mut seen) = (begin, self.moved());
+        // Nanoseconds without progress. Where this process is stopped, the consumer may be, too: of
+        // such a time no more than a slice counts.
+        let mut still = 0_u64;
         let has_room = loop {
             self.waiting.store(1, Ordering::Relaxed);
             // Pairs with the fence in `tell`.
@@ -114,9 +117,11 @@ impl Waiting<'_> {
                 break self.has_room();
             }
             let (now, progress) = (system::now(), self.moved());
+            still = still.saturating_add(now.saturating_sub(last).min(SLICE));
+            last = now;
             if progress != seen {
-                (seen, since) = (progress, now);
-            } else if now.saturating_sub(since) >= PATIENCE {
+                (seen, still) = (progress, 0);
+            } else if still >= PATIENCE {
                 break self.has_room();
             }
         };
