@@ -12,9 +12,10 @@ use super::programs::is_there;
 pub(super) const NAME: &str = "redis";
 
 /// How the server runs: a name, and options of `fgraph record`, if it is recorded.
-const WAYS: [(&str, Option<&[&str]>); 3] = [
+const WAYS: [(&str, Option<&[&str]>); 4] = [
     ("plain", None),
     ("record", Some(&[])),
+    ("record --ring drop", Some(&["--ring", "drop"])),
     ("record -F processCommand", Some(&["-F", "processCommand"])),
 ];
 
