@@ -55,7 +55,15 @@ fn threads(program: &Program) -> BTreeSet<String> {
 fn is_recorded_under_load(server: &Program, options: &[&str], clients: impl Fn() -> String) {
     let plain = clients();
     let (text, before) = (server.text(), (threads(server), opened(server)));
-    let flight = ["--ring", "overwrite=2s", "--trigger", "signal"];
+    // No more than all views show within seconds.
+    let flight = [
+        "--ring",
+        "overwrite=2s",
+        "--buffer",
+        "4M",
+        "--trigger",
+        "signal",
+    ];
     let mut recorder = server
         .recorder(&[&flight, options].concat())
         .spawn()
