@@ -55,7 +55,7 @@ const THRESHOLD: Way = Way {
 };
 const WAYS: [Way; 4] = [PLAIN, BLOCK, DROP, THRESHOLD];
 
-/// What one run took.
+/// The figures of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     wall: Duration,

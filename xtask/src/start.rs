@@ -188,7 +188,7 @@ fn print_registrations(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What it takes to register a user.
+/// The time that registering a user takes.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     functions: u64,

@@ -181,7 +181,7 @@ fn profile_settings(manifest: &str) -> Vec<String> {
     settings
 }
 
-/// Whether a manifest says which debug information a profile has, as manifests are written.
+/// Returns true if a manifest says which debug information a profile has, as manifests are written.
 fn says_debug(manifest: &str, profile: &str) -> bool {
     let mut table = "";
     manifest.lines().map(str::trim).any(|line| {

@@ -409,7 +409,7 @@ shift; exec "$@""#,
     for word in ["live", "-Fapp::*", r"-F<*\ as\ dep::*", "--retval", "7"] {
         assert!(own.contains(&word), "{word}: {own:?}");
     }
-    // What is built is not built again.
+    // Nothing is built twice.
     for profile in [&["-v"][..], &["-v", "--release"]] {
         let again = |args: &[&str]| run(workspace.fgraph(&[args, profile].concat()));
         assert!(again(&["build"]).status.success());

@@ -12,7 +12,7 @@ mod support;
 
 use support::{recording, recording_with_losses};
 
-/// What a subcommand prints, as JSON on one line, behind what a program has printed.
+/// The JSON that a subcommand prints on its last line, behind the output of a program.
 #[track_caller]
 fn json(arguments: &[&str], directory: &Path) -> Value {
     let (subcommand, arguments) = arguments.split_first().unwrap();

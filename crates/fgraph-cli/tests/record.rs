@@ -678,7 +678,7 @@ fn a_program_that_is_faster_than_its_recorder_waits_and_loses_nothing() {
     let program = place.build(&needs!(CC.find()), "blocked.c", &[]);
     let found = place.same(&SMALL, &[program.as_os_str()]);
     assert_eq!((found.entries("leaf"), found.lost), (CALLS, 0));
-    // As ever if that is asked for.
+    // Here it is asked to drop events.
     let options = [&SMALL[..], &["--ring", "drop"]].concat();
     place.same(&options, &[program.as_os_str()]);
 }

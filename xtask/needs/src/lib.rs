@@ -183,7 +183,7 @@ pub const TMUX: Need = program(&["tmux"], "tmux");
 pub const UFTRACE: Need = program(&["uftrace"], "uftrace");
 /// Reader of the Common Trace Format.
 pub const BABELTRACE: Need = program(&["babeltrace2"], "babeltrace2");
-/// What makes pages of tracefiles of lcov.
+/// The program that makes pages of tracefiles of lcov.
 pub const GENHTML: Need = program(&["genhtml"], "lcov");
 /// Reader of callgrind's profiles.
 pub const CALLGRIND_ANNOTATE: Need = program(&["callgrind_annotate"], "valgrind");

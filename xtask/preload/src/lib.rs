@@ -213,7 +213,7 @@ unsafe impl PlanStore for Plans {
     }
 }
 
-/// What this process has used of the processor.
+/// The time of the processor that this process has used.
 fn processor_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

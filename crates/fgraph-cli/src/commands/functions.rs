@@ -74,7 +74,7 @@ struct FunctionInfo {
     size: u64,
     /// How it is traced; null if it cannot be.
     how: Option<String>,
-    /// Whether its returns are told.
+    /// True if its returns are told.
     returns: bool,
     /// Why it cannot be traced; null if it can.
     refusal: Option<String>,

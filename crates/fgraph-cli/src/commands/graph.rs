@@ -62,7 +62,7 @@ struct GraphNode {
     next: Vec<GraphNode>,
 }
 
-/// What is below a node, the longest first.
+/// The calls below a node, the longest first.
 fn to_json(tree: &Tree, node: u32, functions: &[Function]) -> Vec<GraphNode> {
     let children = tree.nodes[node as usize].children.iter();
     let child = |&child: &u32| {

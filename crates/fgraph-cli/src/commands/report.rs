@@ -331,7 +331,7 @@ fn heading(by: By) -> &'static str {
     }
 }
 
-/// What was counted of a recording.
+/// The counts of a recording.
 struct Profiled {
     /// In no order.
     lines: Vec<Line>,

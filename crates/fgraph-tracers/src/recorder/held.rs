@@ -148,8 +148,8 @@ impl<const WORDS: usize> Held<WORDS> {
         self.record
     }
 
-    /// Whether the entry of a call waits. On other stacks than the thread's own, the calls around
-    /// cannot be told that they are written.
+    /// Returns true if the entry of a call waits. On other stacks than the thread's own, the calls
+    /// around cannot be told that they are written.
     #[inline(always)]
     fn waits(&self, call: &Entry<'_, HeldCall<WORDS>>) -> bool {
         self.threshold != 0 && !call.is_entry_only() && call.home_stack().is_some()

@@ -92,7 +92,7 @@ impl Record {
         })
     }
 
-    /// Whether an entry is its function and its time, unless it is one without an end.
+    /// True if an entry is its function and its time, unless it is one without an end.
     pub(super) fn is_plain(&self) -> bool {
         self.shape == Shape::Plain
     }

@@ -50,7 +50,7 @@ pub(crate) struct Place {
     /// The end of the thread's stack if it is on the one that it was made with, else 0: on another
     /// one it cannot be told whether a signal handler runs.
     pub(crate) stack: usize,
-    /// Whether the event is an entry that happens now: what the thread waits for room comes before
+    /// True if the event is an entry that happens now: what the thread waits for room comes before
     /// it.
     pub(crate) is_entry: bool,
 }
@@ -223,8 +223,8 @@ impl Sink {
         }
     }
 
-    /// Whether the running thread may wait for a reader. It must not in a child of `fork` or
-    /// `vfork`, for which its parent may wait; in the process of the reader, which may need what
+    /// Returns true if the running thread may wait for a reader. It must not in a child of `fork`
+    /// or `vfork`, for which its parent may wait; in the process of the reader, which may need what
     /// the thread holds; and in a handler of a signal.
     fn may_wait(&self, place: Place) -> bool {
         let process = kernel::process();

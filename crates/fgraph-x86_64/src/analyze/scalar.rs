@@ -48,8 +48,7 @@ pub trait Memory {
     /// How far `errno` of a thread is from its block, to which fs points.
     fn errno_offset(&self) -> i64;
 
-    /// Whether a function begins at an address of which it is known that it changes general
-    /// registers only.
+    /// Returns true if a known function begins at an address, which changes general registers only.
     fn is_known(&self, address: usize) -> bool {
         let _ = address;
         false

@@ -47,7 +47,7 @@ static SOURCE: AtomicU32 = AtomicU32::new(0);
 const COUNTER: u32 = 1;
 const SYSTEM: u32 = 2;
 
-/// What the counter and the kernel's clock showed at first; the latter is 0 until both are known.
+/// The first values of the counter and the kernel's clock; the latter is 0 until both are known.
 static FIRST_TICKS: AtomicU64 = AtomicU64::new(0);
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 /// 1 once a thread sets these.
@@ -123,7 +123,7 @@ impl Ticks {
     }
 }
 
-/// What the counter and the kernel's clock show now: of two readings the one that took the shorter
+/// Reads the counter and the kernel's clock now: of two readings the one that took the shorter
 /// time, because the thread may lose its processor in between.
 ///
 /// Without a loop over a range: compilers may call its steps through pointers.

@@ -26,8 +26,7 @@ use crate::os::maps::FileMapping;
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
 /// Makes the private pages in `range` the file's that have its bytes, and gives up the pages that
-/// are the file's. To be called while no module
-/// can be unloaded, and no other thread changes text.
+/// are the file's. To be called while no module can be unloaded, and no other thread changes text.
 ///
 /// All stay as they are where the file does not go by its path any more, or `/proc` cannot be seen.
 pub(crate) fn restore(range: Range<usize>) {

@@ -154,7 +154,7 @@ pub(super) fn drcov(functions: &[Function]) -> Vec<u8> {
             escaped(path)
         );
         for function in functions.iter().filter(|function| function.is_called) {
-            // What is behind 4 GiB has no place in this format.
+            // This format has no place for code behind 4 GiB.
             let Ok(start) = u32::try_from(function.place) else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! What would make recording cost less, said at the end of it.
+//! Advice at the end of a recording: how to make the next one cost less.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -70,7 +70,7 @@ impl Busiest {
     pub(super) fn advice(&self, time: Duration) -> Option<String> {
         let cost = self.each.as_secs_f64() * self.calls as f64;
         let time = time.as_secs_f64();
-        // What is left cannot be nothing: a call takes more or less elsewhere.
+        // Some time is always left: a call takes more or less elsewhere.
         let factor = time / (time - cost).max(time / 10.0);
         if factor.is_nan() || factor < 1.3 {
             return None;
