@@ -67,6 +67,14 @@ pub(crate) fn named(name: &str, module: &str) -> String {
     }
 }
 
+/// A number of calls.
+pub(crate) fn calls(count: u64) -> String {
+    match count {
+        1 => "1 call".to_owned(),
+        count => format!("{} calls", grouped(count)),
+    }
+}
+
 /// A number with commas between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();

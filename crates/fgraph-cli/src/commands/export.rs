@@ -8,7 +8,7 @@ use fgraph_export::{Export, ExportError, Format};
 
 use crate::error::Error;
 use crate::input::{Input, check_whole};
-use crate::text::grouped;
+use crate::text::{self, grouped};
 
 /// Write a recording in the format of another program
 #[derive(Debug, clap::Args)]
@@ -114,11 +114,11 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let summary = export.finish(&recording).map_err(failed)?;
     if !is_standard {
         let shown = path.display().to_string();
-        let shown = crate::text::escaped(&shown);
-        say!("{shown}: {} calls", grouped(summary.calls));
+        let shown = text::escaped(&shown);
+        say!("{shown}: {}", text::calls(summary.calls));
         if summary.lost > 0 {
-            let [events, calls] = [summary.lost, summary.missing_returns].map(grouped);
-            say!("fgraph: {events} events were lost; the ends of {calls} calls are missing");
+            let (events, calls) = (grouped(summary.lost), text::calls(summary.missing_returns));
+            say!("fgraph: {events} events were lost; the ends of {calls} are missing");
         }
     }
     check_whole(&args.input.path, &recording)

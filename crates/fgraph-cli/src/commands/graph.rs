@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::input::{Input, Part, matcher};
 use crate::json::{self, Lost};
 use crate::output::{Out, Style};
-use crate::text::{cut, grouped, time};
+use crate::text::{self, cut, grouped, time};
 use crate::tree::Tree;
 use crate::unmatched;
 
@@ -222,9 +222,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     }
     let mut out = Out::new();
     let heading = format!(
-        "{}: {} calls, total {}, self {}",
-        crate::text::escaped(&args.function),
-        grouped(graph.hits),
+        "{}: {}, total {}, self {}",
+        text::escaped(&args.function),
+        text::calls(graph.hits),
         time(graph.total),
         time(graph.own)
     );

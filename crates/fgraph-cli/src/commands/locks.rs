@@ -24,7 +24,7 @@ use crate::output::Out;
 use crate::places::{self, Places};
 use crate::sources;
 use crate::table::Table;
-use crate::text::{grouped, time};
+use crate::text::{self, grouped, time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -129,8 +129,8 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     }
     if locks.untold > 0 {
         say!(
-            "fgraph: {} calls of further locks not followed",
-            grouped(locks.untold)
+            "fgraph: {} of further locks not followed",
+            text::calls(locks.untold)
         );
     }
     out.finish()

@@ -17,7 +17,7 @@ use crate::input::{Input, Part, matcher};
 use crate::json::{self, End, Lost, Times};
 use crate::output::{Out, Style};
 use crate::stats::Stats;
-use crate::text::{cut, grouped, percent, time};
+use crate::text::{self, cut, percent, time};
 use crate::unmatched;
 
 /// Show the slowest calls, each with the calls in it
@@ -310,21 +310,21 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     for (at, slow) in slow.iter().enumerate() {
         let stats = &usual.stats[slow.slot as usize];
         let heading = format!(
-            "{}. {} took {} at {}, in {}; of {} calls half take at most {}",
+            "{}. {} took {} at {}, in {}; of {} half take at most {}",
             at + 1,
             followed.functions[slow.slot as usize].name,
             time(clock.nanoseconds(slow.took)),
             time(clock.nanoseconds(slow.begin.saturating_sub(first))),
             followed.threads[slow.thread],
-            grouped(stats.hits),
+            text::calls(stats.hits),
             time(stats.percentile(500)),
         );
         out.line(Style::Bold.paint(cut(&heading, out.width.unwrap_or(usize::MAX))))?;
         write_tree(&mut trees.inner[at], slow, &followed, &clock, &mut out)?;
         if trees.left_out[at] > 0 {
             let least = time(clock.nanoseconds(trees.least[at]));
-            let count = grouped(trees.left_out[at]);
-            let text = format!("   and {count} calls of less than {least}");
+            let count = text::calls(trees.left_out[at]);
+            let text = format!("   and {count} of less than {least}");
             out.line(Style::Dim.paint(cut(&text, out.width.unwrap_or(usize::MAX))))?;
         }
         out.line("")?;

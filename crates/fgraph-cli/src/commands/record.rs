@@ -29,7 +29,7 @@ use crate::launch::interrupt::Interrupts;
 use crate::launch::{LARGEST_RING, Launched, NAP, What};
 use crate::places::names_of_functions;
 use crate::sources;
-use crate::text::{escaped, grouped, size};
+use crate::text::{self, escaped, grouped, size};
 use advice::{Busiest, time_of_children};
 
 const EXAMPLES: &str = "\
@@ -341,8 +341,8 @@ fn record(
             lost => format!(", {} events lost", grouped(lost)),
         };
         let path = args.output.display();
-        let calls = grouped(counts.calls);
-        say!("fgraph: {calls} calls{lost}, {} in {path}", size(len));
+        let calls = text::calls(counts.calls);
+        say!("fgraph: {calls}{lost}, {} in {path}", size(len));
         if counts.calls == 0 && !is_refused && !is_unmatched {
             say!("fgraph: none of the selected functions was called");
         }

@@ -18,7 +18,7 @@ use crate::launch::{Launched, Target};
 use crate::output::Out;
 use crate::places::{self, Places};
 use crate::target::{Patterns, parse_patterns};
-use crate::text::{escaped, grouped};
+use crate::text::{self, escaped};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -125,7 +125,7 @@ fn show(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
         out.line(line)?;
     }
     if lost > 0 {
-        say!("fgraph: {} calls on wrong threads lost", grouped(lost));
+        say!("fgraph: {} on wrong threads lost", text::calls(lost));
     }
     out.finish()
 }

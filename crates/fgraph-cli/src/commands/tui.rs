@@ -25,7 +25,7 @@ use crate::screen::{Cursor, Looks, Pressed, Screen};
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::target::parse_pid;
-use crate::text::{cut, escaped, grouped, percent, time};
+use crate::text::{self, cut, escaped, grouped, percent, time};
 
 const KEYS: &str = "\
 Keys:
@@ -625,7 +625,7 @@ impl App {
     /// How far it is.
     fn state(&self) -> String {
         let followed = &self.model.followed;
-        let mut text = format!("{} calls", grouped(followed.entries));
+        let mut text = text::calls(followed.entries);
         let lost = followed.losses.events();
         if lost > 0 {
             text.push_str(&format!(", lost {}", grouped(lost)));
