@@ -1103,7 +1103,7 @@ fn a_jump_that_stays_is_taken_away_when_no_thread_blocks_sigtrap() {
     scenario(name, || {
         let user = count("works");
         while_blocked(|thread| {
-            user.unregister().unwrap();
+            assert_eq!(user.unregister().unwrap().both(), (0, 0));
             assert!(is_patched(WORKS));
             assert_eq!(fgraph::put_back(), Err(Error::SignalBlocked { thread }));
             assert!(is_patched(WORKS));
