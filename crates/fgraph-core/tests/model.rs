@@ -331,7 +331,8 @@ type Registered = (usize, *mut (), unsafe fn(*mut ()));
 
 /// A machine with one thread, one function, and a stack of return addresses.
 struct Machine {
-    stack: Vec<Link>,
+    /// Leaked, and read by its addresses.
+    stack: *mut [Link],
     thread: &'static Thread,
     site: &'static Site,
     users: Vec<Registered>,
@@ -347,14 +348,15 @@ impl Machine {
                 return_address: 0,
             })
             .collect();
+        let stack: *mut [Link] = stack.leak();
         // SAFETY: used by this thread only, after it was given memory.
         let thread: &'static Thread = Box::leak(Box::new(unsafe { Thread::new() }));
         let memory = vec![0u128; SHADOW / 16].leak();
         // SAFETY: leaked for the thread.
         unsafe { thread.reset_home(memory.as_mut_ptr().cast(), SHADOW) };
         thread.leave_stack();
-        let low = stack.as_ptr().addr();
-        let end = low + size_of_val(stack.as_slice());
+        let low = stack.expose_provenance();
+        let end = low + LEVELS * size_of::<Link>();
         thread.home.set_bounds(low, end);
         assert!(thread.enter_home());
         thread.errno.set(thread.no_errno());
@@ -397,13 +399,17 @@ impl Machine {
     }
 
     fn enter(&mut self, number: u64, level: usize, tail: bool) -> *mut Frame {
-        let link = &mut self.stack[LEVELS - 1 - level];
-        link.return_address = if tail {
+        let return_address = if tail {
             RETURN_POINT
         } else {
             0x2000 + number as usize
         };
-        let return_slot_addr = (&raw const link.return_address).addr();
+        // SAFETY: the stack has as many links, which nothing refers to.
+        let (link, return_slot_addr) = unsafe {
+            let link = self.stack.cast::<Link>().add(LEVELS - 1 - level);
+            (*link).return_address = return_address;
+            (link, (&raw const (*link).return_address).addr())
+        };
         // SAFETY: integers and pointers, for which zero is a value.
         let mut regs: EntryRegs = unsafe { mem::zeroed() };
         regs.int[0] = number;
