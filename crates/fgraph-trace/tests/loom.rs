@@ -66,7 +66,7 @@ fn write_and_read(mode: Mode, before: u32, events: u32, left_out: Option<Step>) 
     // Each load that may be stale doubles the number of executions, however few preemptions there
     // are: the 20,000 of `overwrite` take 10 s with one, and minutes with two.
     model.preemption_bound = Some(match mode {
-        Mode::Drop => 3,
+        Mode::Drop | Mode::Block => 3,
         Mode::Overwrite => 1,
     });
     model.check(move || {
@@ -75,7 +75,7 @@ fn write_and_read(mode: Mode, before: u32, events: u32, left_out: Option<Step>) 
         // In the past, so that nothing is held back.
         let start = rings.clock().first().ticks - 1_000_000_000;
         let mut live = match mode {
-            Mode::Drop => Live::consume(rings.clone()).unwrap(),
+            Mode::Drop | Mode::Block => Live::consume(rings.clone()).unwrap(),
             Mode::Overwrite => Live::watch(rings.clone()),
         };
         let writer = rings.writer(1, 1).unwrap();
