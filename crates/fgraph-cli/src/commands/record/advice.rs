@@ -1,7 +1,5 @@
 //! Advice at the end of a recording: how to make the next one cost less.
 
-// Long strings: messages.
-
 use std::collections::HashMap;
 use std::fs::File;
 use std::mem::MaybeUninit;
