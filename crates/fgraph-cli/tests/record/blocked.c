@@ -1,7 +1,7 @@
 // Makes more calls than its ring has room for, and what its argument says:
 //   nothing  nothing else
 //   stop     stops the recorder before, which is its parent; has it go on, waits until the file that
-//            its second argument names is longer, and calls `later` as often
+//            its second argument names is longer and the recorder sleeps, and calls `later` as often
 //   kill     kills the recorder before
 //   handler  stops the recorder before, and makes the calls in a signal handler
 //   child    stops the recorder before, and makes the calls in a forked child
@@ -71,6 +71,21 @@ static off_t len(const char *path) {
     return stat(path, &file) == 0 ? file.st_size : 0;
 }
 
+// Returns 1 if a process sleeps: then it has made room for what it has written.
+static int is_asleep(pid_t process) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return 0;
+    size_t len = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[len] = 0;
+    // Its name is in brackets, and may have some in it.
+    const char *state = strrchr(text, ')');
+    return state && strncmp(state, ") S", 3) == 0;
+}
+
 // A process that has the recorder go on when this one has ended, if it may.
 static void go_on_at_the_end(pid_t recorder) {
     int pipes[2];
@@ -95,7 +110,7 @@ int main(int argc, char **argv) {
         calls();
         off_t before = len(argv[2]);
         kill(recorder, SIGCONT);
-        while (len(argv[2]) == before)
+        while (len(argv[2]) == before || !is_asleep(recorder))
             usleep(1000);
         for (int n = 0; n < CALLS; n++)
             later();
