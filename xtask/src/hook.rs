@@ -8,11 +8,10 @@ mod figures;
 mod jobs;
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs, process};
 
 use clap::Args;
+use tempfile::TempDir;
 
 use crate::cargo;
 use crate::json;
@@ -38,8 +37,8 @@ pub(crate) struct Options {
 /// takes long is no failure.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let library = cargo::build("fgraph-preload-test")?;
-    let directory = Directory::new()?;
-    let all: Vec<Figures> = Job::all(&directory.0)?
+    let directory = TempDir::with_prefix("fgraph-hook-")?;
+    let all: Vec<Figures> = Job::all(directory.path())?
         .iter()
         .map(|job| job.run(&library, options.users, options.everything))
         .collect::<io::Result<_>>()?;
@@ -53,23 +52,4 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// A directory for what is built, gone when this is dropped.
-#[derive(Debug)]
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> io::Result<Self> {
-        let path = env::temp_dir().join(format!("fgraph-hook-{}", process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What is left lies among other temporary files.
-        let _ = fs::remove_dir_all::<&Path>(&self.0);
-    }
 }

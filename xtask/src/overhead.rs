@@ -11,11 +11,12 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, process};
 
 use clap::Args;
+use tempfile::TempDir;
 
 use crate::cargo;
+use crate::json;
 use programs::Program;
 
 /// How programs are run.
@@ -72,12 +73,9 @@ struct Run {
 
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let fgraph = cargo::build_bin("fgraph-cli", "fgraph")?;
-    let directory = env::temp_dir().join(format!("fgraph-overhead-{}", process::id()));
-    fs::create_dir_all(&directory)?;
-    let measured = measure(options, &fgraph, &directory);
-    // A directory that is left lies among other temporary files.
-    let _ = fs::remove_dir_all(&directory);
-    measured.map(|()| ExitCode::SUCCESS)
+    let directory = TempDir::with_prefix("fgraph-overhead-")?;
+    measure(options, &fgraph, directory.path())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn measure(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()> {
@@ -211,15 +209,11 @@ fn run_once(program: &Program, way: &Way, fgraph: &Path, directory: &Path) -> io
 
 /// The calls in a recording, and the events that it lacks.
 fn counts(fgraph: &Path, recording: &Path) -> io::Result<(u64, u64)> {
-    let output = Command::new(fgraph).arg("info").arg(recording).output()?;
+    let mut command = Command::new(fgraph);
+    let output = command.args(["info", "--json"]).arg(recording).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let number = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        let digits = line.trim().chars().take_while(|c| !c.is_whitespace());
-        let digits = digits.filter(char::is_ascii_digit);
-        digits.collect::<String>().parse().ok()
-    };
-    let both = number("calls").zip(number("lost"));
+    // The events of all threads come before those of each.
+    let both = json::number(&text, "calls").zip(json::number(&text, "events"));
     both.ok_or_else(|| io::Error::other(format!("no counts in {text}")))
 }
 

@@ -8,13 +8,14 @@
 //! that the library of `xtask/preload` is in, and behind it that of all processors: planned by one
 //! thread and by two, and with plans that were kept.
 
+use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, fs, process};
 
 use clap::Args;
+use tempfile::TempDir;
 
 use crate::{cargo, json, toolchain};
 
@@ -56,13 +57,10 @@ impl Way {
 
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let fgraph = cargo::build_bin("fgraph-cli", "fgraph")?;
-    let directory = env::temp_dir().join(format!("fgraph-start-{}", process::id()));
-    fs::create_dir_all(&directory)?;
-    let printed =
-        print(options, &fgraph, &directory).and_then(|()| print_registrations(&directory));
-    // A directory that is left lies among other temporary files.
-    let _ = fs::remove_dir_all(&directory);
-    printed.map(|()| ExitCode::SUCCESS)
+    let directory = TempDir::with_prefix("fgraph-start-")?;
+    print(options, &fgraph, directory.path())?;
+    print_registrations(directory.path())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn print(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()> {

@@ -60,7 +60,7 @@ fn rust(symbol: &str) -> Option<Demangle<'_>> {
     name?.ok()
 }
 
-/// [`write_rust`] to a string, which takes half of the time.
+/// [`write_rust`] in one pass, to a string that can be changed behind it.
 fn push_rust(symbol: &str, name: &Demangle<'_>, out: &mut String) -> fmt::Result {
     let start = out.len();
     write!(out, "{name:#}")?;

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use fgraph_trace::Source;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
-
-use crate::calls::switched_off;
 use serde::Serialize;
 
+use crate::calls::switched_off;
 use crate::error::Error;
 use crate::input::{Input, check_whole};
 use crate::json::{self, Lost};

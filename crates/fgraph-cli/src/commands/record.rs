@@ -60,8 +60,8 @@ pub(crate) struct Args {
     /// The recording; one that is there is replaced
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT)]
     output: PathBuf,
-    /// What to do with events for which there is no room: have the thread wait until this command
-    /// has made room, lose them, or keep only the newest of each thread. A program that this
+    /// How events are treated for which there is no room: the thread waits until this command has
+    /// made room, they are lost, or only the newest of each thread are kept. A program that this
     /// command starts waits unless this says otherwise: at most 2 s while this command gets
     /// nowhere, and never in signal handlers, in forked children and in sandboxes. With -p events
     /// are lost

@@ -142,8 +142,8 @@ impl<W: Write> Drain<W> {
     ///
     /// # Errors
     ///
-    /// Those of the file: it is full, say. The recording is good up to there; what was not taken
-    /// stays in the rings.
+    /// The errors of the file, which may be full. The recording is good up to there; events that
+    /// were not taken stay in the rings.
     pub fn drain(&mut self) -> io::Result<usize> {
         if self.is_snapshot {
             return Ok(0);

@@ -728,8 +728,8 @@ fn auxiliary(key: libc::c_ulong) -> usize {
     unsafe { libc::getauxval(key) as usize }
 }
 
-/// What the linker tells about one module, valid during the callback. Most modules are passed over
-/// by the address of their headers, so the rest is found out when it is asked for.
+/// The description of one module by the linker, valid during the callback. Most modules are passed
+/// over by the address of their headers, so the rest is found out when it is asked for.
 struct Info<'a> {
     told: &'a dl_phdr_info,
     size: usize,

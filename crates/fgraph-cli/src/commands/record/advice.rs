@@ -65,8 +65,8 @@ impl Busiest {
         (is_named && is_most && all >= MANY).then_some(busiest)
     }
 
-    /// What is said of them, of a program that has used the processor for so long; `None` if there
-    /// is little to be won.
+    /// The advice to leave them out, for a program that has used the processor for so long; `None`
+    /// if there is little to be won.
     pub(super) fn advice(&self, time: Duration) -> Option<String> {
         let cost = self.each.as_secs_f64() * self.calls as f64;
         let time = time.as_secs_f64();
