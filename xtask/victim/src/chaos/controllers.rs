@@ -7,7 +7,7 @@
 use std::ops::AddAssign;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
 
@@ -190,6 +190,15 @@ static TURN: RwLock<()> = RwLock::new(());
 /// To be held by who changes what is traced.
 pub(super) fn turn() -> RwLockReadGuard<'static, ()> {
     TURN.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A [`turn`], unless one has to be waited for.
+pub(super) fn try_turn() -> Option<RwLockReadGuard<'static, ()>> {
+    match TURN.try_read() {
+        Ok(turn) => Some(turn),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// An alternate signal stack that is of no use: too small for the frame of a signal, or of memory

@@ -210,14 +210,17 @@ pub(crate) fn exchange(_: &Actor, _: &mut Rng) {
         return;
     };
     let switch = || {
-        let _turn = controllers::turn();
+        // The actor waits for this, and the controller that has the turn may wait for the actor.
+        let Some(_turn) = controllers::try_turn() else {
+            return;
+        };
         // SAFETY: the callback does nothing.
         match unsafe { fgraph::register(Nobody, ":mod:libc.so*") } {
             Ok(user) => drop(user),
             Err(_) => note(Failure::Refused, Act::Exchange as u64, 0),
         }
     };
-    // The actor may have left a callback by a jump, and still count as inside of it.
+    // The actor may have left a callback by a jump, and counts as inside of it until its next call.
     let done = thread::scope(|scope| scope.spawn(switch).join());
     done.unwrap_or_else(|_| note(Failure::Refused, Act::Exchange as u64, 1));
 }
