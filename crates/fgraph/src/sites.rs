@@ -31,6 +31,8 @@ mod runtimes;
 mod saved_plan;
 mod saving;
 mod selection;
+mod site_names;
+mod site_symbols;
 mod stage;
 pub(crate) mod symbol_table;
 mod system_calls;

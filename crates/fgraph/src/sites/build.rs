@@ -7,7 +7,7 @@ use fgraph_core::site::{Module, Site, SiteName};
 use fgraph_symbols::filter::NameIndex;
 
 use super::entries::{LookedAt, Subject};
-use super::facts::{FactsSymbols, ModuleFacts, SiteNames};
+use super::facts::ModuleFacts;
 use super::function_names::written_names;
 use super::layout::{BuildContext, Layout, Placed};
 use super::module_plan::{LivePlan, Refused};
@@ -15,6 +15,8 @@ use super::names::Names;
 use super::parts::{Part, Parts};
 use super::planners::Planners;
 use super::record::{OFF, Original, is_relay, patched_len};
+use super::site_names::{NONE, NamedSites, SiteNames};
+use super::site_symbols::SiteSymbols;
 use super::unpatchable::Unpatchable;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
@@ -126,11 +128,14 @@ impl BuiltModule {
         let module: &'static Module = self.module.get_or_insert_with(|| {
             Box::leak(Box::new(Module {
                 path: known.path,
-                symbols: Box::leak(Box::new(FactsSymbols(known))),
+                symbols: Box::leak(Box::new(SiteSymbols(known))),
             }))
         });
-        let parts = planners.split(&placed, |part| site_names(part, known));
-        let (names, symbols): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let all = known.names();
+        let parts = planners.split(&placed, |part| site_names(part, known, all));
+        let (own, functions): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let names = SiteNames::new(Names::joined(own), functions.concat(), all);
+        let names: &'static SiteNames = Box::leak(Box::new(names));
         for mut one in placed {
             if let Some(nop) = one.function.plan.relay {
                 // Its own record is right before that of the function.
@@ -141,18 +146,12 @@ impl BuiltModule {
             self.breakpoints.extend(reason);
             sites.push(record(&one, module));
         }
-        let (names, symbols) = (Names::joined(names), Names::joined(symbols));
-        let names: &'static Names = Box::leak(Box::new(names));
         for (index, site) in sites.iter_mut().enumerate() {
             site.name = SiteName::new(names.best(index));
         }
         let sites: &'static [Site] = sites.leak();
         sites.as_ptr().expose_provenance();
-        known.add_site_names(SiteNames {
-            sites,
-            names,
-            symbols,
-        });
+        known.add_sites(NamedSites { sites, names });
         let mut unwind = CopyUnwind::new(Place::InText);
         for relay in sites.iter().filter(|site| is_relay(site)) {
             unwind.add_jump(relay.entry);
@@ -163,8 +162,7 @@ impl BuiltModule {
         self.index = NameIndex::new();
         if let Some(last) = sites.last() {
             self.parts.push(Part {
-                sites,
-                names,
+                named: NamedSites { sites, names },
                 relay_unwind,
                 // SAFETY: the stubs are complete and stay, and planned sites are sorted.
                 traps: unsafe { TRAP_RANGES.push(TrapRange::new(sites, patched_len(last))) },
@@ -173,32 +171,40 @@ impl BuiltModule {
     }
 }
 
-/// The names of the records of functions, and their symbols where these are other ones.
-fn site_names(placed: &[Placed], known: &ModuleFacts) -> (Names, Names) {
-    let mut names = Names::with_capacity(placed.len());
-    let mut symbols = Names::default();
-    let mut own_names = Vec::new();
+/// The names of the records of functions, that of a relay before that of its function: those that
+/// are not among `all` names, and the functions of the others.
+fn site_names(placed: &[Placed], known: &ModuleFacts, all: Option<&Names>) -> (Names, Vec<u32>) {
+    let mut own = match all {
+        Some(_) => Names::default(),
+        None => Names::with_capacity(placed.len()),
+    };
+    let mut functions = Vec::with_capacity(placed.len());
+    let mut symbols = Vec::new();
     for one in placed {
         if one.function.plan.relay.is_some() {
             // That of the jump in the padding has none.
-            names.push(core::iter::empty());
-            symbols.push(core::iter::empty());
+            own.push(core::iter::empty());
+            functions.push(NONE);
         }
-        let symbol = if let Subject::Function(index) = one.function.subject {
-            own_names.clear();
-            own_names.extend(known.functions.names(index));
-            let written = written_names(&known.functions, known.path, index, &own_names);
-            names.push_written(written);
-            own_names.first().map_or("", |name| name.symbol)
-        } else {
-            let all = one.function.subject.names(known, one.function.address);
-            names.push(all.iter().map(String::as_str));
-            ""
-        };
-        let is_other = names.last() != symbol;
-        symbols.push(is_other.then_some(symbol).into_iter());
+        let mut function = NONE;
+        match one.function.subject {
+            Subject::Function(index) if all.is_some_and(|all| all.has(index)) => {
+                own.push(core::iter::empty());
+                function = index as u32;
+            }
+            Subject::Function(index) => {
+                symbols.clear();
+                symbols.extend(known.functions.names(index));
+                own.push_written(written_names(&known.functions, known.path, index, &symbols));
+            }
+            subject => {
+                let names = subject.names(known, one.function.address);
+                own.push(names.iter().map(String::as_str));
+            }
+        }
+        functions.push(function);
     }
-    (names, symbols)
+    (own, functions)
 }
 
 /// Writes the stubs into the arena, and returns those that are elsewhere. `records` are the

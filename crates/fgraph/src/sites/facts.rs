@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use fgraph_core::site::{Site, Source, Symbols};
+use fgraph_core::site::{Site, Source};
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::{ElfError, ElfFile};
 use fgraph_symbols::filter::{FilterError, FunctionFacts, ModuleMatcher, SymbolPieces};
@@ -19,13 +19,15 @@ use fgraph_symbols::signature::Signature;
 
 use super::branch_targets::Entered;
 use super::candidate::Callers;
-use super::function_names::{file_name, names_of, symbol, write_name};
+use super::function_names::{all_names, file_name, names_of, symbol, write_name};
 use super::names::Names;
-use super::record::{is_function, system_call};
+use super::planners::Planners;
+use super::record::is_function;
 use super::reliance::Reliance;
 use super::restartable::{self, Sequence};
 use super::saved_plan::{SavedDecision, SavedFacts};
 use super::saving::{Context, Saving};
+use super::site_names::{NamedSites, SiteNames};
 use super::toolchain::{self, NotraceRules};
 use crate::os::memory;
 use crate::process::debug_file;
@@ -38,8 +40,8 @@ use crate::threads::untraced::untraced;
 #[derive(Debug)]
 pub(super) struct ModuleFacts {
     pub(super) bias: usize,
-    /// The names of the sites, of each part of them.
-    site_names: [OnceLock<SiteNames>; MAX_PARTS],
+    /// The sites, in the parts in which they were made.
+    sites: [OnceLock<NamedSites>; MAX_PARTS],
     walked: OnceLock<Vec<Range<usize>>>,
     /// Read from memory when functions are first looked at.
     sequences: OnceLock<Vec<Sequence>>,
@@ -65,6 +67,9 @@ pub(super) struct FileFacts {
     pub(super) saving: Option<Saving>,
     /// The decisions of another process about its functions, by index.
     decisions: OnceLock<Vec<SavedDecision>>,
+    /// The names of its functions in the symbol tables, by index, where these are kept with the
+    /// plan.
+    names: OnceLock<Names>,
     /// Read when a line is first asked for; `None` if there are none.
     #[cfg(feature = "dwarf")]
     lines: OnceLock<Option<Mutex<Lines>>>,
@@ -72,15 +77,6 @@ pub(super) struct FileFacts {
 
 /// The sites of a module are made in so many parts at most.
 pub(super) const MAX_PARTS: usize = 4;
-
-/// What sites of a module are called that were made at once.
-#[derive(Debug)]
-pub(super) struct SiteNames {
-    pub(super) sites: &'static [Site],
-    pub(super) names: &'static Names,
-    /// In the symbol table, where that is not the best one of `names`: these are demangled.
-    pub(super) symbols: Names,
-}
 
 impl FileFacts {
     pub(super) fn new(
@@ -102,6 +98,7 @@ impl FileFacts {
             file,
             saving,
             decisions: OnceLock::new(),
+            names: OnceLock::new(),
             #[cfg(feature = "dwarf")]
             lines: OnceLock::new(),
         }
@@ -115,14 +112,14 @@ impl FileFacts {
     /// What is known of a module that is loaded from it, and has no sites.
     pub(super) fn at(&'static self, bias: usize) -> &'static ModuleFacts {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_sites = |facts: &ModuleFacts| facts.site_names().next().is_some();
+        let has_sites = |facts: &ModuleFacts| facts.sites().next().is_some();
         let is_it = |facts: &&ModuleFacts| facts.bias == bias && !has_sites(facts);
         if let Some(known) = at.iter().copied().find(is_it) {
             return known;
         }
         let new: &ModuleFacts = Box::leak(Box::new(ModuleFacts {
             bias,
-            site_names: [const { OnceLock::new() }; MAX_PARTS],
+            sites: [const { OnceLock::new() }; MAX_PARTS],
             walked: OnceLock::new(),
             sequences: OnceLock::new(),
             source: self,
@@ -186,6 +183,10 @@ impl ModuleFacts {
             callers,
             entered: entered.clone(),
             reliance: self.reliance.get().cloned(),
+            names: match decisions.is_empty() {
+                true => Names::default(),
+                false => self.names.get().cloned().unwrap_or_default(),
+            },
             decisions,
         };
         saving.save(self.path, facts, &self.context(listed));
@@ -211,7 +212,21 @@ impl ModuleFacts {
         let _ = facts.reliance.map(|reliance| self.reliance.set(reliance));
         if !facts.decisions.is_empty() {
             let _ = self.decisions.set(facts.decisions);
+            let _ = self.names.set(facts.names);
         }
+    }
+
+    /// Writes the names of all functions if they are to be kept, and are not known.
+    pub(super) fn find_names(&self, planners: Planners) {
+        if self.saving.is_some() {
+            let write = || all_names(&self.functions, self.path, planners);
+            self.names.get_or_init(write);
+        }
+    }
+
+    /// The names of all functions in the symbol tables, by index, if they are known.
+    pub(super) fn names(&self) -> Option<&Names> {
+        self.names.get()
     }
 
     /// The decision of another process about a function.
@@ -329,7 +344,10 @@ impl ModuleFacts {
 
     /// All names of a function as programmers know them, the best first.
     pub(super) fn names_of(&self, index: usize) -> Vec<String> {
-        names_of(&self.functions, self.path, index)
+        match self.names.get().filter(|all| all.has(index)) {
+            Some(all) => all.of(index).map(str::to_owned).collect(),
+            None => names_of(&self.functions, self.path, index),
+        }
     }
 
     /// True if `matcher` selects the function at `address`, by its index if it has one.
@@ -355,27 +373,28 @@ impl ModuleFacts {
         self.facts(address, &names, |facts| matcher.matches(facts))
     }
 
-    /// The names of the sites, by the parts in which they were made.
-    pub(super) fn site_names(&self) -> impl Iterator<Item = &SiteNames> {
-        self.site_names.iter().map_while(OnceLock::get)
+    /// The sites, in the parts in which they were made.
+    pub(super) fn sites(&self) -> impl Iterator<Item = NamedSites> {
+        let parts = self.sites.iter().map_while(OnceLock::get);
+        parts.copied()
     }
 
-    /// Adds the names of sites that were made; there may be no more than [`MAX_PARTS`].
-    pub(super) fn add_site_names(&self, mut names: SiteNames) {
-        for place in &self.site_names {
-            match place.set(names) {
+    /// Adds sites that were made; there may be no more parts than [`MAX_PARTS`].
+    pub(super) fn add_sites(&self, mut sites: NamedSites) {
+        for place in &self.sites {
+            match place.set(sites) {
                 Ok(()) => return,
-                Err(others) => names = others,
+                Err(others) => sites = others,
             }
         }
     }
 
     /// The names of the sites made together with this one, and its place among them.
-    pub(super) fn names_of_site(&'static self, site: &Site) -> Option<(&'static SiteNames, usize)> {
-        self.site_names().find_map(|names| {
-            let sites = names.sites;
+    pub(super) fn names_of_site(&self, site: &Site) -> Option<(&'static SiteNames, usize)> {
+        self.sites().find_map(|part| {
+            let sites = part.sites;
             let place = sites.binary_search_by_key(&site.entry, |site| site.entry);
-            Some((names, place.ok()?))
+            Some((part.names, place.ok()?))
         })
     }
 }
@@ -445,55 +464,16 @@ impl ModuleFacts {
     ) -> fmt::Result {
         let function = self.functions.get(index);
         let start = self.bias.wrapping_add(function.address as usize);
-        for names in self.site_names() {
-            if let Ok(place) = names.sites.binary_search_by_key(&start, Site::address)
-                && is_function(&names.sites[place])
+        for NamedSites { sites, names } in self.sites() {
+            if let Ok(place) = sites.binary_search_by_key(&start, Site::address)
+                && is_function(&sites[place])
             {
-                return f.pad(names.names.best(place));
+                return f.pad(names.best(place));
             }
         }
         match self.symbol(index) {
             "" => write!(f, "{}+{:#x}", file_name(self.path), function.address),
             symbol => demangle::write_without_allocating(symbol, f),
-        }
-    }
-}
-
-/// A reference, since what it gives out lasts as long as what it is of.
-#[derive(Debug)]
-pub(super) struct FactsSymbols(pub(super) &'static ModuleFacts);
-
-impl Symbols for FactsSymbols {
-    fn symbol(&self, site: &Site) -> &'static str {
-        let Some((names, place)) = self.0.names_of_site(site) else {
-            return "";
-        };
-        let mut symbols = names.symbols.of(place);
-        symbols.next().unwrap_or_else(|| names.names.best(place))
-    }
-
-    fn name(&self, site: &Site, nth: usize) -> Option<&'static str> {
-        let (names, place) = self.0.names_of_site(site)?;
-        names.names.of(place).nth(nth)
-    }
-
-    fn size(&self, site: &Site) -> usize {
-        let index = self.0.index_of(site);
-        index.map_or(0, |index| self.0.functions.get(index).size as usize)
-    }
-
-    fn system_call(&self, site: &Site) -> Option<u32> {
-        system_call(site)
-    }
-
-    fn source(&self, site: &Site) -> Option<Source> {
-        self.0.source(site.address())
-    }
-
-    fn write_full_name(&self, site: &Site, out: &mut dyn fmt::Write) -> fmt::Result {
-        match self.symbol(site) {
-            "" => out.write_str(site.name.as_str()),
-            symbol => demangle::write_full(symbol, out),
         }
     }
 }

@@ -5,6 +5,9 @@ use core::fmt::Write as _;
 use fgraph_symbols::demangle;
 use fgraph_symbols::functions::{Functions, Name};
 
+use super::names::Names;
+use super::planners::Planners;
+
 /// The name that a function goes by in the symbol table; empty if it has none.
 pub(super) fn symbol<'a>(functions: &Functions<'a>, index: usize) -> &'a str {
     let name = functions.names(index).next();
@@ -32,6 +35,24 @@ pub(super) fn write_name(
     } else {
         demangle::demangle_to(symbol, out);
     }
+}
+
+/// The names of all functions of the module at `path` that symbol tables have, by index.
+pub(super) fn all_names(functions: &Functions<'_>, path: &str, planners: Planners) -> Names {
+    let all: Vec<usize> = (0..functions.len()).collect();
+    Names::joined(planners.split(&all, |part| {
+        let mut written = Names::with_capacity(part.len());
+        let mut names = Vec::new();
+        for &index in part {
+            names.clear();
+            names.extend(functions.names(index));
+            match names.is_empty() {
+                true => written.push(core::iter::empty()),
+                false => written.push_written(written_names(functions, path, index, &names)),
+            }
+        }
+        written
+    }))
 }
 
 /// The names of a function of the module at `path` as programmers know them, the best first, and

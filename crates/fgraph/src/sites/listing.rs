@@ -19,6 +19,7 @@ use super::facts::{ModuleFacts, parse, relocated_behind};
 use super::function_names::{symbol, write_name};
 use super::function_plan::Decision;
 use super::record::ON;
+use super::site_names::NamedSites;
 use super::toolchain::{NotraceRules, callers};
 use crate::os::memory;
 use crate::report::error::{FileError, RefusalReason};
@@ -86,9 +87,9 @@ impl ModuleListing {
 
     /// Whether the site of the function at an address is patched.
     fn is_on(&self, address: usize) -> bool {
-        self.known.site_names().any(|names| {
-            let site = names.sites.binary_search_by_key(&address, Site::address);
-            site.is_ok_and(|site| names.sites[site].state.load(Ordering::Relaxed) == ON)
+        self.known.sites().any(|NamedSites { sites, .. }| {
+            let site = sites.binary_search_by_key(&address, Site::address);
+            site.is_ok_and(|site| sites[site].state.load(Ordering::Relaxed) == ON)
         })
     }
 }

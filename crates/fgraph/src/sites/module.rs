@@ -216,7 +216,7 @@ impl ModuleSites {
     pub(crate) fn parts(&self) -> impl Iterator<Item = &'static [Site]> {
         let built = self.stage.built().into_iter();
         let parts = built.flat_map(|built| built.parts.iter());
-        parts.map(|part| part.sites)
+        parts.map(|part| part.named.sites)
     }
 
     pub(crate) fn sites(&self) -> impl Iterator<Item = &'static Site> {
@@ -420,9 +420,10 @@ impl ModuleSites {
     ) -> Option<ModulePlan> {
         let known = self.known()?;
         let candidates = Candidates::new(known, &self.linked, protections);
+        known.restore(&self.linked.listed);
         let all = Entry::all(known, &candidates);
         // The last part has all that is left.
-        let lazily = lazily.filter(|_| known.site_names().count() + 1 < MAX_PARTS);
+        let lazily = lazily.filter(|_| known.sites().count() + 1 < MAX_PARTS);
         let few = lazily.and_then(|matchers| {
             let matchers = matchers
                 .iter()
@@ -436,7 +437,6 @@ impl ModuleSites {
             .built()
             .and_then(|built| built.looked_at.as_ref());
         let listed = &self.linked.listed[..];
-        known.restore(listed);
         let is_padded = !listed.is_empty();
         let plan = ModulePlan::new(known, candidates, &all, few, done, is_padded, planners);
         plan.save(listed);

@@ -60,6 +60,7 @@ impl ModulePlan {
             None => {
                 let entered = || _ = known.entered();
                 planners.both(|| known.find_reliance(is_padded), entered);
+                known.find_names(planners);
             }
         }
         let decide = |entries: &[Entry]| {
@@ -238,6 +239,7 @@ mod tests {
 
     use super::super::linked_module::LinkedModule;
     use super::super::module::ModuleSites;
+    use super::super::names::Names;
     use super::*;
     use crate::process::modules;
     use crate::process::plan_store::{self, PlanStore};
@@ -273,6 +275,8 @@ mod tests {
     struct Planned {
         path: String,
         decisions: Vec<String>,
+        /// The names of all functions, those of each once.
+        names: Names,
         /// How many decisions another process has saved, and how many of these hold.
         saved: [usize; 2],
     }
@@ -295,11 +299,16 @@ mod tests {
                 let saved = plan.candidates.saved(index);
                 saved.is_some_and(|(code, saved)| Decision::restore(index, &code, saved).is_some())
             });
+            let mut names = Names::default();
+            for index in 0..known.functions.len() {
+                names.push(known.names_of(index).iter().map(String::as_str));
+            }
             let decisions = plan.decisions.iter().flatten();
             let decisions = decisions.map(|decision| format!("{decision:?}"));
             Some(Planned {
                 path: module.path().to_owned(),
                 decisions: decisions.collect(),
+                names,
                 saved: [saved.count(), restored.count()],
             })
         });
@@ -343,6 +352,7 @@ mod tests {
                 "{path}: {saved}"
             );
             for plan in [first, second] {
+                assert!(new.names.parts() == plan.names.parts(), "{path}");
                 assert_eq!(new.decisions.len(), plan.decisions.len(), "{path}");
                 for (new, decision) in new.decisions.iter().zip(&plan.decisions) {
                     assert_eq!(new, decision, "{path}");

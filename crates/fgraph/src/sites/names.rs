@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 /// The names of a list of functions; each may have several.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     text: String,
     /// Where in the text each name ends.
@@ -81,17 +81,29 @@ impl Names {
         (first as usize..self.behind[index] as usize).map(|name| self.name(name))
     }
 
-    /// The best name of the last function; empty if it has none.
-    pub(crate) fn last(&self) -> &str {
-        self.behind
-            .len()
-            .checked_sub(1)
-            .map_or("", |last| self.best(last))
+    /// True if function `index` has a name.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.of(index).next().is_some()
     }
 
-    /// The best name of function `index`; empty if it has none.
-    pub(crate) fn best(&self, index: usize) -> &str {
-        self.of(index).next().unwrap_or_default()
+    /// How many functions are in the list.
+    pub(crate) fn len(&self) -> usize {
+        self.behind.len()
+    }
+
+    /// All names behind each other; where in them each ends; and for each function, the index
+    /// behind its last name.
+    pub(crate) fn parts(&self) -> (&str, &[u32], &[u32]) {
+        (&self.text, &self.ends, &self.behind)
+    }
+
+    /// The names of these [`parts`](Self::parts); `None` if they do not belong together.
+    pub(crate) fn of_parts(text: String, ends: Vec<u32>, behind: Vec<u32>) -> Option<Self> {
+        let is_char = |&end: &u32| text.is_char_boundary(end as usize);
+        let are_names = ends.is_sorted() && ends.iter().all(is_char);
+        let last = behind.last().map_or(0, |&last| last as usize);
+        let are_functions = behind.is_sorted() && last <= ends.len();
+        (are_names && are_functions).then_some(Self { text, ends, behind })
     }
 }
 
@@ -107,7 +119,7 @@ mod tests {
         names.push(["a"].into_iter());
         let all: Vec<Vec<&str>> = (0..3).map(|index| names.of(index).collect()).collect();
         assert_eq!(all, [vec!["a", "b"], vec![], vec!["a"]]);
-        assert_eq!([0, 1, 2].map(|index| names.best(index)), ["a", "", "a"]);
+        assert_eq!([0, 1, 2].map(|index| names.has(index)), [true, false, true]);
     }
 
     #[test]
@@ -123,8 +135,29 @@ mod tests {
         let names = Names::joined(lists.iter().map(|functions| list(functions)).collect());
         let all: Vec<Vec<&str>> = (0..4).map(|index| names.of(index).collect()).collect();
         assert_eq!(all, lists.concat());
-        assert_eq!(names.last(), "a");
-        assert_eq!(Names::joined(Vec::new()).last(), "");
+        assert_eq!(Names::joined(Vec::new()).len(), 0);
+    }
+
+    #[test]
+    fn parts_are_names_where_they_belong_together() {
+        let of_parts = |text: &str, ends: &[u32], behind: &[u32]| {
+            Names::of_parts(text.to_owned(), ends.to_vec(), behind.to_vec())
+        };
+        let names = of_parts("aéb", &[1, 3, 4], &[1, 1, 3]).unwrap();
+        let all: Vec<Vec<&str>> = (0..3).map(|index| names.of(index).collect()).collect();
+        assert_eq!(all, [vec!["a"], vec![], vec!["é", "b"]]);
+        for (ends, behind) in [
+            (&[1, 2, 4][..], &[1, 1, 3][..]),
+            (&[1, 3, 5], &[1, 1, 3]),
+            (&[3, 1, 4], &[1, 1, 3]),
+            (&[1, 3, 4], &[1, 1, 4]),
+            (&[1, 3, 4], &[1, 3, 1]),
+        ] {
+            assert!(
+                of_parts("aéb", ends, behind).is_none(),
+                "{ends:?} {behind:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! The plan of a module as bytes, so that one process makes it for many.
 //!
 //! ```text
-//!   magic | checksum | key | functions | facts | decisions
+//!   magic | checksum | key | functions | facts | decisions | names
 //! ```
 //!
-//! The bytes hold results of looking at the file: its functions in order, what their callers rely
-//! on, and for each how long its window is. They hold no code. Whoever uses them decodes the window
-//! again from the text of the file, and compares it with memory as ever.
+//! The bytes hold results of looking at the file: its functions in order and their names as
+//! programmers know them, the registers that callers rely on, and the length of each window. They
+//! hold no code. A process that uses them decodes the window again from the text of the file, and
+//! compares it with memory.
 
 use twox_hash::XxHash3_64;
 
 use super::branch_targets::Entered;
 use super::candidate::Callers;
+use super::names::Names;
 use super::reliance::Reliance;
 
 /// Begins the bytes of a plan.
@@ -39,6 +41,9 @@ pub(super) struct SavedFacts {
     pub(super) reliance: Option<Reliance>,
     /// By index of the function; empty until they are made.
     pub(super) decisions: Vec<SavedDecision>,
+    /// By index of the function; those that the symbol tables have no name of have none here. Empty
+    /// until the decisions are made.
+    pub(super) names: Names,
 }
 
 /// How a function is traced, in a word.
@@ -124,6 +129,14 @@ pub(super) fn encode(key: u128, functions: &[u8], facts: &SavedFacts) -> Vec<u8>
     }
     let decisions = facts.decisions.iter();
     put_all(&mut out, decisions.map(|decision| decision.to_word()));
+    let (text, ends, behind) = facts.names.parts();
+    put_bytes(&mut out, text.as_bytes());
+    for numbers in [ends, behind] {
+        put(&mut out, numbers.len() as u64);
+        numbers
+            .iter()
+            .for_each(|number| out.extend(number.to_le_bytes()));
+    }
     let sum = XxHash3_64::oneshot(&out[HEAD..]);
     out[MAGIC.len()..HEAD].copy_from_slice(&sum.to_le_bytes());
     out
@@ -172,12 +185,15 @@ pub(super) fn decode(key: u128, bytes: &[u8]) -> Option<SavedPlan> {
         reliance = Some(Reliance::new([part()?, part()?]));
     }
     let decisions = rest.words()?.map(SavedDecision::of_word).collect();
+    let text = str::from_utf8(rest.bytes()?).ok()?.to_owned();
+    let names = Names::of_parts(text, rest.halves()?, rest.halves()?)?;
     let facts = SavedFacts {
         context,
         callers,
         entered,
         reliance,
         decisions,
+        names,
     };
     rest.0.is_empty().then_some(SavedPlan { functions, facts })
 }
@@ -208,6 +224,17 @@ impl<'a> Rest<'a> {
         let (words, _) = self.take(len.checked_mul(8)?)?.as_chunks();
         Some(words.iter().map(|word| u64::from_le_bytes(*word)))
     }
+
+    fn halves(&mut self) -> Option<Vec<u32>> {
+        let len = self.word()?;
+        let (halves, _) = self.take(len.checked_mul(4)?)?.as_chunks();
+        Some(
+            halves
+                .iter()
+                .map(|half| u32::from_le_bytes(*half))
+                .collect(),
+        )
+    }
 }
 
 #[cfg(test)]
@@ -217,6 +244,9 @@ mod tests {
     const KEY: u128 = 0xfedc_ba98_7654_3210_0123_4567_89ab_cdef;
 
     fn facts() -> SavedFacts {
+        let mut names = Names::default();
+        names.push(["malloc", "malloc@@GLIBC_2.2.5"].into_iter());
+        names.push([].into_iter());
         SavedFacts {
             context: 0x0123_4567_89ab_cdef,
             callers: Callers::LowRegisters,
@@ -239,6 +269,7 @@ mod tests {
                     has_system_calls: true,
                 },
             ],
+            names,
         }
     }
 

@@ -49,7 +49,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kept {
     Nothing,
-    /// All but decisions.
+    /// All but decisions and names.
     Facts,
     All,
 }
@@ -121,8 +121,9 @@ impl Saving {
         let mut state = self.lock();
         let found = state.found.take()?;
         let kept = Kept::with(&found);
+        let of_all = [found.decisions.len(), found.names.len()];
         if found.context != self.hash(context)
-            || kept == Kept::All && found.decisions.len() != functions
+            || kept == Kept::All && of_all != [functions, functions]
         {
             return None;
         }
@@ -187,7 +188,7 @@ fn load(store: &dyn PlanStore, module: &str, key: u128) -> Option<SavedPlan> {
 
 fn key(file: &ElfFile<'_>, debug: Option<&ElfFile<'_>>, notrace: Option<Notrace>) -> u128 {
     let mut hash = XxHash3_128::new();
-    let version = concat!(env!("CARGO_PKG_VERSION"), " 1");
+    let version = concat!(env!("CARGO_PKG_VERSION"), " 2");
     let vectors = (cpu::vector_bytes(), cpu::opmask_bytes());
     let rest = format!(
         "{version} {vectors:?} {} {notrace:?}",
@@ -210,6 +211,7 @@ mod tests {
 
     use super::super::branch_targets::Entered;
     use super::super::candidate::Callers;
+    use super::super::names::Names;
     use super::super::saved_plan::SavedDecision;
     use super::*;
 
@@ -219,6 +221,8 @@ mod tests {
             symbol: "f",
             version: None,
         };
+        let mut of_one = Names::default();
+        of_one.push(["f"].into_iter());
         let saving = |names: &[(u64, Name<'_>)], context| {
             let mut saving = Saving {
                 key: 0,
@@ -231,6 +235,7 @@ mod tests {
                         entered: Entered::default(),
                         reliance: None,
                         decisions: vec![SavedDecision::default()],
+                        names: of_one.clone(),
                     }),
                     kept: Kept::Nothing,
                 }),
