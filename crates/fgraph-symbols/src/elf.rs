@@ -340,22 +340,22 @@ impl<'a> ElfFile<'a> {
         })
     }
 
+    /// The addresses of the segments that are loaded as code.
+    pub fn text_segments(&self) -> impl Iterator<Item = Range<u64>> + use<'a> {
+        let is_text = |s: &&ProgramHeader64<Le>| {
+            s.p_type(Le) == elf::PT_LOAD && s.p_flags(Le).contains(elf::PF_X)
+        };
+        let text = self.segments.iter().filter(is_text);
+        text.filter_map(|s| Some(s.p_vaddr(Le)..s.p_vaddr(Le).checked_add(s.p_memsz(Le))?))
+    }
+
     /// The address ranges that hold functions, in order and apart from each other.
     ///
     /// These are the executable sections, as far as they are loaded as such, without the linker's
     /// stubs. In a file without sections it is the executable segments.
     #[must_use]
     pub fn text(&self) -> Vec<Range<u64>> {
-        let is_text = |s: &&ProgramHeader64<Le>| {
-            s.p_type(Le) == elf::PT_LOAD && s.p_flags(Le).contains(elf::PF_X)
-        };
-        let segments: Vec<Range<u64>> = self
-            .segments
-            .iter()
-            .filter(is_text)
-            .filter_map(|s| Some(s.p_vaddr(Le)..s.p_vaddr(Le).checked_add(s.p_memsz(Le))?))
-            .take(MAX_TEXT_SEGMENTS)
-            .collect();
+        let segments: Vec<Range<u64>> = self.text_segments().take(MAX_TEXT_SEGMENTS).collect();
         let is_executable = |section: &&SectionHeader64<Le>| {
             let flags = section.sh_flags(Le);
             flags.contains(elf::SHF_ALLOC) && flags.contains(elf::SHF_EXECINSTR)

@@ -12,6 +12,7 @@ mod candidates;
 mod classify;
 mod entries;
 mod facts;
+mod file_code;
 mod function_names;
 mod function_plan;
 pub(crate) mod indices;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use fgraph_symbols::elf::EntryList;
-use fgraph_symbols::functions::Functions;
 
 use super::branch_targets::Entered;
 use super::candidate::Candidate;
 use super::facts::ModuleFacts;
+use super::file_code::Found;
 use super::linked_module::LinkedModule;
 use super::reliance::Reliance;
 use super::saved_plan::SavedWindow;
@@ -15,13 +15,9 @@ use super::toolchain::{OWN, is_own};
 use crate::arch::nop;
 use crate::arch::trampoline;
 use crate::os::maps::Protections;
-use crate::os::status;
 use crate::process::loader_event;
 use crate::process::modules::{ListedEntry, LoadedModule};
 use crate::report::error::RefusalReason;
-
-/// A function, or why it may not be traced because of where it is.
-pub(super) type Found<'a> = Result<Candidate<'a>, RefusalReason>;
 
 /// The functions of a module, and what is needed to look at one.
 #[derive(Debug)]
@@ -150,59 +146,26 @@ impl Candidates {
 
     /// A function by its index, as far as its code tells.
     fn code(&self, index: usize) -> Found<'static> {
-        let known = self.known;
-        let function = known.functions.get(index);
-        if function.is_resolver {
-            return Err(RefusalReason::Resolver);
-        }
-        let address = known.address(index);
-        let limit = known.bias.wrapping_add(function.limit as usize);
-        let gap = gap(&known.functions, index).map(|gap| known.bias.wrapping_add(gap as usize));
-        let padding = gap
-            .filter(|&gap| {
-                let relocated = known.relocated_behind(gap);
-                relocated.is_none_or(|distance| gap + distance >= address)
-            })
-            .and_then(|gap| self.text(gap, address).ok());
-        Ok(Candidate {
-            size: function.size as usize,
-            padding: padding.unwrap_or_default(),
-            ..self.code_at(address, limit)?
-        })
+        self.known
+            .code()
+            .function(index, |address| self.segment_end(address))
     }
 
     /// One of the entries that only a list or the linker names.
     pub(super) fn other(&self, address: usize) -> Found<'static> {
         Ok(Candidate {
             listed: loader_event::event() != Some(address),
-            ..self.code_at(address, address + 16)?
+            ..self
+                .known
+                .code()
+                .at(address, address + 16, |address| self.segment_end(address))?
         })
     }
 
-    /// The code from an address up to a limit.
-    fn code_at(&self, address: usize, limit: usize) -> Found<'static> {
-        Ok(Candidate {
-            address,
-            size: 0,
-            text: self.text(address, limit)?,
-            relocated: self.known.relocated_behind(address),
-            listed: false,
-            padding: &[],
-            entered: 0,
-            code_is_relied_on: true,
-            convention_is_relied_on: false,
-            has_shadow_stacks: status::has_shadow_stacks(),
-            symbol: "",
-            notrace: None,
-        })
-    }
-
-    /// The code from an address up to a limit, or to the end of its segment, as the file has it.
-    fn text(&self, address: usize, limit: usize) -> Result<&'static [u8], RefusalReason> {
-        let end = self.loaded.text().find(|text| text.contains(&address));
-        let end = end.ok_or(RefusalReason::NotText)?.end.min(limit);
-        let text = self.known.bytes_at(address, end - address);
-        text.ok_or(RefusalReason::NotText)
+    /// Where the segment of code ends that an address is in.
+    fn segment_end(&self, address: usize) -> Option<usize> {
+        let mut text = self.loaded.text();
+        text.find_map(|text| text.contains(&address).then_some(text.end))
     }
 
     /// Checks that code in memory may be patched, by how it is mapped.
@@ -218,12 +181,4 @@ impl Candidates {
             _ => Err(RefusalReason::Unreadable),
         }
     }
-}
-
-/// The end of what is before a function, if that is known.
-pub(super) fn gap(functions: &Functions<'_>, index: usize) -> Option<u64> {
-    let previous = functions.get(index.checked_sub(1)?);
-    let end = previous.address + previous.size;
-    let address = functions.address(index);
-    (previous.size != 0 && end < address && previous.limit == address).then_some(end)
 }

@@ -19,6 +19,7 @@ use fgraph_symbols::signature::Signature;
 
 use super::branch_targets::Entered;
 use super::candidate::Callers;
+use super::file_code::FileCode;
 use super::function_names::{all_names, file_name, names_of, symbol, write_name};
 use super::names::Names;
 use super::planners::Planners;
@@ -29,7 +30,7 @@ use super::saved_plan::{SavedDecision, SavedFacts};
 use super::saving::{Context, Saving};
 use super::site_names::{NamedSites, SiteNames};
 use super::toolchain::{self, NotraceRules};
-use crate::os::memory;
+use crate::os::{memory, status};
 use crate::process::debug_file;
 use crate::process::modules::ListedEntry;
 #[cfg(feature = "dwarf")]
@@ -302,10 +303,15 @@ impl ModuleFacts {
             .wrapping_add(self.functions.address(index) as usize)
     }
 
-    /// What the file has for an address in memory.
-    pub(super) fn bytes_at(&self, address: usize, len: usize) -> Option<&'static [u8]> {
-        let in_file = address.wrapping_sub(self.bias) as u64;
-        self.file.bytes_at(in_file, len)
+    /// The code of its functions.
+    pub(super) fn code(&self) -> FileCode<'_> {
+        FileCode {
+            file: &self.file,
+            functions: &self.functions,
+            text_relocations: &self.text_relocations,
+            bias: self.bias,
+            has_shadow_stacks: status::has_shadow_stacks(),
+        }
     }
 
     pub(super) fn symbol(&self, index: usize) -> &'static str {
@@ -316,12 +322,6 @@ impl ModuleFacts {
     /// symbols only.
     pub(super) fn may_be_mentioned(&self, index: usize, pieces: Option<&SymbolPieces>) -> bool {
         pieces.is_none_or(|pieces| pieces.may_match(self.functions.raw_names(index)))
-    }
-
-    /// How many bytes behind an address in memory is the first one that the linker writes to.
-    pub(super) fn relocated_behind(&self, address: usize) -> Option<usize> {
-        let in_file = address.wrapping_sub(self.bias) as u64;
-        relocated_behind(&self.text_relocations, in_file)
     }
 
     /// Calls `with` with what is known of the function at `address`, which goes by `names`.
@@ -492,13 +492,4 @@ pub(super) fn parse(
     let file = ElfFile::parse(bytes.map_err(|error| error.to_string())?).map_err(text)?;
     check(&file).map_err(text)?;
     Ok((file, debug_file::find(path, &file)))
-}
-
-/// How many bytes behind `address` is the first one of the relocations at `places`, which are in
-/// order.
-pub(super) fn relocated_behind(places: &[u64], address: u64) -> Option<usize> {
-    const LEN: u64 = 8;
-    let next = places.partition_point(|place| place + LEN <= address);
-    let distance = places.get(next)?.saturating_sub(address);
-    usize::try_from(distance).ok()
 }

@@ -1,9 +1,9 @@
 //! The plan for one function, or for a system call within one.
 
 use super::candidate::{Callers, Candidate, ENTRY_BYTES, first_bytes};
-use super::candidates::Found;
 use super::classify::{Plan, classify};
 use super::entries::Subject;
+use super::file_code::Found;
 use super::saved_plan::SavedWindow;
 use crate::arch::stub::SITE_LEN;
 use crate::report::error::RefusalReason;

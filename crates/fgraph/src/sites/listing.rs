@@ -12,10 +12,11 @@ use fgraph_symbols::functions::Functions;
 
 use super::branch_targets::Entered;
 use super::candidate::Candidate;
-use super::candidates::{Candidates, gap};
+use super::candidates::Candidates;
 use super::classify::{Plan, classify};
 use super::entries::Subject;
-use super::facts::{ModuleFacts, parse, relocated_behind};
+use super::facts::{ModuleFacts, parse};
+use super::file_code::FileCode;
 use super::function_names::{symbol, write_name};
 use super::function_plan::Decision;
 use super::record::ON;
@@ -226,37 +227,37 @@ pub(crate) fn list(
     let entered = Entered::find(file, functions);
     let notrace = NotraceRules::new(file, functions, None);
     let breakpoints = breakpoints && !notrace.blocks_signals(functions);
-    let relocations = file.text_relocations();
+    let code = FileCode {
+        file,
+        functions,
+        text_relocations: &file.text_relocations(),
+        bias: 0,
+        // The listing is of the file, not of the process.
+        has_shadow_stacks: false,
+    };
+    let segments: Vec<_> = file.text_segments().collect();
+    let segment_end = |address: usize| {
+        let segment = segments.iter().find(|it| it.contains(&(address as u64)))?;
+        usize::try_from(segment.end).ok()
+    };
     let info = |index| {
-        let function = functions.get(index);
-        let symbol = symbol(functions, index);
-        let len = function.limit.saturating_sub(function.address);
-        let text = file.bytes_at(function.address, usize::try_from(len).unwrap_or(0));
-        let candidate = Candidate {
-            address: function.address as usize,
-            size: function.size as usize,
-            text: text.unwrap_or_default(),
-            listed: false,
-            relocated: relocated_behind(&relocations, function.address),
-            padding: gap(functions, index)
-                .and_then(|gap| file.bytes_at(gap, (function.address - gap) as usize))
-                .unwrap_or_default(),
+        let function = code.function(index, segment_end).map(|code| Candidate {
             entered: entered.of(index),
-            code_is_relied_on: true,
-            convention_is_relied_on: false,
-            // The listing is of the file, not of the process.
-            has_shadow_stacks: false,
-            symbol,
+            symbol: symbol(functions, index),
             notrace: notrace.of(file, functions, index, functions.names(index)),
+            ..code
+        });
+        let decided = match function {
+            Ok(function) => how(classify(&function, || callers, breakpoints)),
+            Err(reason) => (Err(reason), false),
         };
-        let decided = if function.is_resolver {
-            (Err(RefusalReason::Resolver), false)
-        } else if text.is_none() {
-            (Err(RefusalReason::NotText), false)
-        } else {
-            how(classify(&candidate, || callers, breakpoints))
-        };
-        info(functions, Some(index), &path, function.address, decided)
+        info(
+            functions,
+            Some(index),
+            &path,
+            functions.address(index),
+            decided,
+        )
     };
     let listing = FileListing {
         stripped: functions.is_stripped(),
