@@ -1,13 +1,16 @@
 //! What `fgraph probe` does with calls: a small language, its parser and its evaluation.
 //!
 //! ```text
-//!   action  = what [ "by" ( "caller" | "thread" | "function" | "module" ) ] [ "if" value ]
+//!   action  = what [ "by" key { "," key } ] [ "if" value ]
+//!   key     = "caller" | "thread" | "function" | "module" | value
 //!   what    = "count" | "print" | ( "sum" | "avg" | "min" | "max" | "hist" ) "(" value ")"
 //!   value   = operands with operators between them, which bind as in Rust, the tightest first:
 //!             * /    + -    &    == != < >    &&    ||
 //!   operand = integer | "argN" | name of a parameter | "retval" | "duration"
-//!           | "str(" argN, name or "retval" ")" | "(" value ")"
+//!           | "str(" argN, name or "retval" ")" | "\"text\"" | "(" value ")"
 //! ```
+//!
+//! In a text in quotes `\"` is a quote, `\\` a backslash and `\n` the end of a line.
 //!
 //! What cannot be computed is missing: an argument that was not recorded, the result of a call that
 //! goes on, a division by zero, a number of more than 128 bits. Missing values are left out of what
@@ -20,7 +23,8 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Action {
     pub(crate) what: What,
-    pub(crate) by: Option<By>,
+    /// What there is a line for each of; empty for one line.
+    pub(crate) by: Vec<By>,
     pub(crate) condition: Option<Expression>,
 }
 
@@ -35,13 +39,28 @@ pub(crate) enum What {
     Histogram(Expression),
 }
 
-/// What there is a line for each of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl What {
+    /// The value of each call that is looked at.
+    pub(crate) fn value(&self) -> Option<&Expression> {
+        match self {
+            Self::Count | Self::Print => None,
+            Self::Sum(value)
+            | Self::Average(value)
+            | Self::Least(value)
+            | Self::Most(value)
+            | Self::Histogram(value) => Some(value),
+        }
+    }
+}
+
+/// A property of a call that lines are told apart by.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Caller,
     Thread,
     Function,
     Module,
+    Value(Expression),
 }
 
 /// Something that is computed of a call.
@@ -52,6 +71,8 @@ pub(crate) enum Expression {
     Input(Input),
     /// The text that one leads to.
     Text(Input),
+    /// This text.
+    Literal(String),
     /// Nanoseconds.
     Duration,
     Binary(Operator, Box<Self>, Box<Self>),
@@ -150,6 +171,7 @@ impl Expression {
             Self::Number(number) => Value::Number(*number),
             Self::Input(input) => Value::Number(call.number(input)?),
             Self::Text(input) => Value::Text(call.text(input)?),
+            Self::Literal(text) => Value::Text(text.clone()),
             Self::Duration => Value::Number(call.duration()?.into()),
             Self::Binary(operator, left, right) => {
                 let left = left.of(call);
@@ -169,6 +191,23 @@ impl Expression {
         self.of(call).as_ref().is_some_and(is_true)
     }
 
+    fn is_text(&self) -> bool {
+        matches!(self, Self::Text(_) | Self::Literal(_))
+    }
+
+    /// Whether it is a time in nanoseconds.
+    pub(crate) fn is_time(&self) -> bool {
+        match self {
+            Self::Duration => true,
+            Self::Binary(Operator::Add | Operator::Subtract, left, right) => {
+                left.is_time() && right.is_time()
+            }
+            Self::Binary(Operator::Multiply, left, right) => left.is_time() != right.is_time(),
+            Self::Binary(Operator::Divide, left, right) => left.is_time() && !right.is_time(),
+            _ => false,
+        }
+    }
+
     /// Hands over each input that is in it, and whether its text is wanted.
     fn each_input(&self, found: &mut impl FnMut(&Input, bool)) {
         match self {
@@ -178,7 +217,7 @@ impl Expression {
                 left.each_input(found);
                 right.each_input(found);
             }
-            Self::Number(_) | Self::Duration => {}
+            Self::Number(_) | Self::Literal(_) | Self::Duration => {}
         }
     }
 }
@@ -230,15 +269,12 @@ impl Action {
 
     /// Hands over each argument or result that it needs, and whether its text is wanted.
     pub(crate) fn each_input(&self, mut found: impl FnMut(&Input, bool)) {
-        let value = match &self.what {
-            What::Count | What::Print => None,
-            What::Sum(value)
-            | What::Average(value)
-            | What::Least(value)
-            | What::Most(value)
-            | What::Histogram(value) => Some(value),
-        };
-        for expression in value.into_iter().chain(&self.condition) {
+        let keys = self.by.iter().filter_map(|by| match by {
+            By::Value(value) => Some(value),
+            _ => None,
+        });
+        let values = self.what.value().into_iter().chain(&self.condition);
+        for expression in values.chain(keys) {
             expression.each_input(&mut found);
         }
     }
@@ -276,11 +312,10 @@ const MAX_OPERATORS: usize = 256;
 
 /// Why an operator gives no value for two operands, whatever they are for a call.
 fn mismatch(operator: Operator, left: &Expression, right: &Expression) -> Option<&'static str> {
-    let is_text = |value: &Expression| matches!(value, Expression::Text(_));
-    match (operator.tightness(), is_text(left), is_text(right)) {
+    match (operator.tightness(), left.is_text(), right.is_text()) {
         (_, false, false) | (COMPARISON, true, true) | (..COMPARISON, ..) => None,
-        (COMPARISON, ..) => Some("a text is compared with a text: str(arg0) == str(arg1)"),
-        _ => Some("str() is a text, which can only be compared"),
+        (COMPARISON, ..) => Some("a text is compared with a text: str(arg0) == \"text\""),
+        _ => Some("a text can only be compared"),
     }
 }
 
@@ -345,10 +380,13 @@ impl<'t> Parser<'t> {
                 return Err("an action is count, sum, avg, min, max, hist or print");
             }
         };
-        let by = match self.takes("by") {
-            true => Some(self.by()?),
-            false => None,
-        };
+        let mut by = Vec::new();
+        if self.takes("by") {
+            by.push(self.by()?);
+            while self.takes(",") {
+                by.push(self.by()?);
+            }
+        }
         let condition = match self.takes("if") {
             true => Some(self.value(0)?),
             false => None,
@@ -359,7 +397,7 @@ impl<'t> Parser<'t> {
                 by,
                 condition,
             }),
-            rest if rest.starts_with('(') && by.is_none() && condition.is_none() => {
+            rest if rest.starts_with('(') && by.is_empty() && condition.is_none() => {
                 Err("`count` and `print` are written without ()")
             }
             _ if condition.is_some() => Err("nothing more makes sense here"),
@@ -377,9 +415,9 @@ impl<'t> Parser<'t> {
     fn number_in_parentheses(&mut self) -> Parsed<Expression> {
         let at = self.at;
         let value = self.in_parentheses()?;
-        if matches!(value, Expression::Text(_)) {
+        if value.is_text() {
             self.at = at;
-            return Err("sum and avg are of numbers, and str() is a text");
+            return Err("sum and avg are of numbers, and this is a text");
         }
         Ok(value)
     }
@@ -391,7 +429,10 @@ impl<'t> Parser<'t> {
             "thread" => By::Thread,
             "function" => By::Function,
             "module" => By::Module,
-            _ => return Err("'by' is by caller, thread, function or module"),
+            "" | "if" if !self.rest().starts_with(['(', '"', '-']) => {
+                return Err("'by' is by caller, thread, function, module or a value");
+            }
+            _ => return self.value(0).map(By::Value),
         };
         self.at += word.len();
         Ok(by)
@@ -441,6 +482,9 @@ impl<'t> Parser<'t> {
             return Ok(value);
         }
         let rest = self.rest();
+        if rest.starts_with('"') {
+            return self.literal();
+        }
         let digits = rest.strip_prefix('-').unwrap_or(rest);
         if digits.starts_with(|c: char| c.is_ascii_digit()) {
             return self.number();
@@ -461,7 +505,8 @@ impl<'t> Parser<'t> {
             // A parameter may have this name.
             self.at = before;
         }
-        let why = "a value is an integer, argN, a parameter's name, retval, duration or str()";
+        let why =
+            "a value is an integer, argN, a parameter's name, retval, duration, str() or \"text\"";
         self.input(why).map(Expression::Input)
     }
 
@@ -479,6 +524,28 @@ impl<'t> Parser<'t> {
         };
         self.at += word.len();
         Ok(input)
+    }
+
+    /// A text in quotes.
+    fn literal(&mut self) -> Parsed<Expression> {
+        let mut text = String::new();
+        let mut is_escaped = false;
+        for (at, character) in self.rest().char_indices().skip(1) {
+            match (character, is_escaped) {
+                ('"', false) => {
+                    self.at += at + 1;
+                    return Ok(Expression::Literal(text));
+                }
+                ('\\', false) => {
+                    is_escaped = true;
+                    continue;
+                }
+                ('n', true) => text.push('\n'),
+                _ => text.push(character),
+            }
+            is_escaped = false;
+        }
+        Err("the quote that ends the text is missing")
     }
 
     /// Decimal, or hexadecimal with `0x` before it.
@@ -559,6 +626,8 @@ mod tests {
             ("-3 - -4", 1),
             ("0xff & 0x0f", 15),
             ("str(arg0) == str(arg0)", 1),
+            (r#"str(arg0) == "text""#, 1),
+            (r#""a\"b\\" != "a\"b""#, 1),
         ] {
             assert_eq!(value(text), Some(Value::Number(expected)), "{text}");
         }
@@ -596,7 +665,7 @@ mod tests {
             action.what,
             What::Average(Expression::Input(Input::Argument(0)))
         );
-        assert_eq!(action.by, Some(By::Caller));
+        assert_eq!(action.by, [By::Caller]);
         let mut inputs = Vec::new();
         action.each_input(|input, is_text| inputs.push((input.clone(), is_text)));
         let size = Input::Parameter("size".to_owned());
@@ -606,6 +675,14 @@ mod tests {
             (size, false),
         ];
         assert_eq!(inputs, expected);
+        let action = Action::parse("count by function, str(path), size & 7 if arg0").unwrap();
+        let path = Expression::Text(Input::Parameter("path".to_owned()));
+        assert_eq!(action.by[..2], [By::Function, By::Value(path.clone())]);
+        assert!(matches!(action.by[2], By::Value(Expression::Binary(..))));
+        let mut inputs = Vec::new();
+        action.each_input(|input, is_text| inputs.push((input.name(), is_text)));
+        let expected = [("arg0", false), ("path", true), ("size", false)];
+        assert_eq!(inputs, expected.map(|(name, is)| (name.to_owned(), is)));
         // Names of parameters may look like words of the language.
         for text in [
             "sum(str)",
@@ -619,6 +696,25 @@ mod tests {
     }
 
     #[test]
+    fn times_are_told_from_other_numbers() {
+        let is_time = |text: &str| {
+            let action = Action::parse(&format!("sum({text})")).unwrap();
+            action.what.value().unwrap().is_time()
+        };
+        for text in ["duration", "duration - 2 * duration", "3 * duration / arg0"] {
+            assert!(is_time(text), "{text}");
+        }
+        for text in [
+            "arg0",
+            "duration / duration",
+            "duration > 5",
+            "duration + 1",
+        ] {
+            assert!(!is_time(text), "{text}");
+        }
+    }
+
+    #[test]
     fn errors_say_where() {
         for (text, column, part) in [
             ("", 1, "an action is"),
@@ -628,7 +724,10 @@ mod tests {
             ("sum()", 5, "a value is"),
             ("hist(arg0 +)", 12, "a value is"),
             ("hist(str(1))", 10, "str() takes"),
-            ("count by name", 10, "by caller"),
+            ("count by", 9, "by caller"),
+            ("count by if arg0", 10, "by caller"),
+            ("count by arg0,", 15, "by caller"),
+            (r#"count if str(arg0) == "a"#, 23, "quote"),
             ("count if", 9, "a value is"),
             ("count if 1 < 2 < 3", 16, "put together"),
             ("count 5", 7, "'by' and 'if'"),
@@ -643,6 +742,7 @@ mod tests {
             ("sum(str(arg0))", 4, "of numbers"),
             ("avg(str(path)) by caller", 4, "of numbers"),
             ("max(str(arg0) + 1)", 15, "only be compared"),
+            (r#"sum("a")"#, 4, "of numbers"),
             ("count if str(arg0) == 1", 20, "with a text"),
             ("count if 1 < str(arg0)", 12, "with a text"),
         ] {
@@ -668,7 +768,7 @@ mod tests {
 
     #[test]
     fn no_text_makes_it_panic() {
-        const PARTS: [&str; 24] = [
+        const PARTS: [&str; 27] = [
             "sum",
             "count",
             "print",
@@ -693,6 +793,9 @@ mod tests {
             "0",
             "18446744073709551615",
             "é\u{202e}",
+            ",",
+            "\"",
+            "\\",
         ];
         let mut state = 7_u64;
         let mut good = 0;

@@ -105,6 +105,52 @@ fn calls_are_counted_summed_and_printed() {
 }
 
 #[test]
+fn lines_are_told_apart_by_several_keys_and_texts_compared() {
+    let place = TempDir::new().unwrap();
+    let program = build(&place, &needs!(CC.find()), "-g");
+    let actions = [
+        "count by str(name), size > 100",
+        r#"sum(size) by function if str(name) != "odd\n" && str(name) == "large""#,
+        "count by str(absent)",
+    ];
+    let all = [&["probe", "take"], &actions[..], &["--", &program]].concat();
+    let (code, out, err) = fgraph(&place, &all);
+    assert_eq!(code, 0, "{err}");
+    let lines = words(&out);
+    let expected = [
+        actions[0],
+        r#"5 "even" 0"#,
+        r#"5 "odd\u{1b}[2J" 0"#,
+        r#"1 "large" 1"#,
+        actions[1],
+        "1000 take [probed]",
+        actions[2],
+        "11 ?",
+    ];
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|line| *line != "13")
+            .collect::<Vec<_>>(),
+        expected
+    );
+    let all = ["probe", "take", "hist(duration)", "--", &program];
+    let (code, out, _) = fgraph(&place, &all);
+    let has_unit = |line: &&str| {
+        [" ns ", " us ", " ms "]
+            .iter()
+            .any(|unit| line.contains(unit))
+    };
+    let rows = out.lines().filter(|line| line.contains('#'));
+    let rows: Vec<&str> = rows.collect();
+    assert_eq!(
+        (code, rows.iter().filter(|line| has_unit(line)).count()),
+        (0, rows.len()),
+        "{out}"
+    );
+}
+
+#[test]
 fn without_debug_information_registers_are_taken() {
     let place = TempDir::new().unwrap();
     let program = build(&place, &needs!(CC.find()), "-g0");
