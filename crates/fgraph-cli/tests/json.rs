@@ -86,12 +86,16 @@ fn json_fits_the_schemas_of_the_docs() {
     needs!(JSONSCHEMA.import());
     let compiler = needs!(CC.find());
     let place = TempDir::new().unwrap();
-    let program = place.path().join("probed");
-    let mut build = Command::new(compiler);
-    let build = build.args(["-g", "-O1", "-rdynamic", "-o"]).arg(&program);
-    let status = build.arg("tests/record/probed.c").status();
-    assert!(status.unwrap().success());
-    let program = program.to_str().unwrap();
+    let build = |name: &str| {
+        let program = place.path().join(name);
+        let mut build = Command::new(&compiler);
+        let build = build.args(["-g", "-O1", "-rdynamic", "-pthread", "-o"]);
+        let source = format!("tests/record/{name}.c");
+        let status = build.arg(&program).arg(source).status();
+        assert!(status.unwrap().success());
+        program.to_str().unwrap().to_owned()
+    };
+    let (program, tools) = (&build("probed")[..], &build("tools")[..]);
     let (_directory, path) = recording();
     let recording = path.to_str().unwrap();
     let directory = place.path();
@@ -112,6 +116,21 @@ fn json_fits_the_schemas_of_the_docs() {
         ),
         ("info", json(&["info", recording], directory)),
         ("functions", json(&["functions", program], directory)),
+        (
+            "probe",
+            json(
+                &[
+                    "probe",
+                    "take",
+                    "count by str(name)",
+                    "hist(size)",
+                    "--",
+                    program,
+                ],
+                directory,
+            ),
+        ),
+        ("locks", json(&["locks", "--", tools, "locks"], directory)),
         (
             "coverage",
             json(

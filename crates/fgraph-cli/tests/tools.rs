@@ -304,6 +304,36 @@ fn orders_of_locks_that_can_deadlock_are_shown() {
 }
 
 #[test]
+fn json_has_the_locks_and_their_orders() {
+    let place = Place::new(&needs!(CC.find()));
+    let (out, said, output) = place.run(&["locks", "--json", "-n", "2"], "locks");
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let view = out.lines().next_back().unwrap();
+    let view: serde_json::Value = serde_json::from_str(view).unwrap();
+    let orders = view["inversions"][0]["orders"].as_array().unwrap();
+    let [last, before] = &orders[..] else {
+        panic!("{out}");
+    };
+    assert_eq!(
+        [&last["taken"], &last["held"]],
+        [&before["held"], &before["taken"]]
+    );
+    assert!(
+        last["taken_at"]
+            .as_str()
+            .unwrap()
+            .starts_with("backwards+0x"),
+        "{out}"
+    );
+    for list in ["held", "waited"] {
+        let locks = view[list].as_array().unwrap();
+        assert_eq!(locks.len(), 2, "{out}");
+        let longest = |nth: usize| locks[nth]["longest_ns"].as_u64().unwrap();
+        assert!(longest(0) >= longest(1) && longest(1) > 0, "{out}");
+    }
+}
+
+#[test]
 fn the_deepest_stack_of_each_thread_is_shown() {
     let place = Place::new(&needs!(CC.find()));
     let words = ["stack", "-F", "deep", "-F", "leaf", "-F", "main"];

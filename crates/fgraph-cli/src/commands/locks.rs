@@ -5,18 +5,20 @@
 //! caller and the result; what they come to is found here. So nothing is lost with the program, and
 //! its locks cost no more than recorded calls.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::process::ExitCode;
 
 use fgraph_trace::Source;
-use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What as Did;
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::pairing::{Change, Ending, Pairing};
 use fgraph_tracers::agent::Settings;
 use fgraph_tracers::locks::{Action, functions};
+use serde::Serialize;
 
 use crate::error::Error;
+use crate::json;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
@@ -49,8 +51,62 @@ pub(crate) struct Args {
     /// How many locks each table shows
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     lines: usize,
+    /// Print one JSON object when the program has ended
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     target: Target,
+}
+
+/// The view as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LocksView {
+    /// Events that are missing.
+    lost: u64,
+    /// Calls of locks that are too many to be followed.
+    not_followed: u64,
+    /// In the order in which they were met.
+    inversions: Vec<InversionView>,
+    /// The locks that were held longest at once.
+    held: Vec<LockView>,
+    /// The locks that were waited for longest at once.
+    waited: Vec<LockView>,
+}
+
+/// Locks that were taken in orders that contradict each other.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct InversionView {
+    process: u32,
+    /// Each takes the lock that the next one holds, the last one that of the first.
+    orders: Vec<OrderView>,
+}
+
+/// A lock that was taken while another one was held.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct OrderView {
+    thread: json::Thread,
+    /// Addresses of locks are hexadecimal.
+    taken: String,
+    taken_at: String,
+    held: String,
+    held_at: String,
+}
+
+/// How long a lock was held or waited for.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LockView {
+    process: u32,
+    /// Its address, in hexadecimal.
+    lock: String,
+    /// The place where it was taken for the longest time.
+    at: String,
+    times: u64,
+    total_ns: u64,
+    longest_ns: u64,
 }
 
 /// Runs the program, and ends as it does.
@@ -76,6 +132,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     let mut out = Out::new();
     let mut places = Places::default();
     let mut locks = Locks::default();
+    let mut inversions = Vec::new();
     loop {
         if !events.is_ready().map_err(failed)? {
             out.flush()?;
@@ -109,18 +166,51 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
             Did::Mark(_) => {}
         }
         for inversion in std::mem::take(&mut locks.inversions) {
-            let process = inversion.process;
-            out.line(inversion.describe(events.names(), process, &mut places))?;
+            match args.json {
+                true => inversions.push(inversion.to_json(events.names(), &mut places)),
+                false => out.line(inversion.describe(events.names(), &mut places))?,
+            }
         }
     }
-    let longest = [
-        ("held", Times::held as fn(&Lock) -> &Times),
-        ("waited for", Times::waited),
-    ];
-    for (what, of) in longest {
-        locks.table(what, of, args.lines, &events, &mut places, &mut out)?;
-    }
     let lost = locks.lost.saturating_add(rings.events_without_ring());
+    let held = locks.longest(Times::held, &events);
+    let waited = locks.longest(Times::waited, &events);
+    if args.json {
+        let mut view = |all: &[Longest<'_>]| {
+            let shown = all.iter().take(args.lines);
+            let view = shown.map(|one| one.to_json(&events, &mut places));
+            view.collect()
+        };
+        return json::write(&LocksView {
+            lost,
+            not_followed: locks.untold,
+            inversions,
+            held: view(&held),
+            waited: view(&waited),
+        });
+    }
+    for (what, all) in [("held", held), ("waited for", waited)] {
+        let mut table = Table::new(&[
+            ("longest", 0),
+            ("total", 2),
+            ("times", 1),
+            ("lock", 0),
+            ("at", 0),
+        ]);
+        for one in all.iter().take(args.lines) {
+            let one = one.to_json(&events, &mut places);
+            table.row(vec![
+                time(one.longest_ns),
+                time(one.total_ns),
+                grouped(one.times),
+                one.lock,
+                one.at,
+            ]);
+        }
+        let count = grouped(all.len() as u64);
+        out.line(format_args!("{count} locks {what}"))?;
+        table.write(&mut out)?;
+    }
     if lost > 0 {
         say!(
             "fgraph: {} events lost, and what they would have told",
@@ -217,16 +307,66 @@ struct Inversion {
 }
 
 impl Inversion {
-    fn describe(&self, names: &Names, process: u32, places: &mut Places) -> String {
+    fn describe(&self, names: &Names, places: &mut Places) -> String {
         let orders = self.orders.iter().map(|order| {
-            let thread = places::thread(names, process, order.thread);
-            let [taken_at, held_at] =
-                [order.taken_at, order.held_at].map(|at| places.at(names, process, at));
-            let (taken, held) = (order.taken, order.held);
-            format!("{taken:#x} was taken by {thread} at {taken_at} with {held:#x} of {held_at}")
+            let thread = places::thread(names, self.process, order.thread);
+            let OrderView {
+                taken,
+                taken_at,
+                held,
+                held_at,
+                ..
+            } = self.order_to_json(order, names, places);
+            format!("{taken} was taken by {thread} at {taken_at} with {held} of {held_at}")
         });
         let orders: Vec<String> = orders.collect();
         format!("inversion: {}", orders.join("; but "))
+    }
+
+    fn to_json(&self, names: &Names, places: &mut Places) -> InversionView {
+        let orders = self.orders.iter();
+        InversionView {
+            process: process_id(self.process),
+            orders: orders
+                .map(|order| self.order_to_json(order, names, places))
+                .collect(),
+        }
+    }
+
+    fn order_to_json(&self, order: &Order, names: &Names, places: &mut Places) -> OrderView {
+        let name = names.thread(self.process, order.thread);
+        OrderView {
+            thread: json::Thread {
+                process: process_id(self.process),
+                thread: order.thread,
+                name: name.unwrap_or_default().to_owned(),
+            },
+            taken: format!("{:#x}", order.taken),
+            taken_at: places.at(names, self.process, order.taken_at),
+            held: format!("{:#x}", order.held),
+            held_at: places.at(names, self.process, order.held_at),
+        }
+    }
+}
+
+/// A lock, and how long it was held or waited for.
+struct Longest<'l> {
+    name: Name,
+    times: &'l Times,
+}
+
+impl Longest<'_> {
+    fn to_json(&self, events: &Events<'_>, places: &mut Places) -> LockView {
+        let ((process, address), times) = (self.name, self.times);
+        let clock = events.clock();
+        LockView {
+            process: process_id(process),
+            lock: format!("{address:#x}"),
+            at: places.at(events.names(), process, times.at),
+            times: times.count,
+            total_ns: clock.nanoseconds(times.sum),
+            longest_ns: clock.nanoseconds(times.longest),
+        }
     }
 }
 
@@ -438,50 +578,26 @@ impl Locks {
         Some(self.locks.entry(name).or_default())
     }
 
-    fn table(
-        &self,
-        what: &str,
-        of: fn(&Lock) -> &Times,
-        lines: usize,
-        events: &Events<'_>,
-        places: &mut Places,
-        out: &mut Out,
-    ) -> Result<(), Error> {
-        let (names, clock): (&Names, &Clock) = (events.names(), events.clock());
-        let mut locks: Vec<_> = self
-            .locks
-            .iter()
-            .map(|(name, lock)| (name, of(lock)))
-            .collect();
+    /// The locks of the program, those first that were held or waited for longest.
+    fn longest(&self, of: fn(&Lock) -> &Times, events: &Events<'_>) -> Vec<Longest<'_>> {
         // The agent's own locks are none of the program's.
         let is_ours = |process: u32, at: u64| {
-            let module = sources::module_at(names, process, at);
+            let module = sources::module_at(events.names(), process, at);
             module.is_some_and(|module| {
                 let file = module.path.rsplit('/').next().unwrap_or_default();
                 file.starts_with("fgraph-agent-")
             })
         };
-        locks.retain(|((process, _), times)| times.count > 0 && !is_ours(*process, times.at));
-        locks.sort_by_key(|(name, times)| (std::cmp::Reverse(times.longest), **name));
-        let count = grouped(locks.len() as u64);
-        let mut table = Table::new(&[
-            ("longest", 0),
-            ("total", 2),
-            ("times", 1),
-            ("lock", 0),
-            ("at", 0),
-        ]);
-        for ((process, address), times) in locks.into_iter().take(lines) {
-            table.row(vec![
-                time(clock.nanoseconds(times.longest)),
-                time(clock.nanoseconds(times.sum)),
-                grouped(times.count),
-                format!("{address:#x}"),
-                places.at(names, *process, times.at),
-            ]);
-        }
-        out.line(format_args!("{count} locks {what}"))?;
-        table.write(out)
+        let locks = self.locks.iter();
+        let mut locks: Vec<_> = locks
+            .map(|(&name, lock)| Longest {
+                name,
+                times: of(lock),
+            })
+            .filter(|one| one.times.count > 0 && !is_ours(one.name.0, one.times.at))
+            .collect();
+        locks.sort_by_key(|one| (Reverse(one.times.longest), one.name));
+        locks
     }
 }
 
@@ -588,5 +704,10 @@ mod tests {
             let holds = found.threads[&thread].holds.len();
             assert_eq!((waited, holds), (waits, waits as usize), "{ends:?}");
         }
+    }
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<LocksView>("locks");
     }
 }
