@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use fgraph_needs::{CC, STRACE, needs};
 use tempfile::TempDir;
@@ -272,6 +273,17 @@ fn calls_fail_as_they_are_told_and_are_counted() {
         first,
         "the same seed, other calls"
     );
+    let (out, said) = inject(&["libc:open*", "errno=ENOENT", "nth=100"], &[]);
+    assert_eq!(out, "1 failed\n", "{said}");
+    let (out, said) = inject(&["libc:open*", "errno=ENOENT", "after=90"], &[]);
+    let failed: u64 = out.split(' ').next().unwrap().parse().unwrap();
+    assert!((1..100).contains(&failed), "{out}{said}");
+    // What waits is as it was, and counted.
+    let since = Instant::now();
+    let (out, said) = inject(&["libc:open*", "delay=10ms..11ms", "count=20"], &[]);
+    assert_eq!(out, "0 failed\n");
+    assert!(said.starts_with("fgraph: 20 calls changed"), "{said}");
+    assert!(since.elapsed() >= Duration::from_millis(200));
     // Killed, and counted all the same.
     let (_, said) = inject(&["libc:open*", "errno=ENOENT", "every=4"], &["killed"]);
     assert!(said.starts_with("fgraph: 25 calls changed"), "{said}");

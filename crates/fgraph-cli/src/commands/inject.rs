@@ -9,6 +9,7 @@ use fgraph_trace::graph::error_number;
 use fgraph_tracers::agent::{Settings, Tool};
 use fgraph_tracers::probe::fault::Fault;
 
+use super::record::parse_time;
 use crate::error::Error;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
@@ -23,12 +24,16 @@ Examples:
   fgraph inject 'libc:open*' errno=ENOENT every=100 -- ./server
   fgraph inject 'libc:malloc' result=0 errno=ENOMEM probability=0.01 seed=7 -- sh -c 'sort big'
   fgraph inject 'libc:read' errno=EIO count=1 -p 1234
+  fgraph inject 'libc:fsync' delay=5ms..50ms -- ./database
 
 How a call fails:
   errno=NAME       it does not run; its callers get -1, or the result, and the error in errno
   result=N         its callers get N; it runs, unless there is an errno or `skip`
   skip             it does not run; its callers get the result, or 0
+  delay=TIME       it waits first; `delay=1ms..5ms` for a random time. Alone, nothing else changes
 Which calls fail, of all that a process makes of these functions (without any of this: all):
+  nth=N            the Nth alone, counted from 1
+  after=N          none of the first N; the words below count from there
   every=N          the last of each N
   probability=P    each with this probability, 0 to 1; the same `seed=N` chooses the same ones
   count=N          and no more than N
@@ -75,6 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 fn fault(how: &[String]) -> Result<Fault, Error> {
     let (mut result, mut errno, mut is_skipped) = (None, None, false);
     let (mut every, mut probability, mut seed, mut most) = (None, None, 0, None);
+    let (mut after, mut nth, mut delay) = (None, None, None);
     for word in how {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         let wrong = |what: &str| Error::Usage(format!("{word:?}: {what}"));
@@ -101,15 +107,33 @@ fn fault(how: &[String]) -> Result<Fault, Error> {
             }
             "seed" => seed = number().map_err(|_| wrong("a number is needed"))?,
             "count" => most = Some(number().map_err(|_| wrong("a number is needed"))?),
+            "after" => after = Some(number().map_err(|_| wrong("a number is needed"))?),
+            "nth" => {
+                let found = number().ok().and_then(|number| number.checked_sub(1));
+                nth = Some(found.ok_or_else(|| wrong("a number from 1 on is needed"))?);
+            }
+            "delay" => {
+                let (least, longest) = value.split_once("..").unwrap_or((value, value));
+                let times = [least, longest].map(parse_time);
+                let [Ok(least), Ok(longest)] = times else {
+                    return Err(wrong("a time is needed, as 1ms, or two, as 1ms..5ms"));
+                };
+                if least > longest {
+                    return Err(wrong("the first time is the shorter one"));
+                }
+                delay = Some((least, longest));
+            }
             _ => {
-                let known = "errno=, result=, skip, every=, probability=, seed=, count=";
+                let known = "errno=, result=, skip, delay=, nth=, after=, every=, probability=, \
+                             seed=, count=";
                 return Err(wrong(&format!("it is none of {known}")));
             }
         }
     }
     let mut fault = match (result, errno) {
+        (None, None) if !is_skipped && delay.is_some() => Fault::unchanged(),
         (None, None) if !is_skipped => {
-            let what = "it is not said how calls fail: errno=, result= or skip";
+            let what = "it is not said how calls fail: errno=, result=, skip or delay=";
             return Err(Error::Usage(what.to_owned()));
         }
         (Some(result), None) if !is_skipped => Fault::result(result),
@@ -125,10 +149,23 @@ fn fault(how: &[String]) -> Result<Fault, Error> {
         (None, Some(probability)) => fault = fault.probability(probability, seed),
         (None, None) => {}
     }
-    Ok(match most {
-        Some(most) => fault.count(most),
-        None => fault,
-    })
+    if let Some(nth) = nth {
+        if after.is_some() || most.is_some() || every.is_some() || probability.is_some() {
+            let what = "nth= goes with none of after=, every=, probability=, count=";
+            return Err(Error::Usage(what.to_owned()));
+        }
+        (after, most) = (Some(nth), Some(1));
+    }
+    if let Some(after) = after {
+        fault = fault.after(after);
+    }
+    if let Some(most) = most {
+        fault = fault.count(most);
+    }
+    if let Some((least, most)) = delay {
+        fault = fault.delay(least, most);
+    }
+    Ok(fault)
 }
 
 /// Counts the calls that were changed, and says it at the end.
@@ -166,7 +203,11 @@ fn count(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> 
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
 
     #[test]
     fn words_say_how_calls_fail() {
@@ -182,6 +223,16 @@ mod tests {
             ("result=0 errno=12", Fault::skip(0).errno(12)),
             ("result=-5 count=3", Fault::result(-5).count(3)),
             ("skip", Fault::skip(0)),
+            ("skip nth=4", Fault::skip(0).after(3).count(1)),
+            (
+                "errno=5 after=10 every=2",
+                Fault::skip(-1).errno(5).after(10).every(2),
+            ),
+            ("delay=5ms", Fault::unchanged().delay(5 * MS, 5 * MS)),
+            (
+                "result=1 delay=1ms..5ms",
+                Fault::result(1).delay(MS, 5 * MS),
+            ),
             (
                 "skip probability=0.5 seed=7",
                 Fault::skip(0).probability(0.5, 7),
@@ -197,6 +248,11 @@ mod tests {
             "skip probability=1.5",
             "skip probability=0.5 every=2",
             "result=x",
+            "skip nth=0",
+            "skip nth=2 count=3",
+            "delay=5",
+            "delay=5ms..1ms",
+            "after=3",
             "often",
         ] {
             assert!(matches!(fault(bad), Err(Error::Usage(_))), "{bad}");

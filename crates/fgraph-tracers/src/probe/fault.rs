@@ -16,6 +16,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use fgraph::{
     Entry, Error, FgraphOps, FilterReport, Function, Handle, IntoFilter, LibraryEvent, Return,
@@ -23,20 +24,28 @@ use fgraph::{
 use fgraph_trace::ring::Rings;
 
 use super::{Probe, probe};
+use crate::support::kernel;
 use crate::support::sink::Sink;
 
 /// How calls are made to fail, and which.
 ///
 /// As text, which is [displayed](fmt::Display) and parsed, it is the words `result=N`, `errno=N`,
-/// `skip`, `every=N`, `limit=N` and `seed=N` of [random numbers](Self::probability), and `count=N`.
+/// `skip`, `unchanged`, `every=N`, `limit=N` and `seed=N` of [random numbers](Self::probability),
+/// `after=N`, `count=N`, and `delay=N..N` in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it does nothing before it is started"]
 pub struct Fault {
     result: i64,
     errno: Option<i32>,
     is_skipped: bool,
+    /// The callers get what the function returns.
+    is_unchanged: bool,
     when: When,
+    /// Calls before the first one that may fail.
+    after: u64,
     most: u64,
+    /// Nanoseconds that a call waits for before it fails or runs, the least and the most.
+    delay: (u64, u64),
 }
 
 /// Which calls fail.
@@ -55,8 +64,11 @@ impl Fault {
             result,
             errno: None,
             is_skipped: true,
+            is_unchanged: false,
             when: When::Every(1),
+            after: 0,
             most: u64::MAX,
+            delay: (0, 0),
         }
     }
 
@@ -66,6 +78,30 @@ impl Fault {
             is_skipped: false,
             ..Self::skip(result)
         }
+    }
+
+    /// The function runs, and its callers get what it returns: for [delays](Self::delay).
+    pub const fn unchanged() -> Self {
+        Self {
+            is_skipped: false,
+            is_unchanged: true,
+            ..Self::skip(0)
+        }
+    }
+
+    /// The call waits before it fails or runs, between `least` and `most`, at random by the number
+    /// of the call and the seed. The thread sleeps in the callback, also through signals.
+    pub fn delay(mut self, least: Duration, most: Duration) -> Self {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.delay = (nanoseconds(least), nanoseconds(most.max(least)));
+        self
+    }
+
+    /// The first `calls` calls do not fail, counted in all threads together; the others are counted
+    /// from there.
+    pub const fn after(mut self, calls: u64) -> Self {
+        self.after = calls;
+        self
     }
 
     /// The callers find this value in `errno`.
@@ -97,12 +133,29 @@ impl Fault {
 
     /// Whether call number `nth`, counted from 0, fails.
     fn hits(&self, nth: u64) -> bool {
+        let Some(nth) = nth.checked_sub(self.after) else {
+            return false;
+        };
         match self.when {
             When::Every(period) => nth.wrapping_add(1).checked_rem(period) == Some(0),
             When::Random {
                 limit: u64::MAX, ..
             } => true,
             When::Random { limit, seed } => random(seed, nth) < limit,
+        }
+    }
+
+    /// Has the thread wait that makes call number `nth`, if that is asked for.
+    fn wait(&self, nth: u64) {
+        let (least, most) = self.delay;
+        if most > 0 {
+            let span = (most - least).saturating_add(1);
+            let seed = match self.when {
+                // Other random numbers than those that choose the calls.
+                When::Random { seed, .. } => !seed,
+                When::Every(_) => 0,
+            };
+            kernel::sleep(Duration::from_nanos(least + random(seed, nth) % span));
         }
     }
 
@@ -123,6 +176,10 @@ impl Fault {
         let probe = probe(filter)
             .on_entry(move |call| {
                 if !at_entry.begin(&self) {
+                    return None;
+                }
+                if self.is_unchanged {
+                    at_entry.injected.fetch_add(1, Ordering::Relaxed);
                     return None;
                 }
                 if !self.is_skipped {
@@ -162,6 +219,9 @@ fn random(seed: u64, nth: u64) -> u64 {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "result={}", self.result)?;
+        if self.is_unchanged {
+            f.write_str(" unchanged")?;
+        }
         if let Some(errno) = self.errno {
             write!(f, " errno={errno}")?;
         }
@@ -172,7 +232,9 @@ impl fmt::Display for Fault {
             When::Every(period) => write!(f, " every={period}")?,
             When::Random { limit, seed } => write!(f, " limit={limit} seed={seed}")?,
         }
-        write!(f, " count={}", self.most)
+        let (least, most) = self.delay;
+        write!(f, " after={} count={}", self.after, self.most)?;
+        write!(f, " delay={least}..{most}")
     }
 }
 
@@ -204,13 +266,20 @@ impl FromStr for Fault {
                     ("result", number) => fault.result = number.parse().ok()?,
                     ("errno", number) => fault.errno = Some(number.parse().ok()?),
                     ("skip", "") => fault.is_skipped = true,
+                    ("unchanged", "") => fault.is_unchanged = true,
                     ("every", number) => fault.when = When::Every(number.parse().ok()?),
                     ("limit", number) => {
                         let limit = number.parse().ok()?;
                         fault.when = When::Random { limit, seed: *seed };
                     }
                     ("seed", number) => *seed = number.parse().ok()?,
+                    ("after", number) => fault.after = number.parse().ok()?,
                     ("count", number) => fault.most = number.parse().ok()?,
+                    ("delay", range) => {
+                        let (least, most) = range.split_once("..")?;
+                        let (least, most) = (least.parse().ok()?, most.parse().ok()?);
+                        (least <= most).then(|| fault.delay = (least, most))?;
+                    }
                     _ => return None,
                 }
                 Some(())
@@ -235,10 +304,14 @@ struct Counts {
 }
 
 impl Counts {
-    /// Counts a call, and says whether it is to fail.
+    /// Counts a call, and says whether it is to fail. One that is has waited as long as it has to.
     fn begin(&self, fault: &Fault) -> bool {
         let nth = self.calls.fetch_add(1, Ordering::Relaxed);
-        fault.hits(nth) && self.chosen.fetch_add(1, Ordering::Relaxed) < fault.most
+        let is_chosen = fault.hits(nth) && self.chosen.fetch_add(1, Ordering::Relaxed) < fault.most;
+        if is_chosen {
+            fault.wait(nth);
+        }
+        is_chosen
     }
 }
 
@@ -356,17 +429,20 @@ impl FgraphOps for Injector {
         if !self.counts.begin(&self.fault) {
             return None;
         }
-        if !self.fault.is_skipped {
-            return Some(());
-        }
-        // SAFETY: who starts this vouches for it.
-        let mut writer = unsafe { call.rewrite() };
-        if writer.skip(self.fault.result).is_ok() {
+        if !self.fault.is_unchanged {
+            if !self.fault.is_skipped {
+                return Some(());
+            }
+            // SAFETY: who starts this vouches for it.
+            let mut writer = unsafe { call.rewrite() };
+            if writer.skip(self.fault.result).is_err() {
+                return None;
+            }
             self.fault.errno.inspect(|errno| writer.set_errno(*errno));
-            let (function, returns_to) = (call.function(), call.return_address());
-            // SAFETY: the running thread's word and id.
-            unsafe { self.tell(function, returns_to, call.thread_word(), call.thread_id()) };
         }
+        let (function, returns_to) = (call.function(), call.return_address());
+        // SAFETY: the running thread's word and id.
+        unsafe { self.tell(function, returns_to, call.thread_word(), call.thread_id()) };
         None
     }
 
@@ -388,7 +464,11 @@ impl FgraphOps for Injector {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
 
     #[test]
     fn a_fault_is_the_same_as_text() {
@@ -396,13 +476,52 @@ mod tests {
             Fault::skip(-1).errno(2).every(100),
             Fault::result(7).count(3),
             Fault::skip(0).probability(0.25, 9),
+            Fault::skip(0).after(5),
+            Fault::unchanged().delay(MILLISECOND, 5 * MILLISECOND),
         ] {
             assert_eq!(fault.to_string().parse(), Ok(fault));
         }
-        for bad in ["x", "every", "every=-1", "errno=ENOENT", "skip=1"] {
+        for bad in [
+            "x",
+            "every",
+            "every=-1",
+            "errno=ENOENT",
+            "skip=1",
+            "delay=2..1",
+        ] {
             let error = bad.parse::<Fault>().unwrap_err();
             assert_eq!(error.word, bad);
         }
+    }
+
+    #[test]
+    fn the_first_calls_do_not_fail_and_the_others_count_from_there() {
+        let fails = |fault: Fault| {
+            (0..10)
+                .filter(move |&nth| fault.hits(nth))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(fails(Fault::skip(0).after(7)), [7, 8, 9]);
+        assert_eq!(fails(Fault::skip(0).after(3).every(2)), [4, 6, 8]);
+        assert_eq!(fails(Fault::skip(0).after(u64::MAX)), []);
+    }
+
+    #[test]
+    fn a_call_waits_at_least_as_long_as_is_said() {
+        let since = Instant::now();
+        for fault in [Fault::unchanged(), Fault::skip(0).probability(1.0, 7)] {
+            let fault = fault.delay(5 * MILLISECOND, 6 * MILLISECOND);
+            assert!((0..4).all(|_| Counts::default().begin(&fault)));
+        }
+        assert!(since.elapsed() >= 40 * MILLISECOND);
+        // Nor does a range of all numbers panic.
+        assert!(
+            !Counts::default().begin(
+                &Fault::unchanged()
+                    .every(0)
+                    .delay(Duration::ZERO, Duration::MAX)
+            )
+        );
     }
 
     #[test]

@@ -123,6 +123,21 @@ pub(crate) fn write(file: i32, bytes: &[u8]) {
     };
 }
 
+/// Sleeps for a time, also where signals come meanwhile.
+pub(crate) fn sleep(time: Duration) {
+    let mut rest = libc::timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    let place = (&raw mut rest).expose_provenance();
+    let is_interrupted = || {
+        // SAFETY: it reads the time there, and writes the rest of it.
+        let result = unsafe { call(libc::SYS_nanosleep, [place, place, 0, 0, 0, 0]) };
+        result == -(libc::EINTR as isize)
+    };
+    while is_interrupted() {}
+}
+
 /// Waits until `word` is not `value` any more and its waiters are woken, at most for `time`.
 pub(crate) fn wait(word: &AtomicU32, value: u32, time: Duration) {
     let time = libc::timespec {
