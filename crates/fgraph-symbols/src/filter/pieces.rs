@@ -131,10 +131,11 @@ mod tests {
 
     #[test]
     fn no_name_is_missed_by_any_part_of_it() {
+        let step = if cfg!(miri) { 13 } else { 1 };
         for symbol in SYMBOLS {
             let name = demangle::to_string(symbol);
-            for from in 0..name.len() {
-                for to in from + 1..=name.len() {
+            for from in (0..name.len()).step_by(step) {
+                for to in (from + 1..=name.len()).step_by(step) {
                     let Some(part) = name.get(from..to) else {
                         continue;
                     };
